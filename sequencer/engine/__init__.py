@@ -1,0 +1,1 @@
+"""Claim, run, record: the only code that moves a run."""

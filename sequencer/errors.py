@@ -1,0 +1,128 @@
+"""Every deliberate error of the program, one tree, each with its exit code.
+
+An error says what went wrong, where, and what to do; the same facts are attributes, so
+that a program that uses the library need not read prose. Anything that is raised and is
+not in this tree is a bug, and the command line says so with exit code 70.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import ClassVar
+
+
+class SequencerError(Exception):
+    """A deliberate refusal; the message is for people, the attributes are for programs."""
+
+    exit_code: ClassVar[int] = 70
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        """Keep *message* (what), *where* (file, key path, line) and *hint* (what to do)."""
+        super().__init__(message)
+        self.message = message
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        """Return the three parts in the order in which a person needs them."""
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text}\n  {self.hint}" if self.hint else text
+
+
+class StepFailed(SequencerError):
+    """A step was tried and failed; the run's step_index did not move."""
+
+    exit_code = 1
+
+
+class UsageRefused(SequencerError):
+    """The command or the library was used in a way that has no meaning."""
+
+    exit_code = 2
+
+
+class ConfigurationError(UsageRefused):
+    """The configuration says something that can't be done; nothing was started."""
+
+
+class UnsafePath(ConfigurationError):
+    """A name would reach a file outside the folder that it belongs to."""
+
+
+class UnknownName(ConfigurationError):
+    """A name that nobody defined; the known ones are listed."""
+
+    def __init__(
+        self, kind: str, name: str, known: Iterable[str], *, where: str | None = None
+    ) -> None:
+        """Refuse *name* as a *kind* ("workflow", "prompt", …) and list the *known* names."""
+        self.kind = kind
+        self.name = name
+        self.known = tuple(sorted(known))
+        nearest = get_close_matches(name, self.known, n=1)
+        listed = ", ".join(self.known) if self.known else "none"
+        guess = f"did you mean {nearest[0]!r}? " if nearest else ""
+        super().__init__(
+            f"unknown {kind} {name!r}", where=where, hint=f"{guess}known {kind}s: {listed}"
+        )
+
+
+class StateRefused(SequencerError):
+    """The run's files, or a claim on them, can't be believed; they are untouched."""
+
+    exit_code = 3
+
+
+class StaleClaim(StateRefused):
+    """The claim with this token is not in the head: somebody else has taken the step over."""
+
+
+class CorruptState(StateRefused):
+    """Neither the head nor the journal gives an unambiguous state."""
+
+
+class DefinitionChanged(StateRefused):
+    """The run was started under another definition or other parameters."""
+
+
+class NewerSchema(StateRefused):
+    """The files were written by a newer version of the program."""
+
+
+class EditRefused(StateRefused):
+    """An edit of state.json by hand that would break the run's order."""
+
+
+class TransitionRefused(StateRefused):
+    """The run's present status does not allow this change."""
+
+
+class TooManyFailures(StateRefused):
+    """The step failed as often in a row as the run's limits allow."""
+
+
+class StorageFailed(StateRefused):
+    """The file system refused a write; nothing was accepted."""
+
+
+class NetworkFileSystem(StateRefused):
+    """The run's folder is on a file system where locks and renames are not reliable."""
+
+
+class WaitsForPerson(SequencerError):
+    """The run can't go on before a person decides."""
+
+    exit_code = 4
+
+
+class ClaimHeld(SequencerError):
+    """Somebody else runs the step, and nothing proves that they are gone."""
+
+    exit_code = 75
+
+
+class Interrupted(SequencerError):
+    """SIGINT or SIGTERM; the claim was released and no process was left behind."""
+
+    exit_code = 130

@@ -1,0 +1,1 @@
+"""Perform one step: one module an executor, all behind `protocol.Executor`."""

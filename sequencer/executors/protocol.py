@@ -1,0 +1,147 @@
+"""What the engine asks of an executor, and what an executor may tell while it works.
+
+An executor performs one attempt at one step. It knows nothing of runs, claims or heads:
+it gets a request, reports output and usage to a listener, obeys a cancellation, and
+returns an outcome. It does not raise for an agent's failure; an exception from it is a
+bug or a deliberate `SequencerError` about its configuration.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import ClassVar, Protocol, runtime_checkable
+
+from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.step import Step
+
+
+class Kind(StrEnum):
+    """What a piece of output is, so that a terminal can choose what to show."""
+
+    OUTPUT = "output"
+    """Bytes of a program that has no event stream."""
+    THOUGHT = "thought"
+    ACTION = "action"
+    """A tool call or its result."""
+    RESPONSE = "response"
+    ERROR = "error"
+    NOTICE = "notice"
+    """Said by the sequencer, not by the agent."""
+
+
+class StopReason(StrEnum):
+    """Why a running step is to end now."""
+
+    INTERRUPTED = "interrupted"
+    """SIGINT or SIGTERM reached the sequencer."""
+    CLAIM_LOST = "claim-lost"
+    """Another worker holds the step."""
+    LEASE_LOST = "lease-lost"
+    """Heartbeats could not be written; others may believe that this worker is gone."""
+
+
+class Cancellation:
+    """A flag that a signal handler or another thread sets and an executor obeys.
+
+    ``fileno`` is readable once the flag is set, for use with `selectors`. Setting it is
+    safe in a signal handler; the first reason stays.
+    """
+
+    def __init__(self) -> None:
+        """Create an unset flag; `close` frees its pipe."""
+        self._event = threading.Event()
+        self._reason: StopReason | None = None
+        self._read_fd, self._write_fd = os.pipe()
+        os.set_blocking(self._write_fd, False)
+
+    @property
+    def reason(self) -> StopReason | None:
+        """Return why, or None while the step may go on."""
+        return self._reason
+
+    def is_set(self) -> bool:
+        """Return whether the step has to end."""
+        return self._reason is not None
+
+    def set(self, reason: StopReason) -> None:
+        """Ask for the end of the step."""
+        if self._reason is None:
+            self._reason = reason
+            self._event.set()
+            os.write(self._write_fd, b"x")
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the flag is set; return whether it is."""
+        return self._event.wait(timeout_s)
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when the flag is set."""
+        return self._read_fd
+
+    def close(self) -> None:
+        """Free the pipe; the flag keeps its value."""
+        for fd in (self._read_fd, self._write_fd):
+            os.close(fd)
+
+
+class Listener(Protocol):
+    """Who hears what a step does while it does it; called from one thread at a time."""
+
+    def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
+        """Take bytes as they are; the log keeps all, a terminal what it wants."""
+
+    def used(self, usage: Usage) -> None:
+        """Take the attempt's usage so far (a total, not a difference)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRequest:
+    """Everything that one attempt needs; prompts are texts, already read and checked."""
+
+    step: Step
+    prompt: str
+    cwd: Path
+    """The project's folder, where the agent works."""
+    result_path: Path
+    """Where the agent may write its JSON result; its folder exists, the file does not."""
+    environment: Mapping[str, str]
+    """SEQUENCER_* variables that tell the agent which step this is."""
+    system_prompt: str | None = None
+    append_system_prompt: str | None = None
+    resume_session: str | None = None
+    """Session id of the step before, where the step continues it."""
+    timeout_s: float | None = None
+    """For the whole attempt; None is without limit."""
+    idle_timeout_s: float | None = None
+    max_cost_usd: float | None = None
+    """What is left for this attempt under the step's, invocation's and run's limits."""
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Performs steps. Instances keep no state between two calls of `perform`."""
+
+    kind: ClassVar[str]
+    """The word in ``agents: {NAME: {kind: …}}``."""
+    supported_fields: ClassVar[frozenset[str]]
+    """Names of the `Step` fields that this kind honours; any other set field is refused at
+    load time. `EVERY_EXECUTOR` fields need not be listed."""
+
+    def problems(self) -> list[str]:
+        """Return what is missing before a step could run (program, key), for `check`."""
+
+    def perform(
+        self, request: StepRequest, listener: Listener, cancellation: Cancellation
+    ) -> Outcome:
+        """Make one attempt and return how it ended, cancelled ones included."""
+
+
+EVERY_EXECUTOR = frozenset(
+    {"name", "prompt", "executor", "timeout_s", "retry", "complete_when", "suppress_thoughts"}
+)
+"""Step fields that the engine or the process core honours for every executor."""

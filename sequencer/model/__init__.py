@@ -1,0 +1,1 @@
+"""Frozen data and pure transitions: no I/O, no clock, no environment."""

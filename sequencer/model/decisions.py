@@ -1,0 +1,276 @@
+"""Changes that a person makes by hand, each a journalled transition like any other.
+
+They share one rule: a claim that somebody holds is dropped, never silently kept, when the
+step that it is about is decided by hand, so that its holder finds itself stale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sequencer.errors import EditRefused, TransitionRefused
+from sequencer.model.head import Head, Status
+from sequencer.model.outcome import Usage
+from sequencer.model.transitions import (
+    Event,
+    Fact,
+    Place,
+    Transition,
+    resting_status,
+)
+
+EDITABLE = frozenset(
+    {"exit", "exit_reason", "failures_in_row", "last_prompt", "not_before", "status", "step_index"}
+)
+"""Known fields that `set` may change; others are the program's own."""
+
+
+def _fact(event: Event, head: Head, note: str | None = None) -> Fact:
+    outcome = {"note": note} if note else None
+    return Fact(event, head.expected_step, head.step_index, head.token, head.attempt, outcome)
+
+
+def _changed(head: Head, at: str, **update: Any) -> Head:
+    return head.model_copy(update={"last_update": at, **update})
+
+
+def _moved(head: Head, at: str, place: Place, **update: Any) -> Head:
+    moved = _changed(
+        head,
+        at,
+        step_index=place.step_index,
+        iteration=place.step_index + 1,
+        expected_step=place.step,
+        claims=(),
+        attempt=0,
+        failures_in_row=0,
+        not_before=None,
+        not_before_reason=None,
+        **update,
+    )
+    if place.is_end:
+        return moved.model_copy(update={"status": Status.COMPLETE})
+    return moved.model_copy(update={"status": resting_status(moved)})
+
+
+def _ensure_nobody_runs(head: Head, verb: str) -> None:
+    if head.claims:
+        held = head.claims[0]
+        raise TransitionRefused(
+            f"{verb}: step {held.step!r} is being run by process {held.owner.pid} on "
+            f"{held.owner.host}",
+            hint="wait for its end, stop it, or 'sequencer takeover --force'",
+        )
+
+
+def stop(head: Head, reason: str | None, *, at: str) -> Transition:
+    """Let the step that runs end and start no other."""
+    new = _changed(head, at, exit=True, exit_reason=reason)
+    return Transition(new, (_fact(Event.EDITED, head, f"stop: {reason or 'by hand'}"),))
+
+
+def pause(head: Head, *, at: str) -> Transition:
+    """Hold the run after the step that runs; waiting processes go on waiting.
+
+    Raises:
+        TransitionRefused: the run is complete.
+    """
+    if head.status is Status.COMPLETE:
+        raise TransitionRefused("pause: the run is complete")
+    if head.claims:
+        new = _changed(head, at, pause_requested=True)
+    else:
+        new = _changed(head, at, status=Status.PAUSED, pause_requested=False)
+    return Transition(new, (_fact(Event.PAUSED, head),))
+
+
+def resume(head: Head, *, at: str) -> Transition:
+    """Undo `pause` and `stop`.
+
+    Raises:
+        TransitionRefused: the run is neither paused nor stopped.
+    """
+    is_held = head.exit or head.pause_requested or head.status is Status.PAUSED
+    if not is_held:
+        raise TransitionRefused("resume: the run is neither paused nor stopped")
+    new = _changed(head, at, exit=False, exit_reason=None, pause_requested=False)
+    if new.status is Status.PAUSED:
+        new = new.model_copy(update={"status": resting_status(new)})
+    return Transition(new, (_fact(Event.RESUMED, head),))
+
+
+def retry(head: Head, *, at: str) -> Transition:
+    """Forget the failures of the present step, so that it may be tried again at once.
+
+    Raises:
+        TransitionRefused: the run has not failed and waits for no date.
+    """
+    if not head.failures_in_row and head.not_before is None and head.status is not Status.FAILED:
+        raise TransitionRefused("retry: the present step has not failed")
+    _ensure_nobody_runs(head, "retry")
+    new = _changed(head, at, failures_in_row=0, attempt=0, not_before=None, not_before_reason=None)
+    new = new.model_copy(update={"status": resting_status(new)})
+    return Transition(new, (_fact(Event.RESUMED, head, "retry"),))
+
+
+def stamp_ok(head: Head, following: Place, note: str | None, *, at: str) -> Transition:
+    """Accept the present step by hand, without an agent.
+
+    Raises:
+        TransitionRefused: somebody runs it, or the run is complete.
+    """
+    _ensure_not_complete(head, "stamp")
+    _ensure_nobody_runs(head, "stamp")
+    usage = head.usage.plus(Usage(steps=1))
+    new = _moved(head, at, following, usage=usage)
+    return Transition(new, _with_end(_fact(Event.STAMPED, head, _noted("ok", note)), new))
+
+
+def stamp_fail(head: Head, note: str | None, *, at: str) -> Transition:
+    """Mark the present step as failed by hand.
+
+    Raises:
+        TransitionRefused: somebody runs it, or the run is complete.
+    """
+    _ensure_not_complete(head, "stamp")
+    _ensure_nobody_runs(head, "stamp")
+    new = _changed(head, at, failures_in_row=head.failures_in_row + 1, status=Status.FAILED)
+    return Transition(new, (_fact(Event.STAMPED, head, _noted("fail", note)),))
+
+
+def skip(head: Head, following: Place, note: str | None, *, at: str) -> Transition:
+    """Go on without the present step.
+
+    Raises:
+        TransitionRefused: somebody runs it, or the run is complete.
+    """
+    _ensure_not_complete(head, "skip")
+    _ensure_nobody_runs(head, "skip")
+    new = _moved(head, at, following)
+    return Transition(new, _with_end(_fact(Event.SKIPPED, head, note), new))
+
+
+def rewind(head: Head, place: Place, *, at: str) -> Transition:
+    """Go back to *place*, whose step runs next; the steps from there on run again.
+
+    Raises:
+        TransitionRefused: *place* lies ahead (that is `skip`'s), or somebody runs a step.
+    """
+    if place.step_index > head.step_index:
+        raise TransitionRefused(
+            f"rewind: step_index {place.step_index} lies ahead of {head.step_index}",
+            hint="'sequencer skip' goes forward",
+        )
+    _ensure_nobody_runs(head, "rewind")
+    new = _moved(head, at, place)
+    return Transition(new, (_fact(Event.REWOUND, head, f"to step_index {place.step_index}"),))
+
+
+def reset(head: Head, fresh: Head, *, at: str) -> Transition:
+    """Begin again as *fresh*; tokens and revisions go on counting, so that nothing is reused.
+
+    Raises:
+        TransitionRefused: somebody runs a step.
+    """
+    _ensure_nobody_runs(head, "reset")
+    new = fresh.model_copy(update={"token": head.token, "last_update": at})
+    return Transition(new, (_fact(Event.RESET, head, f"run {head.run_id} ended"),))
+
+
+def adopt(
+    head: Head,
+    name: str,
+    digest: str,
+    params: Mapping[str, int],
+    place: Place,
+    *,
+    at: str,
+) -> Transition:
+    """Go on under another definition or other parameters, at the same step_index.
+
+    Raises:
+        TransitionRefused: somebody runs a step, or nothing changed.
+    """
+    _ensure_nobody_runs(head, "adopt")
+    is_same = (head.workflow_name, head.workflow_digest, head.params) == (name, digest, params)
+    if is_same:
+        raise TransitionRefused("adopt: the definition and the parameters are those of the run")
+    note = f"{head.workflow_name} {dict(head.params)} -> {name} {dict(params)}"
+    new = _changed(
+        head,
+        at,
+        workflow_name=name,
+        workflow_digest=digest,
+        params=dict(params),
+        expected_step=place.step,
+    )
+    if place.is_end:
+        new = new.model_copy(update={"status": Status.COMPLETE})
+    return Transition(new, (_fact(Event.ADOPTED, head, note),))
+
+
+def take_over_by_force(head: Head, *, at: str) -> Transition:
+    """Drop every claim; their holders will find themselves stale.
+
+    Raises:
+        TransitionRefused: nobody holds a claim.
+    """
+    if not head.claims:
+        raise TransitionRefused("takeover: nobody holds a step")
+    facts = tuple(
+        Fact(Event.TAKEN_OVER, c.step, c.step_index, c.token, c.attempt, {"note": "by force"})
+        for c in head.claims
+    )
+    new = _changed(head, at, claims=())
+    if new.pause_requested:
+        new = new.model_copy(update={"status": Status.PAUSED, "pause_requested": False})
+    else:
+        new = new.model_copy(update={"status": resting_status(new)})
+    return Transition(new, facts)
+
+
+def accept_edit(head: Head, edited: Head, *, at: str) -> Transition:
+    """Take over what somebody wrote into state.json by hand.
+
+    Raises:
+        EditRefused: the edit changes the run's identity or lowers a counter that must
+            never go back; accepting it would let two holders believe in one token.
+    """
+    problems = [
+        f"{field} went from {getattr(head, field)!r} to {getattr(edited, field)!r}"
+        for field in ("run_id", "schema_version", "journal_offset", "claims")
+        if getattr(head, field) != getattr(edited, field)
+    ]
+    problems += [
+        f"{field} went back from {getattr(head, field)} to {getattr(edited, field)}"
+        for field in ("token", "revision")
+        if getattr(edited, field) < getattr(head, field)
+    ]
+    if problems:
+        raise EditRefused(
+            f"an edit by hand is refused: {'; '.join(problems)}",
+            hint="undo it, or 'sequencer repair' restores the last accepted state",
+        )
+    before, after = head.model_dump(), edited.model_dump()
+    changed = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
+    new = _changed(edited, at, iteration=edited.step_index + 1)
+    if edited.step_index != head.step_index:
+        # The attempts and failures counted so far belong to the step that was left.
+        new = new.model_copy(update={"attempt": 0})
+    return Transition(new, (_fact(Event.EDITED, head, f"by hand: {', '.join(changed)}"),))
+
+
+def _noted(verdict: str, note: str | None) -> str:
+    return f"{verdict}: {note}" if note else verdict
+
+
+def _ensure_not_complete(head: Head, verb: str) -> None:
+    if head.status is Status.COMPLETE:
+        raise TransitionRefused(f"{verb}: the run is complete")
+
+
+def _with_end(fact: Fact, head: Head) -> tuple[Fact, ...]:
+    if head.status is not Status.COMPLETE:
+        return (fact,)
+    return (fact, Fact(Event.COMPLETED, fact.step, fact.step_index, fact.token, fact.attempt))

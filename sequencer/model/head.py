@@ -1,0 +1,112 @@
+"""The head: everything about a run that state.json holds.
+
+Fields that this version does not know are kept on every rewrite, so that a person, an
+agent or another tool may keep notes there. Wall-clock values are for people; nothing but
+``not_before`` (a date that somebody waits for) is compared with a clock.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sequencer.model.outcome import Usage
+
+SCHEMA_VERSION = 1
+MAX_COUNTER = 2**63 - 1
+
+Counter = Annotated[int, Field(ge=0, le=MAX_COUNTER, strict=True)]
+"""A JSON integer; 1.0, "1" and true are refused rather than converted."""
+
+
+class Status(StrEnum):
+    """What the run as a whole is doing."""
+
+    IDLE = "idle"
+    RUNNING = "running"
+    WAITING_NEXT = "waiting-next"
+    WAITING_APPROVAL = "waiting-approval"
+    PAUSED = "paused"
+    FAILED = "failed"
+    COMPLETE = "complete"
+
+
+class Owner(BaseModel):
+    """Which process holds a claim; enough to prove later that it is gone."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    host: str
+    boot_id: str
+    pid_ns: str
+    pid: int
+    pid_start: int
+    """Start time of the process in clock ticks since boot; tells a reused pid apart."""
+    nonce: str
+
+
+class Claim(BaseModel):
+    """A step marked as being run."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    token: Counter
+    step: str
+    step_index: Counter
+    attempt: Counter
+    owner: Owner
+    claimed_at: str
+    ttl_s: float = Field(gt=0, allow_inf_nan=False)
+    """Lease: how long the claim is believed without a heartbeat."""
+
+
+class Session(BaseModel):
+    """The conversation of the last accepted step, for ``continue_session``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    executor: str
+    id: str
+
+
+class Head(BaseModel):
+    """The content of state.json."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    schema_version: Literal[1] = 1
+    run_id: str = Field(min_length=1, max_length=100)
+    revision: Counter = 0
+    workflow_name: str
+    workflow_digest: str
+    params: dict[str, int | float | str | bool | None] = {}
+    step_index: Counter = 0
+    iteration: Counter = 1
+    """step_index + 1, for people and log names."""
+    expected_step: str
+    status: Status = Status.IDLE
+    last_prompt: str | None = None
+    last_update: str
+    token: Counter = 0
+    """The newest token that was ever granted."""
+    claims: tuple[Claim, ...] = ()
+    attempt: Counter = 0
+    """Attempts made at the present step so far."""
+    failures_in_row: Counter = 0
+    usage: Usage = Usage()
+    journal_offset: Counter = 0
+    """Where the record of this revision starts in journal.jsonl, in bytes."""
+    exit: bool = Field(default=False, strict=True)
+    exit_reason: str | None = None
+    pause_requested: bool = Field(default=False, strict=True)
+    """A pause that takes effect when the step that runs has ended."""
+    not_before: str | None = None
+    """ISO 8601 UTC: no step starts earlier (rate limit reset, retry delay)."""
+    not_before_reason: str | None = None
+    session: Session | None = None
+
+    def claim_with(self, token: int) -> Claim | None:
+        """Return the claim that was granted with *token*, if it still stands."""
+        return next((claim for claim in self.claims if claim.token == token), None)

@@ -1,0 +1,80 @@
+"""One step: a prompt and how it is to be performed.
+
+The fields are the same in orchestration.yaml, in the library and in the executors. Which
+of them a given executor can honour is decided at load time by the executor itself
+(``Executor.supported_fields``), never by ignoring one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Name = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f\u2028\u2029]+$"),
+]
+"""A name of a step, workflow or agent: one line, 1 to 100 characters."""
+
+
+class Retry(BaseModel):
+    """How often and after which delay a failed step is tried again without a person."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_attempts: int = Field(default=1, ge=1, le=100)
+    """Tries in all, the first included."""
+    backoff: Literal["fixed", "linear", "exponential"] = "fixed"
+    initial_delay_s: float = Field(default=0.0, ge=0, le=86_400)
+    max_delay_s: float = Field(default=3_600.0, ge=0, le=604_800)
+
+    def delay_s(self, failures: int) -> float:
+        """Return the seconds to wait after the *failures*-th failure in a row, from 1.
+
+        >>> retry = Retry(max_attempts=5, backoff="exponential", initial_delay_s=2, max_delay_s=9)
+        >>> [retry.delay_s(n) for n in (1, 2, 3, 4)]
+        [2.0, 4.0, 8.0, 9.0]
+        """
+        growth = 2.0 ** min(failures - 1, 40)
+        factor = {"fixed": 1.0, "linear": float(failures), "exponential": growth}
+        return min(self.initial_delay_s * factor[self.backoff], self.max_delay_s)
+
+
+class Step(BaseModel):
+    """A prompt that an executor runs; frozen, compared by value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Name
+    prompt: str | None = Field(default=None, min_length=1, max_length=300)
+    """File below prompts_dir; ``<name>.md`` if not given."""
+    executor: Name | None = None
+    """Name of an agent: built in, or a key of ``agents``."""
+    model: str | None = Field(default=None, min_length=1, max_length=200)
+    system_prompt: str | None = Field(default=None, min_length=1, max_length=300)
+    """File below prompts_dir whose text replaces the client's own system prompt."""
+    append_system_prompt: str | None = Field(default=None, min_length=1, max_length=300)
+    """File below prompts_dir whose text is added to the client's system prompt."""
+    single_turn: bool = False
+    """One answer, no tools."""
+    max_turns: int | None = Field(default=None, ge=1)
+    allowed_tools: tuple[str, ...] | None = None
+    """Tool names in the client's own words."""
+    disallowed_tools: tuple[str, ...] | None = None
+    timeout_s: float | None = Field(default=None, gt=0)
+    idle_timeout_s: float | None = Field(default=None, gt=0)
+    """Seconds without any output after which the attempt counts as hung."""
+    max_cost_usd: float | None = Field(default=None, gt=0)
+    retry: Retry | None = None
+    suppress_thoughts: bool = False
+    """The terminal shows results only; the step log keeps everything."""
+    complete_when: str | None = Field(default=None, min_length=1, max_length=500)
+    """The run is complete when this text stands alone on a line of the agent's final answer."""
+    continue_session: bool = False
+    """Continue the conversation of the step before, where the executor is the same."""
+
+    @property
+    def prompt_name(self) -> str:
+        """Return the prompt's file name below prompts_dir."""
+        return self.prompt or f"{self.name}.md"

@@ -1,0 +1,312 @@
+"""Every change of a head, as pure functions from head to `Transition`.
+
+The rules are those of docs/protocol.md: step_index moves on acceptance only, tokens are
+granted once and never reused, a change by the holder of a claim needs the claim's token.
+Not decided here: whether a claim may be taken over (that takes a look at the owner), and
+which step comes next (`resolution`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from sequencer.errors import ClaimHeld, StaleClaim, TransitionRefused, WaitsForPerson
+from sequencer.model.head import Claim, Head, Owner, Session, Status
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+
+
+class Event(StrEnum):
+    """What a journal record says has happened."""
+
+    INITIALISED = "initialised"
+    CLAIMED = "claimed"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    RELEASED = "released"
+    TAKEN_OVER = "taken-over"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    FEEDBACK = "feedback"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    STAMPED = "stamped"
+    SKIPPED = "skipped"
+    EDITED = "edited"
+    REWOUND = "rewound"
+    RESET = "reset"
+    ADOPTED = "adopted"
+    COMPLETED = "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One thing that happened; a transition has one or more."""
+
+    event: Event
+    step: str
+    step_index: int
+    """Of the step that the event is about, not of the head that follows."""
+    token: int = 0
+    attempt: int = 0
+    outcome: Mapping[str, Any] | None = None
+    """What is worth keeping about it: status, output, usage, note."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """A new head and the facts that led to it; the store adds revision and offset."""
+
+    head: Head
+    facts: tuple[Fact, ...]
+
+    def then(self, later: Transition) -> Transition:
+        """Return both as one transition: one journal record, accepted or lost together."""
+        return Transition(later.head, self.facts + later.facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a run stands in its workflow: an index and the step there."""
+
+    step_index: int
+    step: str
+    """Name of the step to run; empty behind the end of a procedure."""
+    prompt: str
+    is_end: bool = False
+
+
+def resting_status(head: Head) -> Status:
+    """Return the status that *head* has when nobody holds a claim and nothing stops it."""
+    if head.failures_in_row:
+        return Status.FAILED
+    if head.step_index == 0 and head.usage.steps == 0:
+        return Status.IDLE
+    return Status.WAITING_NEXT
+
+
+def _changed(head: Head, at: str, **update: Any) -> Head:
+    return head.model_copy(update={"last_update": at, **update})
+
+
+def _moved(head: Head, at: str, place: Place, **update: Any) -> Head:
+    """Return *head* at *place*, with the counters of the step that it leaves cleared."""
+    return _changed(
+        head,
+        at,
+        step_index=place.step_index,
+        iteration=place.step_index + 1,
+        expected_step=place.step,
+        failures_in_row=0,
+        attempt=0,
+        not_before=None,
+        not_before_reason=None,
+        **update,
+    )
+
+
+def _at_rest(head: Head) -> Head:
+    """Return *head* with the status of a run in which nobody works."""
+    if head.claims:
+        return head.model_copy(update={"status": Status.RUNNING})
+    if head.pause_requested:
+        return head.model_copy(update={"status": Status.PAUSED, "pause_requested": False})
+    return head.model_copy(update={"status": resting_status(head)})
+
+
+def _without_claim(head: Head, token: int) -> tuple[Claim, ...]:
+    return tuple(claim for claim in head.claims if claim.token != token)
+
+
+def held_claim(head: Head, token: int) -> Claim:
+    """Return the claim with *token*.
+
+    Raises:
+        StaleClaim: it is not in the head, because the step was taken over, rewound or
+            decided by hand; whatever its holder produced must not be accepted.
+    """
+    claim = head.claim_with(token)
+    if claim is None:
+        message = f"token {token} is stale: the run is at revision {head.revision}, "
+        message += f"step_index {head.step_index}, newest token {head.token}"
+        raise StaleClaim(message, hint="the output was kept; 'sequencer history' shows who went on")
+    return claim
+
+
+def initialise(head: Head) -> Transition:
+    """Return the first transition of a run."""
+    fact = Fact(Event.INITIALISED, head.expected_step, head.step_index)
+    return Transition(head, (fact,))
+
+
+def ensure_claimable(head: Head) -> None:
+    """Return if a step may be started, claims of others aside.
+
+    Raises:
+        TransitionRefused: the run is complete, stopped or paused.
+        WaitsForPerson: a gate waits for a decision.
+    """
+    if head.status is Status.COMPLETE:
+        raise TransitionRefused("the run is complete", hint="'sequencer reset' starts a new one")
+    if head.exit:
+        reason = f": {head.exit_reason}" if head.exit_reason else ""
+        raise TransitionRefused(
+            f"the run was stopped{reason}", hint="'sequencer resume' lets it go on"
+        )
+    if head.status is Status.PAUSED or head.pause_requested:
+        raise TransitionRefused("the run is paused", hint="'sequencer resume' lets it go on")
+    if head.status is Status.WAITING_APPROVAL:
+        raise WaitsForPerson("the run waits for an approval")
+
+
+def claim(
+    head: Head,
+    place: Place,
+    owner: Owner,
+    *,
+    at: str,
+    ttl_s: float,
+    may_take_over: bool = False,
+) -> Transition:
+    """Grant the next token for *place* to *owner*.
+
+    Raises:
+        ClaimHeld: somebody holds the step and *may_take_over* is false.
+        TransitionRefused: see `ensure_claimable`.
+    """
+    ensure_claimable(head)
+    held = next((c for c in head.claims if c.step_index == place.step_index), None)
+    if held is not None and not may_take_over:
+        raise ClaimHeld(
+            f"step {held.step!r} (step_index {held.step_index}) is run by process {held.owner.pid} "
+            f"on {held.owner.host}, token {held.token}",
+            hint="wait for it (--max-wait), or 'sequencer takeover --force' if it is really gone",
+        )
+    token, attempt = head.token + 1, head.attempt + 1
+    granted = Claim(
+        token=token,
+        step=place.step,
+        step_index=place.step_index,
+        attempt=attempt,
+        owner=owner,
+        claimed_at=at,
+        ttl_s=ttl_s,
+    )
+    others = _without_claim(head, held.token) if held else head.claims
+    new = _changed(
+        head,
+        at,
+        token=token,
+        attempt=attempt,
+        claims=(*others, granted),
+        status=Status.RUNNING,
+        expected_step=place.step,
+        last_prompt=place.prompt,
+        not_before=None,
+        not_before_reason=None,
+    )
+    fact = Fact(Event.CLAIMED, place.step, place.step_index, token, attempt)
+    if held is None:
+        return Transition(new, (fact,))
+    note = {"note": f"token {held.token} of process {held.owner.pid} on {held.owner.host}"}
+    lost = Fact(
+        Event.TAKEN_OVER, held.step, held.step_index, held.token, held.attempt, outcome=note
+    )
+    return Transition(new, (lost, fact))
+
+
+def succeed(
+    head: Head,
+    token: int,
+    outcome: Outcome,
+    following: Place,
+    *,
+    at: str,
+    record: Mapping[str, Any],
+    executor: str | None = None,
+) -> Transition:
+    """Accept the step that is held with *token* and move to *following*.
+
+    *record* is what the journal keeps of the outcome.
+
+    Raises:
+        StaleClaim: see `held_claim`.
+    """
+    held = held_claim(head, token)
+    session = head.session
+    if executor is not None:
+        session = Session(executor=executor, id=outcome.session_id) if outcome.session_id else None
+    new = _moved(
+        head,
+        at,
+        following,
+        claims=_without_claim(head, token),
+        usage=head.usage.plus(outcome.usage.model_copy(update={"steps": 1})),
+        last_prompt=outcome.prompt or head.last_prompt,
+        session=session,
+    )
+    fact = Fact(Event.SUCCEEDED, held.step, held.step_index, token, held.attempt, outcome=record)
+    if outcome.status is OutcomeStatus.COMPLETE or following.is_end:
+        done = new.model_copy(update={"status": Status.COMPLETE, "pause_requested": False})
+        return Transition(done, (fact, replace(fact, event=Event.COMPLETED, outcome=None)))
+    return Transition(_at_rest(new), (fact,))
+
+
+def fail(
+    head: Head,
+    token: int,
+    outcome: Outcome,
+    *,
+    at: str,
+    record: Mapping[str, Any],
+    not_before: str | None = None,
+) -> Transition:
+    """Record that the attempt with *token* failed; step_index stays.
+
+    *not_before* is the date of the next automatic attempt, if the step has a retry left.
+
+    Raises:
+        StaleClaim: see `held_claim`.
+    """
+    held = held_claim(head, token)
+    new = _changed(
+        head,
+        at,
+        claims=_without_claim(head, token),
+        failures_in_row=head.failures_in_row + 1,
+        usage=head.usage.plus(outcome.usage.model_copy(update={"steps": 0})),
+        not_before=not_before,
+        not_before_reason="retry" if not_before else None,
+    )
+    fact = Fact(Event.FAILED, held.step, held.step_index, token, held.attempt, outcome=record)
+    return Transition(_at_rest(new), (fact,))
+
+
+def release(
+    head: Head,
+    token: int,
+    *,
+    at: str,
+    record: Mapping[str, Any] | None = None,
+    usage: Usage | None = None,
+    not_before: str | None = None,
+    reason: str | None = None,
+) -> Transition:
+    """Give the claim with *token* back; the run is what it was, and nothing failed.
+
+    Raises:
+        StaleClaim: see `held_claim`.
+    """
+    held = held_claim(head, token)
+    new = _changed(
+        head,
+        at,
+        claims=_without_claim(head, token),
+        usage=head.usage.plus(usage.model_copy(update={"steps": 0})) if usage else head.usage,
+        not_before=not_before,
+        not_before_reason=reason if not_before else None,
+    )
+    fact = Fact(Event.RELEASED, held.step, held.step_index, token, held.attempt, outcome=record)
+    return Transition(_at_rest(new), (fact,))

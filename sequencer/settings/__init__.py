@@ -1,0 +1,1 @@
+"""What the user configured: orchestration.yaml, environment and flags, each with its source."""

@@ -1,0 +1,1 @@
+"""Keep a run: one module a store, all behind `protocol.Store`."""

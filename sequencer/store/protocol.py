@@ -1,0 +1,101 @@
+"""What the engine asks of a store: a head that changes by compare-and-swap.
+
+A store accepts a transition whole or not at all, in one order that everybody sees. It
+does not know what a step is, and it never decides whether a change makes sense: that is
+the pure function that it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from sequencer.model.head import Claim, Head, Owner
+from sequencer.model.transitions import Transition
+
+Change = Callable[[Head | None], Transition | None]
+"""From the present head (None: no run yet) to a transition; None changes nothing. May be
+called more than once, so it has no side effects; what it raises reaches the caller."""
+
+
+class Liveness(StrEnum):
+    """What can be said about the holder of a claim."""
+
+    ALIVE = "alive"
+    UNKNOWN = "unknown"
+    """Not provably dead; the lease has not run out as far as this observer can tell."""
+    EXPIRED = "expired"
+    """The lease ran out without a heartbeat."""
+    DEAD = "dead"
+    """Proven: other boot, process gone, or another process has its pid."""
+
+    @property
+    def allows_take_over(self) -> bool:
+        """Return whether another worker may claim the step."""
+        return self in (Liveness.EXPIRED, Liveness.DEAD)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a reader sees without the lock."""
+
+    head: Head | None
+    notices: tuple[str, ...] = field(default=())
+    """What was found on the way: restored from the journal, edited by hand, …"""
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Keeps one run."""
+
+    ttl_s: float
+    """Lease of a claim, in seconds."""
+
+    @property
+    def state_path(self) -> Path:
+        """Path of the head that other tools look at."""
+
+    def view(self) -> View:
+        """Return the newest accepted head without taking the lock.
+
+        Raises:
+            CorruptState: no unambiguous state can be read; nothing was touched.
+        """
+
+    def update(self, change: Change) -> Head:
+        """Run *change* on the present head and accept its transition, durably.
+
+        Returns the head that stands afterwards. When this raises a `StateRefused`,
+        nothing was accepted.
+        """
+
+    def history(self) -> Iterator[dict[str, Any]]:
+        """Yield the accepted facts, oldest first, as ``history --json`` prints them."""
+
+    def owner(self) -> Owner:
+        """Return who this process is, for a claim."""
+
+    def liveness(self, claim: Claim) -> Liveness:
+        """Return what is known about the holder of *claim*; may remember an observation."""
+
+    def beat(self, claim: Claim, number: int) -> None:
+        """Renew the lease of *claim*; *number* counts up from 0.
+
+        Raises:
+            OSError: it could not be written; the lease keeps its old deadline.
+        """
+
+    def forget_beat(self, token: int) -> None:
+        """Remove the beat of a claim that is gone."""
+
+    def result_folder(self, step_index: int, token: int) -> Path:
+        """Return the folder for the outputs of one attempt, created if need be."""
+
+    def wait(self, revision: int, timeout_s: float | None, wake_fd: int | None = None) -> bool:
+        """Sleep until the head's revision differs from *revision*; return whether it does.
+
+        False: the time is over, or *wake_fd* became readable. Uses no CPU while it sleeps.
+        """
