@@ -1,1 +1,41 @@
-"""Sequencer: run the steps of a workflow in order, and keep the progress in files."""
+"""Sequencer: run the steps of a workflow in order, and keep the progress in files.
+
+What is listed in ``__all__`` is the library; everything is imported on first use, so that
+``import sequencer`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "Executor": "sequencer.executors.protocol",
+    "Head": "sequencer.model.head",
+    "InvocationLimits": "sequencer.model.limits",
+    "Mode": "sequencer.engine.work",
+    "Outcome": "sequencer.model.outcome",
+    "Review": "sequencer.model.workflow",
+    "Run": "sequencer.engine.run",
+    "SequencerError": "sequencer.errors",
+    "Step": "sequencer.model.step",
+    "Store": "sequencer.store.protocol",
+    "Workflow": "sequencer.model.workflow",
+    "open_project": "sequencer.assembly",
+    "open_run": "sequencer.assembly",
+    "resolve": "sequencer.resolution.resolver",
+}
+
+__all__ = list(_HOMES)
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        message = f"module 'sequencer' has no attribute {name!r}"
+        raise AttributeError(message)
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*_HOMES, "__version__"])

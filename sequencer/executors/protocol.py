@@ -128,9 +128,14 @@ class Executor(Protocol):
 
     kind: ClassVar[str]
     """The word in ``agents: {NAME: {kind: …}}``."""
-    supported_fields: ClassVar[frozenset[str]]
-    """Names of the `Step` fields that this kind honours; any other set field is refused at
-    load time. `EVERY_EXECUTOR` fields need not be listed."""
+
+    @property
+    def supported_fields(self) -> frozenset[str]:
+        """Return the names of the `Step` fields that this executor honours.
+
+        Any other set field is refused at load time; `EVERY_EXECUTOR` fields need not be
+        listed. A class attribute will do where every entry of the kind honours the same.
+        """
 
     def problems(self) -> list[str]:
         """Return what is missing before a step could run (program, key), for `check`."""

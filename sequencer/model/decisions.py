@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from sequencer.errors import EditRefused, TransitionRefused
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
@@ -256,9 +258,28 @@ def accept_edit(head: Head, edited: Head, *, at: str) -> Transition:
     changed = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
     new = _changed(edited, at, iteration=edited.step_index + 1)
     if edited.step_index != head.step_index:
-        # The attempts and failures counted so far belong to the step that was left.
-        new = new.model_copy(update={"attempt": 0})
+        # Whoever runs the step that was left has to find itself stale.
+        new = new.model_copy(update={"attempt": 0, "claims": ()})
+        if new.status is Status.RUNNING:
+            new = new.model_copy(update={"status": resting_status(new)})
     return Transition(new, (_fact(Event.EDITED, head, f"by hand: {', '.join(changed)}"),))
+
+
+def edit_field(head: Head, field: str, value: Any, *, at: str) -> Transition:
+    """Set one field, known and editable or unknown, as if it had been edited in the file.
+
+    Raises:
+        EditRefused: the field is the program's own, or can't have this value.
+    """
+    if field in Head.model_fields and field not in EDITABLE:
+        raise EditRefused(
+            f"{field} is not to be set by hand", hint=f"editable: {', '.join(sorted(EDITABLE))}"
+        )
+    try:
+        edited = Head.model_validate({**head.model_dump(), field: value})
+    except ValidationError as error:
+        raise EditRefused(f"{field}: {error.errors(include_url=False)[0]['msg']}") from None
+    return accept_edit(head, edited, at=at)
 
 
 def _noted(verdict: str, note: str | None) -> str:

@@ -39,6 +39,8 @@ class Owner(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     host: str
+    machine: str = ""
+    """Digest of the machine id; empty if the machine has none."""
     boot_id: str
     pid_ns: str
     pid: int

@@ -11,7 +11,7 @@ from sequencer.model.head import Head
 class RunLimits(BaseModel):
     """What a run as a whole may use; the counters are in its head and survive restarts."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     max_steps: int | None = Field(default=None, ge=1)
     max_cost_usd: float | None = Field(default=None, gt=0)
@@ -56,7 +56,7 @@ class RunLimits(BaseModel):
 class InvocationLimits(BaseModel):
     """What one `run` or one `tick` may use."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     max_steps: int | None = Field(default=20, ge=1)
     max_cycles: int | None = Field(default=None, ge=1)

@@ -21,7 +21,7 @@ Name = Annotated[
 class Retry(BaseModel):
     """How often and after which delay a failed step is tried again without a person."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     max_attempts: int = Field(default=1, ge=1, le=100)
     """Tries in all, the first included."""
@@ -44,7 +44,7 @@ class Retry(BaseModel):
 class Step(BaseModel):
     """A prompt that an executor runs; frozen, compared by value."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: Name
     prompt: str | None = Field(default=None, min_length=1, max_length=300)

@@ -75,6 +75,9 @@ class Store(Protocol):
     def history(self) -> Iterator[dict[str, Any]]:
         """Yield the accepted facts, oldest first, as ``history --json`` prints them."""
 
+    def take_notices(self) -> list[str]:
+        """Return what was restored, migrated or accepted by hand since the last call."""
+
     def owner(self) -> Owner:
         """Return who this process is, for a claim."""
 
@@ -88,14 +91,19 @@ class Store(Protocol):
             OSError: it could not be written; the lease keeps its old deadline.
         """
 
-    def forget_beat(self, token: int) -> None:
-        """Remove the beat of a claim that is gone."""
-
     def result_folder(self, step_index: int, token: int) -> Path:
         """Return the folder for the outputs of one attempt, created if need be."""
 
-    def wait(self, revision: int, timeout_s: float | None, wake_fd: int | None = None) -> bool:
+    def wait(
+        self,
+        revision: int,
+        timeout_s: float | None,
+        *,
+        wake_fd: int | None = None,
+        claim: Claim | None = None,
+    ) -> bool:
         """Sleep until the head's revision differs from *revision*; return whether it does.
 
-        False: the time is over, or *wake_fd* became readable. Uses no CPU while it sleeps.
+        False: the time is over, *wake_fd* became readable, or the holder of *claim* may be
+        gone. Uses no CPU while it sleeps.
         """

@@ -1,0 +1,165 @@
+"""Begin a run, and change it by hand; every change is a journalled transition."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from sequencer.errors import DefinitionChanged
+from sequencer.model import decisions, transitions
+from sequencer.model.head import Head
+from sequencer.model.transitions import Place, Transition
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.resolver import place
+from sequencer.store.protocol import Store
+
+
+def now() -> str:
+    """Return the time for people, as state.json has it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def fresh_head(workflow: Workflow) -> Head:
+    """Return the head of a run of *workflow* that was never begun."""
+    here = place(workflow, 0)
+    return Head(
+        run_id=str(uuid.uuid4()),
+        workflow_name=workflow.name,
+        workflow_digest=workflow.digest(),
+        params=dict(workflow.params),
+        expected_step=here.step,
+        last_update=now(),
+    )
+
+
+def ensure_definition(head: Head, workflow: Workflow) -> None:
+    """Return if *workflow* is the definition, with the parameters, that the run began with.
+
+    Raises:
+        DefinitionChanged: it is not; step_index might mean another step now.
+    """
+    differences = []
+    if head.workflow_name != workflow.name:
+        differences.append(f"workflow {head.workflow_name!r} -> {workflow.name!r}")
+    elif head.workflow_digest != workflow.digest():
+        differences.append(f"the steps of {workflow.name!r} were changed")
+    if head.params != workflow.params:
+        differences.append(f"parameters {head.params} -> {dict(workflow.params)}")
+    if differences:
+        raise DefinitionChanged(
+            f"the run was begun differently: {'; '.join(differences)}",
+            where=f"run {head.run_id}, step_index {head.step_index}",
+            hint="'sequencer adopt' goes on under the new definition, "
+            "'sequencer reset' begins again",
+        )
+
+
+class Control:
+    """Changes one run by hand."""
+
+    def __init__(self, store: Store, workflow: Workflow) -> None:
+        """Change the run in *store*, which has *workflow* or is to have it."""
+        self._store = store
+        self._workflow = workflow
+
+    def begin(self) -> Head:
+        """Return the run's head; a run that was never begun begins.
+
+        Raises:
+            DefinitionChanged: see `ensure_definition`.
+        """
+        head = self._store.view().head
+        if head is None or not self._store.state_path.exists():
+            head = self._store.update(self._begin_or_keep)
+        ensure_definition(head, self._workflow)
+        return head
+
+    def _begin_or_keep(self, head: Head | None) -> Transition | None:
+        return transitions.initialise(fresh_head(self._workflow)) if head is None else None
+
+    def _change(self, change: Callable[[Head], Transition]) -> Head:
+        def apply(head: Head | None) -> Transition:
+            if head is not None:
+                return change(head)
+            begun = transitions.initialise(fresh_head(self._workflow))
+            return begun.then(change(begun.head))
+
+        return self._store.update(apply)
+
+    def _following(self, head: Head) -> Place:
+        ensure_definition(head, self._workflow)
+        return place(self._workflow, head.step_index + 1)
+
+    def stamp_ok(self, note: str | None = None) -> Head:
+        """See `decisions.stamp_ok`."""
+        return self._change(
+            lambda head: decisions.stamp_ok(head, self._following(head), note, at=now())
+        )
+
+    def stamp_fail(self, note: str | None = None) -> Head:
+        """See `decisions.stamp_fail`."""
+        return self._change(lambda head: decisions.stamp_fail(head, note, at=now()))
+
+    def skip(self, note: str | None = None) -> Head:
+        """See `decisions.skip`."""
+        return self._change(
+            lambda head: decisions.skip(head, self._following(head), note, at=now())
+        )
+
+    def retry(self) -> Head:
+        """See `decisions.retry`."""
+        return self._change(lambda head: decisions.retry(head, at=now()))
+
+    def rewind(self, step_index: int) -> Head:
+        """See `decisions.rewind`."""
+
+        def change(head: Head) -> Transition:
+            ensure_definition(head, self._workflow)
+            # Beyond the end of a procedure there is no place; `rewind` refuses it by itself.
+            here = (
+                place(self._workflow, step_index)
+                if step_index <= head.step_index
+                else Place(step_index, "", "")
+            )
+            return decisions.rewind(head, here, at=now())
+
+        return self._change(change)
+
+    def set_field(self, field: str, value: Any) -> Head:
+        """See `decisions.edit_field`."""
+        return self._change(lambda head: decisions.edit_field(head, field, value, at=now()))
+
+    def reset(self) -> Head:
+        """See `decisions.reset`; the new run has the workflow that is configured."""
+        fresh = fresh_head(self._workflow)
+        return self._change(lambda head: decisions.reset(head, fresh, at=now()))
+
+    def adopt(self) -> Head:
+        """See `decisions.adopt`."""
+        workflow = self._workflow
+
+        def change(head: Head) -> Transition:
+            here = place(workflow, head.step_index)
+            return decisions.adopt(
+                head, workflow.name, workflow.digest(), workflow.params, here, at=now()
+            )
+
+        return self._change(change)
+
+    def take_over(self) -> Head:
+        """See `decisions.take_over_by_force`."""
+        return self._change(lambda head: decisions.take_over_by_force(head, at=now()))
+
+    def stop(self, reason: str | None = None) -> Head:
+        """See `decisions.stop`."""
+        return self._change(lambda head: decisions.stop(head, reason, at=now()))
+
+    def pause(self) -> Head:
+        """See `decisions.pause`."""
+        return self._change(lambda head: decisions.pause(head, at=now()))
+
+    def resume(self) -> Head:
+        """See `decisions.resume`."""
+        return self._change(lambda head: decisions.resume(head, at=now()))

@@ -1,0 +1,257 @@
+"""One run, for programs and for the command line: look at it, work on it, change it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from sequencer.engine.attempt import Observer, SilentObserver
+from sequencer.engine.control import Control, ensure_definition
+from sequencer.engine.local import LocalInvocation
+from sequencer.engine.performing import Performer
+from sequencer.engine.standing import Kind, Standing
+from sequencer.engine.work import Invocation, Mode, Summary
+from sequencer.engine.worker import Turn, Worker
+from sequencer.errors import ClaimHeld, TransitionRefused, UnknownName
+from sequencer.executors.protocol import Cancellation
+from sequencer.model.head import Head
+from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.resolver import Description, describe, place
+from sequencer.store.protocol import Store, View
+
+MakePerformer = Callable[[Workflow, Observer], Performer]
+ChooseWorkflow = Callable[[Head | None], Workflow]
+
+
+@dataclass(slots=True)
+class OpenTurn:
+    """A step that the caller performs itself, see `Run.turn`."""
+
+    step: str
+    position: str
+    step_index: int
+    token: int
+    attempt: int
+    prompt_name: str
+    cancellation: Cancellation
+    """Set when the claim was lost: stop, the result will not be accepted."""
+    output: str = ""
+    """What to record as the step's output."""
+    is_complete: bool = False
+    """Set it to end the whole run with this step."""
+    failure: str | None = field(default=None)
+    """Set it to record a failure without raising."""
+
+
+class Run:
+    """A run that `open_run` has found, begun or not."""
+
+    def __init__(
+        self,
+        name: str | None,
+        store: Store,
+        limits: RunLimits,
+        choose_workflow: ChooseWorkflow,
+        make_performer: MakePerformer,
+    ) -> None:
+        """Join the parts; `assembly` makes them."""
+        self.name = name
+        self.store = store
+        self.limits = limits
+        self._choose_workflow = choose_workflow
+        self._make_performer = make_performer
+
+    # --- looking -------------------------------------------------------------------
+
+    @property
+    def head(self) -> Head | None:
+        """Return the newest accepted head; None before the run has begun."""
+        return self.store.view().head
+
+    def view(self) -> View:
+        """Return the head and what was noticed while reading it."""
+        return self.store.view()
+
+    def history(self) -> Iterator[dict[str, Any]]:
+        """Yield the accepted facts, oldest first."""
+        return self.store.history()
+
+    @property
+    def workflow(self) -> Workflow:
+        """Return the workflow of the run, or the one that it would begin with.
+
+        Raises:
+            DefinitionChanged: what is configured is not what the run was begun with.
+        """
+        head = self.head
+        workflow = self._choose_workflow(head)
+        if head is not None:
+            ensure_definition(head, workflow)
+        return workflow
+
+    def next(self, count: int = 1, step_index: int | None = None) -> list[Description]:
+        """Return the steps that come next, at most *count*; changes nothing."""
+        head = self.head
+        workflow = self.workflow if step_index is None else self._choose_workflow(head)
+        first = step_index if step_index is not None else head.step_index if head else 0
+        found = []
+        for index in range(first, first + count):
+            if place(workflow, index).is_end:
+                break
+            found.append(describe(workflow, index))
+        return found
+
+    def standing(self) -> Standing | None:
+        """Return what may happen next; None before the run has begun."""
+        head = self.head
+        if head is None:
+            return None
+        worker = self._worker(self.workflow, SilentObserver(), ())
+        try:
+            return worker.standing(head)
+        finally:
+            worker.close()
+
+    # --- changing by hand ----------------------------------------------------------
+
+    @property
+    def control(self) -> Control:
+        """Return the changes that a person makes: stamp, skip, rewind, stop and the rest."""
+        return Control(self.store, self._choose_workflow(self.head))
+
+    # --- working -------------------------------------------------------------------
+
+    def _worker(self, workflow: Workflow, observer: Observer, positions: Collection[str]) -> Worker:
+        performer = self._make_performer(workflow, observer)
+        names = _position_names(workflow, positions)
+        return Worker(self.store, performer, self.limits, names)
+
+    def work(
+        self,
+        mode: Mode = Mode.COMBINED,
+        limits: InvocationLimits | None = None,
+        *,
+        positions: Collection[str] = (),
+        observer: Observer | None = None,
+        on_ready: Callable[[Callable[[], None]], None] | None = None,
+        step_index: int = 0,
+    ) -> Summary:
+        """Work on the run in *mode* until a limit, an end or an error.
+
+        *positions* are names, or places in the cycle counted from 0; none means every
+        position. *on_ready* gets a function that asks this call to end, for a signal
+        handler. *step_index* is async mode's start.
+
+        Raises:
+            SequencerError: see `work.Invocation.work`; the class has the exit code.
+        """
+        observer, limits = observer or SilentObserver(), limits or InvocationLimits()
+        if mode is Mode.ASYNC:
+            performer = self._make_performer(self._choose_workflow(None), observer)
+            local = LocalInvocation(performer, limits, step_index, self.store.state_path)
+            if on_ready is not None:
+                on_ready(local.interrupt)
+            return local.work()
+        head = self.control.begin()
+        worker = self._worker(self._choose_workflow(head), observer, positions)
+        try:
+            if on_ready is not None:
+                on_ready(worker.interrupt)
+            return Invocation(worker, mode, limits, head).work()
+        finally:
+            worker.close()
+
+    @contextlib.contextmanager
+    def turn(self, position: str | None = None, *, wait: bool = False) -> Iterator[OpenTurn]:
+        """Claim the next step and let the caller perform it.
+
+        While the block runs the claim is kept alive. Its end accepts the step; an exception
+        records a failure and goes on. With *wait*, sleeps until the step is due and at
+        *position*; else a step that can't be had is an error.
+
+        Raises:
+            ClaimHeld: somebody else runs the step, or it is at another position.
+            TransitionRefused: nothing can start (complete, stopped, a date, a limit).
+            StaleClaim: the claim was lost while the block ran; its output was kept.
+        """
+        head = self.control.begin()
+        positions = (position,) if position else ()
+        worker = self._worker(self._choose_workflow(head), SilentObserver(), positions)
+        try:
+            turn = _claim(worker, wait=wait)
+            opened = OpenTurn(
+                step=turn.claim.step,
+                position=turn.position,
+                step_index=turn.claim.step_index,
+                token=turn.claim.token,
+                attempt=turn.claim.attempt,
+                prompt_name=turn.step.prompt_name,
+                cancellation=Cancellation(),
+            )
+            yield from _perform_by_caller(worker, turn, opened)
+        finally:
+            worker.close()
+
+
+def _position_names(workflow: Workflow, positions: Collection[str]) -> list[str]:
+    """Return the names of *positions*, which are names or places counted from 0."""
+    names = [step.name for step in workflow.steps]
+    found = []
+    for position in positions:
+        if position in names:
+            found.append(position)
+        elif position.isdecimal() and int(position) < len(names):
+            found.append(names[int(position)])
+        else:
+            raise UnknownName("position", position, names, where=f"workflow {workflow.name}")
+    return found
+
+
+def _claim(worker: Worker, *, wait: bool) -> Turn:
+    while True:
+        head = worker.store.view().head
+        if head is None:
+            raise TransitionRefused("the run's files are gone")
+        here = worker.standing(head)
+        is_mine = worker.is_mine(head.step_index)
+        if here.kind in (Kind.READY, Kind.HELD) and is_mine:
+            step, position = worker.performer.look(head.step_index)
+            try:
+                claimed = worker.claim(head.step_index)
+            except ClaimHeld:
+                if not wait:
+                    raise
+                claimed = None
+            if claimed is not None:
+                return Turn(claimed[1], step, position, claimed[0])
+        if not wait or here.is_final or here.kind in (Kind.PERSON, Kind.REFUSED):
+            if here.kind is Kind.READY:
+                raise ClaimHeld(f"step {here.place.step!r} is at another position")
+            raise TransitionRefused(here.message)
+        worker.store.wait(head.revision, 60.0, claim=here.claim)
+
+
+def _perform_by_caller(worker: Worker, turn: Turn, opened: OpenTurn) -> Iterator[OpenTurn]:
+    started = time.monotonic()
+    status, error = OutcomeStatus.OK, None
+    with worker.beating(turn.claim, opened.cancellation):
+        try:
+            yield opened
+        except BaseException as raised:
+            is_failure = isinstance(raised, Exception)
+            status = OutcomeStatus.FAILED if is_failure else OutcomeStatus.INTERRUPTED
+            error = repr(raised)
+            raise
+        finally:
+            if opened.failure is not None:
+                status, error = OutcomeStatus.FAILED, opened.failure
+            elif opened.is_complete and status is OutcomeStatus.OK:
+                status = OutcomeStatus.COMPLETE
+            outcome = Outcome(status=status, output=opened.output, error=error)
+            seconds = round(time.monotonic() - started, 6)
+            worker.settle(turn, outcome, seconds)

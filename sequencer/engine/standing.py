@@ -1,0 +1,112 @@
+"""What may happen next in a run, from its head alone.
+
+Pure: the same head, limits and time give the same answer in every mode and process. Not
+decided here: whether the holder of a claim is alive, and whose position it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from sequencer.errors import TooManyFailures
+from sequencer.model.head import Claim, Head, Status
+from sequencer.model.limits import RunLimits
+from sequencer.model.transitions import Place
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.resolver import place
+
+
+class Kind(StrEnum):
+    """The answers to "may a step start?"."""
+
+    READY = "ready"
+    HELD = "held"
+    """Somebody runs it."""
+    NOT_YET = "not-yet"
+    """A date has to come first."""
+    PAUSED = "paused"
+    STOPPED = "stopped"
+    COMPLETE = "complete"
+    LIMIT = "limit"
+    """A limit of the run is reached."""
+    PERSON = "person"
+    """A gate waits for a decision."""
+    REFUSED = "refused"
+    """The step failed too often; a person has to look."""
+
+
+FINAL = frozenset({Kind.STOPPED, Kind.COMPLETE, Kind.LIMIT})
+"""Nothing will start until somebody changes the run or its limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The answer, in words as well."""
+
+    kind: Kind
+    message: str
+    place: Place
+    until: str | None = None
+    """For ``not-yet``: ISO 8601 UTC."""
+    claim: Claim | None = None
+    """For ``held``."""
+
+    @property
+    def is_final(self) -> bool:
+        """Return whether a waiting process may as well end."""
+        return self.kind in FINAL
+
+
+def parse_time(text: str) -> datetime | None:
+    """Return an ISO 8601 time, UTC unless it says otherwise; None if it is not one."""
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+def standing(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -> Standing:
+    """Return what may happen next in the run of *head*."""
+    here = place(workflow, head.step_index)
+    if head.status is Status.COMPLETE or here.is_end:
+        message = f"the run is complete after {head.usage.steps} steps"
+        return Standing(Kind.COMPLETE, message, here)
+    if head.claims:
+        held = head.claims[0]
+        message = f"step {held.step!r} is run by process {held.owner.pid} on {held.owner.host}"
+        message += f" (token {held.token}, since {held.claimed_at})"
+        return Standing(Kind.HELD, message, here, claim=held)
+    blocked = _by_people(head) or _by_limits(head, limits)
+    if blocked is not None:
+        return Standing(*blocked, here)
+    due = parse_time(head.not_before) if head.not_before else None
+    if due is not None and due > now:
+        message = f"{head.not_before_reason or 'not due'}: nothing starts before {head.not_before}"
+        return Standing(Kind.NOT_YET, message, here, until=head.not_before)
+    return Standing(Kind.READY, f"step {here.step!r} is ready", here)
+
+
+def _by_people(head: Head) -> tuple[Kind, str] | None:
+    """Return what somebody decided or has to decide."""
+    if head.exit:
+        reason = f": {head.exit_reason}" if head.exit_reason else ""
+        return Kind.STOPPED, f"the run was stopped{reason}"
+    if head.status is Status.PAUSED or head.pause_requested:
+        return Kind.PAUSED, "the run is paused"
+    if head.status is Status.WAITING_APPROVAL:
+        return Kind.PERSON, "the run waits for an approval"
+    return None
+
+
+def _by_limits(head: Head, limits: RunLimits) -> tuple[Kind, str] | None:
+    """Return which limit of the run stands in the way."""
+    if (reached := limits.reached(head)) is not None:
+        return Kind.LIMIT, reached
+    try:
+        limits.ensure_may_try(head)
+    except TooManyFailures as error:
+        return Kind.REFUSED, str(error)
+    return None

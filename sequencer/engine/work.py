@@ -1,0 +1,288 @@
+"""The modes in which a process works on a run: combined, sync and tick.
+
+They differ in when they wait and when they end; everything else is the worker's. Waiting
+is the store's: it wakes when the head changes, when the holder of a claim ends, or when
+this process is asked to stop.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from sequencer.engine.performing import Budget
+from sequencer.engine.standing import Kind, Standing, parse_time
+from sequencer.engine.worker import Turn, Worker
+from sequencer.errors import (
+    ClaimHeld,
+    Interrupted,
+    StaleClaim,
+    StepFailed,
+    TooManyFailures,
+    WaitsForPerson,
+)
+from sequencer.executors.protocol import StopReason
+from sequencer.model.head import Head, Status
+from sequencer.model.limits import InvocationLimits
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+
+LONGEST_SLEEP_S = 60.0
+"""A date is compared with the wall clock at least this often, since people set that clock."""
+
+
+class Mode(StrEnum):
+    """How a process takes part in a run."""
+
+    COMBINED = "combined"
+    SYNC = "sync"
+    ASYNC = "async"
+    TICK = "tick"
+
+
+@dataclass(slots=True)
+class Summary:
+    """What one invocation did, and why it ended."""
+
+    reason: str = ""
+    usage: Usage = field(default_factory=Usage)
+    failures: int = 0
+    head: Head | None = None
+
+
+class Invocation:
+    """Works on a run in one mode until a limit, an end or an error."""
+
+    def __init__(self, worker: Worker, mode: Mode, limits: InvocationLimits, head: Head) -> None:
+        """Begin at *head*, the run as it is."""
+        self._worker = worker
+        self._mode = mode
+        self._limits = limits
+        self._cycle_length = len(worker.workflow.steps)
+        self._first_cycle = head.step_index // self._cycle_length
+        self._failures_seen = head.failures_in_row
+        self._waiting_since: float | None = None
+        self.summary = Summary(head=head)
+
+    def work(self) -> Summary:
+        """Run steps until there is a reason to end; the summary says which.
+
+        Raises:
+            StepFailed: a step failed and has no automatic try left.
+            TooManyFailures: the step failed too often before.
+            ClaimHeld: somebody else runs the step, for longer than this mode waits.
+            WaitsForPerson: a gate waits.
+            Interrupted: this process was asked to end; the claim was released.
+        """
+        head, turn = self._head(), None
+        while True:
+            self._ensure_not_interrupted()
+            if turn is None:
+                reached = self._reached(head)
+                if reached is not None:
+                    return self._end(head, reached)
+                here = self._worker.standing(head)
+                reason = self._reason_to_end(here, head)
+                if reason is not None:
+                    return self._end(head, reason)
+                turn = self._take_turn(here, head)
+                if turn is None:
+                    head = self._head()
+                    continue
+            head, turn = self._run(turn)
+
+    def _head(self) -> Head:
+        view = self._worker.store.view()
+        for text in (*view.notices, *self._worker.store.take_notices()):
+            self._worker.performer.observer.notice(text)
+        if view.head is None:
+            raise StaleClaim("the run's files are gone", where=str(self._worker.store.state_path))
+        return view.head
+
+    def _end(self, head: Head, reason: str) -> Summary:
+        self.summary.reason, self.summary.head = reason, head
+        return self.summary
+
+    def _ensure_not_interrupted(self) -> None:
+        if self._worker.stop.is_set():
+            raise Interrupted("interrupted; no step is running", hint="start again to go on")
+
+    # --- why to end ----------------------------------------------------------------
+
+    def _reached(self, head: Head) -> str | None:
+        """Return which limit of this invocation is reached."""
+        limits, usage = self._limits, self.summary.usage
+        if limits.max_steps is not None and usage.steps >= limits.max_steps:
+            return f"{usage.steps} steps are done (--max-steps)"
+        if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
+            return f"{usage.cost_usd:.4f} USD are spent (--max-cost)"
+        cycles = head.step_index // self._cycle_length - self._first_cycle
+        if limits.max_cycles is not None and cycles >= limits.max_cycles:
+            return f"{cycles} cycles are done (--max-cycles)"
+        return None
+
+    def _reason_to_end(self, here: Standing, head: Head) -> str | None:
+        """Return why this mode ends now, or None if it waits or works.
+
+        Raises: see `work`.
+        """
+        if here.is_final:
+            return here.message
+        if here.kind is Kind.PERSON:
+            raise WaitsForPerson(here.message)
+        self._ensure_not_failed_elsewhere(head)
+        if here.kind is Kind.REFUSED:
+            self._worker.limits.ensure_may_try(head)
+            raise TooManyFailures(here.message)
+        if here.kind is Kind.PAUSED and self._mode is not Mode.SYNC:
+            return here.message
+        if here.kind is Kind.NOT_YET and self._mode is Mode.TICK:
+            return f"nothing due: {here.message}"
+        is_mine = self._worker.is_mine(head.step_index)
+        if self._mode is Mode.TICK and here.kind is Kind.READY and not is_mine:
+            return f"nothing due: step {here.place.step!r} is at another position"
+        return None
+
+    def _ensure_not_failed_elsewhere(self, head: Head) -> None:
+        """Raise if a step failed for good in another process while this one looked on.
+
+        A failure from before is no reason to end: whoever starts now is to try again.
+        """
+        has_failed = head.status is Status.FAILED and head.failures_in_row > self._failures_seen
+        if has_failed and head.not_before is None:
+            raise StepFailed(
+                f"step {head.expected_step!r} failed in another process",
+                hint="look at 'sequencer log', then start again",
+            )
+        self._failures_seen = min(self._failures_seen, head.failures_in_row)
+
+    # --- taking a turn -------------------------------------------------------------
+
+    def _take_turn(self, here: Standing, head: Head) -> Turn | None:
+        """Claim the step that is ready, or wait for a change and return None."""
+        if here.kind is Kind.NOT_YET:
+            self._sleep_until(here, head)
+            return None
+        if here.kind in (Kind.READY, Kind.HELD) and self._worker.is_mine(head.step_index):
+            if here.claim is not None and self._is_believed(here):
+                self._wait(here, head)
+                return None
+            prepared = self._worker.performer.prepare(head.step_index)
+            try:
+                claimed = self._worker.claim(head.step_index)
+            except ClaimHeld:
+                # Somebody was quicker between the look and the lock.
+                if self._mode is not Mode.SYNC and not self._limits.max_wait_s:
+                    raise
+                return None
+            self._waiting_since = None
+            return None if claimed is None else Turn.of(*claimed, prepared)
+        self._wait(here, head)
+        return None
+
+    def _is_believed(self, here: Standing) -> bool:
+        claim = here.claim
+        return claim is not None and not self._worker.store.liveness(claim).allows_take_over
+
+    def _wait(self, here: Standing, head: Head) -> None:
+        """Sleep until the head changes.
+
+        Raises:
+            ClaimHeld: this mode has waited as long as it may.
+        """
+        limit = self._limits.max_wait_s
+        if limit is None and self._mode is not Mode.SYNC:
+            limit = 0.0
+        now = time.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+            if limit != 0.0:
+                self._worker.performer.observer.waiting(self._waits_for(here, head), None)
+        left = None if limit is None else self._waiting_since + limit - now
+        if left is not None and left <= 0:
+            raise ClaimHeld(
+                self._waits_for(here, head),
+                hint="wait for it (--max-wait), or 'sequencer takeover --force' if it is gone",
+            )
+        has_changed = self._worker.store.wait(
+            head.revision, left, wake_fd=self._worker.stop.fileno(), claim=here.claim
+        )
+        if has_changed:
+            self._waiting_since = None
+
+    def _waits_for(self, here: Standing, head: Head) -> str:
+        if here.kind is Kind.READY:
+            return f"step {head.expected_step!r} (step_index {head.step_index}) is not ours"
+        return here.message
+
+    def _sleep_until(self, here: Standing, head: Head) -> None:
+        due = parse_time(here.until or "")
+        if due is None:
+            return
+        self._worker.performer.observer.waiting(here.message, here.until)
+        left = (due - datetime.now(UTC)).total_seconds()
+        if left > 0:
+            self._worker.store.wait(
+                head.revision, min(left, LONGEST_SLEEP_S), wake_fd=self._worker.stop.fileno()
+            )
+
+    # --- running it ----------------------------------------------------------------
+
+    def _run(self, turn: Turn) -> tuple[Head, Turn | None]:
+        outcome, record, agent = self._worker.perform(turn, self._budget(turn.head))
+        done = self.summary.usage.plus(
+            outcome.usage.model_copy(update={"steps": int(outcome.is_accepted)})
+        )
+        self.summary.usage = done
+        head, following = self._worker.finish(turn, outcome, record, agent, self._may_go_on)
+        for text in self._worker.store.take_notices():
+            self._worker.performer.observer.notice(text)
+        if outcome.status is OutcomeStatus.INTERRUPTED:
+            self._raise_interrupted(turn, record)
+        if outcome.status is OutcomeStatus.FAILED:
+            self.summary.failures += 1
+            self._failures_seen = head.failures_in_row
+            if head.not_before is None:
+                raise _step_failed(turn, outcome, record)
+        return head, following
+
+    def _may_go_on(self, head: Head) -> bool:
+        return self._mode is not Mode.TICK and self._reached(head) is None
+
+    def _raise_interrupted(self, turn: Turn, record: dict[str, object]) -> None:
+        if record.get("reason") == StopReason.INTERRUPTED:
+            raise Interrupted(
+                f"interrupted in step {turn.claim.step!r}; the claim was released",
+                hint="start again to go on",
+            )
+        if record.get("reason") == StopReason.LEASE_LOST:
+            raise StaleClaim(
+                f"the heartbeat of step {turn.claim.step!r} could not be written; it was stopped",
+                where=str(self._worker.store.state_path.parent),
+            )
+
+    def _budget(self, head: Head) -> Budget:
+        """Return what is left for one attempt under the invocation's and the run's limits."""
+        limits, run, spent = self._limits, self._worker.limits, self.summary.usage
+        money = [
+            cap - used
+            for cap, used in (
+                (limits.max_cost_usd, spent.cost_usd),
+                (run.max_cost_usd, head.usage.cost_usd),
+            )
+            if cap is not None
+        ]
+        times = [limit for limit in (limits.step_timeout_s,) if limit is not None]
+        if run.max_seconds is not None:
+            times.append(run.max_seconds - head.usage.seconds)
+        return Budget(min(money, default=None), min(times, default=None))
+
+
+def _step_failed(turn: Turn, outcome: Outcome, record: dict[str, object]) -> StepFailed:
+    return StepFailed(
+        f"step {turn.claim.step!r} (iteration {turn.claim.step_index + 1}, attempt "
+        f"{turn.claim.attempt}) failed: {outcome.error or 'no reason given'}",
+        where=str(record.get("log")),
+        hint="start again to try it again, or 'sequencer skip' / 'stamp ok'",
+    )

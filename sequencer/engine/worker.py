@@ -1,0 +1,362 @@
+"""Takes turns in one run: claim, perform, record; the only code that moves step_index.
+
+Accepting a step and claiming the next one is one transition where this worker may go on,
+so that a crash in between can't exist. Everything that decides is called under the
+store's exclusion and is pure; everything that takes time happens outside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.heartbeat import Heartbeat
+from sequencer.engine.performing import Budget, Performer, Prepared, journal_record
+from sequencer.engine.standing import Kind, Standing, standing
+from sequencer.errors import ConfigurationError, StaleClaim, StorageFailed
+from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.model import transitions
+from sequencer.model.head import Claim, Head
+from sequencer.model.limits import RunLimits
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import Step
+from sequencer.model.transitions import Transition
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.resolver import describe, place
+from sequencer.store.protocol import Store
+
+INLINE_BYTES = 4 * 1024
+"""A larger output goes to the results folder instead of the journal record."""
+
+DEFAULT_PAUSE_S = 300.0
+"""Wait after a usage limit whose reset the client did not tell."""
+
+CALLER = "caller"
+"""What the journal names as the agent of a step that a program performed itself."""
+
+MayGoOn = Callable[[Head], bool]
+"""Whether the invocation's own limits allow one more step after this head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A step that this worker holds."""
+
+    claim: Claim
+    step: Step
+    position: str
+    head: Head
+    """As it was right after the claim."""
+    prepared: Prepared | None = None
+    """None where the caller performs the step itself."""
+
+    @classmethod
+    def of(cls, head: Head, claim: Claim, prepared: Prepared) -> Turn:
+        """Return the turn in which *prepared* is to be performed."""
+        return cls(claim, prepared.step, prepared.position, head, prepared)
+
+
+class Worker:
+    """One process's part in a run."""
+
+    def __init__(
+        self,
+        store: Store,
+        performer: Performer,
+        limits: RunLimits,
+        positions: Collection[str] = (),
+    ) -> None:
+        """Work in the run that *store* keeps; with *positions*, only on their steps."""
+        self.store = store
+        self.performer = performer
+        self.limits = limits
+        self.positions = frozenset(positions)
+        self.stop = Cancellation()
+        """Set when this process is asked to end."""
+        self._current: Cancellation | None = None
+        self._heartbeat = Heartbeat(store)
+
+    @property
+    def workflow(self) -> Workflow:
+        """Return the workflow that this worker believes the run to have."""
+        return self.performer.workflow
+
+    def interrupt(self) -> None:
+        """Ask for the end of the present step and of the work; safe in a signal handler."""
+        self.stop.set(StopReason.INTERRUPTED)
+        current = self._current
+        if current is not None:
+            current.set(StopReason.INTERRUPTED)
+
+    def close(self) -> None:
+        """End the heartbeat thread."""
+        self._heartbeat.close()
+        self.stop.close()
+
+    def standing(self, head: Head) -> Standing:
+        """Return what may happen next, as this worker sees it."""
+        return standing(head, self.workflow, self.limits, datetime.now(UTC))
+
+    def is_mine(self, step_index: int) -> bool:
+        """Return whether the step at *step_index* is at one of this worker's positions."""
+        if not self.positions:
+            return True
+        return describe(self.workflow, step_index)["position"] in self.positions
+
+    def claim(self, step_index: int) -> tuple[Head, Claim] | None:
+        """Claim the step at *step_index*, or return None if the run went on meanwhile.
+
+        Raises:
+            ClaimHeld: somebody holds it and may be alive.
+        """
+        granted: list[int] = []
+
+        def change(head: Head | None) -> Transition | None:
+            granted.clear()
+            if head is None or head.step_index != step_index:
+                return None
+            if self.standing(head).kind not in (Kind.READY, Kind.HELD):
+                return None
+            transition = self._claim(head)
+            granted.append(transition.head.token)
+            return transition
+
+        head = self.store.update(change)
+        claim = head.claim_with(granted[0]) if granted else None
+        return None if claim is None else (head, claim)
+
+    def _claim(self, head: Head) -> Transition:
+        held = next((c for c in head.claims if c.step_index == head.step_index), None)
+        may_take_over = held is not None and self.store.liveness(held).allows_take_over
+        if may_take_over:
+            # A step that kills its worker every time must not be begun for ever.
+            self.limits.ensure_may_try(head)
+        return transitions.claim(
+            head,
+            place(self.workflow, head.step_index),
+            self.store.owner(),
+            at=_now(),
+            ttl_s=self.store.ttl_s,
+            may_take_over=may_take_over,
+        )
+
+    def perform(self, turn: Turn, budget: Budget) -> tuple[Outcome, dict[str, Any], str]:
+        """Run the step of *turn*; return the outcome, its journal record and the agent's name.
+
+        Nothing is recorded in the run yet; see `finish`.
+        """
+        if turn.prepared is None:
+            message = "the caller has to perform this step"
+            raise ValueError(message)
+        folder = self.store.result_folder(turn.claim.step_index, turn.claim.token)
+        attempt = self._attempt(turn, turn.prepared, folder)
+        cancellation = Cancellation()
+        with self.beating(turn.claim, cancellation):
+            outcome, final, log = self.performer.perform(
+                turn.prepared, attempt, turn.head, budget, cancellation
+            )
+        reason = cancellation.reason
+        if reason in (StopReason.CLAIM_LOST, StopReason.LEASE_LOST):
+            # Whatever the agent managed to say, this worker's word does not count any more.
+            outcome = outcome.model_copy(update={"status": OutcomeStatus.INTERRUPTED})
+        output = self._keep_output(outcome, folder)
+        record = journal_record(outcome, final.agent, self._shown(log), output)
+        if reason is not None:
+            record["reason"] = str(reason)
+        return outcome, record, final.agent
+
+    @contextlib.contextmanager
+    def beating(self, claim: Claim, cancellation: Cancellation) -> Iterator[None]:
+        """Keep *claim* alive while the block runs; *cancellation* hears when it must end."""
+        self._current = cancellation
+        self._heartbeat.begin(claim, cancellation)
+        if self.stop.is_set():
+            cancellation.set(StopReason.INTERRUPTED)
+        try:
+            yield
+        finally:
+            self._heartbeat.end()
+            self._current = None
+            cancellation.close()
+
+    def settle(self, turn: Turn, outcome: Outcome, seconds: float) -> Head:
+        """Record a step that the caller performed."""
+        usage = outcome.usage.model_copy(update={"seconds": seconds})
+        outcome = outcome.model_copy(update={"usage": usage, "prompt": turn.step.prompt_name})
+        folder = self.store.result_folder(turn.claim.step_index, turn.claim.token)
+        record = journal_record(outcome, CALLER, None, self._keep_output(outcome, folder))
+        return self.finish(turn, outcome, record, CALLER, lambda _: False)[0]
+
+    def _attempt(self, turn: Turn, prepared: Prepared, folder: Path) -> Attempt:
+        return Attempt(
+            run_id=turn.head.run_id,
+            workflow=turn.head.workflow_name,
+            step=turn.step,
+            position=turn.position,
+            step_index=turn.claim.step_index,
+            token=turn.claim.token,
+            attempt=turn.claim.attempt,
+            agent=prepared.agent,
+            prompt=turn.step.prompt_name,
+            state_path=self.store.state_path,
+            result_path=folder / "result.json",
+        )
+
+    def _shown(self, path: Path) -> Path:
+        project = self.performer.project
+        return path.relative_to(project) if path.is_relative_to(project) else path
+
+    def _keep_output(self, outcome: Outcome, folder: Path) -> dict[str, Any]:
+        """Return the output for the record; a large one goes to *folder*, which else goes."""
+        data = outcome.output.encode()
+        if len(data) <= INLINE_BYTES:
+            _remove_if_empty(folder)
+            return {"output": outcome.output} if outcome.output else {}
+        try:
+            (folder / "output.txt").write_bytes(data)
+        except OSError as error:
+            raise StorageFailed(
+                f"the step's output can't be kept: {error.strerror}", where=str(folder)
+            ) from error
+        reference = {"output_file": f"results/{folder.name}/output.txt"}
+        return {**reference, "output_bytes": len(data)}
+
+    def finish(
+        self,
+        turn: Turn,
+        outcome: Outcome,
+        record: dict[str, Any],
+        agent: str,
+        may_go_on: MayGoOn,
+    ) -> tuple[Head, Turn | None]:
+        """Record *outcome*; where it was accepted and *may_go_on* says so, claim the next step.
+
+        Raises:
+            StaleClaim: the step is not this worker's any more; the output was kept.
+        """
+        if not outcome.is_accepted:
+            return self._record_unaccepted(turn, outcome, record), None
+        is_own = turn.prepared is not None
+        upcoming = self._prepare_following(turn.claim.step_index + 1) if is_own else None
+        granted: list[int] = []
+
+        def change(head: Head | None) -> Transition:
+            granted.clear()
+            accepted = self._succeed(head, turn, outcome, record, agent)
+            if upcoming is None or self.stop.is_set() or not may_go_on(accepted.head):
+                return accepted
+            if self.standing(accepted.head).kind is not Kind.READY:
+                return accepted
+            claimed = self._claim(accepted.head)
+            granted.append(claimed.head.token)
+            return accepted.then(claimed)
+
+        head = self._update(change, turn, outcome)
+        claim = head.claim_with(granted[0]) if granted else None
+        if claim is None or upcoming is None:
+            return head, None
+        return head, Turn.of(head, claim, upcoming)
+
+    def _prepare_following(self, step_index: int) -> Prepared | None:
+        """Prepare the next step if it is this worker's; what is wrong with it shows later."""
+        if place(self.workflow, step_index).is_end or not self.is_mine(step_index):
+            return None
+        try:
+            return self.performer.prepare(step_index)
+        except ConfigurationError:
+            return None
+
+    def _succeed(
+        self,
+        head: Head | None,
+        turn: Turn,
+        outcome: Outcome,
+        record: dict[str, Any],
+        agent: str,
+    ) -> Transition:
+        following = place(self.workflow, turn.claim.step_index + 1)
+        return transitions.succeed(
+            _present(head),
+            turn.claim.token,
+            outcome,
+            following,
+            at=_now(),
+            record=record,
+            executor=agent,
+        )
+
+    def _record_unaccepted(self, turn: Turn, outcome: Outcome, record: dict[str, Any]) -> Head:
+        token = turn.claim.token
+
+        def change(head: Head | None) -> Transition:
+            present = _present(head)
+            if outcome.status is OutcomeStatus.LIMITED:
+                return transitions.release(
+                    present,
+                    token,
+                    at=_now(),
+                    record=record,
+                    usage=outcome.usage,
+                    # Without a date the loop would ask again at once, for ever.
+                    not_before=outcome.not_before or _after(DEFAULT_PAUSE_S),
+                    reason="usage limit of the agent",
+                )
+            if outcome.status is OutcomeStatus.INTERRUPTED:
+                return transitions.release(
+                    present, token, at=_now(), record=record, usage=outcome.usage
+                )
+            not_before = self._retry_at(present, turn.step)
+            return transitions.fail(
+                present, token, outcome, at=_now(), record=record, not_before=not_before
+            )
+
+        return self._update(change, turn, outcome)
+
+    @staticmethod
+    def _retry_at(head: Head, step: Step) -> str | None:
+        """Return when the step is to be tried again by itself, if it has a try left."""
+        retry, failures = step.retry, head.failures_in_row + 1
+        if retry is None or failures >= retry.max_attempts:
+            return None
+        return _after(retry.delay_s(failures))
+
+    def _update(
+        self, change: Callable[[Head | None], Transition], turn: Turn, outcome: Outcome
+    ) -> Head:
+        try:
+            return self.store.update(change)
+        except StaleClaim:
+            self._keep_stale_output(turn, outcome)
+            raise
+
+    def _keep_stale_output(self, turn: Turn, outcome: Outcome) -> None:
+        if outcome.output:
+            folder = self.store.result_folder(turn.claim.step_index, turn.claim.token)
+            (folder / "output.txt").write_text(outcome.output)
+
+
+def _present(head: Head | None) -> Head:
+    if head is None:
+        raise StaleClaim("the run's files are gone", hint="the output was kept")
+    return head
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return  # the agent left its result there
+
+
+def _after(seconds: float) -> str:
+    due = datetime.now(UTC) + timedelta(seconds=seconds)
+    return due.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,185 @@
+"""Performs steps with Claude Code, the ``claude`` program.
+
+Its own permission rules decide what the agent may do: without ``permission_mode`` and
+``allowed_tools`` it reads and refuses to write. Verified with 2.1.197 and 2.1.330; no
+flag is passed that the older one lacks, unless the session says that a newer one wrote it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from sequencer.executors.claude_events import ClaudeParser
+from sequencer.executors.client_events import Rules
+from sequencer.executors.client_options import (
+    APPENDED_PROMPT,
+    SYSTEM_PROMPT,
+    ClientOptions,
+    missing_program,
+    prompt_path,
+    write_prompts,
+)
+from sequencer.executors.environment import agent_environment
+from sequencer.executors.process import ProcessCore, perform_process
+from sequencer.executors.protocol import Cancellation, Listener, StepRequest
+from sequencer.executors.session_marks import number, split_mark
+from sequencer.model.outcome import Outcome, OutcomeStatus
+
+INSTALL = (
+    "npm install -g @anthropic-ai/claude-code, or pip install claude-agent-sdk and name "
+    "its claude_agent_sdk/_bundled/claude as program"
+)
+PASSED = (
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "ANTHROPIC_BASE_URL",
+    "ANTHROPIC_MODEL",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "CLAUDE_CONFIG_DIR",
+)
+"""Without these the program could not find its account."""
+_SNAPSHOT_SINCE = (2, 1, 330)
+"""From here on a resumed session keeps its first system prompt unless told otherwise."""
+
+
+class ClaudeOptions(ClientOptions):
+    """``agents: {NAME: {kind: claude, …}}``."""
+
+    program: str = Field(default="claude", min_length=1, pattern=r"^[^\x00-\x1f]+$")
+    permission_mode: str | None = Field(default=None, pattern=r"^[A-Za-z]{1,40}$")
+    """claude's own word (default, acceptEdits, plan, dontAsk, …); without it, its settings."""
+    allowed_tools: tuple[str, ...] | None = None
+    """Run without asking, as in ``Bash(git *)``; a step's own list takes its place."""
+    disallowed_tools: tuple[str, ...] = ()
+    """Taken away; a step's own list is added."""
+    tools: tuple[str, ...] | None = None
+    """The built-in tools that exist at all; without it, claude's own set."""
+    setting_sources: tuple[str, ...] | None = None
+    """Which settings claude loads (user, project, local); an empty list: none of them."""
+    stream_text: bool = True
+    """Show text while it is written."""
+
+
+def claude_argv(options: ClaudeOptions, request: StepRequest) -> list[str]:
+    """Return the program's arguments; the prompt is not among them, it goes to stdin.
+
+    Lists are one ``--opt=value`` each: as words of their own they would swallow what
+    follows. A step's ``allowed_tools`` both limits the built-in tools to those named and
+    lets them run unasked.
+
+    Raises:
+        ValueError: the session to continue has an id that no client would give.
+    """
+    step = request.step
+    argv = [options.program, "-p", "--output-format=stream-json", "--verbose"]
+    if options.stream_text:
+        argv.append("--include-partial-messages")
+    argv += options.extra_args
+    model = step.model or options.model
+    argv += [f"--model={model}"] if model else []
+    argv += [f"--permission-mode={options.permission_mode}"] if options.permission_mode else []
+    if options.setting_sources is not None:
+        argv.append(f"--setting-sources={','.join(options.setting_sources)}")
+    argv += _tool_arguments(options, request)
+    max_turns = 1 if step.single_turn else step.max_turns
+    argv += [f"--max-turns={max_turns}"] if max_turns else []
+    return argv + _session_arguments(request)
+
+
+def _tool_arguments(options: ClaudeOptions, request: StepRequest) -> list[str]:
+    step = request.step
+    tools = options.tools
+    if step.single_turn:
+        tools = ()
+    elif step.allowed_tools is not None:
+        tools = tuple(dict.fromkeys(name.partition("(")[0] for name in step.allowed_tools))
+    allowed = options.allowed_tools if step.allowed_tools is None else step.allowed_tools
+    disallowed = (*options.disallowed_tools, *(step.disallowed_tools or ()))
+    argv = [] if tools is None else [f"--tools={','.join(tools)}"]
+    argv += [f"--allowedTools={','.join(allowed)}"] if allowed else []
+    return argv + ([f"--disallowedTools={','.join(disallowed)}"] if disallowed else [])
+
+
+def _session_arguments(request: StepRequest) -> list[str]:
+    argv: list[str] = []
+    spent = 0.0
+    is_prompted = request.system_prompt is not None or request.append_system_prompt is not None
+    if request.resume_session is not None:
+        session_id, facts = split_mark(request.resume_session)
+        argv.append(f"--resume={session_id}")
+        spent = number(facts, "cost_usd")
+        if is_prompted and _version(facts.get("version", "")) >= _SNAPSHOT_SINCE:
+            argv.append("--system-prompt-snapshot=off")
+    if request.max_cost_usd is not None:
+        # Versions that carry the total over compare it, not this run's share, with the budget.
+        argv.append(f"--max-budget-usd={spent + request.max_cost_usd:.6f}")
+    if request.system_prompt is not None:
+        argv.append(f"--system-prompt-file={prompt_path(request, SYSTEM_PROMPT)}")
+    if request.append_system_prompt is not None:
+        argv.append(f"--append-system-prompt-file={prompt_path(request, APPENDED_PROMPT)}")
+    return argv
+
+
+def _version(text: str) -> tuple[int, ...]:
+    parts = text.split(".")
+    return tuple(int(part) for part in parts) if all(p.isdecimal() for p in parts) else ()
+
+
+class ClaudeExecutor:
+    """Runs ``claude -p`` under the process core."""
+
+    kind: ClassVar[str] = "claude"
+    supported_fields: ClassVar[frozenset[str]] = frozenset(
+        {
+            "model",
+            "system_prompt",
+            "append_system_prompt",
+            "single_turn",
+            "max_turns",
+            "allowed_tools",
+            "disallowed_tools",
+            "idle_timeout_s",
+            "max_cost_usd",
+            "continue_session",
+        }
+    )
+
+    def __init__(self, name: str, options: ClaudeOptions, core: ProcessCore) -> None:
+        self.name = name
+        self.options = options
+        self._core = core
+
+    def problems(self) -> list[str]:
+        """Return what is missing before a step could run."""
+        return missing_program(self.name, self.options, INSTALL)
+
+    def perform(
+        self, request: StepRequest, listener: Listener, cancellation: Cancellation
+    ) -> Outcome:
+        """Make one attempt."""
+        options = self.options
+        if request.max_cost_usd is not None and request.max_cost_usd <= 0:
+            return Outcome(status=OutcomeStatus.FAILED, error="no budget is left for this step")
+        try:
+            argv = claude_argv(options, request)
+        except ValueError as error:
+            return Outcome(status=OutcomeStatus.FAILED, error=f"agents.{self.name}: {error}")
+        write_prompts(request)
+        rules = Rules(fail_on_denial=options.fail_on_denial, limit_wait_s=options.limit_wait_s)
+        # One step is one answer: a subagent in the background would outlive it.
+        own = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", **options.env}
+        environment = agent_environment(
+            request.environment, extra=own, passed=(*PASSED, *options.pass_env)
+        )
+        return perform_process(
+            self._core,
+            argv,
+            environment,
+            request,
+            listener,
+            cancellation,
+            ClaudeParser(rules),
+            install_hint=INSTALL,
+        )

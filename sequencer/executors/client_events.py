@@ -1,0 +1,204 @@
+"""The part that all parsers of JSON event streams share: lines in, verdicts out.
+
+A line that is no JSON object is passed through as it is; an event that a parser does not
+know is ignored, because clients gain new ones every week. The verdict rules that differ
+between clients are in their own modules.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from sequencer.executors.client_limits import (
+    DEFAULT_WAIT_S,
+    Clock,
+    is_limit,
+    local_clock,
+    not_before,
+)
+from sequencer.executors.process import ProcessEnd
+from sequencer.executors.protocol import Kind, Listener
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+
+LINE_CHARS = 300
+"""How much of a tool's input or result is shown; the client's own transcript has all."""
+ERROR_CHARS = 1_000
+_STDERR_LINES = 20
+_IMPLAUSIBLE = 2**53
+"""Neither a count nor an amount: above it a float is no longer exact."""
+
+Event = dict[str, Any]
+
+
+def one_line(value: object, limit: int = LINE_CHARS) -> str:
+    r"""Return *value* on one line, cut at *limit* characters.
+
+    >>> one_line({"path": "a.txt", "text": "x\ny"}), one_line("a  b\n c"), one_line("abcdef", 3)
+    ('path="a.txt" text="x\\ny"', 'a b c', 'abc…')
+    """
+    if isinstance(value, dict):
+        text = " ".join(f"{key}={_json(item)}" for key, item in value.items())
+    elif isinstance(value, str):
+        # Cut before the split: a result may be megabytes long.
+        text = " ".join(value[: limit * 4].split())
+    else:
+        text = _json(value)
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def as_dict(value: object) -> Event:
+    """Return *value* if it is an object, else an empty one: events are not trusted."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[Any]:
+    """Return *value* if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def as_number(value: object) -> float | None:
+    """Return *value* if it is a number that can be an amount, else None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0 <= value < _IMPLAUSIBLE else None
+
+
+def as_count(value: object) -> int:
+    """Return *value* if it can be a number of tokens, else 0."""
+    return int(as_number(value) or 0)
+
+
+def as_cost(value: object) -> float:
+    """Return *value* if it can be a sum of money, else 0."""
+    return as_number(value) or 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How a parser judges what is not the client's to say."""
+
+    fail_on_denial: bool = False
+    limit_wait_s: float = DEFAULT_WAIT_S
+    clock: Clock = field(default=local_clock)
+
+
+class JsonEventParser(ABC):
+    """Base of the clients' parsers; one instance for one attempt."""
+
+    client: str
+    """The client's name, for messages."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.session_id: str | None = None
+        self.denials: list[str] = []
+        self.usage = Usage()
+        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+
+    def feed_line(self, line: bytes, listener: Listener) -> None:
+        """Take one line of stdout; see `process.EventParser`."""
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            event = None
+        if isinstance(event, dict):
+            self.take(event, listener)
+        elif line.strip():
+            listener.write(line + b"\n", Kind.OUTPUT)
+
+    def feed_stderr(self, line: bytes) -> None:
+        """Keep the last lines of stderr, where usage errors are."""
+        text = line.decode("utf-8", "replace").strip()
+        if text:
+            self._stderr.append(text)
+
+    @abstractmethod
+    def take(self, event: Event, listener: Listener) -> None:
+        """Take one event."""
+
+    @abstractmethod
+    def finish(self, end: ProcessEnd) -> Outcome:
+        """Judge an attempt that ended by itself."""
+
+    @property
+    def stderr_text(self) -> str:
+        """Return the last lines of stderr as one line."""
+        return one_line(" ".join(self._stderr), ERROR_CHARS)
+
+    def say(self, listener: Listener, text: str, kind: Kind) -> None:
+        """Write *text* as a line of its own."""
+        if text:
+            listener.write(f"{text}\n".encode("utf-8", "replace"), kind)
+
+    def count(self, listener: Listener, usage: Usage) -> None:
+        """Tell the usage so far, if it differs from what was told."""
+        if usage != self.usage:
+            self.usage = usage
+            listener.used(usage)
+
+    def answered(self, text: str, end: ProcessEnd) -> Outcome:
+        """Return the outcome of an attempt that the client calls a success."""
+        if self.denials and self.rules.fail_on_denial:
+            listed = "; ".join(self.denials[:3])
+            return self.failed(
+                f"{self.client} was refused {len(self.denials)} tool call(s): {listed}\n"
+                "allow them in the agent's entry, or set fail_on_denial: false",
+                end,
+                output=text,
+            )
+        return self._outcome(OutcomeStatus.OK, end, output=text)
+
+    def failed(self, error: str, end: ProcessEnd, *, output: str = "") -> Outcome:
+        """Return the outcome of an attempt that failed for a reason other than a limit."""
+        text = error if len(error) <= ERROR_CHARS else f"{error[:ERROR_CHARS]}…"
+        return self._outcome(OutcomeStatus.FAILED, end, output=output, error=text)
+
+    def refused_or_failed(
+        self,
+        error: str,
+        end: ProcessEnd,
+        *,
+        status: int | None = None,
+        epoch_s: float | None = None,
+        hint: str = "",
+    ) -> Outcome:
+        """Return *limited* if *error* or *status* reports a limit, else *failed*."""
+        if epoch_s is None and not is_limit(error, status):
+            return self.failed(f"{error}\n{hint}" if hint else error, end)
+        when = not_before(
+            error, self.rules.clock(), default_wait_s=self.rules.limit_wait_s, epoch_s=epoch_s
+        )
+        text = f"{self.client}: limit reached: {one_line(error)}"
+        return self._outcome(OutcomeStatus.LIMITED, end, error=text, not_before_at=when)
+
+    def marked_session(self) -> str | None:
+        """Return the session id, with what a later step has to know about it."""
+        return self.session_id
+
+    def _outcome(
+        self,
+        status: OutcomeStatus,
+        end: ProcessEnd,
+        *,
+        output: str = "",
+        error: str | None = None,
+        not_before_at: str | None = None,
+    ) -> Outcome:
+        return Outcome(
+            status=status,
+            output=output,
+            error=error,
+            usage=self.usage.model_copy(update={"seconds": end.seconds}),
+            session_id=self.marked_session(),
+            denials=tuple(self.denials),
+            exit_code=end.exit_code,
+            not_before=not_before_at,
+        )

@@ -1,0 +1,200 @@
+"""Whether a client's error text says that a limit is reached, and when it is lifted.
+
+Written for the texts and error bodies of claude, codex, gemini, opencode and the
+Anthropic API. Pure: the clock is an argument, and its time zone is the one in which a
+clock time without a zone is read.
+
+Not promised: that a client's next wording is understood. Then `default_wait_s` decides,
+so that a run asks again rather than waits for ever.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta, tzinfo
+from zoneinfo import ZoneInfo
+
+Clock = Callable[[], datetime]
+"""Returns the present time with a time zone."""
+
+DEFAULT_WAIT_S = 300.0
+TOO_MANY_REQUESTS = 429
+_LONGEST = timedelta(days=32)
+"""A reset further away than a month is a misread number, not a date."""
+
+# Said of a subscription: believed even if the client reports no status or another one.
+_SUBSCRIPTION = re.compile(
+    r"""usage[ _-]limit[ _-]reached | usage[ ]limit[ ]has[ ]been[ ]reached
+      | (?:hit|reached)[ ](?:your|the)[ ](?:\S+[ ]){0,3}limit\b
+      | (?:\d+-hour|weekly|daily|monthly|session|usage)[ ]limit[ ]reached
+      | exceeded[ ]your[ ](?:current[ ])?quota | RESOURCE_EXHAUSTED
+      | exhausted[ ]your[ ](?:\S+[ ]){0,3}(?:capacity|quota)
+      | out[ ]of[ ](?:extra[ ])?usage
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+# Also said in passing by a server that is merely busy: believed without a status only.
+_RATE = re.compile(r"rate[ _-]?limit|too many requests|quota exceeded|\b429\b", re.IGNORECASE)
+
+_EPOCH = re.compile(r"(?:\||resets?_?at\W{1,4}|resetsAt\W{1,4})(\d{10})(?:\d{3})?\b", re.IGNORECASE)
+_ISO = re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)")
+_IN = (
+    r"(?:\b(?:again|retry(?:ing)?|resets?|available|wait)\s+"
+    r"(?:in|after|for)?\s*(?:about\s+)?"
+)
+_UNIT = r"(?:ms|milliseconds?|d|days?|h|hrs?|hours?|m|mins?|minutes?|s|secs?|seconds?)"
+_AMOUNT = re.compile(rf"(\d+(?:\.\d+)?)\s*({_UNIT})(?![a-z])", re.IGNORECASE)
+_DURATION = re.compile(
+    rf"{_IN}|retryDelay\W{{1,5}})((?:\d+(?:\.\d+)?\s*{_UNIT}(?![a-z])[\s,]*(?:and\s+)?)+)",
+    re.IGNORECASE,
+)
+_BARE_SECONDS = re.compile(
+    r"(?:retry[-_ ]after(?:_seconds)?|resets_in_seconds)\W{1,4}(\d+(?:\.\d+)?)\b", re.IGNORECASE
+)
+_UNIT_S = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
+
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_CLOCK = re.compile(
+    rf"""\b(?:resets?|again|reset)[ ]*(?:at|on)?[ ]*
+      (?:(?P<weekday>{"|".join(_DAYS)})[a-z]*,?[ ]+(?:at[ ]+)?)?
+      (?:(?P<month>{"|".join(_MONTHS)})[a-z]*\.?[ ]+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?
+         (?:,?[ ]+(?P<year>20\d\d))?,?[ ]+(?:at[ ]+)?)?
+      (?P<hour>\d{{1,2}})(?::(?P<minute>\d\d))?[ ]*(?P<half>[ap]\.?m\b)?
+      (?:[ ]*\((?P<zone>[A-Za-z0-9_+/-]+)\)|[ ]+(?P<utc>UTC|GMT)\b)?
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def local_clock() -> datetime:
+    """Return the present time in this machine's zone."""
+    return datetime.now(UTC).astimezone()
+
+
+def as_utc(when: datetime) -> str:
+    """Return *when* as ISO 8601 in UTC, rounded up to the second.
+
+    >>> as_utc(datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC))
+    '2026-01-02T03:04:06Z'
+    """
+    rounded = when.astimezone(UTC)
+    if rounded.microsecond:
+        # Rounded down, the next attempt would come a moment before the reset.
+        rounded = rounded.replace(microsecond=0) + timedelta(seconds=1)
+    return rounded.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def is_limit(text: str, status: int | None = None) -> bool:
+    """Return whether an error *text*, with its HTTP *status* if known, reports a limit.
+
+    An overloaded or failing server is not one: nothing is used up, so the step's own
+    retry decides.
+
+    >>> is_limit("You've hit your limit"), is_limit("Overloaded", 529), is_limit("", 429)
+    (True, False, True)
+    """
+    if status is not None and status != TOO_MANY_REQUESTS:
+        return _SUBSCRIPTION.search(text) is not None and status < 500  # noqa: PLR2004
+    return status == TOO_MANY_REQUESTS or bool(_SUBSCRIPTION.search(text) or _RATE.search(text))
+
+
+def not_before(
+    text: str,
+    now: datetime,
+    *,
+    default_wait_s: float = DEFAULT_WAIT_S,
+    epoch_s: float | None = None,
+) -> str:
+    """Return when to try again, as ISO 8601 UTC.
+
+    *epoch_s* is a reset time that the client gave as a number; it is believed before the
+    *text*. What lies in the past, or more than a month ahead, is not believed.
+    """
+    candidates = [_from_epoch(epoch_s), *_read(text, now)]
+    for when in candidates:
+        if when is not None and now < when <= now + _LONGEST:
+            return as_utc(when)
+    return as_utc(now + timedelta(seconds=default_wait_s))
+
+
+def _read(text: str, now: datetime) -> list[datetime | None]:
+    """Return what the *text* may say, the least ambiguous form first."""
+    epoch = _EPOCH.search(text)
+    iso = _ISO.search(text)
+    bare = _BARE_SECONDS.search(text)
+    duration = _DURATION.search(text)
+    return [
+        _from_epoch(float(epoch[1])) if epoch else None,
+        datetime.fromisoformat(iso[0]) if iso else None,
+        _after(now, _seconds(duration[1])) if duration else None,
+        _after(now, float(bare[1])) if bare else None,
+        _from_clock(text, now),
+    ]
+
+
+def _after(now: datetime, seconds: float) -> datetime | None:
+    if seconds > _LONGEST.total_seconds():
+        return None
+    # By way of UTC: adding across a change of daylight saving time would be an hour off.
+    return now.astimezone(UTC) + timedelta(seconds=seconds)
+
+
+def _from_epoch(seconds: float | None) -> datetime | None:
+    if seconds is None or not 0 < seconds < 2**33:
+        return None
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def _seconds(text: str) -> float:
+    """Return the sum of amounts like ``3 days 4 hours 2 minutes`` or ``2h5m``."""
+    total = 0.0
+    for number, unit in _AMOUNT.findall(text):
+        word = unit.lower()
+        factor = 0.001 if word == "ms" or word.startswith("milli") else _UNIT_S[word[0]]
+        total += float(number) * factor
+    return total
+
+
+def _zone(name: str | None, fallback: tzinfo | None) -> tzinfo | None:
+    if name is None:
+        return fallback
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        # Not in the zone data base: read as local time, at most a day off.
+        return fallback
+
+
+def _from_clock(text: str, now: datetime) -> datetime | None:
+    """Return the next moment at which a clock shows what *text* names, for example ``3pm``."""
+    for match in _CLOCK.finditer(text):
+        when = _moment(match, now)
+        if when is not None:
+            return when
+    return None
+
+
+def _moment(match: re.Match[str], now: datetime) -> datetime | None:
+    hour, minute, half = int(match["hour"]), int(match["minute"] or 0), match["half"]
+    if half is None and match["minute"] is None:
+        return None  # "reset 5 sessions": a bare number is no time of day
+    if half is not None:
+        hour = hour % 12 + (12 if half.lower().startswith("p") else 0)
+    here = now.astimezone(_zone("UTC" if match["utc"] else match["zone"], now.tzinfo))
+    try:
+        when = here.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        if match["month"]:
+            month = _MONTHS.index(match["month"].lower()) + 1
+            when = when.replace(
+                year=int(match["year"] or here.year), month=month, day=int(match["day"])
+            )
+            is_next_year = match["year"] is None and when <= here
+            return when.replace(year=when.year + 1) if is_next_year else when
+    except ValueError:
+        return None  # no such date or time
+    if match["weekday"]:
+        when += timedelta(days=(_DAYS.index(match["weekday"].lower()) - when.weekday()) % 7)
+        return when if when > here else when + timedelta(days=7)
+    return when if when > here else when + timedelta(days=1)

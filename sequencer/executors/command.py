@@ -1,0 +1,197 @@
+"""Any program as an agent: the prompt on its standard input, its answer on stdout.
+
+No shell is involved: ``argv`` is a list, and a placeholder stands for one whole argument
+or for one whole value behind ``--option=``, whatever the value holds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+from sequencer.executors.environment import (
+    Pattern,
+    VariableName,
+    VariableValue,
+    agent_environment,
+)
+from sequencer.executors.process import (
+    GRACE_S,
+    ProcessCore,
+    ProcessEnd,
+    conclude,
+    describe_exit,
+    launch_of,
+)
+from sequencer.executors.protocol import Cancellation, Kind, Listener, StepRequest
+from sequencer.model.outcome import Outcome, OutcomeStatus
+
+ANSWER_BYTES = 65_536
+"""How much of the end of stdout is kept as the answer; the log has all of it."""
+PLACEHOLDERS = ("model", "prompt_file", "python", "system_prompt")
+_FIELD = re.compile(r"(?P<option>--?[A-Za-z0-9][\w-]*=)?\{(?P<field>[a-z_]+)\}")
+_Argument = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+
+
+class CommandOptions(BaseModel):
+    """Keys of ``agents: {NAME: {kind: command, …}}``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    argv: tuple[_Argument, ...] = Field(min_length=1)
+    """Program and arguments; an argument may be ``{model}``, ``{system_prompt}``,
+    ``{prompt_file}`` or ``--option={…}``, the program ``{python}``."""
+    env: dict[VariableName, VariableValue] = {}
+    """Variables for the program, beside the allow-listed ones."""
+    pass_env: tuple[Pattern, ...] = ()
+    """Names (or ``PREFIX_*``) of further variables of this process that it gets."""
+    grace_s: float = Field(default=GRACE_S, ge=0, le=600)
+    """Seconds between TERM and KILL where it has to be ended."""
+
+    @field_validator("argv")
+    @classmethod
+    def _placeholders_are_known(cls, argv: tuple[str, ...]) -> tuple[str, ...]:
+        if not argv[0]:
+            message = "the program's name is empty"
+            raise ValueError(message)
+        for place, argument in enumerate(argv):
+            found = _FIELD.fullmatch(argument)
+            if found is None:
+                continue
+            field = found["field"]
+            if field not in PLACEHOLDERS:
+                known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
+                message = f"unknown placeholder {argument!r}; known: {known}"
+                raise ValueError(message)
+            if (field == "python") != (place == 0):
+                message = "{python} is for the program, the other placeholders for its arguments"
+                raise ValueError(message)
+        return argv
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        """Return the placeholders that argv holds."""
+        found = map(_FIELD.fullmatch, self.argv)
+        return frozenset(match["field"] for match in found if match)
+
+
+class CommandExecutor:
+    """Runs one program for each step."""
+
+    kind: ClassVar[str] = "command"
+
+    def __init__(self, name: str, options: CommandOptions, core: ProcessCore) -> None:
+        """Use *name*, the agent's name, in messages."""
+        self.name = name
+        self.options = options
+        self._core = core
+
+    @property
+    def supported_fields(self) -> frozenset[str]:
+        """Return the fields that reach the program: those that its argv asks for."""
+        asked = self.options.placeholders & {"model", "system_prompt"}
+        return asked | {"idle_timeout_s"}
+
+    def problems(self) -> list[str]:
+        """Return a problem if the program can't be found."""
+        program = _program(self.options.argv[0])
+        is_relative_path = os.sep in program and not Path(program).is_absolute()
+        environment = self._environment({})
+        if is_relative_path or shutil.which(program, path=environment.get("PATH")):
+            return []
+        return [f"agents.{self.name}.argv: {program!r} is no program on PATH; {self._hint}"]
+
+    def perform(
+        self, request: StepRequest, listener: Listener, cancellation: Cancellation
+    ) -> Outcome:
+        """Run the program; exit code 0 is success."""
+        prompt_file = request.result_path.with_name("prompt.md")
+        try:
+            argv = self._argv(request, prompt_file)
+        except ValueError as error:
+            return Outcome(status=OutcomeStatus.FAILED, error=str(error))
+        has_file = "prompt_file" in self.options.placeholders
+        if has_file:
+            _write_private(prompt_file, request.prompt)
+        try:
+            launch = launch_of(
+                argv,
+                self._environment(request.environment),
+                request,
+                grace_s=self.options.grace_s,
+            )
+            answer = _Answer(listener)
+            end = self._core.run(launch, answer, cancellation)
+        finally:
+            if has_file:
+                prompt_file.unlink(missing_ok=True)
+        return conclude(end, request, listener, answer.judge, install_hint=self._hint)
+
+    @property
+    def _hint(self) -> str:
+        return f"install it, or name another program in agents.{self.name}.argv"
+
+    def _environment(self, identity: Mapping[str, str]) -> dict[str, str]:
+        return agent_environment(identity, passed=self.options.pass_env, extra=self.options.env)
+
+    def _argv(self, request: StepRequest, prompt_file: Path) -> list[str]:
+        values = {
+            "model": request.step.model,
+            "system_prompt": request.system_prompt,
+            "prompt_file": str(prompt_file),
+        }
+        argv = [_program(self.options.argv[0])]
+        for argument in self.options.argv[1:]:
+            found = _FIELD.fullmatch(argument)
+            if found is None:
+                argv.append(argument)
+                continue
+            value, option = values[found["field"]], found["option"]
+            if value is not None and not (found["field"] == "model" and value.startswith("-")):
+                argv.append(f"{option or ''}{value}")
+            elif value is not None or option is None:
+                said = f"has {value!r}, which reads like an option" if value else "sets none"
+                message = f"agents.{self.name}.argv has {argument}, but step "
+                message += f"{request.step.name!r} {said}\nset {found['field']} in the step"
+                raise ValueError(message)
+        return argv
+
+
+class _Answer:
+    """Hands everything on and keeps the end of stdout."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._end = b""
+
+    def stdout(self, data: bytes) -> None:
+        self._end = (self._end + data)[-ANSWER_BYTES:]
+        self._listener.write(data, Kind.OUTPUT)
+
+    def stderr(self, data: bytes) -> None:
+        self._listener.write(data, Kind.ERROR)
+
+    def judge(self, end: ProcessEnd) -> Outcome:
+        output = self._end.decode("utf-8", "replace").strip()
+        if end.exit_code == 0:
+            return Outcome(status=OutcomeStatus.OK, output=output)
+        return Outcome(status=OutcomeStatus.FAILED, output=output, error=describe_exit(end))
+
+
+def _program(first: str) -> str:
+    return sys.executable if first == "{python}" else first
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write *text* for this user alone; a link in its place is not followed."""
+    path.unlink(missing_ok=True)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)

@@ -1,0 +1,344 @@
+"""The guard: starts one agent, outlives it, and leaves none of its processes behind.
+
+Run as a program of its own, never imported by the sequencer: ``python -I -S guard.py
+STDIN_FD STDOUT_FD``. Standard input is the control pipe (first the launch record, then a
+byte to stop; end of file means that the sequencer is gone), standard output the status
+pipe, standard error the agent's. It may be started long before its record is sent.
+
+Not promised: that descendants survive nothing when the guard and the sequencer are both
+SIGKILLed (only the agent itself is killed then), and, outside Linux, that processes which
+left the agent's process group are found; the sequencer looks for those by their mark.
+"""
+
+# pathlib would take longer to import than the rest of the start takes:
+# ruff: noqa: PTH110, PTH123, PTH208
+
+from __future__ import annotations
+
+# `signal` would double the start-up time, because it imports enum, re and functools.
+import _signal  # type: ignore[import-not-found]
+import os
+import select
+import sys
+import time
+
+EOF_GRACE_S = 1.0
+"""Seconds between TERM and KILL when nobody is left to read what the agent would say."""
+LEFTOVER_GRACE_S = 0.5
+"""The same for what an agent left running when it ended by itself."""
+KILL_LIMIT_S = 5.0
+"""Seconds after which processes that can't be killed (another user's) are given up."""
+
+_SIGHUP, _SIGINT, _SIGKILL, _SIGPIPE, _SIGTERM = 1, 2, 9, 13, 15
+_SIGCHLD, _SIGXFSZ = _signal.SIGCHLD, _signal.SIGXFSZ
+_STOPPING = (_SIGHUP, _SIGINT, _SIGTERM)
+_CONTROL, _STATUS, _STDERR = 0, 1, 2
+_PDEATHSIG, _SUBREAPER = 1, 36
+
+
+class Prctl:
+    """The kernel's per-process switches; does nothing where they don't exist."""
+
+    def __init__(self) -> None:
+        """Find the function; the only use of ctypes, which costs 3 ms."""
+        self.is_there = sys.platform == "linux"
+        if self.is_there:
+            import ctypes  # noqa: PLC0415 - not on other systems
+
+            self._call = ctypes.CDLL(None).prctl
+
+    def set(self, option: int, value: int) -> None:
+        """Set *option*; without it the guard still works, on the process group alone."""
+        if self.is_there and self._call(option, value, 0, 0, 0) != 0:
+            self.is_there = False
+
+
+def read_record() -> list[bytes] | None:
+    """Return the fields of the launch record, or None if the sequencer ended before it.
+
+    Eight hexadecimal digits give the length; the fields are separated by NUL, which none
+    of them can hold. JSON would cost as much time as the rest of the start.
+    """
+    size = _read_exactly(8)
+    data = _read_exactly(int(size, 16)) if size is not None else None
+    return data.split(b"\0") if data is not None else None
+
+
+def _read_exactly(size: int) -> bytes | None:
+    data = b""
+    while len(data) < size:
+        piece = os.read(_CONTROL, size - len(data))
+        if not piece:
+            return None
+        data += piece
+    return data
+
+
+def report(line: str) -> None:
+    """Tell the sequencer; nobody may be there to hear it."""
+    try:
+        os.write(_STATUS, line.encode() + b"\n")
+    except OSError:
+        return
+
+
+class Launch:
+    """The fields of a launch record: grace, folder, counts, arguments, environment."""
+
+    def __init__(self, fields: list[bytes]) -> None:
+        """Take the *fields* apart."""
+        self.grace_s = float(fields[0])
+        self.cwd = fields[1]
+        arguments = int(fields[2])
+        self.argv = fields[3 : 3 + arguments]
+        pairs = (item.partition(b"=") for item in fields[3 + arguments :])
+        self.environment = {name: value for name, _, value in pairs}
+
+
+def start(launch: Launch, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | None:
+    """Start the agent and return its process id, or report why it can't be."""
+    trouble_r, trouble_w = os.pipe()
+    guard = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        stage = b"folder"
+        try:
+            os.setsid()
+            prctl.set(_PDEATHSIG, _SIGKILL)
+            if os.getppid() != guard:
+                os._exit(127)
+            os.chdir(launch.cwd)
+            stage = b"program"
+            _become_plain(stdin_fd, stdout_fd)
+            os.execvpe(launch.argv[0], launch.argv, launch.environment)  # noqa: S606
+        except OSError as error:
+            os.write(trouble_w, b"%d %s" % (error.errno or 0, stage))
+        finally:
+            os._exit(127)
+    os.close(trouble_w)
+    # The end of file comes with a successful exec, which closes the other end.
+    trouble = os.read(trouble_r, 100)
+    os.close(trouble_r)
+    _let_go(stdin_fd, stdout_fd)
+    if not trouble:
+        report(f'{{"event": "started", "pid": {pid}}}')
+        return pid
+    os.waitpid(pid, 0)
+    code, _, stage = trouble.partition(b" ")
+    report(f'{{"event": "refused", "errno": {int(code)}, "stage": "{stage.decode()}"}}')
+    return None
+
+
+def _become_plain(stdin_fd: int, stdout_fd: int) -> None:
+    """Give the agent its three descriptors and the signal settings of a fresh login."""
+    os.dup2(stdin_fd, 0)
+    os.dup2(stdout_fd, 1)
+    os.close(stdin_fd)
+    os.close(stdout_fd)
+    # Python ignores SIGPIPE, and exec keeps what is ignored: `yes | head` would not end.
+    for number in (*_STOPPING, _SIGPIPE, _SIGCHLD, _SIGXFSZ):
+        _signal.signal(number, _signal.SIG_DFL)
+
+
+def _let_go(stdin_fd: int, stdout_fd: int) -> None:
+    """Close the guard's copies, so that the end of the agent is the end of its streams."""
+    os.close(stdin_fd)
+    os.close(stdout_fd)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, _STDERR)
+    os.close(nothing)
+
+
+def children_of(pid: int) -> list[int]:
+    """Return the children of all threads of *pid*; none if it is gone."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                found += map(int, file.read().split())
+    except OSError:
+        return found
+    return found
+
+
+def children_by_scan() -> dict[int, list[int]]:
+    """Return all processes by their parent, for kernels without the ``children`` files."""
+    found: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                # The command's name may hold blanks and brackets; the last one closes it.
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, IndexError):
+            continue
+        found.setdefault(parent, []).append(int(name))
+    return found
+
+
+def descendants() -> list[int]:
+    """Return every process below the guard, parents before their children."""
+    guard = os.getpid()
+    if os.path.exists(f"/proc/{guard}/task/{guard}/children"):
+        look_up = children_of
+    else:
+        by_parent = children_by_scan()
+
+        def look_up(pid: int) -> list[int]:
+            return by_parent.get(pid, [])
+
+    found = list(look_up(guard))
+    for pid in found:
+        found += look_up(pid)
+    return found
+
+
+class Tree:
+    """The agent and everything that it started."""
+
+    def __init__(self, agent: int, prctl: Prctl) -> None:
+        """Watch the tree below *agent*."""
+        self.agent = agent
+        self.exit_code: int | None = None
+        self.has_ended = False
+        self._is_subreaper = prctl.is_there
+        self._has_children = True
+
+    def reap(self) -> None:
+        """Collect what has ended; orphans come to a subreaper as its own children."""
+        while self._has_children:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._has_children = False
+                return
+            if pid == 0:
+                return
+            if pid == self.agent:
+                self.has_ended = True
+                self.exit_code = os.waitstatus_to_exitcode(status)
+
+    def is_gone(self) -> bool:
+        """Return whether nothing is left: a subreaper without children has no descendants."""
+        self.reap()
+        if self._has_children or self._is_subreaper:
+            return not self._has_children
+        return not self._signal_group(0)
+
+    def signal(self, number: int) -> None:
+        """Send a signal to each process once; a second TERM makes some clients panic."""
+        if self._is_subreaper:
+            for pid in descendants():
+                _send(os.kill, pid, number)
+        else:
+            self._signal_group(number)
+
+    def _signal_group(self, number: int) -> bool:
+        return _send(os.killpg, self.agent, number)
+
+    def count(self) -> int:
+        """Return how many processes are left."""
+        if self.is_gone():
+            return 0
+        return len(descendants()) if self._is_subreaper else 1
+
+
+def _send(kill: object, pid: int, number: int) -> bool:
+    try:
+        kill(pid, number)  # type: ignore[operator]
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+class Watch:
+    """Waits for the agent's end or for a reason to end it, whichever comes first."""
+
+    def __init__(self) -> None:
+        """Listen to the control pipe and to signals."""
+        self._signals, wake = os.pipe()
+        os.set_blocking(self._signals, False)
+        os.set_blocking(wake, False)
+        _signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        for number in (*_STOPPING, _SIGCHLD):
+            _signal.signal(number, _nothing)
+        self._poll = select.poll()
+        self._poll.register(self._signals, select.POLLIN)
+        self._poll.register(_CONTROL, select.POLLIN)
+        self.stopped_by: str | None = None
+        self.is_orphan = False
+
+    def wait(self, seconds: float | None) -> None:
+        """Sleep until something happens, at most *seconds*."""
+        timeout_ms = None if seconds is None else max(int(seconds * 1000) + 1, 0)
+        for fd, _ in self._poll.poll(timeout_ms):
+            if fd == _CONTROL:
+                self._hear_control()
+            elif any(number in _STOPPING for number in os.read(self._signals, 4096)):
+                self.stopped_by = self.stopped_by or "signal"
+
+    def _hear_control(self) -> None:
+        if os.read(_CONTROL, 64):
+            self.stopped_by = self.stopped_by or "control"
+            return
+        self.is_orphan = True
+        self._poll.unregister(_CONTROL)
+        self.stopped_by = self.stopped_by or "eof"
+
+
+def _nothing(*_: object) -> None:
+    """Let the wake-up pipe speak."""
+
+
+def end_tree(tree: Tree, watch: Watch, grace_s: float) -> None:
+    """TERM everything, wait, then KILL until nothing is left."""
+    tree.signal(_SIGTERM)
+    started = time.monotonic()
+    while not tree.is_gone():
+        allowed_s = min(grace_s, EOF_GRACE_S) if watch.is_orphan else grace_s
+        left = started + allowed_s - time.monotonic()
+        if left <= 0:
+            break
+        watch.wait(left)
+    give_up = time.monotonic() + KILL_LIMIT_S
+    # Again and again: what forks while it is being killed shows up in the next round.
+    while not tree.is_gone() and time.monotonic() < give_up:
+        tree.signal(_SIGKILL)
+        watch.wait(0.005)
+
+
+def main() -> None:
+    """Wait for a record, perform it, report, and leave."""
+    stdin_fd, stdout_fd = int(sys.argv[1]), int(sys.argv[2])
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+    prctl = Prctl()
+    prctl.set(_SUBREAPER, 1)
+    fields = read_record()
+    if fields is None:
+        return
+    launch = Launch(fields)
+    watch = Watch()
+    agent = start(launch, stdin_fd, stdout_fd, prctl)
+    if agent is None:
+        return
+    tree = Tree(agent, prctl)
+    tree.reap()
+    while not tree.has_ended and watch.stopped_by is None:
+        watch.wait(None)
+        tree.reap()
+    stopped_by = None if tree.has_ended else watch.stopped_by
+    if not tree.is_gone():
+        end_tree(tree, watch, launch.grace_s if stopped_by else LEFTOVER_GRACE_S)
+    code = "null" if tree.exit_code is None else str(tree.exit_code)
+    reason = f'"{stopped_by}"' if stopped_by else "null"
+    report(
+        f'{{"event": "ended", "exit_code": {code}, "stopped_by": {reason}, '
+        f'"survivors": {tree.count()}}}'
+    )
+
+
+if __name__ == "__main__":
+    main()
+    # Nothing needs the interpreter's own end, which costs milliseconds of every step.
+    os._exit(0)

@@ -1,0 +1,139 @@
+"""What a call of a model costs, from list prices in USD per million tokens.
+
+The table is that of https://platform.claude.com/docs/en/about-claude/pricing as of
+2026-11; entries under ``prices:`` of an agent replace or add to it.
+
+Not promised: discounts, fast mode, regional surcharges, server tools. A model that is in
+neither table has no price at all, which is said as None and never as zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+_MILLION = 1_000_000
+_DATED = re.compile(r"(?P<model>.+?)(?:-\d{8}|-latest)?(?:\[1m\])?")
+
+
+class Tokens(BaseModel):
+    """Tokens of one call; the four input kinds are disjoint, each has a price of its own."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    input: int = Field(default=0, ge=0)
+    """Neither read from nor written to the cache."""
+    output: int = Field(default=0, ge=0)
+    cache_read: int = Field(default=0, ge=0)
+    cache_write: int = Field(default=0, ge=0)
+    """Written for five minutes."""
+    cache_write_1h: int = Field(default=0, ge=0)
+
+    @property
+    def sent(self) -> int:
+        """Return everything that was sent, cached or not."""
+        return self.input + self.cache_read + self.cache_write + self.cache_write_1h
+
+
+class ModelPrice(BaseModel):
+    """Prices of one model in USD per million tokens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    input: float = Field(ge=0, allow_inf_nan=False)
+    output: float = Field(ge=0, allow_inf_nan=False)
+    cache_read: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """A tenth of ``input`` if not given."""
+    cache_write: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """1.25 times ``input`` if not given; the write for one hour costs 1.6 times as much."""
+    long_from: int | None = Field(default=None, ge=1)
+    """Calls that send more tokens than this cost ``long_factor`` times as much, answer included."""
+    long_factor: float = Field(default=1.0, ge=1, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _long_calls_are_whole(self) -> ModelPrice:
+        if (self.long_from is None) != (self.long_factor == 1.0):
+            message = "long_from and long_factor only mean something together"
+            raise ValueError(message)
+        return self
+
+    def cost_usd(self, tokens: Tokens) -> float:
+        """Return what one call with *tokens* costs.
+
+        >>> ModelPrice(input=3, output=15).cost_usd(Tokens(input=1000, output=200))
+        0.006
+        """
+        read = self.input * 0.1 if self.cache_read is None else self.cache_read
+        write = self.input * 1.25 if self.cache_write is None else self.cache_write
+        total = (
+            tokens.input * self.input
+            + tokens.output * self.output
+            + tokens.cache_read * read
+            + tokens.cache_write * write
+            # Two times the input price for an hour, as against 1.25 times for five minutes.
+            + tokens.cache_write_1h * write * 1.6
+        )
+        is_long = self.long_from is not None and tokens.sent > self.long_from
+        return round(total * (self.long_factor if is_long else 1.0) / _MILLION, 9)
+
+
+_FABLE = ModelPrice(input=10, output=50)
+_FABLE_CHEAP_READ = ModelPrice(input=10, output=50, cache_read=0.25)
+_OPUS = ModelPrice(input=5, output=25)
+_SONNET_4 = ModelPrice(input=3, output=15)
+
+LIST_PRICES: Mapping[str, ModelPrice] = MappingProxyType(
+    {
+        "claude-fable-5": _FABLE,
+        "claude-fable-5-1": _FABLE_CHEAP_READ,
+        "claude-mythos-5": _FABLE,
+        "claude-mythos-5-1": _FABLE_CHEAP_READ,
+        "claude-opus-5-5": ModelPrice(input=4, output=20, cache_read=0.2),
+        "claude-opus-5": _OPUS,
+        "claude-opus-4-8": _OPUS,
+        "claude-opus-4-7": _OPUS,
+        "claude-opus-4-6": _OPUS,
+        "claude-opus-4-5": _OPUS,
+        "claude-opus-4-1": ModelPrice(input=15, output=75),
+        "claude-sonnet-5-5": ModelPrice(input=2, output=10, cache_read=0.1),
+        "claude-sonnet-5": ModelPrice(input=2, output=10),
+        "claude-sonnet-4-6": _SONNET_4,
+        "claude-sonnet-4-5": _SONNET_4,
+        "claude-haiku-5-5": ModelPrice(
+            input=0.1, output=0.5, cache_read=0.01, long_from=100_000, long_factor=5
+        ),
+        "claude-haiku-4-5": ModelPrice(input=1, output=5),
+    }
+)
+"""By model id without its date."""
+
+
+def price_of(model: str, own: Mapping[str, ModelPrice] | None = None) -> ModelPrice | None:
+    """Return the price of *model*, first from *own*, or None if nobody knows it.
+
+    A trailing date, ``-latest`` or ``[1m]`` is not part of the name; nothing else is
+    guessed, because a neighbour's price would make a cost limit a lie:
+
+    >>> price_of("claude-haiku-4-5-20251001").output
+    5.0
+    >>> price_of("claude-haiku-9") is None
+    True
+    """
+    match = _DATED.fullmatch(model)
+    undated = match["model"] if match else model
+    for table in (own or {}, LIST_PRICES):
+        for name in (model, undated):
+            if name in table:
+                return table[name]
+    return None
+
+
+def missing_price(model: str, where: str) -> str:
+    """Return the message for a model without a price; *where* names the agent's entry."""
+    return (
+        f"{where}: no price is known for model {model!r}, so its cost can't be counted or limited; "
+        f"add it: prices: {{{model}: {{input: USD, output: USD}}}} (per million tokens)"
+    )

@@ -1,0 +1,384 @@
+"""Run one agent program and turn what it did into an outcome.
+
+`ProcessCore` runs an argv under a guard process of its own; `perform_process` composes it
+with the `EventParser` of one client, so that an executor for a command-line client is an
+argv, an environment and a parser.
+
+Relied on: `guard` ends every process of the attempt, however the attempt or this process
+ends. Not promised: that a listener sees stdout and stderr in the exact order in which
+they were written; each stream's own order is kept.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from sequencer.errors import SequencerError
+from sequencer.executors.guarding import GRACE_S, Guard, GuardUnreachable, Launch
+from sequencer.executors.lines import LineSplitter
+from sequencer.executors.protocol import (
+    Cancellation,
+    Kind,
+    Listener,
+    StepRequest,
+    StopReason,
+)
+from sequencer.executors.pump import OutputConsumer, Pump
+from sequencer.executors.result_file import apply_result
+from sequencer.model.outcome import Outcome, OutcomeStatus
+
+__all__ = [
+    "GRACE_S",
+    "EventParser",
+    "Launch",
+    "OutputConsumer",
+    "ProcessCore",
+    "ProcessEnd",
+    "conclude",
+    "describe_exit",
+    "launch_of",
+    "perform_process",
+]
+_STDERR_LINE_CAP = 65_536
+_SHELL_SIGNAL_BASE = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessEnd:
+    """How one agent process ended; plain facts, no judgement."""
+
+    exit_code: int | None = None
+    """Negative for a signal; None if it never ran or its guard was lost."""
+    spawn_error: str | None = None
+    """Why it could not be started, with what to do about it."""
+    ended_by: StopReason | str | None = None
+    """None if it ended by itself, else "timeout", "idle" or the reason of a cancellation."""
+    seconds: float = 0.0
+    stderr_tail: str = ""
+    """The last 4 KiB of its standard error."""
+    is_guard_lost: bool = False
+    """Somebody killed the guard; the agent was killed with it."""
+    survivors: int = 0
+    """Processes that could not be ended (another user's, after sudo, say)."""
+
+
+class EventParser(Protocol):
+    """Understands the output of one client; one instance for one attempt."""
+
+    def feed_line(self, line: bytes, listener: Listener) -> None:
+        """Take one line of stdout without its newline; write what people should see."""
+
+    def feed_stderr(self, line: bytes) -> None:
+        """Take one line of stderr; the listener has had it already, as `Kind.ERROR`."""
+
+    def finish(self, end: ProcessEnd) -> Outcome:
+        """Return the outcome with all usage so far.
+
+        Called for every process that ran. Where it was stopped (``ended_by``), the status
+        and the error are replaced afterwards; output, usage and session are kept.
+        """
+
+
+class ProcessCore:
+    """Runs agents under guards; safe to use from several threads at once."""
+
+    def __init__(self) -> None:
+        """Start nothing yet."""
+        self._spare: Guard | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        """Return the core itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the spare guard."""
+        self.close()
+
+    def prepare(self) -> None:
+        """Start the guard of the next `run` ahead of time; it waits without using CPU.
+
+        Where the system refuses it nothing is lost: `run` tries again and says why.
+        """
+        with self._lock:
+            stale = self._spare
+            if stale is not None and self._is_usable(stale):
+                return
+            self._spare = None
+            with suppress(GuardUnreachable):
+                self._spare = Guard()
+        if stale is not None:
+            stale.close()
+
+    def close(self) -> None:
+        """End the spare guard, if there is one; the core may be used again."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.close()
+
+    def run(
+        self, launch: Launch, consumer: OutputConsumer, cancellation: Cancellation
+    ) -> ProcessEnd:
+        """Run one agent to its end and leave nothing of it behind.
+
+        An exception of *consumer* (a full disk) ends the agent's tree before it leaves.
+        """
+        if cancellation.reason is not None:
+            return ProcessEnd(ended_by=cancellation.reason)
+        started = time.monotonic()
+        try:
+            guard = self._launched(launch)
+        except SequencerError as error:
+            return ProcessEnd(spawn_error=str(error))
+        pump = Pump(guard, launch, consumer, cancellation)
+        is_guard_lost = True
+        try:
+            pump.run()
+        finally:
+            # Also on the way out of an exception: no control pipe, no agent.
+            is_clean = guard.close()
+            is_guard_lost = pump.report is None or not is_clean
+            survivors = _end_strays(guard, pump.report, is_guard_lost=is_guard_lost)
+        return _end_of(pump, launch, cancellation, time.monotonic() - started, survivors)
+
+    def _launched(self, launch: Launch) -> Guard:
+        """Return a guard that has its record; a spare one may have died while it waited."""
+        with self._lock:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            with suppress(GuardUnreachable):
+                if self._is_usable(spare):
+                    spare.run(launch)
+                    return spare
+            spare.close()
+        guard = Guard()
+        try:
+            guard.run(launch)
+        except BaseException:
+            guard.close()
+            raise
+        return guard
+
+    def _is_usable(self, guard: Guard) -> bool:
+        return guard.owner_pid == os.getpid() and guard.is_alive
+
+
+def launch_of(
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    request: StepRequest,
+    *,
+    prompt: str | None = None,
+    grace_s: float = GRACE_S,
+) -> Launch:
+    """Return how to start *argv* for *request*; *prompt* replaces the request's own."""
+    text = request.prompt if prompt is None else prompt
+    return Launch(
+        argv=tuple(argv),
+        environment=env,
+        cwd=request.cwd,
+        prompt=text.encode("utf-8", "surrogateescape"),
+        timeout_s=request.timeout_s,
+        idle_timeout_s=request.idle_timeout_s,
+        grace_s=grace_s,
+    )
+
+
+def perform_process(  # noqa: PLR0917 - the order is that of Executor.perform
+    core: ProcessCore,
+    argv: Sequence[str],
+    env: Mapping[str, str],
+    request: StepRequest,
+    listener: Listener,
+    cancellation: Cancellation,
+    parser: EventParser,
+    *,
+    install_hint: str = "",
+    prompt: str | None = None,
+    grace_s: float = GRACE_S,
+) -> Outcome:
+    """Make one attempt with a command-line client and return how it ended.
+
+    *env* is the agent's whole environment (`environment.agent_environment`),
+    *install_hint* what to do where the program is missing.
+    """
+    launch = launch_of(argv, env, request, prompt=prompt, grace_s=grace_s)
+    consumer = _Lines(parser, listener)
+    end = core.run(launch, consumer, cancellation)
+    consumer.finish()
+    return conclude(end, request, listener, parser.finish, install_hint=install_hint)
+
+
+def conclude(
+    end: ProcessEnd,
+    request: StepRequest,
+    listener: Listener,
+    judge: Callable[[ProcessEnd], Outcome],
+    *,
+    install_hint: str = "",
+) -> Outcome:
+    """Return the outcome of *end*: ours where we stopped it, else what *judge* says.
+
+    The agent's result file is applied last; it can't make a failure a success.
+    """
+    if end.spawn_error is not None:
+        error = f"{end.spawn_error}\n{install_hint}".rstrip()
+        return Outcome(status=OutcomeStatus.FAILED, error=error)
+    outcome = judge(end)
+    update: dict[str, Any] = {"exit_code": end.exit_code}
+    if not outcome.usage.seconds:
+        update["usage"] = outcome.usage.model_copy(update={"seconds": round(end.seconds, 6)})
+    if isinstance(end.ended_by, StopReason):
+        update |= {"status": OutcomeStatus.INTERRUPTED, "error": f"stopped: {end.ended_by}"}
+    elif end.ended_by is not None or end.is_guard_lost:
+        update |= {"status": OutcomeStatus.FAILED, "error": _stop_error(end, request)}
+    elif end.exit_code != 0 and outcome.is_accepted:
+        # No parser may call a failed process a success.
+        update |= {"status": OutcomeStatus.FAILED, "error": describe_exit(end)}
+    if end.survivors:
+        notice = f"{end.survivors} processes of the agent could not be ended\n"
+        listener.write(notice.encode(), Kind.NOTICE)
+    return apply_result(request.result_path, outcome.model_copy(update=update))
+
+
+def describe_exit(end: ProcessEnd) -> str:
+    """Return one to three lines that say how a process ended, its last words included.
+
+    >>> describe_exit(ProcessEnd(exit_code=137))
+    'exit code 137 (128 + SIGKILL; often for lack of memory)'
+    """
+    code = end.exit_code
+    if code is None:
+        said = "it left no exit code"
+    elif code < 0:
+        said = f"it was ended by {_signal_name(-code)}"
+    elif code > _SHELL_SIGNAL_BASE and _signal_name(code - _SHELL_SIGNAL_BASE).startswith("SIG"):
+        said = f"exit code {code} (128 + {_signal_name(code - _SHELL_SIGNAL_BASE)})"
+    else:
+        said = f"exit code {code}"
+    if code is not None and signal.SIGKILL in (-code, code - _SHELL_SIGNAL_BASE):
+        why = "; often for lack of memory"
+        said = f"{said[:-1]}{why})" if said.endswith(")") else f"{said}{why}"
+    lines = [line.strip() for line in end.stderr_tail.splitlines() if line.strip()]
+    return "\n".join([said, *(line[:300] for line in lines[-2:])])
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _stop_error(end: ProcessEnd, request: StepRequest) -> str:
+    gone = "the agent and everything that it started were ended"
+    step = request.step.name
+    if end.ended_by == "timeout":
+        return (
+            f"timed out after {request.timeout_s:g} s; {gone}\n"
+            f"raise timeout_s of step {step!r}, or give it less to do"
+        )
+    if end.ended_by == "idle":
+        return (
+            f"no output for {request.idle_timeout_s:g} s; {gone}\n"
+            f"raise idle_timeout_s of step {step!r} if it may be silent for so long"
+        )
+    return f"the guard process of the agent was killed, and the agent with it; {gone}"
+
+
+def _end_strays(guard: Guard, report: dict[str, Any] | None, *, is_guard_lost: bool) -> int:
+    """End what the guard did not, and return how much is left of the attempt."""
+    if is_guard_lost or sys.platform != "linux":
+        # psutil is worth its import only here.
+        from sequencer.executors.marked import end_marked  # noqa: PLC0415
+
+        return end_marked(guard.mark)
+    return int(report.get("survivors", 0)) if report else 0
+
+
+def _end_of(
+    pump: Pump, launch: Launch, cancellation: Cancellation, seconds: float, survivors: int
+) -> ProcessEnd:
+    tail = pump.stderr_tail.decode("utf-8", "replace")
+    report = pump.report
+    if report is not None and report["event"] == "refused":
+        return ProcessEnd(spawn_error=_spawn_error(report, launch), seconds=seconds)
+    ended_by: StopReason | str | None = pump.stop_cause
+    exit_code = report["exit_code"] if report else None
+    if report and report["stopped_by"] is None:
+        # It ended by itself just before it heard of the stop; its own end counts, but not
+        # a death by the very signal that reached the sequencer too.
+        ended_by = cancellation.reason if exit_code != 0 else None
+    elif report and ended_by is None:
+        # Somebody sent TERM to the guard: a shutdown, which is nobody's failure.
+        ended_by = cancellation.reason or StopReason.INTERRUPTED
+    return ProcessEnd(
+        exit_code=exit_code,
+        ended_by=ended_by,
+        seconds=seconds,
+        stderr_tail=tail,
+        is_guard_lost=report is None,
+        survivors=survivors,
+    )
+
+
+def _spawn_error(report: dict[str, Any], launch: Launch) -> str:
+    code, program = int(report["errno"]), launch.argv[0]
+    if report["stage"] == "folder":
+        return f"can't work in the folder {str(launch.cwd)!r}: {os.strerror(code)}"
+    found = shutil.which(program, path=launch.environment.get("PATH"))
+    if code == errno.ENOENT and found is None:
+        searched = launch.environment.get("PATH", os.defpath)
+        where = "there is no such file" if os.sep in program else f"it is not on PATH ({searched})"
+        return f"the program {program!r} can't be started: {where}"
+    if code == errno.ENOENT:
+        return (
+            f"the program {program!r} can't be started: the interpreter that its first line "
+            "names is missing"
+        )
+    reasons = {
+        errno.EACCES: "it is not executable for this user (chmod +x)",
+        errno.ENOEXEC: "it is neither a program nor a script with a #! line",
+        errno.E2BIG: "its arguments and environment are too long",
+    }
+    return f"the program {program!r} can't be started: {reasons.get(code, os.strerror(code))}"
+
+
+class _Lines:
+    """Cuts stdout into lines for a parser; stderr goes to the listener as it comes."""
+
+    def __init__(self, parser: EventParser, listener: Listener) -> None:
+        self._listener = listener
+        self._out = LineSplitter(
+            lambda line: parser.feed_line(line, listener),
+            lambda raw: listener.write(raw, Kind.OUTPUT),
+        )
+        self._err = LineSplitter(parser.feed_stderr, lambda _: None, _STDERR_LINE_CAP)
+
+    def stdout(self, data: bytes) -> None:
+        self._out.feed(data)
+
+    def stderr(self, data: bytes) -> None:
+        self._listener.write(data, Kind.ERROR)
+        self._err.feed(data)
+
+    def finish(self) -> None:
+        self._out.finish()
+        self._err.finish()

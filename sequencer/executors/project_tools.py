@@ -1,0 +1,275 @@
+"""The tools that a model of the Messages API gets: files of the project, and a shell.
+
+Each tool is the schema of its input and one method. What a tool returns or raises goes
+back to the model as text; only `PathRefused` counts as a refused call. Searches and
+commands run under the process core, so that a step's end ends them too.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sequencer.executors.process import Launch, OutputConsumer, ProcessCore, ProcessEnd
+from sequencer.executors.project_folder import FileFailed, PathRefused, ProjectFolder
+from sequencer.executors.protocol import Cancellation
+
+MAX_ANSWER_CHARS = 30_000
+_MAX_MATCHES = 200
+_MAX_GREP_BYTES = 1024 * 1024
+_SEARCH_TIMEOUT_S = 30.0
+_NO_MATCH = 1
+"""Exit code of grep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a command printed and how it ended."""
+
+    end: ProcessEnd
+    output: bytes
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workbench:
+    """What tools work with during one attempt."""
+
+    folder: ProjectFolder
+    core: ProcessCore
+    cancellation: Cancellation
+    environment: Mapping[str, str]
+    """For commands; the API's key is not in it."""
+    seconds_left: Callable[[], float | None]
+    """Until the attempt's deadline; None is without limit."""
+
+    def run(self, argv: Sequence[str], timeout_s: float, cap: int) -> Ran:
+        """Run *argv* in the project's folder; keep the first *cap* bytes of its output."""
+        left = self.seconds_left()
+        launch = Launch(
+            argv=tuple(argv),
+            environment=self.environment,
+            cwd=self.folder.root,
+            prompt=b"",
+            timeout_s=timeout_s if left is None else min(timeout_s, max(left, 0.01)),
+        )
+        output = _Capped(cap)
+        end = self.core.run(launch, output, self.cancellation)
+        return Ran(end, bytes(output.kept), output.is_cut)
+
+
+class _Capped(OutputConsumer):
+    """Keeps the first bytes of both streams together and reads the rest away."""
+
+    def __init__(self, cap: int) -> None:
+        self.kept = bytearray()
+        self.is_cut = False
+        self._cap = cap
+
+    def stdout(self, data: bytes) -> None:
+        room = self._cap - len(self.kept)
+        self.is_cut = self.is_cut or len(data) > room
+        self.kept += data[:room]
+
+    def stderr(self, data: bytes) -> None:
+        self.stdout(data)
+
+
+class Tool(BaseModel):
+    """Base of the tools' inputs; the docstring of each is what the model reads."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @abstractmethod
+    def run(self, bench: Workbench) -> str:
+        """Do it and return what the model is told."""
+
+
+class Read(Tool):
+    """Read a text file of the project. Lines are numbered from 1."""
+
+    path: str = Field(description="Relative to the project's folder")
+    offset: int = Field(default=1, ge=1, description="First line")
+    limit: int = Field(default=2000, ge=1, le=10_000, description="Number of lines")
+
+    def run(self, bench: Workbench) -> str:
+        """Return the lines with their numbers."""
+        data = bench.folder.read(self.path)
+        if b"\x00" in data[:8192]:
+            message = f"{self.path!r} is not a text file"
+            raise FileFailed(message)
+        lines = data.decode("utf-8", "replace").splitlines()
+        chosen = lines[self.offset - 1 : self.offset - 1 + self.limit]
+        shown = "\n".join(f"{n}\t{line}" for n, line in enumerate(chosen, self.offset))
+        last = self.offset - 1 + len(chosen)
+        more = f"\n(lines {self.offset} to {last} of {len(lines)})" if last < len(lines) else ""
+        return f"{shown}{more}" if shown else "(no lines)"
+
+
+class Write(Tool):
+    """Create a file of the project, or replace one as a whole."""
+
+    path: str = Field(description="Relative to the project's folder")
+    content: str
+
+    def run(self, bench: Workbench) -> str:
+        """Return what was done."""
+        is_new = bench.folder.write(self.path, self.content)
+        return f"{'created' if is_new else 'replaced'} {self.path}"
+
+
+class Edit(Tool):
+    """Replace a text in a file of the project. The old text has to occur exactly once."""
+
+    path: str = Field(description="Relative to the project's folder")
+    old_text: str = Field(min_length=1)
+    new_text: str
+    replace_all: bool = Field(default=False, description="Replace every occurrence")
+
+    def run(self, bench: Workbench) -> str:
+        """Return what was done."""
+        try:
+            text = bench.folder.read(self.path).decode("utf-8")
+        except UnicodeDecodeError as error:
+            # Written back, the bytes that can't be read would be lost.
+            message = f"{self.path!r} is not UTF-8"
+            raise FileFailed(message) from error
+        found = text.count(self.old_text)
+        if found == 0:
+            message = f"old_text does not occur in {self.path!r}"
+            raise FileFailed(message)
+        if found > 1 and not self.replace_all:
+            message = f"old_text occurs {found} times in {self.path!r}; give more of it"
+            raise FileFailed(message)
+        bench.folder.write(self.path, text.replace(self.old_text, self.new_text))
+        return f"edited {self.path}: {found} replaced"
+
+
+class Glob(Tool):
+    """List files of the project whose path matches a pattern, for example src/**/*.py."""
+
+    pattern: str = Field(min_length=1, max_length=500)
+
+    def run(self, bench: Workbench) -> str:
+        """Return the paths, one a line."""
+        parts = PurePosixPath(self.pattern).parts
+        if self.pattern.startswith("/") or ".." in parts:
+            message = f"{self.pattern!r} leads outside the project's folder"
+            raise PathRefused(message)
+        try:
+            paths = sorted(
+                islice(_allowed(bench.folder, bench.folder.root.glob(self.pattern)), _MAX_MATCHES)
+            )
+        except (ValueError, NotImplementedError, OSError) as error:
+            message = f"{self.pattern!r} is no pattern: {error}"
+            raise FileFailed(message) from error
+        more = f"\n(only the first {_MAX_MATCHES})" if len(paths) == _MAX_MATCHES else ""
+        return ("\n".join(paths) or "(no match)") + more
+
+
+class Grep(Tool):
+    """Search the project's text files for an extended regular expression."""
+
+    pattern: str = Field(min_length=1, max_length=1000)
+    path: str = Field(default=".", description="File or folder to search")
+    ignore_case: bool = False
+
+    def run(self, bench: Workbench) -> str:
+        """Return ``path:line:text``, one a line."""
+        start = bench.folder.path(self.path)
+        # A program and not `re`: a hostile pattern could hold this process for hours.
+        argv = ["grep", "-rnIEH", "--null", "--max-count=50", "--exclude-dir=.git"]
+        argv += ["-i"] if self.ignore_case else []
+        # Relative, so that neither a strange name of the folder nor "-" gets in the way.
+        argv += ["-e", self.pattern, "--", f"./{bench.folder.shown(start)}"]
+        ran = bench.run(argv, _SEARCH_TIMEOUT_S, _MAX_GREP_BYTES)
+        matches = list(islice(_matches(bench.folder, ran.output), _MAX_MATCHES))
+        if not matches and ran.end.exit_code != _NO_MATCH:
+            reason = ran.end.spawn_error or ran.output.decode("utf-8", "replace")
+            message = f"grep failed: {reason[:500] or ran.end.ended_by}"
+            raise FileFailed(message)
+        more = f"\n(only the first {_MAX_MATCHES})" if len(matches) == _MAX_MATCHES else ""
+        return ("\n".join(matches) or "(no match)") + more
+
+
+class Bash(Tool):
+    """Run a shell command in the project's folder and return what it prints."""
+
+    command: str = Field(min_length=1, max_length=100_000)
+    timeout_s: float = Field(default=120.0, gt=0, le=3600)
+
+    def run(self, bench: Workbench) -> str:
+        """Return the output and how the command ended."""
+        ran = bench.run(["bash", "-c", self.command], self.timeout_s, MAX_ANSWER_CHARS)
+        if ran.end.spawn_error is not None:
+            raise FileFailed(ran.end.spawn_error)
+        text = ran.output.decode("utf-8", "replace")
+        cut = "\n(output cut)" if ran.is_cut else ""
+        if ran.end.ended_by is not None:
+            return f"{text}{cut}\n(ended by us: {ran.end.ended_by})"
+        return f"{text}{cut}\n(exit code {ran.end.exit_code})".lstrip("\n")
+
+
+TOOLS: Mapping[str, type[Tool]] = MappingProxyType(
+    {"read": Read, "write": Write, "edit": Edit, "glob": Glob, "grep": Grep, "bash": Bash}
+)
+"""By the names that the model and the configuration use."""
+READ_ONLY = ("read", "glob", "grep")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """What goes back to the model for one call."""
+
+    text: str
+    is_error: bool = False
+    is_refused: bool = False
+
+
+def describe_tools(names: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the tools called *names* as the Messages API wants them."""
+    return [
+        {
+            "name": name,
+            "description": TOOLS[name].__doc__ or name,
+            "input_schema": TOOLS[name].model_json_schema(),
+        }
+        for name in names
+    ]
+
+
+def call_tool(name: str, given: object, names: Sequence[str], bench: Workbench) -> ToolAnswer:
+    """Run the tool *name*, if it is one of *names*, with the input that the model gave."""
+    if name not in names:
+        known = ", ".join(names) or "none"
+        return ToolAnswer(f"there is no tool {name!r}; there are: {known}", True, name in TOOLS)
+    try:
+        text = TOOLS[name].model_validate(given).run(bench)
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        return ToolAnswer(f"wrong input: {'; '.join(problems)}", is_error=True)
+    except PathRefused as refusal:
+        return ToolAnswer(f"refused: {refusal}", is_error=True, is_refused=True)
+    except FileFailed as failure:
+        return ToolAnswer(str(failure), is_error=True)
+    if len(text) > MAX_ANSWER_CHARS:
+        text = f"{text[:MAX_ANSWER_CHARS]}\n(cut: {len(text)} characters in all)"
+    return ToolAnswer(text)
+
+
+def _allowed(folder: ProjectFolder, paths: Iterable[Path]) -> Iterable[str]:
+    return (folder.shown(path) for path in paths if path.is_file() and folder.allows(path))
+
+
+def _matches(folder: ProjectFolder, output: bytes) -> Iterable[str]:
+    for line in output.decode("utf-8", "replace").splitlines():
+        name, separator, rest = line.partition("\x00")
+        if separator and folder.allows(folder.root / name):
+            yield f"{PurePosixPath(name).as_posix()}:{rest[:500]}"

@@ -1,0 +1,132 @@
+"""Moves an agent's output to its consumer and decides when the agent has to stop.
+
+One selectors loop in the calling thread, over stdout, stderr, the guard's status pipe and
+the cancellation. Memory is bounded: a piece is handed on before the next one is read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import time
+from typing import Any, Protocol
+
+from sequencer.executors.guarding import Guard, Launch
+from sequencer.executors.protocol import Cancellation, StopReason
+
+PIECE = 65_536
+"""Bytes read at once: what a pipe holds."""
+TAIL = 4_096
+_DRAIN_S = 1.0
+"""Seconds to wait for the end of the streams once everything of the agent is gone: only
+a process outside the tree (one that was handed the descriptor) can still hold them."""
+_OVERDUE_S = 6.5
+"""Seconds beyond the grace after which a guard that was told to stop counts as lost."""
+
+
+class OutputConsumer(Protocol):
+    """Who takes an agent's output as it comes; called from the thread that runs the core."""
+
+    def stdout(self, data: bytes) -> None:
+        """Take a piece of standard output, at most 64 KiB."""
+
+    def stderr(self, data: bytes) -> None:
+        """Take a piece of standard error, at most 64 KiB."""
+
+
+class Pump:
+    """One attempt's loop; the attributes say afterwards what happened."""
+
+    def __init__(
+        self, guard: Guard, launch: Launch, consumer: OutputConsumer, cancellation: Cancellation
+    ) -> None:
+        """Watch *guard*, which has been sent its record."""
+        self.report: dict[str, Any] | None = None
+        """The guard's last word, or None if it was lost."""
+        self.stop_cause: StopReason | str | None = None
+        """Why the guard was told to stop, if it was."""
+        self.stderr_tail = b""
+        self._guard = guard
+        self._launch = launch
+        self._consumer = consumer
+        self._cancellation = cancellation
+        self._selector = selectors.DefaultSelector()
+        self._status = b""
+        self._started = self._last_output = time.monotonic()
+        self._until: float | None = None
+
+    def run(self) -> None:
+        """Loop until the guard has reported and the streams have ended."""
+        streams = {self._guard.stdout, self._guard.stderr, self._guard.status}
+        with self._selector:
+            for fd in streams:
+                self._selector.register(fd, selectors.EVENT_READ)
+            self._selector.register(self._cancellation, selectors.EVENT_READ)
+            while streams:
+                ready = self._selector.select(self._wait_s())
+                for fd in sorted(key.fd for key, _ in ready):
+                    if fd == self._cancellation.fileno():
+                        self._selector.unregister(fd)
+                    elif not self._read(fd):
+                        self._selector.unregister(fd)
+                        streams.discard(fd)
+                if self._is_over():
+                    break
+
+    def _wait_s(self) -> float | None:
+        dates = [self._until] if self._until is not None else [date for date, _ in self._limits()]
+        return max(min(dates) - time.monotonic(), 0.0) if dates else None
+
+    def _limits(self) -> list[tuple[float, str]]:
+        limits = []
+        if self._launch.timeout_s is not None:
+            limits.append((self._started + self._launch.timeout_s, "timeout"))
+        if self._launch.idle_timeout_s is not None:
+            limits.append((self._last_output + self._launch.idle_timeout_s, "idle"))
+        return limits
+
+    def _is_over(self) -> bool:
+        now = time.monotonic()
+        if self._until is not None:
+            return now >= self._until
+        cause: StopReason | str | None = self._cancellation.reason
+        if cause is None:
+            cause = next((name for date, name in sorted(self._limits()) if now >= date), None)
+        if cause is not None:
+            self.stop_cause = cause
+            self._until = now + self._launch.grace_s + _OVERDUE_S
+            self._guard.stop()
+        return False
+
+    def _read(self, fd: int) -> bool:
+        """Take what is there; return whether more may come."""
+        try:
+            data = os.read(fd, PIECE)
+        except BlockingIOError:
+            return True
+        if fd == self._guard.status:
+            return self._take_status(data)
+        if not data:
+            return False
+        if fd == self._guard.stdout:
+            self._consumer.stdout(data)
+        else:
+            self.stderr_tail = (self.stderr_tail + data)[-TAIL:]
+            self._consumer.stderr(data)
+        # After the consumer: a terminal that is held with Ctrl-S is not the agent's silence.
+        self._last_output = time.monotonic()
+        return True
+
+    def _take_status(self, data: bytes) -> bool:
+        """Keep the guard's last word; its silence at the end means that it was killed."""
+        self._status += data
+        *lines, self._status = self._status.split(b"\n")
+        for line in lines:
+            event = json.loads(line)
+            if event["event"] != "started":
+                self.report = event
+        if data and self.report is None:
+            return True
+        self._until = time.monotonic() + _DRAIN_S
+        return False

@@ -1,0 +1,233 @@
+"""Hides secrets in what is written down: logs, messages, state and journal.
+
+Two kinds are known: the values of variables whose names say that they are secret, and
+strings that look like the keys of well-known services. Not promised: to find a secret
+that is neither, one that was encoded (base64, say) or cut up on purpose, or one that is
+longer than `WINDOW`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+HIDDEN = b"[secret]"
+MIN_VALUE = 8
+"""Characters; a shorter value ("test", "1") would hide ordinary words everywhere."""
+WINDOW = 32_768
+"""Bytes that a stream holds back at most, and the longest secret that it finds."""
+
+_SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """How keys of one kind begin and go on."""
+
+    starts: tuple[bytes, ...]
+    """As long as each other, because a pattern can look back over a fixed length only."""
+    before: bytes
+    """What may not stand before it; without it `task-` would hold an `sk-` key."""
+    body: bytes
+    least: int
+
+    def found(self) -> list[re.Pattern[bytes]]:
+        """Return a pattern for each start.
+
+        A pattern that begins with fixed text, and looks back only after it, is searched
+        for a hundred times faster.
+        """
+        return [
+            re.compile(
+                b"%b(?<!%b%b)%b{%d,}"
+                % (re.escape(start), self.before, re.escape(start), self.body, self.least)
+            )
+            for start in self.starts
+        ]
+
+    def unfinished(self) -> bytes:
+        """Return a pattern for what may become a key."""
+        rest = self.body + b"*"
+        return b"|".join(b"(?<!%b)%b" % (self.before, _begun(s, rest)) for s in self.starts)
+
+
+def _begun(start: bytes, rest: bytes) -> bytes:
+    """Return a pattern for every beginning of *start*, and for all of it with *rest*."""
+    pattern = rest
+    for place in range(len(start) - 1, -1, -1):
+        letter = re.escape(start[place : place + 1])
+        pattern = letter + (pattern if place == len(start) - 1 else b"(?:" + pattern + b")?")
+    return pattern
+
+
+_WORD = rb"[A-Za-z0-9]"
+_WORD_DASH = rb"[A-Za-z0-9_-]"
+_SHAPES = (
+    _Shape((b"sk-",), _WORD_DASH, _WORD_DASH, 16),
+    _Shape((b"gho_", b"ghp_", b"ghr_", b"ghs_", b"ghu_"), _WORD, _WORD, 20),
+    _Shape((b"github_pat_",), _WORD, rb"[A-Za-z0-9_]", 20),
+    _Shape((b"AKIA", b"ASIA"), _WORD, rb"[A-Z0-9]", 16),
+    _Shape((b"AIza",), _WORD_DASH, _WORD_DASH, 30),
+    _Shape(tuple(b"xox%c-" % letter for letter in b"abeoprs"), _WORD, rb"[A-Za-z0-9-]", 10),
+)
+# In prose a bearer is a person: a short word without a digit is no token.
+_TOKEN = rb"((?:(?=[A-Za-z._~+/-]*[0-9])[\w.~+/-]{8,}|[\w.~+/-]{20,})=*)"
+_FOUND = (
+    *(pattern for shape in _SHAPES for pattern in shape.found()),
+    re.compile(rb"earer (?<=\b[Bb]earer )" + _TOKEN, re.ASCII),
+    re.compile(rb"EARER (?<=\bBEARER )" + _TOKEN, re.ASCII),
+)
+_PEM_MARK = b"-----BEGIN "
+_PEM_HEAD = rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_PEM_BODY = rb"(?:[A-Za-z0-9+/=:, \r\n-]|\\[nr]){0,30000}"
+_PEM = re.compile(_PEM_HEAD + _PEM_BODY)
+_PEM_OPEN = re.compile(_PEM_HEAD + _PEM_BODY + rb"\\?\Z")
+_PEM_FINISHED = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_UNFINISHED = re.compile(
+    rb"(?:%b|\b(?i:%b)|%b)\Z"
+    % (
+        b"|".join(shape.unfinished() for shape in _SHAPES),
+        _begun(b"bearer ", rb"[\w.~+/-]*=*"),
+        _begun(_PEM_MARK, rb"[A-Z0-9 ]{0,60}-{0,5}"),
+    ),
+    re.ASCII,
+)
+_MARKS = (*(start for shape in _SHAPES for start in shape.starts), b"earer ", b"EARER ")
+_KEY_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.~+/=-"
+_HEAD_LENGTH = 90
+"""Bytes of the longest beginning that holds blanks: a private key's first line."""
+
+
+class Redaction:
+    """Knows the secrets of one process; safe to share between threads."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        """Hide *values* beside everything that is shaped like a key."""
+        forms = {form for value in values if len(value) >= MIN_VALUE for form in _forms(value)}
+        self._values = tuple(sorted(form for form in forms if len(form) <= WINDOW))
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Redaction:
+        """Return the redaction for the secret variables of *environment*.
+
+        >>> Redaction.of({"API_KEY": "hunter2-hunter2"}).hide_text("it is hunter2-hunter2.")
+        'it is [secret].'
+        """
+        return cls(value for name, value in environment.items() if _SECRET_NAME.search(name))
+
+    def hide(self, data: bytes) -> bytes:
+        """Return *data* with each secret replaced by ``[secret]``."""
+        return _without(data, self._spans(data))
+
+    def hide_text(self, text: str) -> str:
+        """Return *text* with each secret replaced."""
+        data = text.encode("utf-8", "surrogatepass")
+        return self.hide(data).decode("utf-8", "surrogatepass")
+
+    def stream(self) -> RedactionStream:
+        """Return a redaction of one stream that comes in pieces."""
+        return RedactionStream(self)
+
+    def hide_settled(self, data: bytes) -> tuple[bytes, bytes]:
+        """Return what can be written of *data*, and what the next bytes may yet change."""
+        spans = self._spans(data)
+        cut = min(self._unfinished_value(data), _unfinished_shape(data))
+        # A secret may end like it begins: its end must not be taken for a new beginning.
+        cut = next((start for start, end in spans if start < cut < end), cut)
+        if len(data) - cut > WINDOW:
+            cut = len(data) - WINDOW
+            cut = next((end for start, end in spans if start < cut < end), cut)
+        return _without(data[:cut], [span for span in spans if span[1] <= cut]), data[cut:]
+
+    def _unfinished_value(self, data: bytes) -> int:
+        cut = len(data)
+        for value in self._values:
+            place = data.find(value[:1], max(len(data) - len(value) + 1, 0))
+            while 0 <= place < cut:
+                if value.startswith(data[place:]):
+                    cut = place
+                    break
+                place = data.find(value[:1], place + 1)
+        return cut
+
+    def _spans(self, data: bytes) -> list[tuple[int, int]]:
+        """Return where secrets are, in order; those that overlap are one."""
+        found = []
+        for value in self._values:
+            place = data.find(value)
+            while place >= 0:
+                found.append((place, place + len(value)))
+                place = data.find(value, place + 1)
+        for pattern in _FOUND:
+            # A bearer's token is a group: the word before it stays readable.
+            found += [match.span(pattern.groups) for match in pattern.finditer(data)]
+        if _PEM_MARK in data:
+            found += [_pem_span(data, match) for match in _PEM.finditer(data)]
+        merged: list[tuple[int, int]] = []
+        for start, end in sorted(found):
+            if merged and start < merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        return merged
+
+
+class RedactionStream:
+    """Hides secrets in a stream, also those that two pieces share.
+
+    What could be the beginning of a secret is held back until it is one or is not; a
+    complete line waits only inside a private key or a secret of several lines.
+    """
+
+    def __init__(self, redaction: Redaction) -> None:
+        """Start with nothing held back."""
+        self._redaction = redaction
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next piece and return what can be written."""
+        written, self._held = self._redaction.hide_settled(self._held + data)
+        return written
+
+    def finish(self) -> bytes:
+        """Return what was held back; the stream has ended."""
+        held, self._held = self._held, b""
+        return self._redaction.hide(held)
+
+
+def _forms(value: str) -> set[bytes]:
+    """Return a secret as it is, and as event streams write it: in JSON, with escapes."""
+    texts = (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
+    return {text.encode("utf-8", "surrogateescape") for text in texts}
+
+
+def _pem_span(data: bytes, match: re.Match[bytes]) -> tuple[int, int]:
+    finished = _PEM_FINISHED.search(data, *match.span())
+    return match.start(), finished.end() if finished else match.end()
+
+
+def _without(data: bytes, spans: list[tuple[int, int]]) -> bytes:
+    pieces, place = [], 0
+    for start, end in spans:
+        pieces += [data[place:start], HIDDEN]
+        place = end
+    return b"".join((*pieces, data[place:])) if pieces else data
+
+
+def _unfinished_shape(data: bytes) -> int:
+    """Return where a key or a private key block begins that may go on, else the length."""
+    size = len(data)
+    # No key spans lines or blanks, but the word "Bearer " stands before one.
+    tail = data[max(data.rfind(b"\n") + 1, size - WINDOW) :]
+    word = len(tail.rstrip(_KEY_LETTERS)) - len(b"bearer ")
+    begin = max(len(tail) - _HEAD_LENGTH, 0)
+    if word < begin and any(mark in tail for mark in _MARKS):
+        begin = max(word, 0)
+    unfinished = _UNFINISHED.search(tail, begin)
+    cut = size if unfinished is None else size - len(tail) + unfinished.start()
+    head = data.rfind(_PEM_MARK, max(size - WINDOW, 0))
+    if head >= 0 and _PEM_OPEN.match(data, head) and not _PEM_FINISHED.search(data, head):
+        cut = min(cut, head)
+    return cut

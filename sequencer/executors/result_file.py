@@ -1,0 +1,141 @@
+"""The JSON file in which an agent may say how its step went.
+
+It can make an ended step fail or complete the run, and give output and usage. It can't
+turn a process that failed into a success: the process may have died after writing it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sequencer.errors import SequencerError
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+
+MAX_BYTES = 1024 * 1024
+_Tokens = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class ResultRefused(SequencerError):
+    """The result file can't be taken for what its agent meant; the step fails."""
+
+
+class ResultUsage(BaseModel):
+    """What the agent says that it has used; a field that is left out stays as observed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    cost_usd: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
+    input_tokens: _Tokens | None = None
+    output_tokens: _Tokens | None = None
+    seconds: float | None = Field(default=None, ge=0, le=1e9, allow_inf_nan=False)
+
+
+class Result(BaseModel):
+    """The file's content; every key may be left out."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    status: Literal["ok", "failed", "complete"] | None = None
+    output: Any = None
+    """The answer; what is not a text is kept as JSON."""
+    usage: ResultUsage = ResultUsage()
+
+
+def read_result(path: Path) -> Result | None:
+    """Return what the agent wrote to *path*, or None if it wrote nothing.
+
+    Raises:
+        ResultRefused: it is a link, no regular file, above 1 MiB, no strict JSON, or says
+            something that has no meaning; guessing could accept a step that failed.
+    """
+    try:
+        # NOFOLLOW: a link could publish any file; NONBLOCK: a fifo would wait for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _refuse(path, f"it can't be opened as a regular file ({error.strerror})")
+    with os.fdopen(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            _refuse(path, "it is not a regular file")
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        _refuse(path, "it is larger than 1 MiB")
+    try:
+        return Result.model_validate(_strict_json(data))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        _refuse(path, f"{place}: {first['msg']}")
+    except (ValueError, RecursionError) as error:
+        _refuse(path, f"it is not strict JSON: {error}")
+
+
+def apply_result(path: Path, outcome: Outcome) -> Outcome:
+    """Return *outcome* with what the result file at *path* says, if there is one."""
+    try:
+        result = read_result(path)
+    except ResultRefused as refusal:
+        return _with_failure(outcome, str(refusal))
+    if result is None:
+        return outcome
+    said = result.usage.model_dump(exclude_none=True)
+    changed = outcome.model_copy(update={"usage": Usage(**{**outcome.usage.model_dump(), **said})})
+    if result.output is not None:
+        changed = changed.model_copy(update={"output": _text(result.output)})
+    if not outcome.is_accepted or result.status is None:
+        return changed
+    if result.status == "failed":
+        lines = changed.output.strip().splitlines()
+        why = f": {lines[0][:300]}" if lines and result.output is not None else ""
+        return _with_failure(changed, f"the agent reported in its result file that it failed{why}")
+    return changed.model_copy(update={"status": OutcomeStatus(result.status)})
+
+
+def _with_failure(outcome: Outcome, message: str) -> Outcome:
+    if outcome.is_accepted:
+        update = {"status": OutcomeStatus.FAILED, "error": message}
+        return outcome.model_copy(update=update)
+    if outcome.status is OutcomeStatus.FAILED:
+        # The process failed first; its own reason stays on top.
+        return outcome.model_copy(update={"error": f"{outcome.error}\n{message}"})
+    return outcome
+
+
+def _strict_json(data: bytes) -> Any:
+    return json.loads(
+        data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
+    )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        message = "a key is there twice"
+        raise ValueError(message)
+    return found
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    message = f"{word} is not a JSON number"
+    raise ValueError(message)
+
+
+def _text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    # JSON can spell half a surrogate pair, which no UTF-8 file could hold later.
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _refuse(path: Path, why: str) -> NoReturn:
+    raise ResultRefused(
+        f"the agent's result file is invalid: {why}",
+        where=str(path),
+        hint='write {"status": "ok"|"failed"|"complete", "output": …, "usage": {…}} or no file',
+    )

@@ -1,0 +1,128 @@
+"""Canned outcomes, for tests and simulations of workflows.
+
+Which outcome an attempt gets depends on its step, its step_index and its attempt, which it
+takes from the request. Entries without a condition on those two are used up in order, for
+each step on its own; this is the one executor that remembers earlier calls.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sequencer.executors.in_process import wait_like_an_agent
+from sequencer.executors.protocol import Cancellation, Kind, Listener, StepRequest
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.step import Name, Step
+
+
+class ScriptedOutcome(BaseModel):
+    """One entry of the script: when it applies, and what then happens."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    step: Name | None = None
+    """Only for this step; None is any."""
+    step_index: int | None = Field(default=None, ge=0)
+    attempt: int | None = Field(default=None, ge=1)
+    status: OutcomeStatus = OutcomeStatus.OK
+    output: str = ""
+    """The final answer; also written to the listener."""
+    error: str | None = None
+    delay_s: float = Field(default=0.0, ge=0, le=86_400)
+    usage: Usage = Usage()
+    session_id: str | None = None
+    denials: tuple[str, ...] = ()
+    not_before: str | None = None
+    """For ``limited``: ISO 8601 UTC time of the reset."""
+
+    def fits(self, step: str, step_index: int | None, attempt: int | None) -> bool:
+        """Return whether every condition that is set holds."""
+        return (
+            self.step in (None, step)
+            and self.step_index in (None, step_index)
+            and self.attempt in (None, attempt)
+        )
+
+    @property
+    def is_placed(self) -> bool:
+        """Return whether it is bound to a step_index or an attempt."""
+        return self.step_index is not None or self.attempt is not None
+
+
+class ScriptedOptions(BaseModel):
+    """Keys of ``agents: {NAME: {kind: scripted, …}}``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    outcomes: tuple[ScriptedOutcome, ...] = Field(min_length=1)
+    """The first placed entry that fits, else the next of the others; their last repeats."""
+
+
+class ScriptedExecutor:
+    """Returns what its script says."""
+
+    kind: ClassVar[str] = "scripted"
+    supported_fields: ClassVar[frozenset[str]] = frozenset(Step.model_fields)
+
+    def __init__(self, name: str, options: ScriptedOptions) -> None:
+        """Start at the beginning of the script."""
+        self.name = name
+        self.options = options
+        self._calls: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def problems(self) -> list[str]:
+        """Return nothing: a script needs nothing."""
+        return []
+
+    def perform(
+        self, request: StepRequest, listener: Listener, cancellation: Cancellation
+    ) -> Outcome:
+        """Wait as long as the entry says and return its outcome."""
+        entry = self._entry(request)
+        if entry is None:
+            missing = f"agents.{self.name}.outcomes has no entry for step {request.step.name!r}"
+            return Outcome(status=OutcomeStatus.FAILED, error=missing)
+        if entry.delay_s or cancellation.is_set():
+            stopped = wait_like_an_agent(entry.delay_s, request, cancellation)
+            if stopped is not None:
+                return stopped
+        if entry.output:
+            listener.write(entry.output.encode("utf-8", "replace") + b"\n", Kind.RESPONSE)
+        listener.used(entry.usage)
+        error = entry.error
+        if error is None and entry.status is OutcomeStatus.FAILED:
+            error = "the script says that this attempt fails"
+        return Outcome(
+            status=entry.status,
+            output=entry.output,
+            error=error,
+            usage=entry.usage,
+            session_id=entry.session_id,
+            denials=entry.denials,
+            not_before=entry.not_before,
+        )
+
+    def _entry(self, request: StepRequest) -> ScriptedOutcome | None:
+        step = request.step.name
+        step_index = _number(request.environment, "SEQUENCER_STEP_INDEX")
+        attempt = _number(request.environment, "SEQUENCER_ATTEMPT")
+        fitting = [e for e in self.options.outcomes if e.fits(step, step_index, attempt)]
+        placed = next((entry for entry in fitting if entry.is_placed), None)
+        others = [entry for entry in fitting if not entry.is_placed]
+        if placed is not None or not others:
+            return placed
+        with self._lock:
+            call = self._calls[step]
+            self._calls[step] += 1
+        return others[min(call, len(others) - 1)]
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else None

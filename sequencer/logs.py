@@ -1,0 +1,213 @@
+"""Step logs: one file an attempt, named after its iteration and its step.
+
+A log holds what the agent wrote, as bytes, without secrets and up to a cap; an existing
+file is never opened again. Not promised: that a log survives a power loss, or that it is
+complete when the disk is full. A log that can't be written never fails a step.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sequencer.engine.attempt import Attempt
+from sequencer.errors import UnsafePath
+from sequencer.executors.protocol import Kind
+from sequencer.executors.redaction import Redaction
+from sequencer.model.names import slug
+from sequencer.model.outcome import Outcome, Usage
+
+DEFAULT_MAX_BYTES = 64 * 1024 * 1024
+NO_BRANCH = "local"
+
+
+def current_branch(project: Path) -> str | None:
+    """Return the git branch that is checked out in *project*; None without git.
+
+    Read from the files, because a git process a step costs more than the step's own
+    bookkeeping. A detached HEAD is named by the first 12 digits of its commit.
+    """
+    for folder in (project, *project.parents):
+        git = folder / ".git"
+        try:
+            if git.is_file():
+                # A work tree or a submodule: the file names the real folder.
+                git = folder / git.read_text().partition("gitdir:")[2].strip()
+            if not git.is_dir():
+                continue
+            head = (git / "HEAD").read_text(errors="surrogateescape").strip()
+        except OSError:
+            return None
+        reference = head.removeprefix("ref: ")
+        return reference.removeprefix("refs/heads/") if reference != head else head[:12]
+    return None
+
+
+def steps_folder(logs_dir: Path, branch: str | None, run: str | None) -> Path:
+    """Return the folder of a run's step logs on *branch*."""
+    folder = logs_dir / (slug(branch) if branch else NO_BRANCH)
+    return folder / "runs" / slug(run) / "steps" if run else folder / "steps"
+
+
+def log_name(step_index: int, step: str, attempt: int) -> str:
+    """Return a log's file name.
+
+    >>> log_name(11, "supervisor", 1), log_name(11, "supervisor", 2)
+    ('iter-00012_supervisor.log', 'iter-00012_supervisor.2.log')
+    """
+    suffix = "" if attempt <= 1 else f".{attempt}"
+    return f"iter-{step_index + 1:05d}_{slug(step)}{suffix}.log"
+
+
+class FileLogs:
+    """Creates the step logs of one run; see `engine.attempt.Logs`."""
+
+    def __init__(
+        self,
+        logs_dir: Path,
+        project: Path,
+        run: str | None = None,
+        *,
+        warn: Callable[[str], None],
+        redaction: Redaction | None = None,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
+        """Write below *logs_dir*; *warn* hears of logs that can't be written."""
+        self._logs_dir = logs_dir
+        self._project = project
+        self._run = run
+        self._redaction = redaction or Redaction()
+        self._max_bytes = max_bytes
+        self._warn = warn
+
+    @property
+    def folder(self) -> Path:
+        """Return where the next log goes; it depends on the branch that is checked out."""
+        return steps_folder(self._logs_dir, current_branch(self._project), self._run)
+
+    def open(self, attempt: Attempt) -> FileLog:
+        """See `engine.attempt.Logs`.
+
+        Raises:
+            UnsafePath: a part of the path is a link, or the place is taken by something
+                that is no folder; a log must not reach another file.
+        """
+        folder = self.folder
+        fd, path = -1, folder / log_name(attempt.step_index, attempt.step.name, attempt.attempt)
+        try:
+            self._ensure_folder(folder)
+            fd, path = self._create(folder, attempt)
+        except OSError as error:
+            self._warn(f"the step log {path} can't be written: {error.strerror}")
+        log = FileLog(fd, path, self._redaction, self._max_bytes, self._warn)
+        log.begin(attempt)
+        return log
+
+    def _ensure_folder(self, folder: Path) -> None:
+        try:
+            os.stat(folder)  # noqa: PTH116 (on every step's path)
+        except FileNotFoundError:
+            folder.mkdir(parents=True, exist_ok=True)
+        part = self._logs_dir
+        for name in ("", *folder.relative_to(self._logs_dir).parts):
+            part = part / name
+            if not stat.S_ISDIR(os.lstat(part).st_mode):
+                raise UnsafePath(
+                    "is no plain folder", where=str(part), hint="move it away, or set logs_dir"
+                )
+
+    @staticmethod
+    def _create(folder: Path, attempt: Attempt) -> tuple[int, Path]:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        number = max(attempt.attempt, 1)
+        while True:
+            path = folder / log_name(attempt.step_index, attempt.step.name, number)
+            try:
+                return os.open(path, flags, 0o644), path
+            except FileExistsError:
+                # An earlier run, or one that was rewound, has been here.
+                number += 1
+
+
+class FileLog:
+    """One step log; see `engine.attempt.StepLog`."""
+
+    def __init__(
+        self,
+        fd: int,
+        path: Path,
+        redaction: Redaction,
+        max_bytes: int,
+        warn: Callable[[str], None],
+    ) -> None:
+        """Write to *fd*, or nowhere if it is negative."""
+        self.path = path
+        self._fd = fd
+        self._redaction = redaction
+        self._stream = redaction.stream()
+        self._left = max_bytes
+        self._max_bytes = max_bytes
+        self._dropped = 0
+        self._warn = warn
+
+    def begin(self, attempt: Attempt) -> None:
+        """Write the lines that say what this is."""
+        self._raw(
+            f"# step {attempt.step.name!a} · iteration {attempt.iteration} · step_index "
+            f"{attempt.step_index} · attempt {attempt.attempt} · token {attempt.token}\n"
+            f"# workflow {attempt.workflow!a} · run {attempt.run_id} · agent {attempt.agent!a} "
+            f"· prompt {attempt.prompt!a}\n"
+            f"# started {_now()}\n"
+        )
+
+    def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
+        """See `Listener.write`."""
+        del kind  # the log keeps everything, in the order in which it came
+        self._capped(self._stream.feed(data))
+
+    def used(self, usage: Usage) -> None:
+        """See `Listener.used`; the final figures are in the last line."""
+
+    def close(self, outcome: Outcome) -> None:
+        """See `engine.attempt.StepLog`."""
+        self._capped(self._stream.finish())
+        if self._dropped:
+            self._raw(f"\n# log capped at {self._max_bytes} bytes: {self._dropped} more dropped\n")
+        usage = outcome.usage
+        spent = f" · {usage.input_tokens} + {usage.output_tokens} tokens · {usage.cost_usd:.4f} USD"
+        line = f"\n# ended {outcome.status} · {_now()} · {usage.seconds:.1f} s"
+        self._raw(line + (spent if usage.input_tokens or usage.cost_usd else "") + "\n")
+        for denial in outcome.denials:
+            self._raw(f"# refused by the agent's permissions: {denial}\n")
+        if outcome.error:
+            self._raw("".join(f"# {text}\n" for text in outcome.error.splitlines()))
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _capped(self, data: bytes) -> None:
+        kept = data[: self._left]
+        self._dropped += len(data) - len(kept)
+        self._left -= len(kept)
+        if kept:
+            self._to_file(kept)
+
+    def _raw(self, text: str) -> None:
+        self._to_file(self._redaction.hide(text.encode("utf-8", "backslashreplace")))
+
+    def _to_file(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and self._fd >= 0:
+            try:
+                view = view[os.write(self._fd, view) :]
+            except OSError as error:
+                self._warn(f"the step log {self.path} ends early: {error.strerror}")
+                os.close(self._fd)
+                self._fd = -1
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,170 @@
+"""Prompt files: from a name to a text, and never to a file outside the prompts folder.
+
+A name is relative to the folder and must be spelled as the directory spells it, so that
+a project means the same files on a system that folds case. Links are followed as long
+as they end inside the folder. Nothing here waits: a fifo is refused, not opened.
+
+Not promised: safety from somebody who may write in the prompts folder while it is read;
+they could write the prompt itself.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path, PurePosixPath
+
+from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
+
+MAX_NAME_CHARS = 300
+MAX_PROMPT_BYTES = 5 * 1024 * 1024
+MAX_LISTED = 200
+"""An error lists at most this many prompts; a folder of thousands would bury the message."""
+
+
+def with_suffix(name: str) -> str:
+    """Return *name* with ``.md`` where it has no suffix.
+
+    >>> with_suffix("main"), with_suffix("team/plan.txt")
+    ('main.md', 'team/plan.txt')
+    """
+    return name if PurePosixPath(name).suffix else f"{name}.md"
+
+
+def relative_name(prompts_dir: Path, name: str) -> str:
+    """Return *name* relative to *prompts_dir*, suffix included, as a key to compare.
+
+    ``prompts/main.md`` is accepted for ``main.md``: files of hoidn/orchestration write both.
+
+    >>> relative_name(Path("/p/prompts"), "prompts/main")
+    'main.md'
+
+    Raises:
+        UnsafePath: the name could mean a file outside the folder, or no single file at all.
+    """
+    _ensure_safe(prompts_dir, name)
+    parts = name.split("/")
+    if len(parts) > 1 and parts[0] == prompts_dir.name:
+        parts = parts[1:]
+    return with_suffix("/".join(parts))
+
+
+def read_prompt(prompts_dir: Path, name: str) -> str:
+    """Return the text of the prompt *name* below *prompts_dir*.
+
+    Raises:
+        UnsafePath: the name or its link leaves the folder, or it is no regular file.
+        UnknownName: there is no such file; the existing ones are listed.
+        ConfigurationError: the file can't be read, is too large, or is not UTF-8.
+    """
+    path = prompt_path(prompts_dir, name)
+    data = _read_regular(path, name)
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigurationError(
+            f"the prompt is not UTF-8: byte 0x{data[error.start]:02x} at offset {error.start}",
+            where=f"{path}:{line}",
+            hint="save the file as UTF-8",
+        ) from error
+    return text.removeprefix("\ufeff")
+
+
+def prompt_path(prompts_dir: Path, name: str) -> Path:
+    """Return the real path of the prompt *name*, links resolved.
+
+    Raises:
+        UnsafePath: see `read_prompt`.
+        UnknownName: there is no such file.
+    """
+    key = relative_name(prompts_dir, name)
+    folder = Path(os.path.realpath(prompts_dir))
+    if not _is_spelled_exactly(folder, key):
+        raise UnknownName("prompt", key, existing_prompts(prompts_dir), where=str(prompts_dir))
+    # realpath, not Path.resolve: a loop of links is to end in an answer and not in an exception.
+    target = Path(os.path.realpath(folder / key))
+    if not target.is_relative_to(folder):
+        raise UnsafePath(
+            f"prompt {key!r} is a link to {target}, outside the prompts folder",
+            where=str(prompts_dir),
+            hint="copy the file into the folder",
+        )
+    if not target.exists():
+        raise UnknownName("prompt", key, existing_prompts(prompts_dir), where=str(prompts_dir))
+    return target
+
+
+def existing_prompts(prompts_dir: Path) -> list[str]:
+    """Return the names of the files below *prompts_dir*, hidden ones aside, at most 200."""
+    found: list[str] = []
+    for folder, folders, files in os.walk(prompts_dir):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(files):
+            if len(found) >= MAX_LISTED:
+                return found
+            if not name.startswith("."):
+                found.append((Path(folder) / name).relative_to(prompts_dir).as_posix())
+    return found
+
+
+def _ensure_safe(prompts_dir: Path, name: str) -> None:
+    problem = None
+    if not name or len(name) > MAX_NAME_CHARS:
+        problem = f"has {len(name)} characters; 1 to {MAX_NAME_CHARS} are allowed"
+    elif not name.isprintable() or "\\" in name:
+        problem = "holds a control character or a backslash"
+    elif name.startswith("/"):
+        problem = "is absolute"
+    elif any(part in ("", ".", "..") for part in name.split("/")):
+        problem = "has an empty part, '.' or '..' in it"
+    if problem:
+        shown = ascii(name if len(name) <= MAX_NAME_CHARS else f"{name[:40]}…")
+        raise UnsafePath(
+            f"prompt name {shown} {problem}",
+            where=str(prompts_dir),
+            hint="name a file below the prompts folder, such as 'main.md' or 'team/plan.md'",
+        )
+
+
+def _is_spelled_exactly(folder: Path, key: str) -> bool:
+    here = folder
+    for part in key.split("/"):
+        try:
+            is_there = any(entry.name == part for entry in here.iterdir())
+        except OSError:
+            return False
+        if not is_there:
+            return False
+        here /= part
+    return True
+
+
+def _read_regular(path: Path, name: str) -> bytes:
+    try:
+        # O_NONBLOCK: opening a fifo would otherwise wait for a writer, for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        # A link loop and a socket cannot be opened at all.
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise _not_regular(path, name) from error
+        raise ConfigurationError(
+            f"the prompt can't be read: {error.strerror}", where=str(path)
+        ) from error
+    # fdopen refuses a folder's descriptor without closing it, so the look comes first.
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _not_regular(path, name)
+    with os.fdopen(fd, "rb") as file:
+        data = file.read(MAX_PROMPT_BYTES + 1)
+    if len(data) > MAX_PROMPT_BYTES:
+        raise ConfigurationError(
+            f"the prompt has more than {MAX_PROMPT_BYTES} bytes",
+            where=str(path),
+            hint="let the agent read the rest from a file that the prompt names",
+        )
+    return data
+
+
+def _not_regular(path: Path, name: str) -> UnsafePath:
+    return UnsafePath(f"prompt {name!r} is not a regular file", where=str(path))

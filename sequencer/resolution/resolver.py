@@ -1,0 +1,103 @@
+"""Which step a workflow runs at a given index.
+
+The answer depends on the two arguments and nothing else: no file, no clock, no earlier
+answer. Two machines that read the same ``sync/state.json`` therefore agree on whose
+turn it is without talking to each other.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+from sequencer.errors import UsageRefused
+from sequencer.model.step import Step
+from sequencer.model.transitions import Place
+from sequencer.model.workflow import Workflow
+
+
+class Description(TypedDict):
+    """One entry of what ``sequencer next --json`` prints."""
+
+    step_index: int
+    iteration: int
+    cycle_index: int
+    position: str
+    """Name of the step that the cycle has at that place, also when a review replaces it."""
+    step: str
+    prompt: str
+    review: bool
+
+
+def resolve(workflow: Workflow, step_index: int) -> Step:
+    """Return the step that *workflow* runs at *step_index*, counted from 0.
+
+    A review takes over whole cycles, one step for one step, so that a cycle stays as
+    long as it was and the meaning of later indexes does not shift:
+
+    >>> from sequencer.model.workflow import Review
+    >>> plan, build, check = Step(name="plan"), Step(name="build"), Step(name="check")
+    >>> workflow = Workflow("demo", (plan, build), Review(every=2, step=check))
+    >>> [resolve(workflow, i).name for i in range(6)]
+    ['plan', 'build', 'check', 'check', 'plan', 'build']
+
+    Raises:
+        ValueError: *step_index* is negative. Python's modulo would accept it and
+            silently count from the end of the cycle.
+        UsageRefused: a procedure has no step there; it ends and does not begin again.
+    """
+    if step_index < 0:
+        raise ValueError(f"step_index is counted from 0, so {step_index} has no meaning")
+    steps = workflow.steps
+    if workflow.kind == "procedure":
+        if step_index >= len(steps):
+            raise _beyond_the_end(workflow, step_index)
+        return steps[step_index]
+    cycle_index, place = divmod(step_index, len(steps))
+    review = workflow.review
+    # cycle + 1: with cycle % every, the very first cycle would be a review of nothing.
+    if review is not None and review.every > 0 and (cycle_index + 1) % review.every == 0:
+        return review.step
+    return steps[place]
+
+
+def place(workflow: Workflow, step_index: int) -> Place:
+    """Return where a run at *step_index* stands; behind a procedure's last step, its end.
+
+    Raises:
+        ValueError: *step_index* is negative.
+        UsageRefused: *step_index* lies beyond a procedure's end, where no run can get.
+    """
+    if workflow.kind == "procedure" and step_index == len(workflow.steps):
+        return Place(step_index, "", "", is_end=True)
+    step = resolve(workflow, step_index)
+    return Place(step_index, step.name, step.prompt_name)
+
+
+def describe(workflow: Workflow, step_index: int) -> Description:
+    """Return everything about the step at *step_index* that a person or a program asks for.
+
+    Raises:
+        ValueError: *step_index* is negative.
+        UsageRefused: a procedure has no step there.
+    """
+    step = resolve(workflow, step_index)
+    cycle_index, at = divmod(step_index, len(workflow.steps))
+    position = workflow.steps[at]
+    return {
+        "step_index": step_index,
+        "iteration": step_index + 1,
+        "cycle_index": cycle_index,
+        "position": position.name,
+        "step": step.name,
+        "prompt": step.prompt_name,
+        # By identity: a review step may be equal to a step of the cycle.
+        "review": workflow.review is not None and step is workflow.review.step,
+    }
+
+
+def _beyond_the_end(workflow: Workflow, step_index: int) -> UsageRefused:
+    return UsageRefused(
+        f"procedure {workflow.name!r} has {len(workflow.steps)} steps, "
+        f"so there is none at step_index {step_index}",
+        hint=f"its step_index goes from 0 to {len(workflow.steps) - 1}",
+    )

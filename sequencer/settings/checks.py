@@ -1,0 +1,146 @@
+"""What two settings have to agree on: names that refer to each other, and safe paths.
+
+Runs on settings whose single values are right. Every problem is reported, not the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
+from sequencer.model.step import Step
+from sequencer.resolution.prompts import relative_name
+from sequencer.resolution.registry import Registry, WorkflowDefinition
+from sequencer.resolution.routing import RouterMode
+from sequencer.settings.problems import located
+from sequencer.settings.reader import KeyPath
+from sequencer.settings.schema import BUILTIN_AGENTS, Schema
+from sequencer.settings.sources import Layers
+
+Found = tuple[KeyPath, ConfigurationError]
+
+
+class Check:
+    """One look at a whole set of settings."""
+
+    def __init__(
+        self, layers: Layers, schema: Schema, registry: Registry, prompts_dir: Path
+    ) -> None:
+        """Prepare to check *schema*, whose values *layers* holds the places of."""
+        self._layers = layers
+        self._schema = schema
+        self._registry = registry
+        self._prompts_dir = prompts_dir
+        written = layers.values.get("agents")
+        # Entries that were refused are known by name; naming them twice would hide the cause.
+        self._agents = frozenset(BUILTIN_AGENTS) | frozenset(
+            written if isinstance(written, dict) else ()
+        )
+
+    def problems(self) -> list[Found]:
+        """Return what doesn't fit together."""
+        parts: tuple[Callable[[], Iterator[Found]], ...] = (
+            self._workflow,
+            self._agent_entries,
+            self._agent_names,
+            self._prompt_names,
+            self._steps,
+            self._router,
+        )
+        return [found for part in parts for found in part()]
+
+    def _at(self, path: KeyPath) -> str:
+        return located(self._layers.where(path), path)
+
+    def _workflow(self) -> Iterator[Found]:
+        path = ("workflow", "name")
+        name = self._schema.workflow.name
+        definitions = self._layers.values.get("workflows")
+        if name not in self._registry.names:
+            if not (isinstance(definitions, dict) and name in definitions):
+                known = self._registry.names
+                yield path, UnknownName("workflow", name, known, where=self._at(path))
+            return
+        cadence = ("workflow", "review_every_n")
+        every = self._schema.workflow.review_every_n or 0
+        if every > 0 and self._registry.get(name).review is None:
+            message = f"workflow {name!r} has no review step, so review_every_n has no effect"
+            source = self._layers.sources.get(cadence)
+            if source is not None and source.kind == "flag":
+                hint = "'review_cadence' is 'standard' with a reviewer"
+                yield cadence, ConfigurationError(message, where=str(source), hint=hint)
+            else:
+                self._layers.notices.append(f"{self._at(cadence)}: {message}")
+
+    def _agent_entries(self) -> Iterator[Found]:
+        for name, entry in self._schema.agents.items():
+            path = ("agents", name)
+            if name == "auto":
+                message = "'auto' means the first client that is installed; choose another name"
+                yield path, ConfigurationError(message, where=self._at(path))
+            elif entry.kind is None and name not in BUILTIN_AGENTS:
+                hint = "for example kind: command with argv: [make, test]"
+                yield path, ConfigurationError("needs a kind", where=self._at(path), hint=hint)
+
+    def _agent_names(self) -> Iterator[Found]:
+        agent = self._schema.agent
+        yield from self._agent(agent.default, ("agent", "default"))
+        for role, name in agent.roles.items():
+            yield from self._agent(name, ("agent", "roles", role))
+        for prompt, name in agent.prompts.items():
+            yield from self._agent(name, ("agent", "prompts", prompt))
+
+    def _agent(self, name: str, path: KeyPath) -> Iterator[Found]:
+        if name not in self._agents:
+            yield path, UnknownName("agent", name, self._agents, where=self._at(path))
+
+    def _prompt_names(self) -> Iterator[Found]:
+        schema = self._schema
+        yield from self._prompt(schema.supervisor_prompt, ("supervisor_prompt",))
+        yield from self._prompt(schema.main_prompt, ("main_prompt",))
+        yield from self._prompt(schema.reviewer_prompt, ("reviewer_prompt",))
+        yield from self._prompt(schema.router.prompt, ("router", "prompt"))
+        for index, name in enumerate(schema.router.allowlist):
+            yield from self._prompt(name, ("router", "allowlist", index))
+        for name in schema.agent.prompts:
+            yield from self._prompt(name, ("agent", "prompts", name))
+        for field in ("system_prompt", "append_system_prompt"):
+            file = getattr(schema.step_defaults, field)
+            yield from self._prompt(file, ("step_defaults", field))
+
+    def _prompt(self, name: str | None, path: KeyPath) -> Iterator[Found]:
+        if name is None:
+            return
+        try:
+            relative_name(self._prompts_dir, name)
+        except UnsafePath as error:
+            yield path, UnsafePath(error.message, where=self._at(path), hint=error.hint)
+
+    def _steps(self) -> Iterator[Found]:
+        for name, definition in self._schema.workflows.items():
+            for path, step in _steps_of(definition, ("workflows", name)):
+                if step.executor is not None:
+                    yield from self._agent(step.executor, (*path, "executor"))
+                yield from self._prompt(step.prompt_name, (*path, "prompt"))
+                yield from self._prompt(step.system_prompt, (*path, "system_prompt"))
+                yield from self._prompt(step.append_system_prompt, (*path, "append_system_prompt"))
+
+    def _router(self) -> Iterator[Found]:
+        router = self._schema.router
+        if not router.enabled or router.prompt is not None:
+            return
+        path = ("router", "prompt")
+        if router.mode is RouterMode.ONLY:
+            message = "mode router_only needs a prompt that chooses"
+            yield path, ConfigurationError(message, where=self._at(path))
+        else:
+            text = "the router is enabled but has no prompt, so the workflow selects"
+            self._layers.notices.append(f"{self._at(path)}: {text}")
+
+
+def _steps_of(definition: WorkflowDefinition, path: KeyPath) -> Iterator[tuple[KeyPath, Step]]:
+    for index, step in enumerate(definition.steps):
+        yield (*path, "steps", index), step
+    if definition.review is not None:
+        yield (*path, "review", "step"), definition.review.step

@@ -1,0 +1,35 @@
+"""Read a configuration file's bytes: bounded, regular files only, never waiting.
+
+Apart from `reader`, so that a look for one word in a file costs no YAML parser.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from sequencer.errors import ConfigurationError
+
+MAX_BYTES = 1024 * 1024
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a regular file of at most 1 MiB.
+
+    Raises:
+        ConfigurationError: it can't be read, is no regular file (a fifo would be waited
+            for), or is too large to be a configuration.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigurationError(f"can't be read: {error.strerror}", where=str(path)) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ConfigurationError("is not a regular file", where=str(path))
+    with os.fdopen(fd, "rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ConfigurationError(f"has more than {MAX_BYTES} bytes", where=str(path))
+    return data

@@ -1,0 +1,101 @@
+"""Where a project is: its configuration file, its folder, and its state file.
+
+A timer asks this every minute and mostly for nothing, so the answer costs no more than
+reading one small file: YAML is parsed only where the text can hold the key
+``state_file``, and nothing here validates the rest.
+
+Not promised: that the configuration is right; `settings` says that, and agrees with this
+module wherever it accepts a file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sequencer.errors import ConfigurationError
+from sequencer.settings.file import read_bytes
+
+CONFIG_NAME = "orchestration.yaml"
+DEFAULT_STATE_FILE = "sync/state.json"
+STATE_VARIABLE = "SEQUENCER_STATE_FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """What is known about a project before its settings are read."""
+
+    config_path: Path | None
+    """None: no file was found, and the defaults hold."""
+    project_dir: Path
+    """Folder of the file, else the folder where the search began; paths resolve against it."""
+    state_path: Path
+
+
+def find_config(start: Path, explicit: Path | None = None) -> Path | None:
+    """Return *explicit*, else the nearest orchestration.yaml in *start* or a folder above.
+
+    Raises:
+        ConfigurationError: *explicit* is not there. A file that was asked for by name is
+            never replaced by the defaults.
+    """
+    if explicit is not None:
+        # absolute, not resolve: a link to a shared file belongs to the folder that it is in.
+        path = (start / explicit).absolute()
+        if not path.exists():
+            raise ConfigurationError(
+                "there is no such file",
+                where=str(path),
+                hint=f"without --config, {CONFIG_NAME} is searched upward",
+            )
+        return path
+    here = Path(os.path.realpath(start))
+    for folder in (here, *here.parents):
+        candidate = folder / CONFIG_NAME
+        # A fifo or a folder of that name is reported when it is read; searching on would
+        # silently use the settings of another project.
+        if os.path.lexists(candidate):
+            return candidate
+    return None
+
+
+def locate(start: Path, explicit: Path | None, env: Mapping[str, str]) -> Location:
+    """Return where the project of *start* is.
+
+    Raises:
+        ConfigurationError: the file can't be read, or its ``state_file`` is no path.
+    """
+    config_path = find_config(start, explicit)
+    project_dir = config_path.parent if config_path else Path(os.path.realpath(start))
+    written: object = env.get(STATE_VARIABLE) or None
+    where = STATE_VARIABLE
+    if written is None and config_path is not None:
+        written, where = _state_file_of(config_path)
+    if written is None:
+        written = DEFAULT_STATE_FILE
+    return Location(config_path, project_dir, resolve_path(project_dir, written, where))
+
+
+def resolve_path(project_dir: Path, written: object, where: str) -> Path:
+    """Return the absolute path that *written* means in a project; ``~`` is the home folder.
+
+    Raises:
+        ConfigurationError: *written* is no text, is empty, or holds a NUL.
+    """
+    if not isinstance(written, str) or not written.strip() or "\0" in written:
+        raise ConfigurationError(f"expected a path, not {written!r}", where=where)
+    # os.path: Path.expanduser raises where nobody knows the home folder.
+    return project_dir / os.path.expanduser(written)  # noqa: PTH111
+
+
+def _state_file_of(config_path: Path) -> tuple[object, str]:
+    text = read_bytes(config_path)
+    # A backslash may spell the key's letters in another way.
+    if b"state_file" not in text and b"\\" not in text:
+        return None, ""
+    from sequencer.settings import reader  # noqa: PLC0415 - yaml only where it is needed
+
+    document = reader.parse(text, config_path)
+    return document.data.get("state_file"), document.where(("state_file",))

@@ -1,0 +1,93 @@
+"""Configuration problems: all of a file at once, each with file, line and key.
+
+pydantic finds them; this module says them in the words of the file's author.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ValidationError
+
+from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.settings.keys import dotted, known_keys
+from sequencer.settings.reader import KeyPath
+
+SHOWN_CHARS = 60
+
+_TEXTS = {
+    "string_type": "expected text; put it in quotes",
+    "bool_parsing": "expected true or false",
+    "bool_type": "expected true or false",
+    "int_parsing": "expected a whole number",
+    "int_type": "expected a whole number",
+    "int_from_float": "expected a whole number",
+    "float_parsing": "expected a number",
+    "float_type": "expected a number",
+    "tuple_type": "expected a list",
+    "dict_type": "expected a mapping ('key: value' lines)",
+    "model_type": "expected a mapping ('key: value' lines)",
+    "missing": "has to be there",
+}
+
+
+class ConfigurationErrors(ConfigurationError):
+    """Everything that is wrong with the settings, in the order of the file."""
+
+    def __init__(self, errors: Iterable[ConfigurationError]) -> None:
+        """Hold *errors*; the message is all of theirs."""
+        self.errors = tuple(errors)
+        super().__init__("\n".join(str(error) for error in self.errors))
+
+
+def raise_all(errors: list[ConfigurationError]) -> None:
+    """Raise *errors*: one as it is, more of them together; none: return."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ConfigurationErrors(errors)
+
+
+def located(where: str, path: KeyPath) -> str:
+    """Return *where* with the key path behind it."""
+    return f"{where}: {dotted(path)}" if path else where
+
+
+class Problem(NamedTuple):
+    """One thing that pydantic found."""
+
+    path: KeyPath
+    error: ConfigurationError
+    is_missing: bool
+
+
+def problems_of(
+    error: ValidationError, root: type[BaseModel], where: Callable[[KeyPath], str]
+) -> list[Problem]:
+    """Return each problem that pydantic found in a value of *root*."""
+    return [_problem(dict(found), root, where) for found in error.errors()]
+
+
+def _problem(
+    found: dict[str, Any], root: type[BaseModel], where: Callable[[KeyPath], str]
+) -> Problem:
+    # pydantic adds a '[key]' where a mapping's key is wrong rather than its value.
+    path = tuple(part for part in found["loc"] if part != "[key]")
+    kind = found["type"]
+    if kind == "extra_forbidden":
+        known = known_keys(root, path[:-1])
+        place = located(where(path), path[:-1])
+        return Problem(path, UnknownName("key", str(path[-1]), known, where=place), False)
+    text = _TEXTS.get(kind) or _plain(found["msg"])
+    value = found["input"]
+    is_scalar = isinstance(value, (str, int, float)) and kind not in ("missing", "value_error")
+    if is_scalar and len(str(value)) <= SHOWN_CHARS:
+        text = f"{text}, not {value!a}"
+    problem = ConfigurationError(text, where=located(where(path), path))
+    return Problem(path, problem, kind == "missing")
+
+
+def _plain(message: str) -> str:
+    text = message.removeprefix("Value error, ").replace("Input should", "should")
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,312 @@
+"""Read YAML that somebody else may have written: bounded, unsurprising, with line numbers.
+
+The file is read as a stream of events, so that a limit is met while it is read and not
+after it was built: depth and number of nodes with aliases counted as often as they
+are used. Words mean what YAML 1.2's core schema says and less: only ``true`` and
+``false`` are booleans; ``no``, ``1e``, ``010``, ``12:30`` and dates stay text. Tags,
+merge keys, duplicate keys, keys that are not text, and second documents are refused.
+
+Not promised: comments and the style of the text; this is no editor.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sequencer.errors import ConfigurationError
+from sequencer.settings.file import read_bytes
+
+MAX_DEPTH = 32
+MAX_NODES = 50_000
+
+KeyPath = tuple[str | int, ...]
+Position = tuple[int, int]
+"""Line and column, both from 1."""
+
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,18})", re.ASCII)
+_FLOAT = re.compile(
+    r"[-+]?(?:(?:0|[1-9][0-9]*)\.[0-9]+|\.[0-9]+|(?:0|[1-9][0-9]*)(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?",
+    re.ASCII,
+)
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOLEANS = {"true": True, "True": True, "TRUE": True} | dict.fromkeys(
+    ("false", "False", "FALSE"), False
+)
+# The C parser is fifty times as fast; the Python one reads the same language.
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a file says, and where it says it."""
+
+    file: Path
+    data: dict[str, Any]
+    positions: Mapping[KeyPath, Position]
+    """Of each key and each list item, by its path from the top."""
+
+    def position(self, path: KeyPath) -> Position | None:
+        """Return line and column of *path*, or of its nearest parent that is written down."""
+        for length in range(len(path), 0, -1):
+            if path[:length] in self.positions:
+                return self.positions[path[:length]]
+        return None
+
+    def where(self, path: KeyPath) -> str:
+        """Return the same as ``file:line:column``."""
+        position = self.position(path)
+        return f"{self.file}:{position[0]}:{position[1]}" if position else str(self.file)
+
+
+def read(path: Path) -> Document:
+    """Return the content of the YAML file *path*.
+
+    Raises:
+        ConfigurationError: see `file.read_bytes` and `parse`.
+    """
+    return parse(read_bytes(path), path)
+
+
+def parse(data: bytes, file: Path) -> Document:
+    """Return what *data*, the content of *file*, says; an empty file says nothing.
+
+    Raises:
+        ConfigurationError: not UTF-8, not YAML, over a limit, or something that this
+            reader refuses because it could be read in two ways; with line and column.
+    """
+    text = _decode(data, file)
+    try:
+        node = _Builder(file).build(text)
+    except yaml.YAMLError as error:
+        raise _not_yaml(error, text, file) from error
+    if node is None or node.value is None:
+        return Document(file, {}, {})
+    if not isinstance(node.value, dict):
+        line, column = node.position
+        raise ConfigurationError(
+            "expected 'key: value' lines at the top level", where=f"{file}:{line}:{column}"
+        )
+    return Document(file, node.value, dict(_positions(node, ())))
+
+
+def parse_value(text: str, file: Path) -> Any:
+    """Return the value that *text* spells in YAML, under the limits of `parse`.
+
+    Raises:
+        ConfigurationError: see `parse`.
+    """
+    try:
+        node = _Builder(file).build(text)
+    except yaml.YAMLError as error:
+        raise _not_yaml(error, text, file) from error
+    return None if node is None else node.value
+
+
+def plain_value(text: str) -> Any:
+    """Return what an unquoted scalar means.
+
+    >>> [plain_value(text) for text in ("true", "3", "1e3", "0.5", "~")]
+    [True, 3, 1000.0, 0.5, None]
+    >>> [plain_value(text) for text in ("no", "010", "1_000", "2026-11-21", "12:30", ".inf")]
+    ['no', '010', '1_000', '2026-11-21', '12:30', '.inf']
+    """
+    if text in _NULLS:
+        return None
+    if text in _BOOLEANS:
+        return _BOOLEANS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text) and isfinite(float(text)):
+        return float(text)
+    return text
+
+
+def _decode(data: bytes, file: Path) -> str:
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode("utf-8", "replace")
+        line, column = _line_column(before, len(before))
+        raise ConfigurationError(
+            f"byte 0x{data[error.start]:02x} is not UTF-8",
+            where=f"{file}:{line}:{column}",
+            hint="save the file as UTF-8",
+        ) from error
+
+
+def _line_column(text: str, offset: int) -> Position:
+    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
+
+
+def _not_yaml(error: yaml.YAMLError, text: str, file: Path) -> ConfigurationError:
+    mark = getattr(error, "problem_mark", None)
+    offset = getattr(error, "position", None)
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    hint = None
+    where = str(file)
+    if mark is not None:
+        where = f"{file}:{mark.line + 1}:{mark.column + 1}"
+        lines = text.split("\n")
+        rest = lines[mark.line][mark.column :] if mark.line < len(lines) else ""
+        if rest.startswith("\t"):
+            hint = "a tab can't indent in YAML; use spaces"
+        elif rest[:1] in ("@", "`", "%", "&", "*", "!"):
+            hint = f"put the text in quotes: it begins with {rest[0]!r}"
+    elif isinstance(offset, int):
+        line, column = _line_column(text, offset)
+        where = f"{file}:{line}:{column}"
+    return ConfigurationError(f"not YAML: {problem}", where=where, hint=hint)
+
+
+@dataclass(slots=True)
+class _Node:
+    """A value, where it stands, and how much of the limits it uses up."""
+
+    value: Any
+    position: Position
+    children: dict[str | int, _Node] = field(default_factory=dict)
+    key_positions: dict[str | int, Position] = field(default_factory=dict)
+    size: int = 1
+    height: int = 1
+
+
+def _positions(node: _Node, path: KeyPath) -> Iterator[tuple[KeyPath, Position]]:
+    for key, child in node.children.items():
+        yield (*path, key), node.key_positions[key]
+        yield from _positions(child, (*path, key))
+
+
+@dataclass(slots=True)
+class _Open:
+    """A mapping or list whose end has not been read."""
+
+    node: _Node
+    anchor: str | None
+    key: str | None = None
+    key_position: Position = (1, 1)
+
+
+class _Builder:
+    """Turns parser events into nodes, and refuses as soon as a limit is passed."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._open: list[_Open] = []
+        self._anchors: dict[str, _Node | None] = {}
+        self._root: _Node | None = None
+
+    def build(self, text: str) -> _Node | None:
+        documents = 0
+        for event in yaml.parse(text, Loader=_Loader):
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    raise self._refusal("a second document ('---') has no meaning here", event)
+            elif isinstance(event, (yaml.ScalarEvent, yaml.AliasEvent)):
+                self._add(self._leaf(event), event, getattr(event, "anchor", None))
+            elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+                self._begin(event)
+            elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+                closed = self._open.pop()
+                self._add(closed.node, event, closed.anchor)
+        return self._root
+
+    def _leaf(self, event: yaml.ScalarEvent | yaml.AliasEvent) -> _Node:
+        if isinstance(event, yaml.ScalarEvent):
+            self._ensure_no_tag(event)
+            is_plain = event.implicit[0]
+            value = plain_value(event.value) if is_plain else event.value
+            return _Node(value, _position(event))
+        name = event.anchor
+        if name not in self._anchors:
+            hint = f"put the text in quotes if it is meant to begin with '*': '*{name}'"
+            raise self._refusal(f"nothing is called *{name}", event, hint)
+        found = self._anchors[name]
+        if found is None:
+            raise self._refusal(f"*{name} stands inside of &{name}, which it means", event)
+        return found
+
+    def _begin(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent) -> None:
+        self._ensure_no_tag(event)
+        value: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
+        if self._awaits_key():
+            raise self._refusal("a key has to be text, not a list or mapping", event)
+        self._open.append(_Open(_Node(value, _position(event)), event.anchor))
+        if event.anchor is not None:
+            self._anchors[event.anchor] = None
+        if len(self._open) > MAX_DEPTH:
+            raise self._refusal(f"nested deeper than {MAX_DEPTH} levels", event)
+
+    def _add(self, node: _Node, event: yaml.Event, anchor: str | None) -> None:
+        if anchor is not None and not isinstance(event, yaml.AliasEvent):
+            self._anchors[anchor] = node
+        if not self._open:
+            self._root = node
+            return
+        parent = self._open[-1]
+        if self._awaits_key():
+            self._take_key(parent, node, event)
+            return
+        key: str | int
+        if isinstance(parent.node.value, dict):
+            assert parent.key is not None  # noqa: S101 - _awaits_key said so
+            key, position = parent.key, parent.key_position
+            parent.node.value[key] = node.value
+            parent.key = None
+        else:
+            key, position = len(parent.node.value), node.position
+            parent.node.value.append(node.value)
+        parent.node.children[key] = node
+        parent.node.key_positions[key] = position
+        self._count(parent.node, node, event)
+
+    def _count(self, parent: _Node, node: _Node, event: yaml.Event) -> None:
+        parent.size += node.size
+        parent.height = max(parent.height, node.height + 1)
+        # What is open above counts too: a bomb of aliases grows on several levels at once.
+        if sum(opened.node.size for opened in self._open) > MAX_NODES:
+            raise self._refusal(f"more than {MAX_NODES} values, aliases counted in full", event)
+        if len(self._open) + node.height > MAX_DEPTH + 1:
+            raise self._refusal(f"nested deeper than {MAX_DEPTH} levels", event)
+
+    def _awaits_key(self) -> bool:
+        return (
+            bool(self._open)
+            and isinstance(self._open[-1].node.value, dict)
+            and self._open[-1].key is None
+        )
+
+    def _take_key(self, parent: _Open, node: _Node, event: yaml.Event) -> None:
+        key = node.value
+        if not isinstance(key, str):
+            raise self._refusal(
+                f"a key has to be text, and {key!r} is not", event, "put the key in quotes"
+            )
+        if key == "<<":
+            raise self._refusal("merge keys ('<<') are not read", event, "write the keys out")
+        if key in parent.node.value:
+            first = parent.node.key_positions[key][0]
+            raise self._refusal(f"key {key!r} is there twice, first in line {first}", event)
+        parent.key, parent.key_position = key, _position(event)
+
+    def _ensure_no_tag(self, event: Any) -> None:
+        if event.tag is not None:
+            hint = "put the text in quotes if it is meant to begin with '!'"
+            raise self._refusal(f"tags ({event.tag[:60]}) are not read", event, hint)
+
+    def _refusal(
+        self, problem: str, event: yaml.Event, hint: str | None = None
+    ) -> ConfigurationError:
+        line, column = _position(event)
+        return ConfigurationError(problem, where=f"{self._file}:{line}:{column}", hint=hint)
+
+
+def _position(event: Any) -> Position:
+    return event.start_mark.line + 1, event.start_mark.column + 1

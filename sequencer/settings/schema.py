@@ -1,0 +1,161 @@
+"""The keys of orchestration.yaml, their types and their defaults.
+
+The models say what one value may be. What two values have to agree on (a workflow's name
+and the definitions, an agent's name and the entries) is `checks`'s to say.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from sequencer.model.limits import RunLimits
+from sequencer.model.step import Name, Step
+from sequencer.resolution.registry import WorkflowDefinition
+from sequencer.resolution.routing import RouterSettings
+from sequencer.settings.location import DEFAULT_STATE_FILE
+
+MIB = 1024 * 1024
+
+BUILTIN_AGENTS = ("auto", "claude", "codex", "gemini", "opencode", "anthropic", "rehearsal")
+"""Names that can stand wherever an agent is named, without an entry in ``agents``."""
+
+PathText = Annotated[str, Field(min_length=1, max_length=4096)]
+"""A path as it was written; it is resolved against the project's folder."""
+PromptName = Annotated[str, Field(min_length=1, max_length=300)]
+PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Section(BaseModel):
+    """A mapping of orchestration.yaml: frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class WorkflowChoice(Section):
+    """``workflow:``, which order to run."""
+
+    name: Name = "standard"
+    review_every_n: int | None = Field(default=None, ge=-(2**31), lt=2**31)
+    """Cycles between two reviews, the review counted; 0 or less: never."""
+
+
+class AgentSelection(Section):
+    """``agent:``, which agent performs a step that names none."""
+
+    default: Name = "auto"
+    roles: dict[Name, Name] = {}
+    """By position or step name; galph, ralph and loop mean supervisor, main and main."""
+    prompts: dict[PromptName, Name] = {}
+
+
+class AgentEntry(BaseModel):
+    """One of ``agents:``; what its kind makes of the options is the executor's to validate."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    kind: Name | None = None
+    """An executor's word; may be left out where the entry has a built-in agent's name."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_a_mapping(cls, value: object) -> object:
+        if not isinstance(value, (dict, AgentEntry)):
+            raise ValueError(f"an agent is a mapping with 'kind', not {value!r}")  # noqa: TRY004 - pydantic collects ValueErrors
+        return value
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Return everything but the kind, as it was written."""
+        return dict(self.model_extra or {})
+
+
+def _refuse_identity(_value: object) -> object:
+    raise ValueError("belongs to one step and can't be a default")
+
+
+def _refuse_executor(_value: object) -> object:
+    raise ValueError("can't be a default of steps; agent.default chooses for all of them")
+
+
+class StepDefaults(Step):
+    """``step_defaults:``, fields for every step that leaves them out."""
+
+    name: Annotated[Name, BeforeValidator(_refuse_identity)] = Field(
+        default="step_defaults", exclude=True
+    )
+    prompt: Annotated[str | None, BeforeValidator(_refuse_identity)] = Field(
+        default=None, exclude=True
+    )
+    executor: Annotated[Name | None, BeforeValidator(_refuse_executor)] = Field(
+        default=None, exclude=True
+    )
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Return the fields that were written down, by name."""
+        return {field: getattr(self, field) for field in sorted(self.model_fields_set)}
+
+
+class JournalOptions(Section):
+    """``store.journal:``, how long the journal gets."""
+
+    rotate_bytes: int = Field(default=4 * MIB, ge=64 * 1024, le=1024 * MIB)
+    """A journal of this size is closed and a new one begun."""
+    keep: int = Field(default=8, ge=1, le=10_000)
+    """Closed journals that stay."""
+
+
+class StoreOptions(Section):
+    """``store:``, where a run is kept."""
+
+    kind: Name = "file"
+    ttl_s: float = Field(default=60.0, ge=1, le=86_400, allow_inf_nan=False)
+    """Seconds that a claim is believed without a heartbeat."""
+    allow_network_fs: bool = False
+    """Accept nfs, cifs and fuse, where neither locks nor renames are reliable."""
+    journal: JournalOptions = JournalOptions()
+
+
+class LogOptions(Section):
+    """``logs:``, what step logs may take."""
+
+    max_bytes: int = Field(default=64 * MIB, ge=4096, le=1024 * 1024 * MIB)
+    """Of one step's log; the rest is cut, with a marker."""
+
+
+class RunDefaults(Section):
+    """``run:``, what `run` and `tick` use where their options are not given."""
+
+    mode: Literal["combined", "sync", "async"] = "combined"
+    max_steps: int = Field(default=20, ge=1)
+    """Steps of one invocation."""
+    max_cycles: int | None = Field(default=None, ge=1)
+    max_cost_usd: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Of one invocation; ``limits.max_cost_usd`` is the run's."""
+    max_wait_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Seconds to wait for a turn; absent: none in mode combined, no limit in mode sync."""
+    step_timeout_s: PositiveSeconds | None = None
+    """For steps that have no timeout_s of their own."""
+
+
+class Schema(Section):
+    """The whole file."""
+
+    workflow: WorkflowChoice = WorkflowChoice()
+    prompts_dir: PathText = "prompts"
+    supervisor_prompt: PromptName = "supervisor.md"
+    main_prompt: PromptName = "main.md"
+    reviewer_prompt: PromptName = "reviewer.md"
+    state_file: PathText = DEFAULT_STATE_FILE
+    logs_dir: PathText = "logs"
+    router: RouterSettings = RouterSettings()
+    agent: AgentSelection = AgentSelection()
+    agents: dict[Name, AgentEntry] = {}
+    workflows: dict[Name, WorkflowDefinition] = {}
+    limits: RunLimits = RunLimits()
+    step_defaults: StepDefaults = StepDefaults()
+    store: StoreOptions = StoreOptions()
+    logs: LogOptions = LogOptions()
+    run: RunDefaults = RunDefaults()

@@ -1,0 +1,242 @@
+"""The settings of a project: every value checked, resolved, and with its source.
+
+`load` either returns settings that fit together or raises with everything that is wrong.
+It reads the configuration file and nothing else: whether prompts exist, clients are
+installed or an agent's options suit its kind is found by those who use them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from sequencer.errors import ConfigurationError
+from sequencer.model.limits import RunLimits
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.registry import BuiltinPrompts, Registry
+from sequencer.resolution.routing import RouterSettings
+from sequencer.settings import legacy, reader
+from sequencer.settings.checks import Check, Found
+from sequencer.settings.keys import dotted, leaves
+from sequencer.settings.location import find_config, resolve_path
+from sequencer.settings.problems import located, problems_of, raise_all
+from sequencer.settings.reader import KeyPath
+from sequencer.settings.schema import (
+    AgentSelection,
+    LogOptions,
+    RunDefaults,
+    Schema,
+    StoreOptions,
+    WorkflowChoice,
+)
+from sequencer.settings.sources import (
+    DEFAULT,
+    Given,
+    Layers,
+    Source,
+    flatten,
+    lay_environment,
+)
+
+_SECRET_KEY = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNORECASE)
+HIDDEN = "(hidden)"
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """A named executor as the file has it; its kind says which options have a meaning."""
+
+    name: str
+    kind: str
+    options: Mapping[str, Any]
+    locate: Callable[[KeyPath], str] = field(compare=False, repr=False)
+    """From an option's path (``("argv", 0)``; empty: the entry) to file, line and key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that was configured; paths are absolute."""
+
+    config_path: Path | None
+    project_dir: Path
+    """Folder of the file, or where the search began; agents work here."""
+    prompts_dir: Path
+    state_file: Path
+    logs_dir: Path
+    workflow: WorkflowChoice
+    builtin_prompts: BuiltinPrompts
+    registry: Registry
+    workflows: Mapping[str, Workflow]
+    """The configured ones; `registry` has the built-in ones too."""
+    router: RouterSettings
+    agent: AgentSelection
+    agents: Mapping[str, Agent]
+    limits: RunLimits
+    step_defaults: Mapping[str, Any]
+    """Step fields for `resolution.registry.with_defaults`."""
+    store: StoreOptions
+    logs: LogOptions
+    run: RunDefaults
+    notices: tuple[str, ...]
+    """What was accepted and has no effect, one line each."""
+    sources: Mapping[KeyPath, Source]
+    """Of each value that is set, and of each key that holds its default."""
+    values: Mapping[str, Any] = field(repr=False)
+    """The values as they were written, all layers together."""
+
+    def chosen_workflow(self) -> Workflow:
+        """Return the workflow that `workflow` names, with its cadence of reviews."""
+        workflow = self.registry.get(self.workflow.name)
+        every = self.workflow.review_every_n
+        if every is None or workflow.review is None:
+            return workflow
+        return workflow.with_review_every(every)
+
+    def rows(self) -> Iterator[tuple[str, Any, Source]]:
+        """Yield key, value as written, and source, in the order of the schema.
+
+        Values of keys that are called key, token, secret or password are hidden.
+        """
+        defaults = dict(leaves(Schema))
+        order = {name: index for index, name in enumerate(Schema.model_fields)}
+        for path, source in sorted(
+            self.sources.items(), key=lambda item: (order[str(item[0][0])], dotted(item[0]))
+        ):
+            value = defaults[path] if source is DEFAULT else _look_up(self.values, path)
+            is_secret = _SECRET_KEY.fullmatch(str(path[-1])) is not None
+            yield dotted(path), HIDDEN if is_secret else value, source
+
+
+def load(
+    start: Path,
+    *,
+    config: Path | None = None,
+    env: Mapping[str, str],
+    flags: Mapping[KeyPath, Given] | None = None,
+) -> Settings:
+    """Return the settings of the project that *start* lies in.
+
+    Raises:
+        ConfigurationError: the file can't be read, or one thing is wrong with the settings.
+        ConfigurationErrors: several things are; all of them, in the order of the file.
+    """
+    config_path = find_config(start, config)
+    project_dir = config_path.parent if config_path else start.resolve()
+    layers = Layers()
+    if config_path is not None:
+        legacy.lay_file(layers, reader.read(config_path))
+    lay_environment(layers, env)
+    for path, given in (flags or {}).items():
+        for below, value in flatten(given.value, path):
+            layers.put(below, value, Source("flag", name=given.flag))
+    legacy.inherit_cadence(layers)
+    schema, found = _validated(layers)
+    paths: dict[str, Path] = {}
+    for key in ("prompts_dir", "state_file", "logs_dir"):
+        where = located(layers.where((key,)), (key,))
+        try:
+            paths[key] = resolve_path(project_dir, getattr(schema, key), where)
+        except ConfigurationError as error:
+            found.append(((key,), error))
+            paths[key] = project_dir
+    prompts = BuiltinPrompts(schema.supervisor_prompt, schema.main_prompt, schema.reviewer_prompt)
+    workflows = {name: entry.named(name) for name, entry in schema.workflows.items()}
+    registry = Registry(workflows, prompts)
+    found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
+    found.sort(key=lambda item: layers.position(item[0]))
+    raise_all([error for _, error in found])
+    return Settings(
+        config_path=config_path,
+        project_dir=project_dir,
+        **paths,
+        workflow=schema.workflow,
+        builtin_prompts=prompts,
+        registry=registry,
+        workflows=MappingProxyType(workflows),
+        router=schema.router,
+        agent=schema.agent,
+        agents=MappingProxyType(_agents(schema, layers)),
+        limits=schema.limits,
+        step_defaults=MappingProxyType(schema.step_defaults.fields),
+        store=schema.store,
+        logs=schema.logs,
+        run=schema.run,
+        notices=tuple(layers.notices),
+        sources=MappingProxyType(_with_default_sources(layers.sources)),
+        values=MappingProxyType(layers.values),
+    )
+
+
+def _validated(layers: Layers) -> tuple[Schema, list[Found]]:
+    """Return the settings without what is wrong with them, and what is wrong.
+
+    The rest is still checked for names that don't fit, so that one run of ``check`` shows
+    every problem of a file.
+    """
+    found: list[Found] = []
+    values = layers.values
+    while True:
+        try:
+            return Schema.model_validate(values), found
+        except ValidationError as error:
+            for problem in problems_of(error, Schema, layers.where):
+                # Missing in a later round: taken out below, and reported for what it was.
+                if not (found and problem.is_missing and problem.path not in layers.sources):
+                    found.append((problem.path, problem.error))
+                values = _pruned(values, problem.path)
+
+
+def _pruned(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+    """Return a copy of *values* without what is at *path*, or else without what holds it."""
+    for length in range(len(path), 0, -1):
+        less = _without(values, path[:length])
+        if less != values:
+            return cast("dict[str, Any]", less)
+    return {}
+
+
+def _without(values: Any, path: KeyPath) -> Any:
+    key, rest = path[0], path[1:]
+    if isinstance(values, dict) and key in values:
+        if rest:
+            return {**values, key: _without(values[key], rest)}
+        return {name: value for name, value in values.items() if name != key}
+    # A list never loses an item: the places of those behind it would no longer be right.
+    if isinstance(values, list) and isinstance(key, int) and rest and key < len(values):
+        return [*values[:key], _without(values[key], rest), *values[key + 1 :]]
+    return values
+
+
+def _agents(schema: Schema, layers: Layers) -> dict[str, Agent]:
+    def agent(name: str) -> Agent:
+        entry = schema.agents[name]
+
+        def locate(path: KeyPath) -> str:
+            whole = ("agents", name, *path)
+            return located(layers.where(whole), whole)
+
+        return Agent(name, entry.kind or name, MappingProxyType(entry.options), locate)
+
+    return {name: agent(name) for name in schema.agents}
+
+
+def _with_default_sources(written: Mapping[KeyPath, Source]) -> dict[KeyPath, Source]:
+    sources = dict(written)
+    for path, _ in leaves(Schema):
+        # A free mapping with entries is listed entry by entry.
+        if not any(key[: len(path)] == path for key in written):
+            sources[path] = DEFAULT
+    return sources
+
+
+def _look_up(values: Mapping[str, Any], path: KeyPath) -> Any:
+    found: Any = values
+    for part in path:
+        found = found[part]
+    return found

@@ -1,0 +1,185 @@
+"""Where each value comes from: defaults < file < environment < flags.
+
+A layer is laid down value by value, and each value remembers its source, for messages
+and for ``sequencer check --settings``. Variables that tell an agent which step it works
+on are no settings: an agent may call ``sequencer`` itself and must not thereby change it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from sequencer.settings import keys, reader
+from sequencer.settings.reader import Document, KeyPath, Position
+from sequencer.settings.schema import Schema
+
+PREFIX = "SEQUENCER_"
+IDENTITY_VARIABLES = frozenset(
+    f"{PREFIX}{name}"
+    for name in (
+        "RUN_ID",
+        "WORKFLOW",
+        "STEP",
+        "POSITION",
+        "STEP_INDEX",
+        "ITERATION",
+        "TOKEN",
+        "ATTEMPT",
+        "RESULT",
+        "STATE",
+    )
+)
+_KEEPS_NULL = frozenset({"agents", "step_defaults", "workflows"})
+"""There ``null`` is a statement ("no time limit"); elsewhere it is a key left empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Who set a value."""
+
+    kind: Literal["default", "file", "environment", "flag"]
+    file: Path | None = None
+    line: int | None = None
+    name: str | None = None
+    """The variable or the flag."""
+
+    def __str__(self) -> str:
+        """Return it as ``check --settings`` shows it."""
+        if self.kind == "file":
+            return f"{self.file}:{self.line}"
+        return self.name or self.kind
+
+
+DEFAULT = Source("default")
+
+
+class Given(NamedTuple):
+    """A value that a flag of the command line gives, and the flag as it is typed."""
+
+    flag: str
+    value: Any
+
+
+@dataclass(slots=True)
+class Layers:
+    """The values so far, later layers over earlier ones."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[KeyPath, Source] = field(default_factory=dict)
+    notices: list[str] = field(default_factory=list)
+    document: Document | None = None
+    _origins: dict[KeyPath, KeyPath] = field(default_factory=dict)
+
+    def put(self, path: KeyPath, value: Any, source: Source, origin: KeyPath | None = None) -> None:
+        """Set the value at *path*; *origin* is its path in the file, where that differs."""
+        if value is None and path[0] not in _KEEPS_NULL:
+            return
+        here = self.values
+        for part in path[:-1]:
+            below = here.setdefault(str(part), {})
+            if not isinstance(below, dict):
+                # A wrong value in an earlier layer: it is reported, not covered up.
+                return
+            here = below
+        here[str(path[-1])] = value if path[0] == "agents" else _with_words(value)
+        self.sources[path] = source
+        self._origins[path] = origin or path
+
+    def where(self, path: KeyPath) -> str:
+        """Return the place where the value at *path*, or a parent of it, was set."""
+        source, origin = self._origin(path)
+        if source is not None and source.kind != "file":
+            return str(source)
+        return self.document.where(origin) if self.document else "settings"
+
+    def position(self, path: KeyPath) -> Position:
+        """Return line and column of *path* in the file, (0, 0) for what is not in it."""
+        source, origin = self._origin(path)
+        if self.document is None or (source is not None and source.kind != "file"):
+            return 0, 0
+        return self.document.position(origin) or (0, 0)
+
+    def _origin(self, path: KeyPath) -> tuple[Source | None, KeyPath]:
+        for length in range(len(path), 0, -1):
+            source = self.sources.get(path[:length])
+            if source is not None:
+                return source, self._origins[path[:length]] + path[length:]
+        return None, path
+
+
+def _with_words(value: Any) -> Any:
+    """Return *value* with booleans as words, which only a field of type bool reads.
+
+    pydantic takes ``true`` for 1 where a number is expected.
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return [_with_words(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_words(item) for key, item in value.items()}
+    return value
+
+
+def flatten(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield path and value of everything below *value* that is no mapping, or an empty one."""
+    if isinstance(value, dict) and value:
+        for key, below in value.items():
+            yield from flatten(below, (*path, key))
+    elif path:
+        yield path, value
+
+
+def lay_environment(layers: Layers, env: Mapping[str, str]) -> None:
+    """Lay the ``SEQUENCER_…`` variables over *layers*; unknown ones become notices.
+
+    Raises:
+        ConfigurationError: a list or mapping in a variable is not YAML.
+    """
+    for variable in sorted(env):
+        text = env[variable]
+        if not variable.startswith(PREFIX) or variable in IDENTITY_VARIABLES or not text:
+            continue
+        path: KeyPath = tuple(variable.removeprefix(PREFIX).lower().split("__"))
+        annotation = keys.annotation_at(Schema, path)
+        if annotation is None or (keys.is_mapping(annotation) and not text.startswith("{")):
+            layers.notices.append(_unknown_variable(variable, annotation, path))
+            continue
+        source = Source("environment", name=variable)
+        for below, value in flatten(_value(text, annotation, variable), path):
+            layers.put(below, value, source)
+
+
+def _value(text: str, annotation: Any, variable: str) -> Any:
+    if keys.is_mapping(annotation) or (keys.is_list(annotation) and text.startswith("[")):
+        return reader.parse_value(text, Path(variable))
+    if keys.is_list(annotation):
+        return [item.strip() for item in text.split(",") if item.strip()]
+    if annotation is Any:
+        is_nested = text.startswith(("[", "{"))
+        return reader.parse_value(text, Path(variable)) if is_nested else reader.plain_value(text)
+    return text
+
+
+def variable_name(path: KeyPath) -> str:
+    """Return the variable that sets *path*.
+
+    >>> variable_name(("limits", "max_cost_usd"))
+    'SEQUENCER_LIMITS__MAX_COST_USD'
+    """
+    return PREFIX + "__".join(str(part).upper() for part in path)
+
+
+def _unknown_variable(variable: str, annotation: Any, path: KeyPath) -> str:
+    if annotation is not None:
+        below = keys.known_keys(Schema, path) or ("NAME",)
+        names = ", ".join(variable_name((*path, key)) for key in below)
+        return f"{variable} is ignored: it names a section; its values are {names}"
+    known = [variable_name(leaf) for leaf, _ in keys.leaves(Schema)]
+    nearest = get_close_matches(variable, known, n=1)
+    guess = f"; did you mean {nearest[0]}?" if nearest else ""
+    return f"{variable} is ignored: there is no such setting{guess}"

@@ -1,0 +1,369 @@
+"""A run in files on this machine, under a kernel lock.
+
+The journal is the commit point: a transition is accepted when its line is durable and is
+the first with its revision. state.json is a readable copy that follows. The lock keeps
+writers apart for the milliseconds of a transition; if somebody deletes the lock file, the
+journal's compare-and-swap still lets only one of two writers win.
+
+Not promised: safety on a network file system, where neither the lock nor the rename need
+reach other clients. Machines that share a run use the git store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from sequencer.errors import ClaimHeld, CorruptState, EditRefused, StorageFailed
+from sequencer.model.decisions import accept_edit
+from sequencer.model.head import Claim, Head, Owner
+from sequencer.model.transitions import Fact, Transition, initialise
+from sequencer.store import headfile, results
+from sequencer.store.filesystem import ensure_local
+from sequencer.store.identity import open_process, this_process
+from sequencer.store.journal import Record, encode, facts_of
+from sequencer.store.journal_file import JournalFile, JournalMoved
+from sequencer.store.leases import Leases
+from sequencer.store.protocol import Change, Liveness, View
+from sequencer.store.recovery import Found, recover
+from sequencer.store.watch import Watch, watch
+
+LOCK_TIMEOUT_S = 30.0
+"""The lock is held for milliseconds; whoever waits longer faces a stopped process."""
+LOCK_POLL_S = 0.001
+RECHECK_S = 5.0
+"""Safety net of `wait`: how often the head is looked at without a notification."""
+MAX_LOST_RACES = 1_000
+READ_ATTEMPTS = 20
+
+Migrate = Callable[[dict[str, Any]], Head]
+"""From another program's state to a head at revision 0."""
+
+
+class FileStore:
+    """One run's folder; see `protocol.Store`."""
+
+    def __init__(
+        self,
+        state_path: Path,
+        *,
+        ttl_s: float = 60.0,
+        allow_network_fs: bool = False,
+        rotate_bytes: int = 4 * 1024 * 1024,
+        keep: int = 8,
+        migrate: Migrate | None = None,
+    ) -> None:
+        """Use the folder of *state_path*; nothing is created before the first transition."""
+        self.ttl_s = ttl_s
+        self.folder = state_path.parent
+        self._state_path = state_path
+        self._allow_network_fs = allow_network_fs
+        self._migrate = migrate
+        self._journal = JournalFile(self.folder, rotate_bytes, keep)
+        self._leases = Leases(self.folder / "beats")
+        self._lock_fd = -1
+        self._lock: FileLock | None = None
+        self._watch: Watch | None = None
+        self._cached: tuple[object, Found] | None = None
+        self._notices: list[str] = []
+
+    @property
+    def state_path(self) -> Path:
+        """See `Store.state_path`."""
+        return self._state_path
+
+    def close(self) -> None:
+        """Free descriptors; the store may be used again."""
+        self._journal.close()
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
+
+    def take_notices(self) -> list[str]:
+        """Return what was restored or accepted by hand since the last call."""
+        taken, self._notices = self._notices, []
+        return taken
+
+    # --- reading -------------------------------------------------------------------
+
+    def view(self) -> View:
+        """See `Store.view`."""
+        for attempt in range(READ_ATTEMPTS):
+            before = self._signature()
+            if self._cached is not None and self._cached[0] == before:
+                return View(self._cached[1].head)
+            try:
+                found = recover(self._state_path, self._journal)
+            except (CorruptState, EditRefused):
+                # A writer may have rotated or published between two reads of ours.
+                if attempt + 1 < READ_ATTEMPTS and self._signature() != before:
+                    continue
+                raise
+            return self._seen(found, before)
+        raise CorruptState("changes faster than it can be read", where=str(self._state_path))
+
+    def _seen(self, found: Found, before: object) -> View:
+        head, notices = found.head, found.notices
+        if found.legacy is not None and self._migrate is not None:
+            head = self._migrate(found.legacy)
+        elif found.edited is not None and head is not None:
+            head = accept_edit(head, found.edited, at=found.edited.last_update).head
+            notices = (f"{self._state_path} was edited by hand", *notices)
+        elif not found.needs_publishing:
+            self._cached = (before, found)
+        return View(head, notices)
+
+    def history(self) -> Iterator[dict[str, Any]]:
+        """See `Store.history`."""
+        for record in self._journal.records() if self.folder.is_dir() else ():
+            yield from facts_of(record.data)
+
+    def _signature(self) -> object:
+        return (headfile.signature(self._state_path), self._journal.signature())
+
+    # --- writing -------------------------------------------------------------------
+
+    def update(self, change: Change) -> Head:
+        """See `Store.update`."""
+        for _ in range(MAX_LOST_RACES):
+            with self._locked():
+                found = self._load()
+                transition = self._before(found) or change(found.head)
+                if transition is None:
+                    return self._require(found.head)
+                accepted = self._accept(found, transition)
+                if accepted is not None and found.edited is None and found.legacy is None:
+                    return accepted
+        raise StorageFailed(
+            f"lost {MAX_LOST_RACES} races for the journal in a row", where=str(self.folder)
+        )
+
+    @staticmethod
+    def _require(head: Head | None) -> Head:
+        if head is None:
+            message = "a change of a run that was never begun has to begin it"
+            raise ValueError(message)
+        return head
+
+    def _before(self, found: Found) -> Transition | None:
+        """Return the transition that has to come first: an edit by hand, or a migration."""
+        at = utc_now()
+        if found.edited is not None and found.head is not None:
+            self._notices.append(f"{self._state_path} was edited by hand; the edit is recorded")
+            return accept_edit(found.head, found.edited, at=at)
+        if found.legacy is None:
+            return None
+        if self._migrate is None:
+            raise CorruptState("is the state of another program", where=str(self._state_path))
+        migrated = self._migrate(found.legacy)
+        copy = headfile.keep_copy(self._state_path, "before-migration")
+        self._notices.append(f"{self._state_path} was migrated; the original is {copy.name}")
+        return initialise(migrated)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = self._ensure_lock()
+        try:
+            lock.acquire(timeout=LOCK_TIMEOUT_S, poll_interval=LOCK_POLL_S)
+        except Timeout:
+            raise ClaimHeld(
+                f"the lock is held for more than {LOCK_TIMEOUT_S:g} s",
+                where=lock.lock_file,
+                hint="a stopped process may hold it: 'fuser' on that file names it",
+            ) from None
+        except OSError as error:
+            raise StorageFailed(
+                f"the lock can't be taken: {error.strerror or error}", where=lock.lock_file
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _ensure_lock(self) -> FileLock:
+        if self._lock is None or not self.folder.is_dir():
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StorageFailed(
+                    f"can't be created: {error.strerror}", where=str(self.folder)
+                ) from error
+            if not self._allow_network_fs:
+                ensure_local(self.folder)
+            path = f"{self._state_path}.lock"
+            self._lock = FileLock(path, fallback_to_soft=False, on_acquired=self._remember_lock)
+        return self._lock
+
+    def _remember_lock(self, fd: int) -> None:
+        self._lock_fd = fd
+
+    def _is_lock_current(self) -> bool:
+        """Return whether the lock file is still the inode that is locked."""
+        try:
+            held, there = os.fstat(self._lock_fd), os.stat(f"{self._state_path}.lock")  # noqa: PTH116
+        except OSError:
+            return False
+        return (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino)
+
+    def _load(self) -> Found:
+        """Return the present state under the lock, with state.json brought up to it."""
+        before = self._signature()
+        if self._cached is not None and self._cached[0] == before:
+            return self._cached[1]
+        found = recover(self._state_path, self._journal)
+        self._notices.extend(found.notices)
+        self._sweep(found.head)
+        if found.needs_publishing and found.head is not None:
+            if found.is_damaged:
+                copy = headfile.keep_copy(self._state_path, "unreadable")
+                self._notices.append(f"what stood in {self._state_path} was kept as {copy.name}")
+            self._publish(found.head)
+        return found
+
+    def _accept(self, found: Found, transition: Transition) -> Head | None:
+        """Append and publish; return None if another writer was first."""
+        base = found.last.revision if found.last else 0
+        if found.last is not None and self._journal.rotate_if_large(found.last, found.size):
+            results.prune(self.folder, self._oldest_token())
+            return None
+        offset = found.size + (1 if found.is_torn else 0)
+        head = transition.head.model_copy(update={"revision": base + 1, "journal_offset": offset})
+        for claim in head.claims:
+            if found.head is None or found.head.claim_with(claim.token) is None:
+                self._first_beat(claim)
+        facts = [_fact_fields(fact) for fact in transition.facts]
+        line = encode(base + 1, head.last_update, facts, head.model_dump_json().encode())
+        if not self._is_lock_current():
+            return None
+        if not self._append(line, offset, is_torn=found.is_torn):
+            return None
+        self._publish(head)
+        size = offset + len(line)
+        record = Record(base + 1, offset, line[:-1], {"head": None})
+        self._cached = (self._signature(), Found(head, record, size))
+        if found.head is not None:
+            for claim in found.head.claims:
+                if head.claim_with(claim.token) is None:
+                    self._leases.forget(claim.token)
+        return head
+
+    def _first_beat(self, claim: Claim) -> None:
+        try:
+            self._leases.beat(claim, 0)
+        except OSError as error:
+            raise StorageFailed(
+                f"the heartbeat can't be written: {error.strerror}", where=str(self._leases.folder)
+            ) from error
+
+    def _append(self, line: bytes, offset: int, *, is_torn: bool) -> bool:
+        # A torn line is closed with a newline of our own, in the same write.
+        data, start = (b"\n" + line, offset - 1) if is_torn else (line, offset)
+        try:
+            return self._journal.append(data, start)
+        except JournalMoved:
+            return False
+        except OSError as error:
+            return self._settle(line, error)
+
+    def _settle(self, line: bytes, error: OSError) -> bool:
+        """Find out whether a write that failed was accepted after all."""
+        self._journal.close()
+        self._cached = None
+        with contextlib.suppress(CorruptState):
+            scan = self._journal.read(0, None)
+            if any(record.line == line[:-1] for record in scan.winners):
+                return True
+        raise StorageFailed(
+            f"nothing was accepted: {error.strerror or error}",
+            where=str(self._journal.path),
+            hint="make room or mend the permissions, then start again",
+        ) from error
+
+    def _publish(self, head: Head) -> None:
+        try:
+            headfile.write_head(self._state_path, head)
+        except OSError as error:
+            # The journal has accepted the transition; the head file follows at the next one.
+            self._notices.append(f"{self._state_path} could not be replaced: {error.strerror}")
+
+    def _sweep(self, head: Head | None) -> None:
+        """Remove what killed processes left behind; only under the lock."""
+        self._leases.sweep({claim.token for claim in head.claims} if head else set())
+        for entry in os.scandir(self.folder):
+            if entry.name.endswith(".tmp") and entry.is_file(follow_symlinks=False):
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)  # noqa: PTH108 (a DirEntry is no Path)
+
+    def _oldest_token(self) -> int:
+        record = next(self._journal.records(), None)
+        return int(record.data["head"].get("token", 0)) if record else 0
+
+    # --- claims and waiting --------------------------------------------------------
+
+    def owner(self) -> Owner:
+        """See `Store.owner`."""
+        return this_process()
+
+    def liveness(self, claim: Claim) -> Liveness:
+        """See `Store.liveness`."""
+        return self._leases.liveness(claim)
+
+    def beat(self, claim: Claim, number: int) -> None:
+        """See `Store.beat`."""
+        self._leases.beat(claim, number)
+
+    def result_folder(self, step_index: int, token: int) -> Path:
+        """See `Store.result_folder`."""
+        return results.folder(self.folder, step_index, token)
+
+    def wait(
+        self,
+        revision: int,
+        timeout_s: float | None,
+        *,
+        wake_fd: int | None = None,
+        claim: Claim | None = None,
+    ) -> bool:
+        """See `Store.wait`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        if self._watch is None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._watch = watch(self.folder, self._state_path.name)
+        holder = open_process(claim.owner) if claim is not None else None
+        try:
+            while True:
+                head = self.view().head
+                if (head.revision if head else 0) != revision:
+                    return True
+                left = RECHECK_S if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    return False
+                fds = [fd for fd in (wake_fd, holder) if fd is not None]
+                if self._watch.wait(min(left, RECHECK_S), fds) or claim is not None:
+                    return False
+        finally:
+            if holder is not None:
+                os.close(holder)
+
+
+def _fact_fields(fact: Fact) -> dict[str, Any]:
+    return {
+        "event": str(fact.event),
+        "step": fact.step,
+        "step_index": fact.step_index,
+        "token": fact.token,
+        "attempt": fact.attempt,
+        "outcome": fact.outcome,
+    }
+
+
+def utc_now() -> str:
+    """Return the time for people, as state.json has it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

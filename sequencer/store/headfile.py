@@ -1,0 +1,108 @@
+"""state.json: reading it with suspicion and replacing it at once.
+
+The file is never written in place. Replacing it needs no fsync, because the journal can
+rebuild it; a reader sees the old content or the new, never a part of one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sequencer.errors import CorruptState, EditRefused, NewerSchema
+from sequencer.model.head import SCHEMA_VERSION, Head
+from sequencer.store.journal_file import open_new, read_regular
+from sequencer.store.strictjson import MAX_BYTES, parse_object
+
+
+@dataclass(frozen=True, slots=True)
+class RawHead:
+    """What stands in state.json: an object, or nothing with a reason."""
+
+    content: dict[str, Any] | None
+    problem: str | None = None
+    """Why it can't be read; None if it is simply missing."""
+
+
+def read_head(path: Path) -> RawHead:
+    """Return what *path* holds.
+
+    Raises:
+        CorruptState: it is no plain file, so that it can't be replaced either.
+    """
+    try:
+        data = read_regular(path, max_bytes=MAX_BYTES)
+    except FileNotFoundError:
+        return RawHead(None)
+    try:
+        return RawHead(parse_object(data))
+    except ValueError as error:
+        return RawHead(None, str(error))
+
+
+def signature(path: Path) -> tuple[int, int, int] | None:
+    """Return (inode, mtime in ns, size) of *path*, or None if it is missing."""
+    try:
+        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 (on every step's path)
+    except FileNotFoundError:
+        return None
+    return (found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def write_head(path: Path, head: Head) -> tuple[int, int, int] | None:
+    """Replace *path* by *head* and return the new signature.
+
+    Raises:
+        OSError: the old file is untouched; a temporary file may be left for `sweep`.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open_new(temporary) as file:
+        file.write(head.model_dump_json(indent=2).encode() + b"\n")
+    os.replace(temporary, path)  # noqa: PTH105 (on every step's path)
+    return signature(path)
+
+
+def keep_copy(path: Path, suffix: str) -> Path:
+    """Keep what stands in *path* beside it under a free name with *suffix*."""
+    for number in range(1, 10_000):
+        copy = path.with_name(f"{path.name}.{suffix}" + (f"-{number}" if number > 1 else ""))
+        with contextlib.suppress(FileExistsError):
+            fd = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
+            with os.fdopen(fd, "wb") as file, path.open("rb") as source:
+                shutil.copyfileobj(source, file)
+            return copy
+    raise CorruptState(f"too many copies *.{suffix} are kept", where=str(path.parent))
+
+
+def parse_head(content: dict[str, Any], where: str) -> Head:
+    """Return *content* as a head.
+
+    Raises:
+        NewerSchema: a newer version of the program wrote it.
+        EditRefused: a field has a value that it can't have; the message names each.
+    """
+    version = content.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise NewerSchema(
+            f"schema_version {version} is newer than {SCHEMA_VERSION}",
+            where=where,
+            hint="update sequencer on this machine",
+        )
+    try:
+        return Head.model_validate(content)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in issue['loc'])}: {issue['msg']}"
+            for issue in error.errors(include_url=False)
+        )
+        raise EditRefused(
+            f"not a valid head: {problems}",
+            where=where,
+            hint="mend it, or 'sequencer repair' restores the last accepted state",
+        ) from None

@@ -1,0 +1,135 @@
+"""Who this process is, and whether another one is provably gone.
+
+Proof needs the same boot and the same pid namespace, or the same machine under another
+boot; everything else is left to leases. Wall clocks are never compared.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+from sequencer.model.head import Owner
+
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_STAT_STATE, _STAT_START = 0, 19
+"""Fields of /proc/PID/stat behind the command's closing parenthesis."""
+
+
+def boottime() -> float:
+    """Return seconds since boot, sleep included; nobody can set this clock."""
+    return time.clock_gettime(_BOOT_CLOCK)
+
+
+@cache
+def boot_id() -> str:
+    """Return the id of this boot."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        import psutil  # noqa: PLC0415 (only where there is no /proc)
+
+        return f"boot-{int(psutil.boot_time())}"
+
+
+@cache
+def pid_namespace() -> str:
+    """Return the id of the pid namespace; empty where the system has none."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+@cache
+def machine() -> str:
+    """Return a digest of the machine's id; empty where it has none, as in many containers."""
+    for path in ("/etc/machine-id", "/var/lib/dbus/machine-id"):
+        try:
+            found = Path(path).read_text().strip()
+        except OSError:
+            continue
+        if found:
+            return sha256(found.encode()).hexdigest()[:12]
+    return ""
+
+
+def process_start(pid: int) -> int | None:
+    """Return when *pid* started, in clock ticks since boot; None if it is gone or a zombie."""
+    if sys.platform != "linux":
+        return _process_start_elsewhere(pid)
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # A zombie runs no code any more: its claim has no holder.
+    return None if fields[_STAT_STATE] in (b"Z", b"X") else int(fields[_STAT_START])
+
+
+def _process_start_elsewhere(pid: int) -> int | None:
+    import psutil  # noqa: PLC0415 (only where there is no /proc)
+
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        return int(process.create_time() * 1000)
+    except psutil.NoSuchProcess:
+        return None
+
+
+@cache
+def _this_process(pid: int) -> Owner:
+    return Owner(
+        host=os.uname().nodename,
+        machine=machine(),
+        boot_id=boot_id(),
+        pid_ns=pid_namespace(),
+        pid=pid,
+        pid_start=process_start(pid) or 0,
+        nonce=secrets.token_hex(8),
+    )
+
+
+def this_process() -> Owner:
+    """Return the owner that claims of this process carry."""
+    return _this_process(os.getpid())
+
+
+def is_same_boot(owner: Owner) -> bool:
+    """Return whether *owner* lives under the running kernel, perhaps in another container."""
+    return owner.boot_id == boot_id()
+
+
+def is_proven_dead(owner: Owner) -> bool:
+    """Return whether *owner* can't be running any more."""
+    if is_same_boot(owner):
+        if owner.pid_ns != pid_namespace():
+            return False
+        return process_start(owner.pid) != owner.pid_start
+    is_same_machine = bool(machine()) and owner.machine == machine()
+    return is_same_machine and owner.host == os.uname().nodename
+
+
+def open_process(owner: Owner) -> int | None:
+    """Return a descriptor that becomes readable when *owner*'s process ends.
+
+    None where that can't be known: another boot, another pid namespace, a system without
+    process descriptors, or a process that is gone already.
+    """
+    is_visible = is_same_boot(owner) and owner.pid_ns == pid_namespace()
+    if not is_visible or not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        fd = os.pidfd_open(owner.pid)
+    except OSError:
+        return None
+    if process_start(owner.pid) != owner.pid_start:
+        os.close(fd)
+        return None
+    return fd

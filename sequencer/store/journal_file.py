@@ -1,0 +1,227 @@
+"""journal.jsonl and its rotated predecessors in one folder.
+
+An append is accepted if and only if its line landed where its writer expected it; that
+holds even for two writers that both believe to have the lock. Rotation takes an exclusive
+kernel lock on the journal itself and appends a shared one, so that no line can land in a
+file that was just put aside.
+
+Not promised: that two writers with one lock are fair to each other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from sequencer.errors import CorruptState
+from sequencer.store.journal import Record, Scan, scan
+
+NAME = "journal.jsonl"
+_ROTATED = re.compile(r"journal-(\d{6,})\.jsonl")
+_fdatasync = getattr(os, "fdatasync", os.fsync)
+
+
+class JournalMoved(Exception):
+    """The file was rotated since it was opened; nothing was written."""
+
+
+class JournalFile:
+    """The journal of one run; keeps its descriptor open between appends."""
+
+    def __init__(self, folder: Path, rotate_bytes: int, keep: int) -> None:
+        """Use *folder*; put files of *rotate_bytes* aside and keep the newest *keep* of them."""
+        self.folder = folder
+        self.path = folder / NAME
+        self._rotate_bytes = rotate_bytes
+        self._keep = keep
+        self._fd: int | None = None
+        self._inode = (0, 0)
+
+    def close(self) -> None:
+        """Close the descriptor; the next append opens it again."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def signature(self) -> tuple[int, int, int] | None:
+        """Return (device, inode, size) of the journal, or None if it is missing."""
+        try:
+            found = os.stat(self.path, follow_symlinks=False)  # noqa: PTH116 (on every step's path)
+        except FileNotFoundError:
+            return None
+        return (found.st_dev, found.st_ino, found.st_size)
+
+    def rotated(self) -> list[Path]:
+        """Return the files that were put aside, oldest first."""
+        names = (entry.name for entry in os.scandir(self.folder))
+        numbered = sorted(
+            (int(match[1]), name) for name in names if (match := _ROTATED.fullmatch(name))
+        )
+        return [self.folder / name for _, name in numbered]
+
+    def has_rotated(self) -> bool:
+        """Return whether any file was ever put aside and kept."""
+        try:
+            return bool(self.rotated())
+        except FileNotFoundError:
+            return False
+
+    def read(self, offset: int = 0, expected: int | None = None) -> Scan:
+        """Return the winners from *offset* on, see `journal.scan`.
+
+        Raises:
+            CorruptState: the file is not a regular file, or has a gap.
+        """
+        try:
+            data = read_regular(self.path, offset)
+        except FileNotFoundError:
+            return Scan((), 0, is_torn=False)
+        return scan(data, offset, expected, str(self.path))
+
+    def records(self) -> Iterator[Record]:
+        """Yield every winner that is kept, oldest first, over all files."""
+        newest: int | None = None
+        for path in (*self.rotated(), self.path):
+            try:
+                data = read_regular(path)
+            except FileNotFoundError:
+                continue
+            for record in scan(data, 0, None, str(path)).winners:
+                if newest is not None and record.revision <= newest:
+                    continue
+                if newest is not None and record.revision != newest + 1:
+                    raise CorruptState(
+                        f"revisions {newest + 1} to {record.revision - 1} are missing",
+                        where=str(path),
+                        hint="'sequencer repair' shows what can be saved",
+                    )
+                newest = record.revision
+                yield record
+
+    def append(self, line: bytes, offset: int) -> bool:
+        """Append *line* durably; return whether it landed at *offset*, so that it counts.
+
+        Raises:
+            JournalMoved: the file at the path is another one than before.
+            OSError: writing failed, *outcome unknown*: the line may be there.
+        """
+        fd = self._descriptor()
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        try:
+            if not self._is_current():
+                self.close()
+                raise JournalMoved
+            written = os.write(fd, line)
+            if written != len(line):
+                message = f"only {written} of {len(line)} bytes were written to {self.path}"
+                raise OSError(message)
+            # O_APPEND moves the descriptor's own position behind the bytes that it wrote.
+            landed = os.lseek(fd, 0, os.SEEK_CUR) - len(line)
+            _fdatasync(fd)
+        finally:
+            if self._fd is not None:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+        return landed == offset
+
+    def rotate_if_large(self, last: Record, size: int) -> bool:
+        """Put the journal aside if it is large; the new one starts with a copy of *last*.
+
+        The copy is the very line, so that whoever holds an older head still finds its
+        record. Returns whether a new file is in place.
+        """
+        if size < self._rotate_bytes:
+            return False
+        fd = self._descriptor()
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            if not self._is_current() or os.fstat(fd).st_size != size:
+                return False
+            aside = self._next_rotated()
+            with contextlib.suppress(FileExistsError):
+                os.link(self.path, aside)
+            fresh = self.folder / f"{NAME}.{os.getpid()}.tmp"
+            with open_new(fresh) as file:
+                file.write(last.line + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self.path)
+            sync_folder(self.folder)
+        finally:
+            os.close(fd)
+            self._fd = None
+        for old in self.rotated()[: -self._keep]:
+            old.unlink(missing_ok=True)
+        return True
+
+    def _next_rotated(self) -> Path:
+        """Return the name to rotate to; the newest again if a crash left it half done."""
+        existing = self.rotated()
+        if existing and existing[-1].stat().st_ino == self._inode[1]:
+            return existing[-1]
+        match = _ROTATED.fullmatch(existing[-1].name) if existing else None
+        return self.folder / f"journal-{(int(match[1]) if match else 0) + 1:06d}.jsonl"
+
+    def _descriptor(self) -> int:
+        if self._fd is not None and not self._is_current():
+            self.close()
+        if self._fd is None:
+            is_new = not self.path.exists()
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            self._fd = os.open(self.path, flags, 0o644)
+            found = os.fstat(self._fd)
+            self._inode = (found.st_dev, found.st_ino)
+            if is_new:
+                sync_folder(self.folder)
+        return self._fd
+
+    def _is_current(self) -> bool:
+        found = self.signature()
+        return found is not None and found[:2] == self._inode
+
+
+def open_new(path: Path) -> BinaryIO:
+    """Open *path* for writing bytes, emptied, never through a link."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.fdopen(os.open(path, flags, 0o644), "wb")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make created and renamed entries of *folder* survive a power loss."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> bytes:
+    """Return the bytes of *path* from *offset* on, at most *max_bytes* + 1 of them.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        CorruptState: it is a link, a folder, a pipe or a device; opening one of those
+            could hang or reach outside the run's folder.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CorruptState(
+            f"can't be read: {error.strerror}", where=str(path), hint="it has to be a plain file"
+        ) from error
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise CorruptState("is not a plain file", where=str(path), hint="move it away")
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            file.seek(offset)
+            return file.read() if max_bytes is None else file.read(max_bytes + 1)
+    finally:
+        os.close(fd)

@@ -1,0 +1,106 @@
+"""Heartbeats on disk, and what an observer may conclude from them.
+
+A beat is a small file that its owner replaces without the lock. Observers under the same
+boot compare its deadline with the boot clock; observers elsewhere remember when they
+first saw this (token, beat) and believe the claim for 1.25 times its lease from then on.
+The memory is a file, so that a `tick` an hour can observe as well as a waiting process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from sequencer.model.head import Claim
+from sequencer.store.identity import boot_id, boottime, is_proven_dead, is_same_boot
+from sequencer.store.protocol import Liveness
+from sequencer.store.strictjson import parse_object
+
+OBSERVED_LEASES = 1.25
+"""How many leases an observer on another machine waits on its own clock."""
+
+
+class Leases:
+    """The folder ``beats/`` of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use *folder*; it is made with the first beat."""
+        self.folder = folder
+
+    def beat(self, claim: Claim, number: int) -> None:
+        """Write beat *number* of *claim* and with it a new deadline.
+
+        Raises:
+            OSError: nothing was renewed.
+        """
+        beat = {"beat": number, "deadline_boottime": round(boottime() + claim.ttl_s, 3)}
+        self._write(self.folder / str(claim.token), beat)
+
+    def forget(self, token: int) -> None:
+        """Remove what belongs to a claim that is gone."""
+        with contextlib.suppress(OSError):
+            os.unlink(self.folder / str(token))  # noqa: PTH108 (on every step's path)
+
+    def sweep(self, standing: set[int]) -> None:
+        """Remove beats, observations and half-written files of all but the *standing* tokens."""
+        with contextlib.suppress(FileNotFoundError):
+            for entry in os.scandir(self.folder):
+                token = entry.name.partition(".")[0]
+                is_standing = token.isdigit() and int(token) in standing
+                if not is_standing or entry.name.endswith(".tmp"):
+                    with contextlib.suppress(OSError):
+                        os.unlink(entry.path)  # noqa: PTH108 (a DirEntry is no Path)
+
+    def liveness(self, claim: Claim) -> Liveness:
+        """Return what is known about the holder of *claim*."""
+        if is_proven_dead(claim.owner):
+            return Liveness.DEAD
+        beat = self._read(self.folder / str(claim.token))
+        deadline = beat.get("deadline_boottime")
+        if is_same_boot(claim.owner) and isinstance(deadline, (int, float)):
+            if boottime() > deadline:
+                return Liveness.EXPIRED
+            return Liveness.ALIVE
+        return self._observe(claim, beat.get("beat"))
+
+    def _observe(self, claim: Claim, beat: Any) -> Liveness:
+        memory = self.folder / f"{claim.token}.seen-{boot_id()[:8]}"
+        seen, now = self._read(memory), boottime()
+        since = seen.get("since_boottime")
+        is_same = seen.get("boot_id") == boot_id() and seen.get("beat", "?") == beat
+        if is_same and isinstance(since, (int, float)) and since <= now:
+            waited = now - since
+            return Liveness.EXPIRED if waited > OBSERVED_LEASES * claim.ttl_s else Liveness.UNKNOWN
+        with contextlib.suppress(OSError):
+            self._write(memory, {"boot_id": boot_id(), "beat": beat, "since_boottime": now})
+        return Liveness.UNKNOWN
+
+    @staticmethod
+    def _read(path: Path) -> dict[str, Any]:
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return {}
+        try:
+            return parse_object(os.read(fd, 4096))
+        except (OSError, ValueError):
+            return {}
+        finally:
+            os.close(fd)
+
+    def _write(self, path: Path, value: dict[str, Any]) -> None:
+        temporary = f"{path}.{os.getpid()}.tmp"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            fd = os.open(temporary, flags, 0o644)
+        except FileNotFoundError:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            fd = os.open(temporary, flags, 0o644)
+        try:
+            os.write(fd, json.dumps(value).encode())
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)  # noqa: PTH105 (on every step's path)

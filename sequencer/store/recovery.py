@@ -1,0 +1,154 @@
+"""From what lies on disk to the one state that was accepted last.
+
+The journal decides. The head file is believed where it equals its own record, rolled
+forward where the journal went on without it, taken as an edit by hand where only its
+content differs, and restored where it can't be read. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sequencer.errors import CorruptState, EditRefused
+from sequencer.model.head import Head
+from sequencer.store.headfile import RawHead, parse_head, read_head
+from sequencer.store.journal import Record, Scan
+from sequencer.store.journal_file import JournalFile, read_regular
+
+_REPAIR = "'sequencer repair' shows what can be saved"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The state of a run as its files tell it."""
+
+    head: Head | None
+    """The newest accepted head; None if no run was ever begun."""
+    last: Record | None
+    """The record of that head."""
+    size: int = 0
+    """Bytes of the journal."""
+    is_torn: bool = False
+    edited: Head | None = None
+    """What somebody wrote into state.json by hand, still to be accepted."""
+    legacy: dict[str, Any] | None = None
+    """A state file of another program, still to be migrated."""
+    needs_publishing: bool = False
+    """state.json is missing, unreadable or behind."""
+    is_damaged: bool = False
+    """state.json holds something that is not to be lost when it is replaced."""
+    notices: tuple[str, ...] = field(default=())
+
+
+def recover(state_path: Path, journal: JournalFile) -> Found:
+    """Return what the files of a run say.
+
+    Raises:
+        CorruptState: they don't say it unambiguously.
+        EditRefused: state.json was edited in a way that can't be accepted.
+        NewerSchema: a newer version of the program wrote them.
+    """
+    raw = read_head(state_path)
+    scan = _scan(raw, journal)
+    if not scan.winners:
+        return _without_journal(state_path, raw, journal, scan)
+    last = scan.winners[-1]
+    head = parse_head(last.data["head"], f"{journal.path} at byte {last.offset}")
+    found = Found(head, last, scan.size, scan.is_torn)
+    if raw.content is None:
+        why = f"was unreadable ({raw.problem})" if raw.problem else "was missing"
+        notice = f"{state_path} {why}; restored from the journal at step_index {head.step_index}"
+        return replace(
+            found,
+            needs_publishing=True,
+            is_damaged=raw.problem is not None,
+            notices=(notice,),
+        )
+    return _compare(state_path, raw.content, found, scan)
+
+
+def _scan(raw: RawHead, journal: JournalFile) -> Scan:
+    """Read the journal from the head's own record on, or all of it if that is not there."""
+    content = raw.content or {}
+    offset, revision = content.get("journal_offset"), content.get("revision")
+    is_plausible = type(offset) is int and type(revision) is int and offset >= 0 and revision >= 1
+    if is_plausible and offset:
+        try:
+            scan = journal.read(offset, revision)
+        except CorruptState:
+            # The offset is somebody's mistake, or the gap is real: the whole file tells.
+            scan = Scan((), 0, is_torn=False)
+        if scan.winners and scan.winners[0].offset == offset:
+            return scan
+    return journal.read(0, None if journal.has_rotated() else 1)
+
+
+def _without_journal(state_path: Path, raw: RawHead, journal: JournalFile, scan: Scan) -> Found:
+    """Decide what it means that the journal has no record that counts."""
+    if raw.problem is not None:
+        raise CorruptState(
+            f"can't be read ({raw.problem}), and there is no journal to restore it from",
+            where=str(state_path),
+            hint=_REPAIR,
+        )
+    if raw.content is not None:
+        if "schema_version" not in raw.content and "run_id" not in raw.content:
+            return Found(None, None, scan.size, scan.is_torn, legacy=raw.content)
+        raise CorruptState(
+            f"is at revision {raw.content.get('revision')}, but the journal has no record of it",
+            where=str(state_path),
+            hint=_REPAIR,
+        )
+    if journal.has_rotated():
+        raise CorruptState("is missing or empty", where=str(journal.path), hint=_REPAIR)
+    if scan.size and not _is_first_append(journal):
+        raise CorruptState(
+            "has no readable record, and state.json is missing",
+            where=str(journal.path),
+            hint=_REPAIR,
+        )
+    return Found(None, None, scan.size, scan.is_torn)
+
+
+def _is_first_append(journal: JournalFile) -> bool:
+    """Return whether the journal is only the torn first line of a run that never began."""
+    data = read_regular(journal.path)
+    start = b'{"revision":1,'
+    return b"\n" not in data and start.startswith(data[: len(start)])
+
+
+def _compare(state_path: Path, content: dict[str, Any], found: Found, scan: Scan) -> Found:
+    """Decide what state.json's *content* is, beside what the journal *found*."""
+    last = scan.winners[-1]
+    revision = content.get("revision")
+    if content == last.data["head"]:
+        return found
+    where = str(state_path)
+    if type(revision) is not int:
+        raise EditRefused("revision is not a number", where=where, hint=_REPAIR)
+    run_id = last.data["head"].get("run_id")
+    if content.get("run_id") != run_id:
+        raise EditRefused(
+            f"belongs to run {content.get('run_id')!r}, the journal to {run_id!r}",
+            where=where,
+            hint=_REPAIR,
+        )
+    if revision > last.revision:
+        raise CorruptState(
+            f"is at revision {revision}, but the journal ends at {last.revision}",
+            where=where,
+            hint=_REPAIR,
+        )
+    if revision == last.revision:
+        return replace(found, edited=parse_head(content, where))
+    own = next((r for r in scan.winners if r.revision == revision), None)
+    if own is not None and own.data["head"] != content:
+        raise EditRefused(
+            f"was edited at revision {revision}, but the run has gone on to {last.revision}",
+            where=where,
+            hint="make the edit again on the newest state; 'sequencer repair' restores that",
+        )
+    notice = f"{where} was at revision {revision}; rolled forward to {last.revision}"
+    return replace(found, needs_publishing=True, is_damaged=own is None, notices=(notice,))

@@ -1,0 +1,82 @@
+"""JSON from files that anybody may have written, read without surprises.
+
+Python's own reader takes NaN, duplicate keys and integers of any length, and runs out of
+stack on deep nesting; here each of them is a `ValueError` with a reason.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+MAX_BYTES = 1024 * 1024
+MAX_DEPTH = 64
+MAX_INT_DIGITS = 19
+"""Enough for 2**63 - 1, the largest counter."""
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    message = f"{name} is not JSON"
+    raise ValueError(message)
+
+
+def _parse_int(digits: str) -> int:
+    if len(digits.lstrip("-")) > MAX_INT_DIGITS:
+        message = f"an integer of {len(digits)} digits"
+        raise ValueError(message)
+    return int(digits)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                message = f"the key {key!r} stands twice"
+                raise ValueError(message)
+            seen.add(key)
+    return result
+
+
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_int=_parse_int
+)
+
+
+def parse_object(data: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
+    """Return the JSON object that *data* holds.
+
+    Raises:
+        ValueError: too large, too deep, not UTF-8, not strict JSON, or not an object.
+    """
+    if len(data) > max_bytes:
+        message = f"{len(data)} bytes, more than {max_bytes}"
+        raise ValueError(message)
+    text = data.decode("utf-8")
+    try:
+        value = _DECODER.decode(text)
+    except RecursionError:
+        message = "nested too deeply"
+        raise ValueError(message) from None
+    if not isinstance(value, dict):
+        message = f"a JSON {type(value).__name__} instead of an object"
+        raise ValueError(message)  # noqa: TRY004 (callers handle one kind of refusal)
+    if _depth_exceeds(value, MAX_DEPTH):
+        message = f"nested more than {MAX_DEPTH} deep"
+        raise ValueError(message)
+    return value
+
+
+def _depth_exceeds(value: Any, limit: int) -> bool:
+    layer = [value]
+    for _ in range(limit):
+        layer = [
+            child
+            for item in layer
+            for child in (item.values() if isinstance(item, dict) else item)
+            if isinstance(child, (dict, list))
+        ]
+        if not layer:
+            return False
+    return True

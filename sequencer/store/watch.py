@@ -1,0 +1,105 @@
+"""Sleep until a file in a folder changes, without polling.
+
+Linux tells through inotify; elsewhere the watchdog package asks the system's own service.
+Not promised: that every change wakes. The caller looks again by itself now and then.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+
+class Watch(Protocol):
+    """Wakes when one file name in a folder appears, changes or goes."""
+
+    def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
+        """Sleep until a change or for *timeout_s* seconds; return whether one of *fds* woke."""
+
+    def close(self) -> None:
+        """Free what the watch holds."""
+
+
+def watch(folder: Path, name: str) -> Watch:
+    """Start watching *name* in *folder*; changes from now on count."""
+    if sys.platform == "linux":
+        return InotifyWatch(folder, name)
+    return WatchdogWatch(folder, name)
+
+
+class InotifyWatch:
+    """The kernel's own notification; a wake-up costs about 0.1 ms."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """Watch *name* in *folder*."""
+        from inotify_simple import INotify, flags  # noqa: PLC0415 (only who waits needs it)
+
+        self._name = name
+        self._inotify = INotify(nonblocking=True)
+        mask = flags.MOVED_TO | flags.CLOSE_WRITE | flags.DELETE | flags.MOVED_FROM
+        self._inotify.add_watch(folder, mask | flags.DELETE_SELF | flags.MOVE_SELF)
+
+    def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
+        """See `Watch.wait`."""
+        deadline = time.monotonic() + timeout_s
+        poller = select.poll()
+        for fd in (self._inotify.fileno(), *fds):
+            poller.register(fd, select.POLLIN)
+        while (left := deadline - time.monotonic()) > 0:
+            ready = {fd for fd, _ in poller.poll(left * 1000)}
+            if not ready.isdisjoint(fds):
+                return True
+            if any(e.name in (self._name, "") for e in self._inotify.read(timeout=0)):
+                return False
+        return False
+
+    def close(self) -> None:
+        """See `Watch.close`."""
+        self._inotify.close()
+
+
+class WatchdogWatch:
+    """The watchdog package, for systems without inotify."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """Watch *name* in *folder*."""
+        from watchdog.events import FileSystemEvent, FileSystemEventHandler  # noqa: PLC0415
+        from watchdog.observers import Observer  # noqa: PLC0415
+
+        self._read_fd, write_fd = os.pipe()
+        self._write_fd = write_fd
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(write_fd, False)
+
+        class Waker(FileSystemEventHandler):
+            def on_any_event(self, event: FileSystemEvent) -> None:
+                paths = (event.src_path, event.dest_path)
+                is_ours = any(os.path.basename(os.fsdecode(p)) == name for p in paths)  # noqa: PTH119
+                if is_ours and event.event_type not in ("opened", "closed_no_write"):
+                    try:
+                        os.write(write_fd, b"x")
+                    except (BlockingIOError, OSError):
+                        return  # a full pipe wakes as well as a written one
+
+        self._observer = Observer()
+        self._observer.schedule(Waker(), str(folder))
+        self._observer.start()
+
+    def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
+        """See `Watch.wait`."""
+        ready, _, _ = select.select([self._read_fd, *fds], [], [], timeout_s)
+        if self._read_fd in ready:
+            os.read(self._read_fd, 65536)
+        return not set(ready).isdisjoint(fds)
+
+    def close(self) -> None:
+        """See `Watch.close`."""
+        self._observer.stop()
+        self._observer.join()
+        os.close(self._read_fd)
+        os.close(self._write_fd)
