@@ -129,6 +129,10 @@ class ConfiguredAgents:
         ensure_honoured(step, name, executor)
         return name, executor
 
+    def warm_up(self) -> None:
+        """See `performing.Agents.warm_up`."""
+        self.core.prepare()
+
     def build(self, name: str) -> Executor:
         """Return the executor of the agent called *name*.
 

@@ -51,6 +51,9 @@ class Agents(Protocol):
                 field of the step.
         """
 
+    def warm_up(self) -> None:
+        """Get ready for a step while there is nothing else to do; may do nothing."""
+
 
 class Prompts(Protocol):
     """Reads prompts by name."""

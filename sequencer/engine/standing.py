@@ -93,9 +93,9 @@ def _by_people(head: Head) -> tuple[Kind, str] | None:
     """Return what somebody decided or has to decide."""
     if head.exit:
         reason = f": {head.exit_reason}" if head.exit_reason else ""
-        return Kind.STOPPED, f"the run was stopped{reason}"
+        return Kind.STOPPED, f"the run was stopped{reason}; 'sequencer resume' lets it go on"
     if head.status is Status.PAUSED or head.pause_requested:
-        return Kind.PAUSED, "the run is paused"
+        return Kind.PAUSED, "the run is paused; 'sequencer resume' lets it go on"
     if head.status is Status.WAITING_APPROVAL:
         return Kind.PERSON, "the run waits for an approval"
     return None

@@ -63,6 +63,7 @@ class Invocation:
         self._first_cycle = head.step_index // self._cycle_length
         self._failures_seen = head.failures_in_row
         self._waiting_since: float | None = None
+        self._last_notice = ""
         self.summary = Summary(head=head)
 
     def work(self) -> Summary:
@@ -94,11 +95,17 @@ class Invocation:
 
     def _head(self) -> Head:
         view = self._worker.store.view()
-        for text in (*view.notices, *self._worker.store.take_notices()):
-            self._worker.performer.observer.notice(text)
+        self._notify(*view.notices, *self._worker.store.take_notices())
         if view.head is None:
             raise StaleClaim("the run's files are gone", where=str(self._worker.store.state_path))
         return view.head
+
+    def _notify(self, *texts: str) -> None:
+        """Tell what was found in the run's files; a view and an update may find it both."""
+        for text in texts:
+            if text != self._last_notice:
+                self._worker.performer.observer.notice(text)
+            self._last_notice = text
 
     def _end(self, head: Head, reason: str) -> Summary:
         self.summary.reason, self.summary.head = reason, head
@@ -205,6 +212,8 @@ class Invocation:
                 self._waits_for(here, head),
                 hint="wait for it (--max-wait), or 'sequencer takeover --force' if it is gone",
             )
+        # A turn that comes while we sleep is to start at once.
+        self._worker.performer.agents.warm_up()
         has_changed = self._worker.store.wait(
             head.revision, left, wake_fd=self._worker.stop.fileno(), claim=here.claim
         )
@@ -236,8 +245,7 @@ class Invocation:
         )
         self.summary.usage = done
         head, following = self._worker.finish(turn, outcome, record, agent, self._may_go_on)
-        for text in self._worker.store.take_notices():
-            self._worker.performer.observer.notice(text)
+        self._notify(*self._worker.store.take_notices())
         if outcome.status is OutcomeStatus.INTERRUPTED:
             self._raise_interrupted(turn, record)
         if outcome.status is OutcomeStatus.FAILED:

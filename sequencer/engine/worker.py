@@ -8,6 +8,7 @@ store's exclusion and is pure; everything that takes time happens outside.
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -215,7 +216,7 @@ class Worker:
         """Return the output for the record; a large one goes to *folder*, which else goes."""
         data = outcome.output.encode()
         if len(data) <= INLINE_BYTES:
-            _remove_if_empty(folder)
+            _remove(folder)
             return {"output": outcome.output} if outcome.output else {}
         try:
             (folder / "output.txt").write_bytes(data)
@@ -346,11 +347,14 @@ def _present(head: Head | None) -> Head:
     return head
 
 
-def _remove_if_empty(folder: Path) -> None:
+def _remove(folder: Path) -> None:
+    """Remove an attempt's folder, whose content has been read into the outcome."""
     try:
         folder.rmdir()
+    except FileNotFoundError:
+        return
     except OSError:
-        return  # the agent left its result there
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _after(seconds: float) -> str:

@@ -146,11 +146,10 @@ def _step_index(raw: Mapping[str, Any]) -> int:
 
 def _counter(raw: Mapping[str, Any], field: str, least: int) -> int:
     value = raw.get(field)
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    # Twice the iteration has to fit as well.
-    if not is_number or not least <= value <= MAX_COUNTER // 2:
-        _refuse(f"{field} is {value!r} and not a whole number from {least}")
-    return int(value)
+    # Twice the iteration has to fit as well. JSON's true is an int to Python.
+    if type(value) is int and least <= value <= MAX_COUNTER // 2:
+        return value
+    return _refuse(f"{field} is {value!r} and not a whole number from {least}")
 
 
 def _status(raw: Mapping[str, Any]) -> Status:
