@@ -18,7 +18,7 @@ class LineSplitter:
         self,
         take_line: Callable[[bytes], None],
         take_raw: Callable[[bytes], None],
-        cap: int = LINE_CAP,
+        cap: int,
     ) -> None:
         """Start at the beginning of a line."""
         self._take_line = take_line

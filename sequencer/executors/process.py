@@ -26,7 +26,7 @@ from typing import Any, Protocol, Self
 
 from sequencer.errors import SequencerError
 from sequencer.executors.guarding import GRACE_S, Guard, GuardUnreachable, Launch
-from sequencer.executors.lines import LineSplitter
+from sequencer.executors.lines import LINE_CAP, LineSplitter
 from sequencer.executors.protocol import (
     Cancellation,
     Kind,
@@ -369,6 +369,7 @@ class _Lines:
         self._out = LineSplitter(
             lambda line: parser.feed_line(line, listener),
             lambda raw: listener.write(raw, Kind.OUTPUT),
+            LINE_CAP,
         )
         self._err = LineSplitter(parser.feed_stderr, lambda _: None, _STDERR_LINE_CAP)
 

@@ -73,7 +73,8 @@ class Cancellation:
         if self._reason is None:
             self._reason = reason
             self._event.set()
-            os.write(self._write_fd, b"x")
+            if self._write_fd >= 0:
+                os.write(self._write_fd, b"x")
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the flag is set; return whether it is."""
@@ -85,8 +86,11 @@ class Cancellation:
 
     def close(self) -> None:
         """Free the pipe; the flag keeps its value."""
-        for fd in (self._read_fd, self._write_fd):
-            os.close(fd)
+        fds, self._write_fd, self._read_fd = (self._read_fd, self._write_fd), -1, -1
+        # A signal may still come, and the numbers may belong to other files by then.
+        for fd in fds:
+            if fd >= 0:
+                os.close(fd)
 
 
 class Listener(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 HIDDEN = b"[secret]"
@@ -83,7 +83,6 @@ _PEM_MARK = b"-----BEGIN "
 _PEM_HEAD = rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_BODY = rb"(?:[A-Za-z0-9+/=:, \r\n-]|\\[nr]){0,30000}"
 _PEM = re.compile(_PEM_HEAD + _PEM_BODY)
-_PEM_OPEN = re.compile(_PEM_HEAD + _PEM_BODY + rb"\\?\Z")
 _PEM_FINISHED = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _UNFINISHED = re.compile(
     rb"(?:%b|\b(?i:%b)|%b)\Z"
@@ -163,8 +162,7 @@ class Redaction:
         for pattern in _FOUND:
             # A bearer's token is a group: the word before it stays readable.
             found += [match.span(pattern.groups) for match in pattern.finditer(data)]
-        if _PEM_MARK in data:
-            found += [_pem_span(data, match) for match in _PEM.finditer(data)]
+        found += [(start, end) for start, end, _ in _pem_blocks(data)]
         merged: list[tuple[int, int]] = []
         for start, end in sorted(found):
             if merged and start < merged[-1][1]:
@@ -203,9 +201,19 @@ def _forms(value: str) -> set[bytes]:
     return {text.encode("utf-8", "surrogateescape") for text in texts}
 
 
-def _pem_span(data: bytes, match: re.Match[bytes]) -> tuple[int, int]:
-    finished = _PEM_FINISHED.search(data, *match.span())
-    return match.start(), finished.end() if finished else match.end()
+def _pem_blocks(data: bytes) -> Iterator[tuple[int, int, bool]]:
+    """Yield begin and end of each private key, and whether it may go on."""
+    start = data.find(_PEM_MARK)
+    while start >= 0:
+        end = start + 1
+        block = _PEM.match(data, start)
+        if block is not None:
+            finished = _PEM_FINISHED.search(data, start, block.end())
+            # One that was cut off is hidden as far as it looks like one.
+            end = finished.end() if finished else block.end()
+            # A lone backslash may become the \\n of a key in JSON.
+            yield start, end, not finished and data[end:] in {b"", b"\\"}
+        start = data.find(_PEM_MARK, end)
 
 
 def _without(data: bytes, spans: list[tuple[int, int]]) -> bytes:
@@ -227,7 +235,4 @@ def _unfinished_shape(data: bytes) -> int:
         begin = max(word, 0)
     unfinished = _UNFINISHED.search(tail, begin)
     cut = size if unfinished is None else size - len(tail) + unfinished.start()
-    head = data.rfind(_PEM_MARK, max(size - WINDOW, 0))
-    if head >= 0 and _PEM_OPEN.match(data, head) and not _PEM_FINISHED.search(data, head):
-        cut = min(cut, head)
-    return cut
+    return min([cut, *(start for start, _, is_open in _pem_blocks(data) if is_open)])

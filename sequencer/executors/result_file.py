@@ -61,9 +61,10 @@ def read_result(path: Path) -> Result | None:
         return None
     except OSError as error:
         _refuse(path, f"it can't be opened as a regular file ({error.strerror})")
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        _refuse(path, "it is not a regular file")
     with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            _refuse(path, "it is not a regular file")
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         _refuse(path, "it is larger than 1 MiB")

@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.executors.command import ANSWER_BYTES, CommandExecutor, CommandOptions
+from sequencer.executors.process import ProcessCore
+from sequencer.executors.protocol import Cancellation, Kind
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import Step
+from tests.contract.executor_cases import Recorder, request_for
+
+ARGUMENTS = "import sys; print(sys.argv[1:])"
+
+
+class Bench:
+    def __init__(self, core: ProcessCore, folder: Path) -> None:
+        self.core = core
+        self.folder = folder
+        self.recorder = Recorder()
+        self.cancellation = Cancellation()
+
+    def executor(self, *argv: str, **options: Any) -> CommandExecutor:
+        return CommandExecutor("tests", CommandOptions(argv=argv, **options), self.core)
+
+    def perform(self, *argv: str, **update: Any) -> Outcome:
+        options = update.pop("options", {})
+        return self.executor(*argv, **options).perform(
+            request_for(self.folder, **update), self.recorder, self.cancellation
+        )
+
+    def arguments(self, *arguments: str, **update: Any) -> str:
+        return self.perform("{python}", "-c", ARGUMENTS, *arguments, **update).output
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with ProcessCore() as core:
+        bench = Bench(core, tmp_path)
+        yield bench
+        bench.cancellation.close()
+
+
+def test_the_answer_is_stdout_and_both_streams_are_shown(bench: Bench) -> None:
+    outcome = bench.perform("sh", "-c", "cat; echo; echo log >&2", prompt="ask")
+    assert (outcome.status, outcome.output, outcome.exit_code) == (OutcomeStatus.OK, "ask", 0)
+    assert bench.recorder.text(Kind.OUTPUT) == "ask\n"
+    assert bench.recorder.text(Kind.ERROR) == "log\n"
+
+
+def test_a_failure_keeps_the_answer_and_says_why(bench: Bench) -> None:
+    outcome = bench.perform("sh", "-c", "echo half; echo reason >&2; exit 3")
+    assert (outcome.status, outcome.output) == (OutcomeStatus.FAILED, "half")
+    assert outcome.error == "exit code 3\nreason"
+
+
+def test_the_end_of_a_long_answer_is_kept(bench: Bench) -> None:
+    outcome = bench.perform("{python}", "-c", "print('a' * 200_000 + 'end')")
+    assert len(outcome.output) == ANSWER_BYTES - 1
+    assert outcome.output.endswith("aend")
+    assert len(bench.recorder.text()) == 200_004
+
+
+def test_an_answer_that_is_no_text_is_still_an_answer(bench: Bench) -> None:
+    script = r"import sys; sys.stdout.buffer.write(b'\xff\x00ok')"
+    assert bench.perform("{python}", "-c", script).output == "\ufffd\x00ok"
+
+
+def test_python_is_the_one_that_runs_the_sequencer(bench: Bench) -> None:
+    outcome = bench.perform("{python}", "-c", "import sys; print(sys.executable)")
+    assert outcome.output == sys.executable
+
+
+def test_placeholders_are_whole_arguments_or_whole_values(bench: Bench) -> None:
+    said = bench.arguments(
+        "{model}",
+        "--model={model}",
+        "x{model}",
+        "{}",
+        '{"model": 1}',
+        "--system={system_prompt}",
+        step=Step(name="main", model="m 1", system_prompt="s.md"),
+        system_prompt="Be {model}; $(touch canary)\n",
+    )
+    assert said == str(
+        [
+            "m 1",
+            "--model=m 1",
+            "x{model}",
+            "{}",
+            '{"model": 1}',
+            "--system=Be {model}; $(touch canary)\n",
+        ]
+    )
+
+
+def test_an_option_without_a_value_is_left_out(bench: Bench) -> None:
+    assert bench.arguments("a", "--model={model}", "b") == "['a', 'b']"
+
+
+def test_an_argument_without_a_value_fails_the_step(bench: Bench) -> None:
+    outcome = bench.perform("echo", "{model}")
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert "agents.tests.argv" in outcome.error
+    assert "'main'" in outcome.error
+
+
+def test_a_model_cannot_become_an_option(bench: Bench) -> None:
+    outcome = bench.perform("echo", "{model}", step=Step(name="main", model="--evil"))
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert "'--evil'" in outcome.error
+
+
+def test_the_prompt_file_is_private_and_gone_afterwards(bench: Bench) -> None:
+    script = "import os, sys; p = sys.argv[1]; print(oct(os.stat(p).st_mode), open(p).read(), p)"
+    outcome = bench.perform("{python}", "-c", script, "{prompt_file}", prompt="ask ü")
+    mode, *words, path = outcome.output.split()
+    assert (mode, words) == (oct(stat.S_IFREG | 0o600), ["ask", "ü"])
+    assert Path(path).parent == bench.folder / "results"
+    assert not Path(path).exists()
+
+
+def test_a_link_in_the_place_of_the_prompt_file_is_not_followed(bench: Bench) -> None:
+    precious = bench.folder / "precious"
+    precious.write_text("untouched")
+    (bench.folder / "results").mkdir()
+    (bench.folder / "results" / "prompt.md").symlink_to(precious)
+    assert bench.perform("cat", "{prompt_file}", prompt="ask").output == "ask"
+    assert precious.read_text() == "untouched"
+
+
+PAYLOADS = [
+    "$(touch canary)",
+    "`touch canary`",
+    "; touch canary",
+    "x\ntouch canary\n",
+    "| touch canary",
+    "&& touch canary #",
+    "'; touch canary; '",
+    '"; touch canary; "',
+    "> canary",
+    "{python}",
+    "%s%n",
+    "../../canary",
+]
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+def test_nothing_reaches_a_shell(bench: Bench, payload: str) -> None:
+    said = bench.arguments(
+        payload,
+        "--model={model}",
+        "--system={system_prompt}",
+        prompt=payload,
+        step=Step(name=payload.replace("\n", " "), model=payload),
+        system_prompt=payload,
+        options={"env": {"HOSTILE": payload}},
+    )
+    # Only the first argument may be a placeholder, and `{python}` isn't one there.
+    assert said == str([payload, f"--model={payload}", f"--system={payload}"])
+    assert not list(bench.folder.rglob("canary"))
+
+
+PAYLOADS.remove("{python}")
+
+
+@pytest.mark.parametrize(
+    ("argv", "fields"),
+    [
+        (("x",), {"idle_timeout_s"}),
+        (("x", "{model}"), {"idle_timeout_s", "model"}),
+        (("x", "--s={system_prompt}"), {"idle_timeout_s", "system_prompt"}),
+        (("{python}", "{prompt_file}", "x{model}"), {"idle_timeout_s"}),
+    ],
+)
+def test_a_field_is_supported_if_the_program_gets_it(
+    bench: Bench, argv: tuple[str, ...], fields: set[str]
+) -> None:
+    assert bench.executor(*argv).supported_fields == fields
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "at least 1"),
+        ([""], "empty"),
+        (["x", "{modle}"], "{model}"),
+        (["x", "--m={modle}"], "{model}"),
+        (["{model}"], "for the program"),
+        (["x", "{python}"], "for the program"),
+        (["a\0b"], "pattern"),
+    ],
+)
+def test_an_argv_without_meaning_is_refused(argv: list[str], said: str) -> None:
+    with pytest.raises(ValidationError) as refusal:
+        CommandOptions.model_validate({"argv": argv})
+    assert said in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"argv": ["x"], "shell": True},
+        {"argv": "x -y"},
+        {"argv": ["x"], "pass_env": ["*"]},
+        {"argv": ["x"], "env": {"A=B": "c"}},
+        {"argv": ["x"], "grace_s": -1},
+    ],
+)
+def test_options_without_meaning_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        CommandOptions.model_validate(options)
+
+
+def test_env_and_pass_env_reach_the_program(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI_JOB", "7")
+    monkeypatch.setenv("OTHER", "8")
+    outcome = bench.perform(
+        "sh",
+        "-c",
+        'echo "$CI_JOB,$OTHER,$MINE,$SEQUENCER_STEP"',
+        options={"pass_env": ["CI_*"], "env": {"MINE": "9", "SEQUENCER_STEP": "forged"}},
+    )
+    assert outcome.output == "7,,9,main"
+
+
+def test_the_grace_is_the_entrys(bench: Bench) -> None:
+    script = "trap '' TERM; echo up; while :; do sleep 0.05; done"
+    outcome = bench.perform("sh", "-c", script, timeout_s=0.3, options={"grace_s": 0.2})
+    assert outcome.exit_code == -9
+    assert 0.5 <= outcome.usage.seconds < 3
+
+
+def test_a_missing_program_is_a_problem_and_a_failure_that_says_what_to_do(bench: Bench) -> None:
+    (problem,) = bench.executor("no-such-program").problems()
+    error = bench.perform("no-such-program").error
+    assert error is not None
+    for said in (problem, error):
+        assert "'no-such-program'" in said
+        assert "agents.tests.argv" in said
+    assert bench.executor("sh").problems() == []
+    assert bench.executor("./scripts/agent").problems() == []
+
+
+def test_a_relative_program_is_the_projects(
+    bench: Bench, make_program: Callable[[str], Path]
+) -> None:
+    make_program("#!/bin/sh\necho ran in $PWD\n")
+    assert bench.perform("./agent").output == f"ran in {os.path.realpath(bench.folder)}"
+
+
+@pytest.fixture
+def make_program(tmp_path: Path) -> Callable[[str], Path]:
+    def make(content: str) -> Path:
+        program = tmp_path / "agent"
+        program.write_text(content)
+        program.chmod(0o755)
+        return program
+
+    return make

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from sequencer.executors.environment import (
+    EVERY_AGENT,
+    Pattern,
+    VariableName,
+    VariableValue,
+    agent_environment,
+)
+
+BASE = {
+    "PATH": "/bin",
+    "HOME": "/home/u",
+    "LC_CTYPE": "C",
+    "XDG_RUNTIME_DIR": "/run/user/1",
+    "https_proxy": "http://proxy:1",
+    "ANTHROPIC_API_KEY": "a-key",
+    "OPENAI_API_KEY": "another",
+    "AWS_SECRET_ACCESS_KEY": "canary",
+    "SEQUENCER_STEP": "of an outer run",
+    "CLAUDECODE": "1",
+}
+
+
+def test_only_listed_variables_pass() -> None:
+    chosen = agent_environment({}, base=BASE)
+    assert set(chosen) == {"PATH", "HOME", "LC_CTYPE", "XDG_RUNTIME_DIR", "https_proxy"}
+
+
+def test_names_and_prefixes_are_added() -> None:
+    chosen = agent_environment({}, passed=("ANTHROPIC_*", "CLAUDECODE"), base=BASE)
+    assert chosen["ANTHROPIC_API_KEY"] == "a-key"
+    assert chosen["CLAUDECODE"] == "1"
+    assert "OPENAI_API_KEY" not in chosen
+
+
+def test_a_name_is_no_prefix() -> None:
+    assert agent_environment({}, passed=["ANTHROPIC_"], base=BASE) == agent_environment(
+        {}, base=BASE
+    )
+
+
+def test_the_entrys_own_values_win_and_the_identity_wins_over_them() -> None:
+    chosen = agent_environment(
+        {"SEQUENCER_STEP": "main"},
+        passed=["SEQUENCER_*"],
+        extra={"PATH": "/opt", "SEQUENCER_STEP": "forged"},
+        base=BASE,
+    )
+    assert chosen["PATH"] == "/opt"
+    assert chosen["SEQUENCER_STEP"] == "main"
+
+
+def test_the_environment_of_an_outer_run_does_not_leak() -> None:
+    assert "SEQUENCER_STEP" not in agent_environment({}, base=BASE)
+
+
+def test_nothing_is_changed() -> None:
+    base, extra = dict(BASE), {"A": "b"}
+    agent_environment({"C": "d"}, extra=extra, base=base)
+    assert (base, extra) == (BASE, {"A": "b"})
+
+
+def test_without_a_base_this_process_is_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_SOMETHING", "here")
+    assert agent_environment({})["LC_SOMETHING"] == "here"
+    assert agent_environment({})["PATH"] == os.environ["PATH"]
+
+
+def test_no_secret_is_passed_to_everybody() -> None:
+    assert not [name for name in EVERY_AGENT if "KEY" in name or "TOKEN" in name]
+
+
+@pytest.mark.parametrize("text", ["CI", "_X", "ANTHROPIC_*", "A1*"])
+def test_patterns_that_are_allowed(text: str) -> None:
+    assert TypeAdapter[str](Pattern).validate_python(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "*", "A*B", "1A", "A-B", "A=b", "A\nB", "*_KEY"])
+def test_patterns_that_are_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter[str](Pattern).validate_python(text)
+
+
+@pytest.mark.parametrize("text", ["", "A=B", "A B", "1", "A\n", "A\0"])
+def test_names_that_are_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter[str](VariableName).validate_python(text)
+
+
+def test_a_value_holds_anything_but_nul() -> None:
+    assert TypeAdapter[str](VariableValue).validate_python("a\n=b") == "a\n=b"
+    with pytest.raises(ValidationError):
+        TypeAdapter[str](VariableValue).validate_python("a\0b")

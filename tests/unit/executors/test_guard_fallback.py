@@ -1,0 +1,223 @@
+"""What the guard does where the kernel gives it less: no subreaper, no children files.
+
+The program is run with its view of the platform changed; all else is real.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sequencer.executors import guard, guarding
+from sequencer.executors.marked import end_marked
+from sequencer.executors.process import Launch, ProcessCore, ProcessEnd
+from sequencer.executors.protocol import Cancellation
+from tests.contract.executor_cases import marked_processes, wait_until
+
+ENVIRONMENT = {"PATH": os.environ["PATH"]}
+
+
+class Silent:
+    def stdout(self, data: bytes) -> None:
+        """Keep nothing."""
+
+    def stderr(self, data: bytes) -> None:
+        """Keep nothing."""
+
+
+@pytest.fixture
+def plain_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessCore]:
+    """Return a core whose guards believe that they are not on Linux."""
+    source = Path(guarding._PROGRAM).read_text()
+    assert source.count('sys.platform == "linux"') == 1
+    program = tmp_path / "guard.py"
+    program.write_text(source.replace('sys.platform == "linux"', "False"))
+    monkeypatch.setattr(guarding, "_PROGRAM", program)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with ProcessCore() as core:
+        yield core
+
+
+def run(core: ProcessCore, folder: Path, *argv: str, **limits: float) -> ProcessEnd:
+    cancellation = Cancellation()
+    launch = Launch(
+        argv=argv,
+        environment=ENVIRONMENT,
+        cwd=folder,
+        prompt=b"",
+        grace_s=0.2,
+        timeout_s=limits.get("timeout_s"),
+    )
+    end = core.run(launch, Silent(), cancellation)
+    cancellation.close()
+    return end
+
+
+def test_an_agent_runs_without_a_subreaper(plain_core: ProcessCore, tmp_path: Path) -> None:
+    assert run(plain_core, tmp_path, "sh", "-c", "exit 4").exit_code == 4
+
+
+def test_its_process_group_is_ended_when_it_ends(plain_core: ProcessCore, tmp_path: Path) -> None:
+    mark = f"group-{uuid.uuid4()}"
+    end = run(plain_core, tmp_path, "sh", "-c", "sh -c 'sleep 300; true' $0 & exit 0", mark)
+    assert (end.exit_code, end.survivors) == (0, 0)
+    assert marked_processes(mark) == []
+
+
+def test_a_group_that_ignores_term_is_killed(plain_core: ProcessCore, tmp_path: Path) -> None:
+    mark = f"group-{uuid.uuid4()}"
+    script = "trap '' TERM; while :; do sleep 0.1; done"
+    end = run(plain_core, tmp_path, "sh", "-c", script, mark, timeout_s=0.3)
+    assert (end.ended_by, end.exit_code) == ("timeout", -9)
+    assert marked_processes(mark) == []
+
+
+def test_what_left_the_group_is_found_by_its_mark(plain_core: ProcessCore, tmp_path: Path) -> None:
+    mark = f"session-{uuid.uuid4()}"
+    script = "setsid sh -c 'sleep 300; true' $0 & sleep 0.3; exit 0"
+    end = run(plain_core, tmp_path, "sh", "-c", script, mark)
+    assert (end.exit_code, end.survivors) == (0, 0)
+    assert marked_processes(mark) == []
+
+
+@pytest.fixture
+def marked_sleeper() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    mark = uuid.uuid4().hex
+    process = subprocess.Popen(["sleep", "300"], env={**ENVIRONMENT, guarding.MARK: mark})
+    try:
+        yield process, mark
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_only_the_marked_are_ended(marked_sleeper: tuple[subprocess.Popen[bytes], str]) -> None:
+    process, mark = marked_sleeper
+    assert end_marked("another mark") == 0
+    assert process.poll() is None
+    assert end_marked(mark) == 0
+    assert process.wait(5) == -9
+
+
+def test_every_agent_carries_a_mark_of_its_own(tmp_path: Path) -> None:
+    launch = Launch(
+        argv=["x"],
+        environment={guarding.MARK: "of an outer run"},
+        cwd=tmp_path,
+        prompt=b"",
+    )
+    record = guarding.record_of(launch, "mine")
+    assert f"{guarding.MARK}=mine".encode() in record
+    assert b"outer" not in record
+
+
+@pytest.fixture
+def family() -> Iterator[subprocess.Popen[bytes]]:
+    """Return a child with a child of its own."""
+    process = subprocess.Popen(["sh", "-c", "sleep 300 & echo up; wait"], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    try:
+        yield process
+    finally:
+        for child in psutil.Process(process.pid).children():
+            child.kill()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_both_ways_to_find_descendants_agree(family: subprocess.Popen[bytes]) -> None:
+    by_parent = guard.children_by_scan()
+    (child,) = guard.children_of(family.pid)
+    assert by_parent[family.pid] == [child]
+    assert family.pid in by_parent[os.getpid()]
+    found = guard.descendants()
+    assert found.index(family.pid) < found.index(child)
+
+
+def test_without_children_files_all_processes_are_searched(
+    family: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = set(guard.descendants())
+    monkeypatch.setattr(os.path, "exists", lambda _: False)
+    assert {family.pid} < set(guard.descendants())
+    assert expected <= set(guard.descendants())
+
+
+def test_a_process_that_is_gone_has_no_children() -> None:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    assert guard.children_of(process.pid) == []
+
+
+def test_a_record_comes_back_as_it_was_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = ["prog", "", "a b", "x\ny", "ü", "\udcff", "k=v"]
+    environment = {"A": "", "B": "x=y", "C": "\udcfe\n"}
+    launch = Launch(argv=argv, environment=environment, cwd=tmp_path, prompt=b"", grace_s=2.5)
+    read, write = os.pipe()
+    os.write(write, guarding.record_of(launch, "m"))
+    os.close(write)
+    monkeypatch.setattr(guard, "_CONTROL", read)
+    fields = guard.read_record()
+    os.close(read)
+    assert fields is not None
+    received = guard.Launch(fields)
+    assert (received.grace_s, received.cwd) == (2.5, os.fsencode(tmp_path))
+    assert list(map(os.fsdecode, received.argv)) == argv
+    decoded = {os.fsdecode(k): os.fsdecode(v) for k, v in received.environment.items()}
+    assert decoded == {**environment, guarding.MARK: "m"}
+
+
+@pytest.mark.parametrize("sent", [b"", b"0000", b"000000ff12"])
+def test_a_record_that_is_cut_off_starts_nothing(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.pipe()
+    os.write(write, sent)
+    os.close(write)
+    monkeypatch.setattr(guard, "_CONTROL", read)
+    assert guard.read_record() is None
+    os.close(read)
+
+
+def test_a_large_environment_fits_through_the_pipe(tmp_path: Path) -> None:
+    """A record larger than a pipe has to be written while the guard reads."""
+    script = "import os, sys; sys.exit(len(os.environ['BIG1'] + os.environ['BIG9']) != 200_000)"
+    environment = {**ENVIRONMENT, **{f"BIG{n}": "x" * 100_000 for n in range(10)}}
+    launch = Launch(
+        argv=[sys.executable, "-c", script], environment=environment, cwd=tmp_path, prompt=b""
+    )
+    cancellation = Cancellation()
+    with ProcessCore() as core:
+        assert core.run(launch, Silent(), cancellation).exit_code == 0
+    cancellation.close()
+
+
+def test_a_guard_that_does_not_read_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guarding, "_WRITE_S", 0.2)
+    monkeypatch.setattr(guarding, "_REPORT_S", 0.2)
+    spare = guarding.Guard()
+    process = psutil.Process(spare.pid)
+    assert wait_until(lambda: process.status() == psutil.STATUS_SLEEPING, 5)
+    process.suspend()
+    environment = {f"BIG{n}": "x" * 100_000 for n in range(3)}
+    launch = Launch(argv=["true"], environment=environment, cwd=tmp_path, prompt=b"")
+    started = time.monotonic()
+    with pytest.raises(guarding.GuardUnreachable):
+        spare.run(launch)
+    assert not spare.close()
+    assert time.monotonic() - started < 5
+    assert not process.is_running()

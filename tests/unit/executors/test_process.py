@@ -1,0 +1,384 @@
+"""The process core and its composition with a client's parser."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.executors.process import (
+    Launch,
+    ProcessCore,
+    ProcessEnd,
+    describe_exit,
+    perform_process,
+)
+from sequencer.executors.protocol import Cancellation, Kind, Listener, StopReason
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from tests.contract.executor_cases import Recorder, request_for, wait_until
+
+ENVIRONMENT = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"}
+
+
+@dataclass
+class Parser:
+    """Believes every line; says success whatever happened, which must not be enough."""
+
+    lines: list[bytes] = field(default_factory=list)
+    errors: list[bytes] = field(default_factory=list)
+    end: ProcessEnd | None = None
+
+    def feed_line(self, line: bytes, listener: Listener) -> None:
+        self.lines.append(line)
+        listener.write(line + b"\n", Kind.RESPONSE)
+
+    def feed_stderr(self, line: bytes) -> None:
+        self.errors.append(line)
+
+    def finish(self, end: ProcessEnd) -> Outcome:
+        self.end = end
+        usage = Usage(input_tokens=len(self.lines))
+        return Outcome(status=OutcomeStatus.OK, output="parsed", usage=usage, session_id="s1")
+
+
+@dataclass
+class Stage:
+    core: ProcessCore
+    folder: Path
+    parser: Parser = field(default_factory=Parser)
+    recorder: Recorder = field(default_factory=Recorder)
+    cancellation: Cancellation = field(default_factory=Cancellation)
+
+    def perform(self, *argv: str, **update: Any) -> Outcome:
+        hint = update.pop("install_hint", "")
+        request = request_for(self.folder, **update)
+        return perform_process(
+            self.core,
+            argv,
+            ENVIRONMENT,
+            request,
+            self.recorder,
+            self.cancellation,
+            self.parser,
+            install_hint=hint,
+            grace_s=1,
+        )
+
+    def python(self, script: str, *arguments: str, **update: Any) -> Outcome:
+        return self.perform(sys.executable, "-c", script, *arguments, **update)
+
+    @property
+    def end(self) -> ProcessEnd:
+        assert self.parser.end is not None
+        return self.parser.end
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with ProcessCore() as core:
+        stage = Stage(core, tmp_path)
+        yield stage
+        stage.cancellation.close()
+
+
+def test_lines_reach_the_parser_and_stderr_both(stage: Stage) -> None:
+    outcome = stage.perform("sh", "-c", "echo one; echo two >&2; printf three; exit 0")
+    assert outcome.status is OutcomeStatus.OK
+    assert stage.parser.lines == [b"one", b"three"]
+    assert stage.parser.errors == [b"two"]
+    assert stage.recorder.text(Kind.ERROR) == "two\n"
+    assert (outcome.exit_code, outcome.session_id) == (0, "s1")
+    assert outcome.usage.input_tokens == 2
+    assert 0 < outcome.usage.seconds < 10
+
+
+def test_bytes_that_are_no_text_arrive_as_they_are(stage: Stage) -> None:
+    raw = b"\xff\xfe\x00 \x1b[31m\x1b]0;title\x07 \xc3\r\r\r"
+    stage.python(f"import sys; sys.stdout.buffer.write({raw!r} + b'\\n')")
+    assert stage.parser.lines == [raw]
+
+
+def test_a_line_above_the_cap_is_passed_on_unparsed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sequencer.executors.process.LINE_CAP", 1000)
+    stage.python("print('a' * 5000); print('b')")
+    assert stage.parser.lines == [b"b"]
+    assert stage.recorder.text(Kind.OUTPUT) == "a" * 5000 + "\n"
+
+
+@pytest.mark.parametrize("code", [1, 3, 42, 144, 255])
+def test_no_parser_makes_a_failed_process_a_success(stage: Stage, code: int) -> None:
+    outcome = stage.perform("sh", "-c", f"echo why >&2; exit {code}")
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.exit_code == code
+    assert outcome.error is not None
+    assert outcome.error.endswith("why")
+
+
+def test_death_by_a_signal_is_a_failure_that_names_it(stage: Stage) -> None:
+    outcome = stage.perform("sh", "-c", "kill -SEGV $$")
+    assert (outcome.status, outcome.exit_code) == (OutcomeStatus.FAILED, -signal.SIGSEGV)
+    assert outcome.error == "it was ended by SIGSEGV"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (1, "exit code 1"),
+        (137, "exit code 137 (128 + SIGKILL; often for lack of memory)"),
+        (143, "exit code 143 (128 + SIGTERM)"),
+        (255, "exit code 255"),
+        (-9, "it was ended by SIGKILL; often for lack of memory"),
+        (-34, "it was ended by SIGRTMIN"),
+        (None, "it left no exit code"),
+    ],
+)
+def test_exit_codes_in_words(code: int | None, said: str) -> None:
+    assert describe_exit(ProcessEnd(exit_code=code)) == said
+
+
+def test_the_last_words_are_two_short_lines() -> None:
+    end = ProcessEnd(exit_code=1, stderr_tail=f"a\nb\n\n{'c' * 999}\n")
+    assert describe_exit(end).splitlines() == ["exit code 1", "b", "c" * 300]
+
+
+def test_only_the_end_of_stderr_is_kept(stage: Stage) -> None:
+    stage.python("import sys; sys.stderr.write('x' * 500_000 + 'the end')")
+    assert len(stage.end.stderr_tail) == 4096
+    assert stage.end.stderr_tail.endswith("the end")
+
+
+def test_a_missing_program_is_named_with_what_to_do(stage: Stage) -> None:
+    outcome = stage.perform("no-such-agent", install_hint="npm i -g no-such-agent")
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    first, hint = outcome.error.splitlines()
+    assert "'no-such-agent'" in first
+    assert ENVIRONMENT["PATH"] in first
+    assert hint == "npm i -g no-such-agent"
+    assert outcome.exit_code is None
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "said"),
+    [
+        ("#!/bin/sh\n", 0o644, "not executable"),
+        ("#!/no/such/interpreter\n", 0o755, "interpreter"),
+        ("echo without a first line\n", 0o755, "#! line"),
+        (None, 0, "no such file"),
+    ],
+)
+def test_a_program_that_cannot_run_is_told_apart(
+    stage: Stage, tmp_path: Path, content: str | None, mode: int, said: str
+) -> None:
+    program = tmp_path / "agent"
+    if content is not None:
+        program.write_text(content)
+        program.chmod(mode)
+    outcome = stage.perform(str(program))
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert said in outcome.error
+
+
+def test_a_missing_folder_is_not_taken_for_a_missing_program(stage: Stage, tmp_path: Path) -> None:
+    outcome = stage.perform("true", cwd=tmp_path / "gone")
+    assert outcome.error == f"can't work in the folder '{tmp_path / 'gone'}': " + os.strerror(2)
+
+
+def test_an_argument_list_that_is_too_long_is_a_failure(stage: Stage) -> None:
+    outcome = stage.perform("echo", "x" * 300_000)
+    assert outcome.error is not None
+    assert "too long" in outcome.error
+
+
+def test_a_nul_in_an_argument_is_a_failure(stage: Stage) -> None:
+    outcome = stage.perform("echo", "a\0b")
+    assert outcome.error is not None
+    assert "NUL" in outcome.error
+
+
+def test_five_megabytes_of_prompt_arrive_whole_and_never_in_argv(stage: Stage) -> None:
+    script = """
+import hashlib, sys
+data = sys.stdin.buffer.read()
+public = open("/proc/self/cmdline", "rb").read() + open("/proc/self/environ", "rb").read()
+print(len(data), hashlib.sha256(data).hexdigest(), data[:6] in public)
+"""
+    prompt = "canary ü " * 500_000
+    stage.python(script, prompt=prompt)
+    digest = hashlib.sha256(prompt.encode()).hexdigest()
+    assert stage.parser.lines == [f"{len(prompt.encode())} {digest} False".encode()]
+
+
+def test_an_agent_need_not_read_its_prompt(stage: Stage) -> None:
+    assert stage.perform("true", prompt="x" * 5_000_000).status is OutcomeStatus.OK
+
+
+def test_prompts_end_so_that_the_agent_need_not_wait(stage: Stage) -> None:
+    stage.perform("sh", "-c", "cat; cat; echo end", prompt="once")
+    assert stage.parser.lines == [b"onceend"]
+
+
+def test_stdout_closed_early_is_no_end(stage: Stage) -> None:
+    outcome = stage.perform("sh", "-c", "echo a; exec >&- 2>&-; sleep 0.3; exit 0")
+    assert outcome.status is OutcomeStatus.OK
+    assert stage.parser.lines == [b"a"]
+    assert stage.end.seconds >= 0.3
+
+
+def test_a_silent_process_without_streams_is_idle(stage: Stage) -> None:
+    outcome = stage.perform("sh", "-c", "exec >&- 2>&-; sleep 60", idle_timeout_s=0.3)
+    assert outcome.status is OutcomeStatus.FAILED
+    assert stage.end.ended_by == "idle"
+
+
+def test_output_on_either_stream_is_a_sign_of_life(stage: Stage) -> None:
+    script = "for i in 1 2 3 4 5 6; do echo $i >&2; sleep 0.15; done"
+    assert stage.perform("sh", "-c", script, idle_timeout_s=0.6).status is OutcomeStatus.OK
+
+
+def test_a_timeout_keeps_what_was_used_and_said(stage: Stage) -> None:
+    outcome = stage.perform("sh", "-c", "echo one; sleep 60", timeout_s=0.3)
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert outcome.error.startswith("timed out after 0.3 s")
+    assert "'main'" in outcome.error
+    assert (outcome.usage.input_tokens, outcome.session_id) == (1, "s1")
+    assert stage.parser.lines == [b"one"]
+
+
+def test_success_in_the_moment_of_the_stop_counts(stage: Stage) -> None:
+    outcome = stage.perform("sh", "-c", "trap 'exit 0' TERM; sleep 60 & wait", timeout_s=0.3)
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.exit_code == 0
+
+
+def test_a_shutdown_that_reaches_the_guard_first_is_an_interruption(stage: Stage) -> None:
+    stage.core.prepare()
+    assert stage.core._spare is not None
+    guard = stage.core._spare.pid
+
+    def shut_down() -> None:
+        wait_until(lambda: stage.parser.lines, 10)
+        os.kill(guard, signal.SIGTERM)
+
+    thread = threading.Thread(target=shut_down)
+    thread.start()
+    outcome = stage.perform("sh", "-c", "echo up; sleep 60")
+    thread.join()
+    assert outcome.status is OutcomeStatus.INTERRUPTED
+
+
+def test_an_agent_that_the_shutdown_reached_itself_is_no_failure(stage: Stage) -> None:
+    class Listening(Recorder):
+        def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
+            super().write(data, kind)
+            stage.cancellation._reason = StopReason.INTERRUPTED
+
+    stage.recorder = Listening()
+    outcome = stage.perform("sh", "-c", "echo up; kill -TERM $$")
+    assert outcome.status is OutcomeStatus.INTERRUPTED
+
+
+@pytest.mark.parametrize("reason", list(StopReason))
+def test_an_interruption_says_why_and_overrides_the_result_file(
+    stage: Stage, reason: StopReason, tmp_path: Path
+) -> None:
+    result = json.dumps({"status": "complete"})
+    threading.Timer(0.4, stage.cancellation.set, [reason]).start()
+    outcome = stage.perform("sh", "-c", f"echo '{result}' > results/result.json; sleep 60")
+    assert (tmp_path / "results" / "result.json").exists()
+    assert outcome.status is OutcomeStatus.INTERRUPTED
+    assert outcome.error == f"stopped: {reason}"
+
+
+def test_a_spare_guard_is_used_once_and_replaced_when_it_died(stage: Stage) -> None:
+    stage.core.prepare()
+    first = stage.core._spare
+    assert first is not None
+    stage.core.prepare()
+    assert stage.core._spare is first
+    os.kill(first.pid, signal.SIGKILL)
+    assert wait_until(lambda: not first.is_alive, 5)
+    assert stage.perform("true").status is OutcomeStatus.OK
+    assert stage.core._spare is None
+    stage.core.prepare()
+    assert stage.core._spare is not first
+
+
+def test_a_guard_that_the_system_refuses_is_an_outcome(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    stage.core.prepare()
+    outcome = stage.perform("true")
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert "can't start a guard process" in outcome.error
+
+
+def test_a_forked_child_leaves_its_parents_guard_alone(stage: Stage, tmp_path: Path) -> None:
+    script = """
+import os, sys
+from pathlib import Path
+from sequencer.executors.process import Launch, ProcessCore
+from sequencer.executors.protocol import Cancellation
+class Sink:
+    def stdout(self, data): os.write(1, data)
+    stderr = stdout
+core = ProcessCore()
+core.prepare()
+def run(word):
+    launch = Launch(argv=["echo", word], environment=dict(os.environ), cwd=Path("/"), prompt=b"")
+    assert core.run(launch, Sink(), Cancellation()).exit_code == 0
+pid = os.fork()
+if pid == 0:
+    run("child")
+    os._exit(0)
+os.waitpid(pid, 0)
+assert core._spare is not None and core._spare.is_alive
+run("parent")
+"""
+    program = tmp_path / "forking.py"
+    program.write_text(script)
+    root = str(Path(__file__).parents[3])
+    outcome = stage.perform("env", f"PYTHONPATH={root}", sys.executable, str(program))
+    assert outcome.status is OutcomeStatus.OK, stage.recorder.text()
+    assert stage.parser.lines == [b"child", b"parent"]
+
+
+def test_a_stranger_that_holds_stdout_does_not_hold_the_step(stage: Stage) -> None:
+    """A process outside the tree can be handed the descriptor; the sweep can't reach it."""
+    script = "import os; open('fd', 'w').write(str(os.getpid())); import time; time.sleep(0.7)"
+    held: list[int] = []
+
+    def hold() -> None:
+        marker = stage.folder / "fd"
+        assert wait_until(lambda: marker.exists() and marker.read_text(), 10)
+        held.append(os.open(f"/proc/{marker.read_text()}/fd/1", os.O_WRONLY))
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    outcome = stage.python(script)
+    thread.join()
+    for fd in held:
+        os.close(fd)
+    assert held
+    assert outcome.status is OutcomeStatus.OK
+    assert 0.7 <= outcome.usage.seconds < 5
+
+
+def test_a_launch_needs_no_more_than_it_says() -> None:
+    launch = Launch(argv=["x"], environment={}, cwd=Path("/"), prompt=b"")
+    assert (launch.timeout_s, launch.idle_timeout_s, launch.grace_s) == (None, None, 5.0)

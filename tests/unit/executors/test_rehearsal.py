@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.executors.protocol import Cancellation, Kind
+from sequencer.executors.rehearsal import RehearsalExecutor, RehearsalOptions
+from sequencer.model.outcome import Outcome
+from sequencer.model.step import Step
+from tests.contract.executor_cases import Recorder, request_for
+
+
+def rehearse(folder: Path, **update: object) -> tuple[Outcome, str]:
+    recorder, cancellation = Recorder(), Cancellation()
+    executor = RehearsalExecutor("rehearsal", RehearsalOptions())
+    outcome = executor.perform(request_for(folder, **update), recorder, cancellation)
+    cancellation.close()
+    return outcome, recorder.text(Kind.NOTICE)
+
+
+def test_it_says_plainly_that_no_agent_ran(tmp_path: Path) -> None:
+    outcome, said = rehearse(tmp_path)
+    assert "no agent ran" in outcome.output
+    assert "no agent runs" in said.splitlines()[0]
+
+
+def test_it_shows_what_an_agent_would_have_been_asked(tmp_path: Path) -> None:
+    step = Step(name="review", model="m1", timeout_s=5)
+    prompt = "".join(f"line {n}\n" for n in range(8)) + "ü"
+    _, said = rehearse(tmp_path, step=step, prompt=prompt)
+    assert "review" in said
+    assert "model='m1', timeout_s=5.0" in said
+    assert str(tmp_path) in said
+    assert "58 bytes, 9 lines" in said
+    assert "line 4" in said
+    assert "line 5" not in said
+    assert "4 more lines" in said
+
+
+def test_a_prompt_of_one_endless_line_is_cut(tmp_path: Path) -> None:
+    _, said = rehearse(tmp_path, prompt="x" * 1_000_000)
+    assert len(said) < 1000
+
+
+def test_an_empty_prompt_is_shown_as_such(tmp_path: Path) -> None:
+    assert "0 bytes, 0 lines" in rehearse(tmp_path, prompt="")[1]
+
+
+def test_every_field_is_accepted_because_none_is_used() -> None:
+    assert RehearsalExecutor.supported_fields == set(Step.model_fields)
+
+
+@pytest.mark.parametrize("options", [{"seconds": -1}, {"second": 1}, {"seconds": "inf"}])
+def test_options_without_meaning_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        RehearsalOptions.model_validate(options)

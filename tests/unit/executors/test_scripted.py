@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.executors.protocol import Cancellation
+from sequencer.executors.scripted import ScriptedExecutor, ScriptedOptions
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.step import Step
+from tests.contract.executor_cases import Recorder, request_for
+
+
+class Script:
+    """A scripted executor and short words to drive it."""
+
+    def __init__(self, folder: Path, *outcomes: dict[str, Any]) -> None:
+        self.folder = folder
+        self.recorder = Recorder()
+        options = ScriptedOptions.model_validate({"outcomes": outcomes})
+        self.executor = ScriptedExecutor("canned", options)
+
+    def perform(self, step: str = "main", step_index: int = 0, attempt: int = 1) -> Outcome:
+        environment = {
+            "SEQUENCER_STEP_INDEX": str(step_index),
+            "SEQUENCER_ATTEMPT": str(attempt),
+        }
+        cancellation = Cancellation()
+        request = request_for(self.folder, step=Step(name=step), environment=environment)
+        outcome = self.executor.perform(request, self.recorder, cancellation)
+        cancellation.close()
+        return outcome
+
+    def outputs(self, *calls: tuple[str, int, int]) -> list[str]:
+        return [self.perform(*call).output for call in calls]
+
+
+def test_entries_without_conditions_come_in_order_and_the_last_repeats(tmp_path: Path) -> None:
+    script = Script(tmp_path, {"output": "a"}, {"output": "b"})
+    assert [script.perform().output for _ in range(4)] == ["a", "b", "b", "b"]
+
+
+def test_each_step_has_a_sequence_of_its_own(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        {"step": "plan", "output": "p1"},
+        {"step": "plan", "output": "p2"},
+        {"step": "build", "output": "b1"},
+    )
+    calls = [("plan", 0, 1), ("build", 1, 1), ("plan", 2, 1), ("build", 3, 1)]
+    assert script.outputs(*calls) == ["p1", "b1", "p2", "b1"]
+
+
+def test_a_place_decides_before_the_sequence(tmp_path: Path) -> None:
+    script = Script(
+        tmp_path,
+        {"output": "usual"},
+        {"step_index": 3, "attempt": 2, "output": "second try of 3"},
+        {"step_index": 3, "status": "failed"},
+        {"attempt": 5, "output": "fifth try"},
+    )
+    calls = [("main", 0, 1), ("main", 3, 2), ("main", 7, 5), ("main", 4, 1)]
+    assert script.outputs(*calls) == ["usual", "second try of 3", "fifth try", "usual"]
+    failed = script.perform(step_index=3)
+    assert failed.status is OutcomeStatus.FAILED
+    assert failed.error
+
+
+def test_placed_entries_do_not_use_the_sequence_up(tmp_path: Path) -> None:
+    script = Script(tmp_path, {"output": "a"}, {"output": "b"}, {"step_index": 0, "output": "x"})
+    assert script.outputs(("main", 0, 1), ("main", 1, 1), ("main", 2, 1)) == ["x", "a", "b"]
+
+
+def test_a_step_without_an_entry_fails_and_names_the_key(tmp_path: Path) -> None:
+    outcome = Script(tmp_path, {"step": "plan"}).perform("build")
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error == "agents.canned.outcomes has no entry for step 'build'"
+
+
+def test_everything_that_an_agent_can_say_can_be_canned(tmp_path: Path) -> None:
+    usage = {"cost_usd": 0.25, "input_tokens": 4, "output_tokens": 2}
+    script = Script(
+        tmp_path,
+        {
+            "status": "limited",
+            "error": "limit reached",
+            "usage": usage,
+            "session_id": "s",
+            "denials": ["Bash(rm)"],
+            "not_before": "2026-11-21T20:55:12Z",
+        },
+    )
+    assert script.perform() == Outcome(
+        status=OutcomeStatus.LIMITED,
+        error="limit reached",
+        usage=Usage(**usage),
+        session_id="s",
+        denials=("Bash(rm)",),
+        not_before="2026-11-21T20:55:12Z",
+    )
+    assert script.recorder.usages == [Usage(**usage)]
+
+
+def test_a_request_without_a_place_uses_the_sequence(tmp_path: Path) -> None:
+    script = Script(tmp_path, {"step_index": 0, "output": "placed"}, {"output": "sequence"})
+    cancellation = Cancellation()
+    request = request_for(tmp_path, environment={"SEQUENCER_STEP_INDEX": "-1"})
+    assert script.executor.perform(request, Recorder(), cancellation).output == "sequence"
+    cancellation.close()
+
+
+@pytest.mark.parametrize(
+    "outcomes", [[], [{"status": "fine"}], [{"step_index": -1}], [{"attempt": 0}], [{"says": "x"}]]
+)
+def test_options_without_meaning_are_refused(outcomes: list[dict[str, Any]]) -> None:
+    with pytest.raises(ValidationError):
+        ScriptedOptions.model_validate({"outcomes": outcomes})
