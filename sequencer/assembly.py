@@ -339,6 +339,17 @@ class Project:
         return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
 
 
+def _all_variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
+    """Return every variable that an agent may see; those that are secret must be hidden."""
+    found = dict(env)
+    for agent in settings.agents.values():
+        given = agent.options.get("env")
+        if isinstance(given, dict):
+            # Two agents may give one name different values; both have to be known.
+            found |= {f"{agent.name}_{name}": str(value) for name, value in given.items()}
+    return found
+
+
 def open_project(
     path: str | Path = ".",
     *,
@@ -358,7 +369,7 @@ def open_project(
         settings,
         ConfiguredAgents(settings, overrides or AgentOverrides(), env),
         PromptFolder(settings.prompts_dir),
-        Redaction.of(env),
+        Redaction.of(_all_variables(settings, env)),
     )
 
 

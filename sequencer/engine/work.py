@@ -120,6 +120,8 @@ class Invocation:
     def _reached(self, head: Head) -> str | None:
         """Return which limit of this invocation is reached."""
         limits, usage = self._limits, self.summary.usage
+        if self._mode is Mode.TICK and usage.steps:
+            return "the step that was due is done"
         if limits.max_steps is not None and usage.steps >= limits.max_steps:
             return f"{usage.steps} steps are done (--max-steps)"
         if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
@@ -180,13 +182,21 @@ class Invocation:
                 claimed = self._worker.claim(head.step_index)
             except ClaimHeld:
                 # Somebody was quicker between the look and the lock.
-                if self._mode is not Mode.SYNC and not self._limits.max_wait_s:
+                if self._longest_wait_s == 0.0:
                     raise
                 return None
             self._waiting_since = None
             return None if claimed is None else Turn.of(*claimed, prepared)
         self._wait(here, head)
         return None
+
+    @property
+    def _longest_wait_s(self) -> float | None:
+        """Return how long this mode waits for a turn; None is without limit."""
+        if self._mode is Mode.TICK:
+            return 0.0
+        default = None if self._mode is Mode.SYNC else 0.0
+        return default if self._limits.max_wait_s is None else self._limits.max_wait_s
 
     def _is_believed(self, here: Standing) -> bool:
         claim = here.claim
@@ -198,9 +208,7 @@ class Invocation:
         Raises:
             ClaimHeld: this mode has waited as long as it may.
         """
-        limit = self._limits.max_wait_s
-        if limit is None and self._mode is not Mode.SYNC:
-            limit = 0.0
+        limit = self._longest_wait_s
         now = time.monotonic()
         if self._waiting_since is None:
             self._waiting_since = now
@@ -251,12 +259,12 @@ class Invocation:
         if outcome.status is OutcomeStatus.FAILED:
             self.summary.failures += 1
             self._failures_seen = head.failures_in_row
-            if head.not_before is None:
+            if head.not_before is None or self._mode is Mode.TICK:
                 raise _step_failed(turn, outcome, record)
         return head, following
 
     def _may_go_on(self, head: Head) -> bool:
-        return self._mode is not Mode.TICK and self._reached(head) is None
+        return self._reached(head) is None
 
     def _raise_interrupted(self, turn: Turn, record: dict[str, object]) -> None:
         if record.get("reason") == StopReason.INTERRUPTED:

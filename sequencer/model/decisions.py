@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sequencer.errors import EditRefused, TransitionRefused
-from sequencer.model.head import Head, Status
+from sequencer.model.head import MAX_COUNTER, Head, Status
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import (
     Event,
@@ -254,6 +254,7 @@ def accept_edit(head: Head, edited: Head, *, at: str) -> Transition:
             f"an edit by hand is refused: {'; '.join(problems)}",
             hint="undo it, or 'sequencer repair' restores the last accepted state",
         )
+    _ensure_room_to_count(edited)
     before, after = head.model_dump(), edited.model_dump()
     changed = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
     new = _changed(edited, at, iteration=edited.step_index + 1)
@@ -263,6 +264,16 @@ def accept_edit(head: Head, edited: Head, *, at: str) -> Transition:
         if new.status is Status.RUNNING:
             new = new.model_copy(update={"status": resting_status(new)})
     return Transition(new, (_fact(Event.EDITED, head, f"by hand: {', '.join(changed)}"),))
+
+
+def _ensure_room_to_count(edited: Head) -> None:
+    """Refuse counters so large that the transitions that follow could not be written down."""
+    for field in ("token", "step_index", "attempt", "failures_in_row"):
+        if getattr(edited, field) > MAX_COUNTER // 2:
+            raise EditRefused(
+                f"an edit by hand is refused: {field} {getattr(edited, field)} is too large",
+                hint=f"the largest that can be set is {MAX_COUNTER // 2}",
+            )
 
 
 def edit_field(head: Head, field: str, value: Any, *, at: str) -> Transition:

@@ -296,6 +296,9 @@ def release(
 ) -> Transition:
     """Give the claim with *token* back; the run is what it was, and nothing failed.
 
+    With *not_before* the attempt does not count either: whoever waits for a limit to be
+    reset may have to ask many times.
+
     Raises:
         StaleClaim: see `held_claim`.
     """
@@ -304,6 +307,7 @@ def release(
         head,
         at,
         claims=_without_claim(head, token),
+        attempt=max(head.attempt - 1, 0) if not_before else head.attempt,
         usage=head.usage.plus(usage.model_copy(update={"steps": 0})) if usage else head.usage,
         not_before=not_before,
         not_before_reason=reason if not_before else None,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -54,8 +55,8 @@ class Workflow(BaseModel):
 
     @model_validator(mode="after")
     def _positions_are_unambiguous(self) -> Workflow:
-        names = [step.name for step in self.steps]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        names = Counter(step.name for step in self.steps)
+        twice = sorted(name for name, times in names.items() if times > 1)
         if twice:
             message = f"step names have to differ within a workflow; twice: {', '.join(twice)}"
             raise ValueError(message)

@@ -19,25 +19,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from sequencer.errors import ClaimHeld, CorruptState, EditRefused, StorageFailed
+from sequencer.errors import CorruptState, EditRefused, StorageFailed
 from sequencer.model.decisions import accept_edit
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Fact, Transition, initialise
 from sequencer.store import headfile, results
-from sequencer.store.filesystem import ensure_local
-from sequencer.store.identity import open_process, this_process
+from sequencer.store.identity import is_proven_dead, open_process, this_process
 from sequencer.store.journal import Record, encode, facts_of
 from sequencer.store.journal_file import JournalFile, JournalMoved
 from sequencer.store.leases import Leases
+from sequencer.store.lock import RunLock
 from sequencer.store.protocol import Change, Liveness, View
 from sequencer.store.recovery import Found, recover
 from sequencer.store.watch import Watch, watch
 
-LOCK_TIMEOUT_S = 30.0
-"""The lock is held for milliseconds; whoever waits longer faces a stopped process."""
-LOCK_POLL_S = 0.001
 RECHECK_S = 5.0
 """Safety net of `wait`: how often the head is looked at without a notification."""
 MAX_LOST_RACES = 1_000
@@ -64,14 +59,15 @@ class FileStore:
         self.ttl_s = ttl_s
         self.folder = state_path.parent
         self._state_path = state_path
-        self._allow_network_fs = allow_network_fs
         self._migrate = migrate
         self._journal = JournalFile(self.folder, rotate_bytes, keep)
         self._leases = Leases(self.folder / "beats")
-        self._lock_fd = -1
-        self._lock: FileLock | None = None
+        self._lock = RunLock(
+            state_path.with_name(f"{state_path.name}.lock"), allow_network_fs=allow_network_fs
+        )
         self._watch: Watch | None = None
         self._cached: tuple[object, Found] | None = None
+        self._is_swept = False
         self._notices: list[str] = []
 
     @property
@@ -95,26 +91,25 @@ class FileStore:
 
     def view(self) -> View:
         """See `Store.view`."""
-        for attempt in range(READ_ATTEMPTS):
-            before = self._signature()
-            if self._cached is not None and self._cached[0] == before:
-                return View(self._cached[1].head)
-            try:
-                found = recover(self._state_path, self._journal)
-            except (CorruptState, EditRefused):
-                # A writer may have rotated or published between two reads of ours.
-                if attempt + 1 < READ_ATTEMPTS and self._signature() != before:
-                    continue
-                raise
-            return self._seen(found, before)
+        with self._storage_errors("read"):
+            for _ in range(READ_ATTEMPTS):
+                before = self._signature()
+                if self._cached is not None and self._cached[0] == before:
+                    return View(self._cached[1].head)
+                try:
+                    return self._seen(recover(self._state_path, self._journal), before)
+                except (CorruptState, EditRefused):
+                    # A writer may have rotated or published between two reads of ours.
+                    if self._signature() == before:
+                        raise
         raise CorruptState("changes faster than it can be read", where=str(self._state_path))
 
     def _seen(self, found: Found, before: object) -> View:
-        head, notices = found.head, found.notices
-        if found.legacy is not None and self._migrate is not None:
-            head = self._migrate(found.legacy)
+        head, notices = found.head, () if found.is_behind else found.notices
+        if found.legacy is not None:
+            head = self._migrated(found.legacy)
         elif found.edited is not None and head is not None:
-            head = accept_edit(head, found.edited, at=found.edited.last_update).head
+            head = self._edited(head, found.edited, at=found.edited.last_update).head
             notices = (f"{self._state_path} was edited by hand", *notices)
         elif not found.needs_publishing:
             self._cached = (before, found)
@@ -132,8 +127,23 @@ class FileStore:
 
     def update(self, change: Change) -> Head:
         """See `Store.update`."""
+        with self._storage_errors("written"):
+            return self._update(change)
+
+    @contextlib.contextmanager
+    def _storage_errors(self, verb: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageFailed(
+                f"can't be {verb}: {error.strerror or error}",
+                where=str(error.filename or self.folder),
+                hint="make room or mend the permissions, then start again",
+            ) from error
+
+    def _update(self, change: Change) -> Head:
         for _ in range(MAX_LOST_RACES):
-            with self._locked():
+            with self._lock.held():
                 found = self._load()
                 transition = self._before(found) or change(found.head)
                 if transition is None:
@@ -157,69 +167,35 @@ class FileStore:
         at = utc_now()
         if found.edited is not None and found.head is not None:
             self._notices.append(f"{self._state_path} was edited by hand; the edit is recorded")
-            return accept_edit(found.head, found.edited, at=at)
+            return self._edited(found.head, found.edited, at=at)
         if found.legacy is None:
             return None
-        if self._migrate is None:
-            raise CorruptState("is the state of another program", where=str(self._state_path))
-        migrated = self._migrate(found.legacy)
+        migrated = self._migrated(found.legacy)
         copy = headfile.keep_copy(self._state_path, "before-migration")
         self._notices.append(f"{self._state_path} was migrated; the original is {copy.name}")
         return initialise(migrated)
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        lock = self._ensure_lock()
+    def _edited(self, head: Head, edited: Head, *, at: str) -> Transition:
         try:
-            lock.acquire(timeout=LOCK_TIMEOUT_S, poll_interval=LOCK_POLL_S)
-        except Timeout:
-            raise ClaimHeld(
-                f"the lock is held for more than {LOCK_TIMEOUT_S:g} s",
-                where=lock.lock_file,
-                hint="a stopped process may hold it: 'fuser' on that file names it",
-            ) from None
-        except OSError as error:
-            raise StorageFailed(
-                f"the lock can't be taken: {error.strerror or error}", where=lock.lock_file
-            ) from error
-        try:
-            yield
-        finally:
-            lock.release()
+            return accept_edit(head, edited, at=at)
+        except EditRefused as refusal:
+            where = str(self._state_path)
+            raise EditRefused(refusal.message, where=where, hint=refusal.hint) from None
 
-    def _ensure_lock(self) -> FileLock:
-        if self._lock is None or not self.folder.is_dir():
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise StorageFailed(
-                    f"can't be created: {error.strerror}", where=str(self.folder)
-                ) from error
-            if not self._allow_network_fs:
-                ensure_local(self.folder)
-            path = f"{self._state_path}.lock"
-            self._lock = FileLock(path, fallback_to_soft=False, on_acquired=self._remember_lock)
-        return self._lock
-
-    def _remember_lock(self, fd: int) -> None:
-        self._lock_fd = fd
-
-    def _is_lock_current(self) -> bool:
-        """Return whether the lock file is still the inode that is locked."""
-        try:
-            held, there = os.fstat(self._lock_fd), os.stat(f"{self._state_path}.lock")  # noqa: PTH116
-        except OSError:
-            return False
-        return (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino)
+    def _migrated(self, legacy: dict[str, Any]) -> Head:
+        if self._migrate is None:
+            raise CorruptState("is the state of another program", where=str(self._state_path))
+        return self._migrate(legacy)
 
     def _load(self) -> Found:
         """Return the present state under the lock, with state.json brought up to it."""
         before = self._signature()
-        if self._cached is not None and self._cached[0] == before:
+        if self._cached is not None and self._cached[0] == before and self._is_swept:
             return self._cached[1]
         found = recover(self._state_path, self._journal)
         self._notices.extend(found.notices)
         self._sweep(found.head)
+        self._is_swept = True
         if found.needs_publishing and found.head is not None:
             if found.is_damaged:
                 copy = headfile.keep_copy(self._state_path, "unreadable")
@@ -230,8 +206,7 @@ class FileStore:
     def _accept(self, found: Found, transition: Transition) -> Head | None:
         """Append and publish; return None if another writer was first."""
         base = found.last.revision if found.last else 0
-        if found.last is not None and self._journal.rotate_if_large(found.last, found.size):
-            results.prune(self.folder, self._oldest_token())
+        if found.last is not None and self._rotate(found.last, found.size):
             return None
         offset = found.size + (1 if found.is_torn else 0)
         head = transition.head.model_copy(update={"revision": base + 1, "journal_offset": offset})
@@ -240,19 +215,30 @@ class FileStore:
                 self._first_beat(claim)
         facts = [_fact_fields(fact) for fact in transition.facts]
         line = encode(base + 1, head.last_update, facts, head.model_dump_json().encode())
-        if not self._is_lock_current():
+        if not self._lock.is_current():
             return None
         if not self._append(line, offset, is_torn=found.is_torn):
             return None
-        self._publish(head)
-        size = offset + len(line)
+        published, size = self._publish(head), offset + len(line)
         record = Record(base + 1, offset, line[:-1], {"head": None})
-        self._cached = (self._signature(), Found(head, record, size))
+        signature = (published, self._journal.signature_at(size))
+        self._cached = (signature, Found(head, record, size)) if published else None
         if found.head is not None:
             for claim in found.head.claims:
                 if head.claim_with(claim.token) is None:
                     self._leases.forget(claim.token)
         return head
+
+    def _rotate(self, last: Record, size: int) -> bool:
+        try:
+            if not self._journal.rotate_if_large(last, size):
+                return False
+        except OSError as error:
+            # A journal that grows is better than a run that stands still.
+            self._notices.append(f"{self._journal.path} can't be rotated: {error.strerror}")
+            return False
+        results.prune(self.folder, self._oldest_token())
+        return True
 
     def _first_beat(self, claim: Claim) -> None:
         try:
@@ -266,7 +252,8 @@ class FileStore:
         # A torn line is closed with a newline of our own, in the same write.
         data, start = (b"\n" + line, offset - 1) if is_torn else (line, offset)
         try:
-            return self._journal.append(data, start)
+            # Where a line that does not count came between, ours may have won all the same.
+            return self._journal.append(data, start) or self._journal.holds(line)
         except JournalMoved:
             return False
         except OSError as error:
@@ -275,23 +262,26 @@ class FileStore:
     def _settle(self, line: bytes, error: OSError) -> bool:
         """Find out whether a write that failed was accepted after all."""
         self._journal.close()
-        self._cached = None
-        with contextlib.suppress(CorruptState):
-            scan = self._journal.read(0, None)
-            if any(record.line == line[:-1] for record in scan.winners):
+        self._cached, verdict = None, "nothing was accepted"
+        try:
+            if self._journal.holds(line):
                 return True
+        except CorruptState as problem:
+            verdict = f"whether the change was accepted can't be told ({problem.message})"
         raise StorageFailed(
-            f"nothing was accepted: {error.strerror or error}",
+            f"{verdict}: {error.strerror or error}",
             where=str(self._journal.path),
             hint="make room or mend the permissions, then start again",
         ) from error
 
-    def _publish(self, head: Head) -> None:
+    def _publish(self, head: Head) -> object | None:
+        """Replace state.json and return its signature, or None if that was not possible."""
         try:
-            headfile.write_head(self._state_path, head)
+            return headfile.write_head(self._state_path, head)
         except OSError as error:
             # The journal has accepted the transition; the head file follows at the next one.
             self._notices.append(f"{self._state_path} could not be replaced: {error.strerror}")
+            return None
 
     def _sweep(self, head: Head | None) -> None:
         """Remove what killed processes left behind; only under the lock."""
@@ -303,7 +293,8 @@ class FileStore:
 
     def _oldest_token(self) -> int:
         record = next(self._journal.records(), None)
-        return int(record.data["head"].get("token", 0)) if record else 0
+        # One record may accept a step and grant the token of the next.
+        return min((fact["token"] for fact in facts_of(record.data)), default=0) if record else 0
 
     # --- claims and waiting --------------------------------------------------------
 
@@ -337,17 +328,19 @@ class FileStore:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._watch = watch(self.folder, self._state_path.name)
         holder = open_process(claim.owner) if claim is not None else None
+        fds, is_over = [fd for fd in (wake_fd, holder) if fd is not None], False
         try:
             while True:
                 head = self.view().head
                 if (head.revision if head else 0) != revision:
                     return True
                 left = RECHECK_S if deadline is None else deadline - time.monotonic()
-                if left <= 0:
+                if is_over or left <= 0:
                     return False
-                fds = [fd for fd in (wake_fd, holder) if fd is not None]
-                if self._watch.wait(min(left, RECHECK_S), fds) or claim is not None:
+                if claim is not None and holder is None and is_proven_dead(claim.owner):
                     return False
+                # The lease of a claim may run out without any notification.
+                is_over = self._watch.wait(min(left, RECHECK_S), fds) or claim is not None
         finally:
             if holder is not None:
                 os.close(holder)

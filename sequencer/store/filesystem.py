@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -13,6 +14,9 @@ NETWORK_TYPES = frozenset(
         *("gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs", "virtiofs"),
     )
 )
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
+"""How mountinfo writes blanks, line ends and backslashes in paths."""
 
 
 def type_of(folder: Path) -> str:
@@ -35,8 +39,7 @@ def _mounts() -> list[tuple[Path, str]]:
     mounts = []
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
-        # mountinfo writes blanks in paths as octal escapes.
-        point = before.split()[4].replace("\\040", " ").replace("\\011", "\t")
+        point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), before.split()[4])
         mounts.append((Path(point), after.split()[0]))
     return mounts
 

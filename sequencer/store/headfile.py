@@ -55,8 +55,8 @@ def signature(path: Path) -> tuple[int, int, int] | None:
     return (found.st_ino, found.st_mtime_ns, found.st_size)
 
 
-def write_head(path: Path, head: Head) -> tuple[int, int, int] | None:
-    """Replace *path* by *head* and return the new signature.
+def write_head(path: Path, head: Head) -> tuple[int, int, int]:
+    """Replace *path* by *head* and return the signature of what was written.
 
     Raises:
         OSError: the old file is untouched; a temporary file may be left for `sweep`.
@@ -64,8 +64,11 @@ def write_head(path: Path, head: Head) -> tuple[int, int, int] | None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with open_new(temporary) as file:
         file.write(head.model_dump_json(indent=2).encode() + b"\n")
+        file.flush()
+        written = os.fstat(file.fileno())
     os.replace(temporary, path)  # noqa: PTH105 (on every step's path)
-    return signature(path)
+    # Not a look at the path: somebody may have edited what stands there since.
+    return (written.st_ino, written.st_mtime_ns, written.st_size)
 
 
 def keep_copy(path: Path, suffix: str) -> Path:

@@ -65,7 +65,7 @@ def process_start(pid: int) -> int | None:
         return _process_start_elsewhere(pid)
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError:
         return None
     # A zombie runs no code any more: its claim has no holder.
     return None if fields[_STAT_STATE] in (b"Z", b"X") else int(fields[_STAT_START])
@@ -101,6 +101,17 @@ def this_process() -> Owner:
     return _this_process(os.getpid())
 
 
+def _is_hidden(pid: int) -> bool:
+    """Return whether *pid* exists but is another user's, whom /proc may not show (hidepid)."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def is_same_boot(owner: Owner) -> bool:
     """Return whether *owner* lives under the running kernel, perhaps in another container."""
     return owner.boot_id == boot_id()
@@ -111,7 +122,8 @@ def is_proven_dead(owner: Owner) -> bool:
     if is_same_boot(owner):
         if owner.pid_ns != pid_namespace():
             return False
-        return process_start(owner.pid) != owner.pid_start
+        started = process_start(owner.pid)
+        return started != owner.pid_start and not (started is None and _is_hidden(owner.pid))
     is_same_machine = bool(machine()) and owner.machine == machine()
     return is_same_machine and owner.host == os.uname().nodename
 

@@ -68,7 +68,8 @@ def encode(revision: int, at: str, facts: Sequence[dict[str, Any]], head_json: b
     fields = {"revision": revision, "at": at, **first}
     if rest:
         fields["also"] = rest
-    start = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+    # An agent's output may hold half a surrogate pair, which no UTF-8 file can.
+    start = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
     body = start[:-1] + b',"head":' + head_json
     return body + _SEAL + checksum(body).encode() + b'"}\n'
 

@@ -57,6 +57,10 @@ class JournalFile:
             return None
         return (found.st_dev, found.st_ino, found.st_size)
 
+    def signature_at(self, size: int) -> tuple[int, int, int]:
+        """Return what `signature` is after an append of ours that ended at *size*."""
+        return (*self._inode, size)
+
     def rotated(self) -> list[Path]:
         """Return the files that were put aside, oldest first."""
         names = (entry.name for entry in os.scandir(self.folder))
@@ -87,25 +91,44 @@ class JournalFile:
     def records(self) -> Iterator[Record]:
         """Yield every winner that is kept, oldest first, over all files."""
         newest: int | None = None
-        for path in (*self.rotated(), self.path):
+        files, is_pruned = [*self.rotated(), self.path], False
+        while files:
+            path = files.pop(0)
             try:
-                data = read_regular(path)
+                found = scan(read_regular(path), 0, None, str(path)).winners
             except FileNotFoundError:
+                is_pruned = True
                 continue
-            for record in scan(data, 0, None, str(path)).winners:
-                if newest is not None and record.revision <= newest:
+            fresh = [r for r in found if newest is None or r.revision > newest]
+            is_gap = newest is not None and bool(fresh) and fresh[0].revision != newest + 1
+            if newest is not None and is_gap and not is_pruned:
+                if path == self.path and (missed := self._put_aside_meanwhile(newest)):
+                    files = [*missed, self.path]
                     continue
-                if newest is not None and record.revision != newest + 1:
-                    raise CorruptState(
-                        f"revisions {newest + 1} to {record.revision - 1} are missing",
-                        where=str(path),
-                        hint="'sequencer repair' shows what can be saved",
-                    )
+                raise CorruptState(
+                    f"revisions {newest + 1} to {fresh[0].revision - 1} are missing",
+                    where=str(path),
+                    hint="'sequencer repair' shows what can be saved",
+                )
+            is_pruned = False
+            for record in fresh:
                 newest = record.revision
                 yield record
 
+    def _put_aside_meanwhile(self, newest: int) -> list[Path]:
+        """Return the files that a writer put aside while this reader was on its way."""
+        rotated = self.rotated()
+        for place, path in enumerate(rotated):
+            with contextlib.suppress(FileNotFoundError):
+                found = scan(read_regular(path), 0, None, str(path)).winners
+                if any(record.revision == newest + 1 for record in found):
+                    return rotated[place:]
+        return []
+
     def append(self, line: bytes, offset: int) -> bool:
         """Append *line* durably; return whether it landed at *offset*, so that it counts.
+
+        False leaves one doubt: what came before it may not count itself, see `holds`.
 
         Raises:
             JournalMoved: the file at the path is another one than before.
@@ -129,23 +152,27 @@ class JournalFile:
                 fcntl.flock(fd, fcntl.LOCK_UN)
         return landed == offset
 
+    def holds(self, line: bytes) -> bool:
+        """Return whether *line*, newline included, is among the winners of the journal."""
+        return any(record.line == line[:-1] for record in self.read(0, None).winners)
+
     def rotate_if_large(self, last: Record, size: int) -> bool:
         """Put the journal aside if it is large; the new one starts with a copy of *last*.
 
         The copy is the very line, so that whoever holds an older head still finds its
         record. Returns whether a new file is in place.
         """
-        if size < self._rotate_bytes:
+        # A file that holds nothing but its first record would not get smaller.
+        if size < self._rotate_bytes or not last.offset:
             return False
-        fd = self._descriptor()
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        fd, fresh = self._descriptor(), self.folder / f"{NAME}.{os.getpid()}.tmp"
         try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
             if not self._is_current() or os.fstat(fd).st_size != size:
                 return False
             aside = self._next_rotated()
             with contextlib.suppress(FileExistsError):
                 os.link(self.path, aside)
-            fresh = self.folder / f"{NAME}.{os.getpid()}.tmp"
             with open_new(fresh) as file:
                 file.write(last.line + b"\n")
                 file.flush()
@@ -155,6 +182,8 @@ class JournalFile:
         finally:
             os.close(fd)
             self._fd = None
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
         for old in self.rotated()[: -self._keep]:
             old.unlink(missing_ok=True)
         return True
@@ -220,8 +249,13 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise CorruptState("is not a plain file", where=str(path), hint="move it away")
+        # An offset comes from a file that anybody may edit; no file reaches 2**63.
+        if offset > os.fstat(fd).st_size:
+            return b""
         with os.fdopen(fd, "rb", closefd=False) as file:
             file.seek(offset)
             return file.read() if max_bytes is None else file.read(max_bytes + 1)
+    except OSError as error:
+        raise CorruptState(f"can't be read: {error.strerror}", where=str(path)) from error
     finally:
         os.close(fd)

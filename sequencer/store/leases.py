@@ -92,13 +92,18 @@ class Leases:
             os.close(fd)
 
     def _write(self, path: Path, value: dict[str, Any]) -> None:
+        try:
+            self._replace(path, value)
+        except FileNotFoundError:
+            # No folder yet, or a worker that sweeps took the temporary file for a left-over.
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._replace(path, value)
+
+    @staticmethod
+    def _replace(path: Path, value: dict[str, Any]) -> None:
         temporary = f"{path}.{os.getpid()}.tmp"
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            fd = os.open(temporary, flags, 0o644)
-        except FileNotFoundError:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            fd = os.open(temporary, flags, 0o644)
+        fd = os.open(temporary, flags, 0o644)
         try:
             os.write(fd, json.dumps(value).encode())
         finally:

@@ -138,7 +138,7 @@ def _step_index(raw: Mapping[str, Any]) -> int:
             )
         return step_index
     actor = raw["expected_actor"]
-    if actor not in _PLACES:
+    if not isinstance(actor, str) or actor not in _PLACES:
         _refuse(f"expected_actor is {actor!r} and neither galph nor ralph")
     iteration = _counter(raw, "iteration", 1)
     return OLD_CYCLE_LENGTH * (iteration - 1) + _PLACES[actor]
@@ -154,7 +154,9 @@ def _counter(raw: Mapping[str, Any], field: str, least: int) -> int:
 
 def _status(raw: Mapping[str, Any]) -> Status:
     status = raw.get("status")
-    word, _, actor = status.partition("-") if isinstance(status, str) else ("", "", "")
+    if not isinstance(status, str):
+        _refuse(f"status is {status!r} and not a word")
+    word, _, actor = status.partition("-")
     if actor in _PLACES and "expected_actor" in raw and actor != raw["expected_actor"]:
         _refuse(f"status is {status!r}, and expected_actor is {raw['expected_actor']!r}")
     if word == "waiting" and actor:

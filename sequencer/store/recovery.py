@@ -39,6 +39,8 @@ class Found:
     """state.json is missing, unreadable or behind."""
     is_damaged: bool = False
     """state.json holds something that is not to be lost when it is replaced."""
+    is_behind: bool = False
+    """state.json holds an older accepted head: normal between an append and its publication."""
     notices: tuple[str, ...] = field(default=())
 
 
@@ -151,4 +153,10 @@ def _compare(state_path: Path, content: dict[str, Any], found: Found, scan: Scan
             hint="make the edit again on the newest state; 'sequencer repair' restores that",
         )
     notice = f"{where} was at revision {revision}; rolled forward to {last.revision}"
-    return replace(found, needs_publishing=True, is_damaged=own is None, notices=(notice,))
+    return replace(
+        found,
+        needs_publishing=True,
+        is_damaged=own is None,
+        is_behind=own is not None,
+        notices=(notice,),
+    )

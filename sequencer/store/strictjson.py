@@ -59,6 +59,9 @@ def parse_object(data: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     except RecursionError:
         message = "nested too deeply"
         raise ValueError(message) from None
+    if "\\u" in text:
+        # Half of a surrogate pair can be spelled in JSON and can't be written down again.
+        json.dumps(value, ensure_ascii=False).encode()
     if not isinstance(value, dict):
         message = f"a JSON {type(value).__name__} instead of an object"
         raise ValueError(message)  # noqa: TRY004 (callers handle one kind of refusal)

@@ -1,7 +1,9 @@
 """Sleep until a file in a folder changes, without polling.
 
 Linux tells through inotify; elsewhere the watchdog package asks the system's own service.
-Not promised: that every change wakes. The caller looks again by itself now and then.
+Where the system has no notification left to give (inotify instances are counted per user),
+a short sleep takes its place. Not promised: that every change wakes. The caller looks again
+by itself now and then.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
+
+SLEEP_S = 0.25
 
 
 class Watch(Protocol):
@@ -27,9 +31,12 @@ class Watch(Protocol):
 
 def watch(folder: Path, name: str) -> Watch:
     """Start watching *name* in *folder*; changes from now on count."""
-    if sys.platform == "linux":
-        return InotifyWatch(folder, name)
-    return WatchdogWatch(folder, name)
+    try:
+        if sys.platform == "linux":
+            return InotifyWatch(folder, name)
+        return WatchdogWatch(folder, name)
+    except OSError:
+        return SleepingWatch()
 
 
 class InotifyWatch:
@@ -42,7 +49,11 @@ class InotifyWatch:
         self._name = name
         self._inotify = INotify(nonblocking=True)
         mask = flags.MOVED_TO | flags.CLOSE_WRITE | flags.DELETE | flags.MOVED_FROM
-        self._inotify.add_watch(folder, mask | flags.DELETE_SELF | flags.MOVE_SELF)
+        try:
+            self._inotify.add_watch(folder, mask | flags.DELETE_SELF | flags.MOVE_SELF)
+        except OSError:
+            self._inotify.close()
+            raise
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
         """See `Watch.wait`."""
@@ -103,3 +114,15 @@ class WatchdogWatch:
         self._observer.join()
         os.close(self._read_fd)
         os.close(self._write_fd)
+
+
+class SleepingWatch:
+    """Wakes by itself every quarter of a second."""
+
+    def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
+        """See `Watch.wait`."""
+        ready, _, _ = select.select(fds, [], [], min(timeout_s, SLEEP_S))
+        return bool(ready)
+
+    def close(self) -> None:
+        """See `Watch.close`; there is nothing to free."""

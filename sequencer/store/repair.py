@@ -1,0 +1,285 @@
+"""Make a damaged run readable again, from what its files still hold.
+
+Every original is kept in ``damaged-TIME/`` beside the run before anything is replaced, and
+the repair is itself a journalled transition. It runs under the run's lock and may be
+interrupted anywhere: what is left then can be repaired again.
+
+Not promised: steps whose records are lost. Where accepted steps may be lost, a person has
+to say which state to go on from; tokens are never granted again in any case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from sequencer.errors import ClaimHeld, CorruptState, StorageFailed, UsageRefused
+from sequencer.model.head import MAX_COUNTER, Head, Status
+from sequencer.model.transitions import Event, resting_status
+from sequencer.store.diagnosis import Action, Diagnosis, diagnose
+from sequencer.store.filesystem import ensure_local
+from sequencer.store.headfile import parse_head, write_head
+from sequencer.store.journal import encode
+from sequencer.store.journal_file import NAME, JournalFile, open_new, sync_folder
+from sequencer.store.recovery import recover
+
+LOCK_TIMEOUT_S = 30.0
+
+
+class Choice(StrEnum):
+    """Which state a person accepts where the files name two."""
+
+    HEAD = "head"
+    """What stands in state.json."""
+    JOURNAL = "journal"
+    """The last good record; later steps run again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What a repair did."""
+
+    before: Diagnosis
+    head: Head | None
+    """The head that stands; None if nothing had to be done."""
+    kept: Path | None = None
+    """The folder with the originals."""
+
+
+def repair(
+    state_path: Path, choice: Choice | None = None, *, allow_network_fs: bool = False
+) -> Repaired:
+    """Make the run at *state_path* readable; a sound run is left alone.
+
+    Raises:
+        CorruptState: nothing can be saved, or a choice is needed and was not made.
+        UsageRefused: the *choice* names a state that is not there.
+        NewerSchema: see `diagnose`.
+    """
+    if not state_path.parent.is_dir():
+        return Repaired(diagnose(state_path), None)
+    if not allow_network_fs:
+        ensure_local(state_path.parent)
+    with _locked(state_path):
+        found = diagnose(state_path)
+        if found.action is Action.NOTHING:
+            return Repaired(found, None)
+        base = _chosen(found, choice)
+        try:
+            kept = _keep_originals(found)
+            head = _mend(found, base, kept, is_head=base is found.state.head)
+        except OSError as error:
+            raise StorageFailed(
+                f"the repair stopped: {error.strerror or error}",
+                where=error.filename or str(state_path.parent),
+                hint="make room or mend the permissions, then repair again",
+            ) from error
+        after = recover(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1))
+        if after.head != head:
+            raise CorruptState("the repair did not hold", where=str(state_path.parent))
+        return Repaired(found, head, kept)
+
+
+@contextlib.contextmanager
+def _locked(state_path: Path) -> Iterator[None]:
+    lock = FileLock(f"{state_path}.lock", fallback_to_soft=False)
+    try:
+        lock.acquire(timeout=LOCK_TIMEOUT_S)
+    except Timeout:
+        raise ClaimHeld("the lock is held by another process", where=lock.lock_file) from None
+    except OSError as error:
+        raise StorageFailed(
+            f"the lock can't be taken: {error.strerror or error}",
+            where=lock.lock_file,
+            hint="it has to be a plain file in a folder that you may write to",
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _chosen(found: Diagnosis, choice: Choice | None) -> Head:
+    """Return the head to go on from."""
+    folder = str(found.state.path.parent)
+    if found.action is Action.HOPELESS:
+        raise CorruptState(
+            "nothing can be saved: state.json and the journal hold no readable state",
+            where=folder,
+            hint="put a backup of the folder in its place; or move the folder away, and the "
+            "run begins anew ('sequencer set step_index=N' then goes to where it was)",
+        )
+    if found.action is Action.CHOOSE and choice is None:
+        raise CorruptState(
+            "accepted steps may be lost, so a person has to choose",
+            where=folder,
+            hint=" or ".join(options(found)),
+        )
+    if choice is Choice.HEAD and (found.state.head is None or not found.is_head_ahead):
+        raise UsageRefused(
+            "state.json holds no head to accept that the journal has not",
+            where=str(found.state.path),
+            hint="without --accept-head the last good record of the journal is used",
+        )
+    if choice is Choice.HEAD and found.state.head is not None:
+        return found.state.head
+    if found.last is None:
+        raise UsageRefused(
+            "the journal has no good record", where=folder, hint=" or ".join(options(found))
+        )
+    return parse_head(found.last.data["head"], folder)
+
+
+def options(found: Diagnosis) -> list[str]:
+    """Return the choices that `Action.CHOOSE` leaves, in words."""
+    head, last = found.state.head, found.last
+    said = []
+    if head is not None and found.is_head_ahead:
+        said.append(
+            f"--accept-head goes on from state.json (revision {head.revision}, step_index "
+            f"{head.step_index})"
+        )
+    if last is not None:
+        said.append(
+            f"--accept-journal goes on from the last good record (revision {last.revision}, "
+            f"step_index {last.data['head'].get('step_index')})"
+        )
+    return said
+
+
+def _keep_originals(found: Diagnosis) -> Path:
+    """Copy every file aside; what is no plain file is moved, because it is in the way."""
+    folder = found.state.path.parent
+    kept = _new_folder(folder / f"damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    paths = [found.state.path, *(report.path for report in found.journals)]
+    for path in paths:
+        try:
+            mode = path.lstat().st_mode
+        except FileNotFoundError:
+            continue
+        if stat.S_ISREG(mode):
+            shutil.copy2(path, kept / path.name, follow_symlinks=False)
+        else:
+            path.rename(kept / path.name)
+    sync_folder(kept)
+    sync_folder(folder)
+    return kept
+
+
+def _new_folder(wanted: Path) -> Path:
+    for number in range(1, 1_000):
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise CorruptState("too many repairs in one second", where=str(wanted))
+
+
+def _mend(found: Diagnosis, base: Head, kept: Path, *, is_head: bool) -> Head:
+    """Write journal and head so that the run goes on from *base*; return the new head."""
+    folder, last = found.state.path.parent, found.last
+    journal = JournalFile(folder, MAX_COUNTER, 1)
+    if is_head or last is None:
+        source, lines = "state.json", []
+    else:
+        source, lines = "the journal", [record.line + b"\n" for record in found.chain]
+    note = f"repair from {source} at revision {base.revision}; the originals are in {kept.name}"
+    is_appended = found.action is Action.RESTORE
+    if is_appended:
+        size = journal.path.stat().st_size
+        is_torn = not journal.path.read_bytes().endswith(b"\n")
+        offset = size + 1 if is_torn else size
+    else:
+        is_torn, offset = False, len(lines[-1]) if lines else 0
+    head = _repaired_head(found, base, offset, may_be_behind=found.action is Action.CHOOSE)
+    line = _line(head, base, note)
+    if is_appended:
+        data = b"\n" + line if is_torn else line
+        if not journal.append(data, size):
+            raise CorruptState("the journal changed while it was repaired", where=str(folder))
+        journal.close()
+    else:
+        _replace_journals(found, journal, lines or [line], lines[-1:] + [line])
+    write_head(found.state.path, head)
+    return head
+
+
+def _repaired_head(found: Diagnosis, base: Head, offset: int, *, may_be_behind: bool) -> Head:
+    update = {
+        "revision": base.revision + 1,
+        "journal_offset": offset,
+        "token": max(base.token, found.highest_token),
+        "last_update": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+    head = base.model_copy(update=update)
+    if may_be_behind and head.claims:
+        # Whoever holds one may have ended it in a record that is lost.
+        head = head.model_copy(update={"claims": ()})
+        if head.status is Status.RUNNING:
+            head = head.model_copy(update={"status": resting_status(head)})
+    return head
+
+
+def _line(head: Head, base: Head, note: str) -> bytes:
+    fact = {
+        "event": str(Event.EDITED),
+        "step": base.expected_step,
+        "step_index": base.step_index,
+        "token": head.token,
+        "attempt": base.attempt,
+        "outcome": {"note": note},
+    }
+    return encode(head.revision, head.last_update, [fact], head.model_dump_json().encode())
+
+
+def _replace_journals(
+    found: Diagnosis, journal: JournalFile, history: list[bytes], current: list[bytes]
+) -> None:
+    """Put *history* aside as a rotated journal, and *current* in the journal's place.
+
+    That is what a rotation leaves: a journal that need not begin at revision 1, behind a
+    file that ends with the record that it begins with.
+    """
+    folder = journal.folder
+    old = [report.path for report in found.journals if report.path.name != NAME]
+    number = max((int(path.stem.rpartition("-")[2]) for path in old), default=0) + 1
+    with _excluding_appends(journal.path):
+        _write(folder / f"journal-{number:06d}.jsonl", history)
+        _write(journal.path, current)
+        sync_folder(folder)
+    for path in old:
+        path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _excluding_appends(path: Path) -> Iterator[None]:
+    """Hold the lock that an append shares, so that no line lands in a file that goes."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _write(path: Path, lines: list[bytes]) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with open_new(temporary) as file:
+        file.writelines(lines)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
