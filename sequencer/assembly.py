@@ -60,9 +60,7 @@ def _client(kind: str) -> Recipe:
 
 
 EXECUTORS: Mapping[str, Recipe] = {
-    "anthropic": Recipe(
-        "sequencer.executors.messages_api", "MessagesApiExecutor", "MessagesApiOptions"
-    ),
+    "anthropic": Recipe("sequencer.executors.messages_api", "MessagesExecutor", "MessagesOptions"),
     "claude": _client("claude"),
     "codex": _client("codex"),
     "command": _client("command"),
@@ -282,6 +280,7 @@ def make_store(settings: Settings, run: str | None) -> Store:
             params=workflow.params,
             expected_step_for=lambda index: place(workflow, index).step,
             at=now(),
+            cycle_length=len(workflow.steps),
         )
 
     store: Store = make(settings, state_path_of(settings, run), to_head)

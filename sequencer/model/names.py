@@ -25,7 +25,7 @@ def slug(name: str) -> str:
     macOS folds case.
 
     >>> slug("main"), slug("feature/x")
-    ('main', 'feature-x--f67f61c4ceee0f7a')
+    ('main', 'feature-x--217d2bf51f16e9dc')
     >>> slug("../../etc")[:5], slug("-rf")[:4]
     ('etc--', 'rf--')
     """

@@ -12,7 +12,7 @@ from typing import TypedDict
 from sequencer.errors import UsageRefused
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
-from sequencer.model.workflow import Workflow
+from sequencer.model.workflow import Review, Workflow
 
 
 class Description(TypedDict):
@@ -34,7 +34,6 @@ def resolve(workflow: Workflow, step_index: int) -> Step:
     A review takes over whole cycles, one step for one step, so that a cycle stays as
     long as it was and the meaning of later indexes does not shift:
 
-    >>> from sequencer.model.workflow import Review
     >>> plan, build, check = Step(name="plan"), Step(name="build"), Step(name="check")
     >>> workflow = Workflow("demo", (plan, build), Review(every=2, step=check))
     >>> [resolve(workflow, i).name for i in range(6)]
@@ -53,11 +52,14 @@ def resolve(workflow: Workflow, step_index: int) -> Step:
             raise _beyond_the_end(workflow, step_index)
         return steps[step_index]
     cycle_index, place = divmod(step_index, len(steps))
-    review = workflow.review
-    # cycle + 1: with cycle % every, the very first cycle would be a review of nothing.
-    if review is not None and review.every > 0 and (cycle_index + 1) % review.every == 0:
-        return review.step
+    if workflow.review is not None and _is_review_cycle(workflow.review, cycle_index):
+        return workflow.review.step
     return steps[place]
+
+
+def _is_review_cycle(review: Review, cycle_index: int) -> bool:
+    # cycle + 1: with cycle % every, the very first cycle would be a review of nothing.
+    return review.every > 0 and (cycle_index + 1) % review.every == 0
 
 
 def place(workflow: Workflow, step_index: int) -> Place:
@@ -90,8 +92,7 @@ def describe(workflow: Workflow, step_index: int) -> Description:
         "position": position.name,
         "step": step.name,
         "prompt": step.prompt_name,
-        # By identity: a review step may be equal to a step of the cycle.
-        "review": workflow.review is not None and step is workflow.review.step,
+        "review": workflow.review is not None and _is_review_cycle(workflow.review, cycle_index),
     }
 
 

@@ -78,14 +78,15 @@ def _problem(
     if kind == "extra_forbidden":
         known = known_keys(root, path[:-1])
         place = located(where(path), path[:-1])
-        return Problem(path, UnknownName("key", str(path[-1]), known, where=place), False)
+        unknown = UnknownName("key", str(path[-1]), known, where=place)
+        return Problem(path, unknown, is_missing=False)
     text = _TEXTS.get(kind) or _plain(found["msg"])
     value = found["input"]
     is_scalar = isinstance(value, (str, int, float)) and kind not in ("missing", "value_error")
     if is_scalar and len(str(value)) <= SHOWN_CHARS:
         text = f"{text}, not {value!a}"
     problem = ConfigurationError(text, where=located(where(path), path))
-    return Problem(path, problem, kind == "missing")
+    return Problem(path, problem, is_missing=kind == "missing")
 
 
 def _plain(message: str) -> str:

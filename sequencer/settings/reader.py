@@ -261,7 +261,9 @@ class _Builder:
             parent.node.value[key] = node.value
             parent.key = None
         else:
-            key, position = len(parent.node.value), node.position
+            key = len(parent.node.value)
+            # An alias is where it is used; a list or mapping is where it began.
+            position = _position(event) if isinstance(event, yaml.AliasEvent) else node.position
             parent.node.value.append(node.value)
         parent.node.children[key] = node
         parent.node.key_positions[key] = position

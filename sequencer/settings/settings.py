@@ -54,7 +54,8 @@ class Agent:
 
     name: str
     kind: str
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = field(repr=False)
+    """As written; may hold a key, so it is not shown."""
     locate: Callable[[KeyPath], str] = field(compare=False, repr=False)
     """From an option's path (``("argv", 0)``; empty: the entry) to file, line and key."""
 
@@ -122,6 +123,8 @@ def load(
 ) -> Settings:
     """Return the settings of the project that *start* lies in.
 
+    *flags* are keyed by key path (``("limits", "max_steps")``); None was not given.
+
     Raises:
         ConfigurationError: the file can't be read, or one thing is wrong with the settings.
         ConfigurationErrors: several things are; all of them, in the order of the file.
@@ -181,15 +184,17 @@ def _validated(layers: Layers) -> tuple[Schema, list[Found]]:
     """
     found: list[Found] = []
     values = layers.values
+    is_first_round = True
     while True:
         try:
             return Schema.model_validate(values), found
         except ValidationError as error:
             for problem in problems_of(error, Schema, layers.where):
-                # Missing in a later round: taken out below, and reported for what it was.
-                if not (found and problem.is_missing and problem.path not in layers.sources):
+                # Missing in a later round: it was taken out, and reported for what it was.
+                if is_first_round or not problem.is_missing:
                     found.append((problem.path, problem.error))
                 values = _pruned(values, problem.path)
+            is_first_round = False
 
 
 def _pruned(values: dict[str, Any], path: KeyPath) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class Layers:
 
     def put(self, path: KeyPath, value: Any, source: Source, origin: KeyPath | None = None) -> None:
         """Set the value at *path*; *origin* is its path in the file, where that differs."""
-        if value is None and path[0] not in _KEEPS_NULL:
+        if _is_left_empty(path, value):
             return
         here = self.values
         for part in path[:-1]:
@@ -85,9 +85,17 @@ class Layers:
                 # A wrong value in an earlier layer: it is reported, not covered up.
                 return
             here = below
-        here[str(path[-1])] = value if path[0] == "agents" else _with_words(value)
+        if isinstance(here.get(str(path[-1])), dict):
+            self._forget_below(path)
+        # Free-form options keep their types; where text is expected, a boolean is wrong as it is.
+        is_kept = path[0] == "agents" or keys.annotation_at(Schema, path) is str
+        here[str(path[-1])] = value if is_kept else _with_words(value)
         self.sources[path] = source
         self._origins[path] = origin or path
+
+    def _forget_below(self, path: KeyPath) -> None:
+        for known in [key for key in self.sources if key[: len(path)] == path]:
+            del self.sources[known]
 
     def where(self, path: KeyPath) -> str:
         """Return the place where the value at *path*, or a parent of it, was set."""
@@ -109,6 +117,17 @@ class Layers:
             if source is not None:
                 return source, self._origins[path[:length]] + path[length:]
         return None, path
+
+
+def _is_left_empty(path: KeyPath, value: Any) -> bool:
+    """Return whether *value* leaves the key at *path* at its default.
+
+    An unknown key is an error even if nothing stands behind it.
+    """
+    if value not in (None, {}) or (len(path) > 1 and path[0] in _KEEPS_NULL):
+        return False
+    annotation = keys.annotation_at(Schema, path)
+    return annotation is not None and (value is None or keys.is_mapping(annotation))
 
 
 def _with_words(value: Any) -> Any:

@@ -1,0 +1,103 @@
+"""docs/reference/configuration.md says what the schema says, key for key."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from sequencer.model.step import Step
+from sequencer.resolution.registry import ReviewDefinition, WorkflowDefinition
+from sequencer.settings.keys import dotted, known_keys, leaves, without_none
+from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS
+from sequencer.settings.reader import parse
+from sequencer.settings.schema import BUILTIN_AGENTS, AgentEntry, Schema, StepDefaults
+from sequencer.settings.settings import load
+from sequencer.settings.sources import IDENTITY_VARIABLES
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
+ROW = re.compile(r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \| (.+) \|$", re.MULTILINE)
+
+
+def rows(title: str) -> dict[str, str]:
+    """Key and default of each row of the section *title*."""
+    section = PAGE.read_text(encoding="utf-8").split(f"\n## {title}\n")[1].split("\n## ")[0]
+    found = ROW.findall(section)
+    assert len(found) == section.count("\n| `"), "a row has another form than the rest"
+    return {key: default.strip().strip("`") for key, _, default, _ in found}
+
+
+def as_written(default: Any) -> str:
+    if default is None:
+        return "none"
+    if default in ((), {}):
+        return "empty"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def step_fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, field in model.model_fields.items():
+        annotation = without_none(field.annotation)
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from step_fields(annotation, f"{name}.")
+        else:
+            yield prefix + name, field.get_default()
+
+
+def test_the_keys_and_their_defaults() -> None:
+    expected = {
+        dotted(path): as_written(default)
+        for path, default in leaves(Schema)
+        if path[0] != "step_defaults"
+    }
+    assert rows("Keys") == expected | {"step_defaults": "empty"}
+
+
+def test_the_keys_of_a_workflow() -> None:
+    keys = set(WorkflowDefinition.model_fields) - {"review"}
+    keys |= {f"review.{key}" for key in ReviewDefinition.model_fields}
+    assert set(rows("Workflows")) == {f"workflows.NAME.{key}" for key in keys}
+
+
+def test_the_fields_of_a_step() -> None:
+    told = rows("Step fields")
+    fields = dict(step_fields(Step))
+    assert set(told) == set(fields)
+    for name, default in fields.items():
+        if name not in ("name", "prompt"):
+            assert told[name] == as_written(default), name
+
+
+def test_what_may_stand_in_step_defaults() -> None:
+    refused = set(Step.model_fields) - set(known_keys(Schema, ("step_defaults",)))
+    assert refused == {"name", "prompt", "executor"}
+    assert "All but `name`, `prompt` and `executor`" in PAGE.read_text(encoding="utf-8")
+    assert set(StepDefaults.model_fields) == set(Step.model_fields)
+
+
+def test_the_keys_of_an_agent() -> None:
+    assert set(rows("Agents")) == {f"agents.NAME.{key}" for key in AgentEntry.model_fields}
+    text = PAGE.read_text(encoding="utf-8").split("\n## Agents\n")[1]
+    assert all(f"`{name}`" in text for name in BUILTIN_AGENTS)
+
+
+@pytest.mark.parametrize("names", [IDENTITY_VARIABLES, FLAT_KEYS, IGNORED_KEYS])
+def test_every_special_name_is_on_the_page(names: frozenset[str] | dict[str, Any]) -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+
+
+def test_the_examples_of_the_page_load(tmp_path: Path) -> None:
+    examples = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(examples) == 2
+    (tmp_path / "orchestration.yaml").write_text("".join(examples), encoding="utf-8")
+    settings = load(tmp_path, env={})
+    assert list(settings.workflows) == ["nightly"]
+    assert list(settings.agents) == ["tests"]
+    assert all(parse(example.encode(), tmp_path).data for example in examples)

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.model.step import Step
+from sequencer.resolution.registry import Registry
+from sequencer.settings.agents import (
+    CLIENTS,
+    AgentOverrides,
+    choose_agent,
+    ensure_known_steps,
+    known_agents,
+    resolve_auto,
+)
+from sequencer.settings.schema import BUILTIN_AGENTS
+from sequencer.settings.settings import Settings, load
+
+AGENTS = "agents: {" + ", ".join(f"a{n}: {{kind: command}}" for n in range(1, 8)) + "}\n"
+EVERYTHING = AGENTS + (
+    "agent: {default: a7, roles: {supervisor: a5, reviewer: a6}, prompts: {reviewer.md: a4}}\n"
+)
+
+
+def settings_of(tmp_path: Path, text: str) -> Settings:
+    (tmp_path / "orchestration.yaml").write_text(text, encoding="utf-8")
+    return load(tmp_path, env={})
+
+
+def without(text: str, part: str) -> str:
+    assert part in text
+    return text.replace(part, "")
+
+
+def test_the_order_of_choice(tmp_path: Path) -> None:
+    step = Step(name="reviewer", executor="a3")
+    by_prompt, by_step = {"reviewer": "a1"}, {"reviewer": "a2"}
+    text = EVERYTHING
+    settings = settings_of(tmp_path, text)
+    assert choose_agent(settings, step, "supervisor", AgentOverrides(by_prompt, by_step)) == (
+        "a1",
+        "--agent-prompt",
+    )
+    assert choose_agent(settings, step, "supervisor", AgentOverrides({}, by_step)) == (
+        "a2",
+        "--agent-step",
+    )
+    assert choose_agent(settings, step, "supervisor") == ("a3", "executor of step 'reviewer'")
+    step = Step(name="reviewer")
+    assert choose_agent(settings, step, "supervisor") == ("a4", "agent.prompts")
+    text = without(text, ", prompts: {reviewer.md: a4}")
+    settings = settings_of(tmp_path, text)
+    assert choose_agent(settings, step, "supervisor") == ("a5", "agent.roles")
+    text = without(text, "supervisor: a5, ")
+    settings = settings_of(tmp_path, text)
+    assert choose_agent(settings, step, "supervisor") == ("a6", "agent.roles")
+    text = without(text, "reviewer: a6")
+    settings = settings_of(tmp_path, text)
+    assert choose_agent(settings, step, "supervisor") == ("a7", "agent.default")
+
+
+def test_nothing_configured_is_auto(tmp_path: Path) -> None:
+    assert choose_agent(settings_of(tmp_path, ""), Step(name="a"), "a").name == "auto"
+
+
+@pytest.mark.parametrize(
+    ("old", "position"),
+    [("galph", "supervisor"), ("ralph", "main"), ("loop", "main")],
+)
+def test_old_role_keys(tmp_path: Path, old: str, position: str) -> None:
+    settings = settings_of(tmp_path, f"agent: {{roles: {{{old}: codex}}}}")
+    assert choose_agent(settings, Step(name=position), position).name == "codex"
+    other = "main" if position == "supervisor" else "supervisor"
+    assert choose_agent(settings, Step(name=other), other).name == "auto"
+    overrides = AgentOverrides(by_step={old: "gemini"})
+    assert choose_agent(settings, Step(name=position), position, overrides).name == "gemini"
+
+
+def test_the_present_word_wins_over_the_old_one(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, "agent: {roles: {loop: codex, main: claude}}")
+    assert choose_agent(settings, Step(name="main"), "main").name == "claude"
+
+
+def test_a_step_that_is_called_loop_is_itself(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, "agent: {roles: {loop: codex, main: claude}}")
+    assert choose_agent(settings, Step(name="loop"), "loop").name == "codex"
+
+
+@pytest.mark.parametrize("key", ["main", "main.md", "prompts/main.md"])
+@pytest.mark.parametrize("prompt", [None, "main", "prompts/main.md"])
+def test_the_spellings_of_a_prompt_are_one_key(
+    tmp_path: Path, key: str, prompt: str | None
+) -> None:
+    settings = settings_of(tmp_path, f"agent: {{prompts: {{{key}: codex}}}}")
+    step = Step(name="main", prompt=prompt)
+    assert choose_agent(settings, step, "main") == ("codex", "agent.prompts")
+    overrides = AgentOverrides(by_prompt={key: "gemini"})
+    assert choose_agent(settings, step, "main", overrides).name == "gemini"
+
+
+def test_an_unknown_agent_lists_configured_and_built_in_ones(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, "agents: {tests: {kind: command}}")
+    overrides = AgentOverrides(by_step={"main": "robot"})
+    with pytest.raises(UnknownName) as refused:
+        choose_agent(settings, Step(name="main"), "main", overrides)
+    assert refused.value.where == "--agent-step"
+    assert set(refused.value.known) == {*BUILTIN_AGENTS, "tests"} == known_agents(settings)
+
+
+def test_an_override_for_a_step_that_is_not_there_is_refused() -> None:
+    reviewed = Registry().get("review_cadence")
+    for name in ("supervisor", "main", "reviewer", "galph", "loop"):
+        ensure_known_steps(AgentOverrides(by_step={name: "claude"}), reviewed)
+    with pytest.raises(UnknownName, match="unknown step 'mian'") as refused:
+        ensure_known_steps(AgentOverrides(by_step={"mian": "claude"}), reviewed)
+    assert refused.value.known == ("main", "reviewer", "supervisor")
+    with pytest.raises(UnknownName):
+        ensure_known_steps(AgentOverrides(by_step={"reviewer": "x"}), Registry().get("standard"))
+
+
+def resolved(installed: set[str], env: Mapping[str, str]) -> str:
+    return resolve_auto(lambda name: f"/bin/{name}" if name in installed else None, env)
+
+
+def test_auto_is_the_first_client_that_is_installed() -> None:
+    installed = set(CLIENTS)
+    for client in ("claude", "codex", "gemini", "opencode"):
+        assert resolved(installed, {"ANTHROPIC_API_KEY": "k"}) == client
+        installed.remove(client)
+
+
+@pytest.mark.parametrize("variable", ["ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"])
+def test_auto_is_the_api_where_only_a_key_is_there(variable: str) -> None:
+    assert resolved({"bash"}, {variable: "k"}) == "anthropic"
+
+
+@pytest.mark.parametrize("env", [{}, {"ANTHROPIC_API_KEY": ""}, {"OPENAI_API_KEY": "k"}])
+def test_auto_never_rehearses(env: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        resolved({"rehearsal"}, env)
+    for client in CLIENTS:
+        assert client in str(refused.value.hint)
+    assert "ANTHROPIC_API_KEY" in refused.value.message

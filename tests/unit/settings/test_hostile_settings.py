@@ -1,0 +1,201 @@
+"""Whatever stands in the file or in a variable: settings, or a refusal that names its place."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sequencer.errors import ConfigurationError
+from sequencer.resolution.resolver import describe
+from sequencer.settings.keys import known_keys, leaves
+from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS
+from sequencer.settings.location import locate
+from sequencer.settings.problems import ConfigurationErrors
+from sequencer.settings.schema import Schema
+from sequencer.settings.settings import Settings, load
+from sequencer.settings.sources import DEFAULT, Given, variable_name
+
+odd_scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 5),
+    st.integers(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(
+        ["", "standard", "review_cadence", "claude", "auto", "../x", "/etc", "a.md", "inf", "nan"]
+    ),
+    st.text(alphabet=st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=8),
+)
+odd_keys = st.sampled_from(
+    sorted(
+        set(Schema.model_fields)
+        | {str(path[-1]) for path, _ in leaves(Schema)}
+        | {"steps", "review", "every", "step", "kind", "argv", "nonsense", "name", "executor"}
+    )
+)
+odd_values = st.recursive(
+    odd_scalars,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(odd_keys, inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+top_keys = st.sampled_from([*Schema.model_fields, *FLAT_KEYS, *sorted(IGNORED_KEYS), "rooter"])
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as made:
+        yield Path(made)
+
+
+def loaded(
+    folder: Path, data: Mapping[str, Any], env: Mapping[str, str] | None = None
+) -> Settings | list[ConfigurationError]:
+    text = yaml.safe_dump(dict(data), allow_unicode=True)
+    (folder / "orchestration.yaml").write_text(text, encoding="utf-8")
+    try:
+        return load(folder, env=env or {})
+    except ConfigurationErrors as refused:
+        return list(refused.errors)
+    except ConfigurationError as refused:
+        return [refused]
+
+
+@settings(max_examples=600, deadline=None)
+@given(data=st.dictionaries(top_keys, odd_values, max_size=4))
+def test_any_values_give_settings_or_places(folder: Path, data: dict[str, Any]) -> None:
+    found = loaded(folder, data)
+    if isinstance(found, list):
+        for error in found:
+            assert str(error.where).startswith(str(folder / "orchestration.yaml"))
+            assert len(str(error)) < 2_000
+        return
+    assert describe(found.chosen_workflow(), 10**6)["iteration"] == 10**6 + 1
+    assert all(path.is_absolute() for path in (found.prompts_dir, found.logs_dir))
+    assert locate(folder, None, {}).state_path == found.state_file
+    assert [key for key, _, _ in found.rows()]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    good=st.fixed_dictionaries(
+        {},
+        optional={
+            "limits": st.just({"max_steps": 5}),
+            "agents": st.just({"tests": {"kind": "command"}}),
+            "workflows": st.just({"w": {"steps": ["a", "b"]}}),
+            "run": st.just({"max_steps": 3}),
+        },
+    ),
+    bad=st.dictionaries(
+        st.sampled_from(["rooter", "colour", "max_step", "Workflow"]),
+        odd_values,
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_each_unknown_key_is_one_problem_and_what_is_right_adds_none(
+    folder: Path, good: dict[str, Any], bad: dict[str, Any]
+) -> None:
+    found = loaded(folder, good | bad)
+    assert isinstance(found, list)
+    assert sorted(error.message for error in found) == sorted(f"unknown key {key!r}" for key in bad)
+
+
+scalar_paths = st.sampled_from(
+    [path for path, default in leaves(Schema) if not isinstance(default, dict)]
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    path=scalar_paths,
+    text=st.one_of(
+        st.sampled_from(["1", "0", "-1", "true", "standard", "[", "{", "{a: b}", "[a, b]", "x,y"]),
+        st.text(
+            alphabet=st.characters(codec="utf-8", exclude_categories=["Cs"]),
+            min_size=1,
+            max_size=20,
+        ),
+    ),
+)
+def test_any_text_in_a_variable_is_read_or_refused_by_its_name(
+    folder: Path, path: tuple[str | int, ...], text: str
+) -> None:
+    found = loaded(folder, {}, {variable_name(path): text})
+    if isinstance(found, list):
+        assert all(variable_name(path) in str(error.where) for error in found)
+    else:
+        assert found.sources[path].name == variable_name(path)
+
+
+numbers = st.one_of(st.none(), st.integers(1, 1_000))
+
+
+@settings(max_examples=200, deadline=None)
+@given(in_file=numbers, in_env=numbers, in_flag=numbers)
+def test_the_last_layer_that_says_something_decides(
+    folder: Path, in_file: int | None, in_env: int | None, in_flag: int | None
+) -> None:
+    text = "run:\n" + (f"  max_steps: {in_file}\n" if in_file else "")
+    (folder / "orchestration.yaml").write_text(text, encoding="utf-8")
+    found = load(
+        folder,
+        env={"SEQUENCER_RUN__MAX_STEPS": str(in_env)} if in_env else {},
+        flags={("run", "max_steps"): Given("--max-steps", in_flag)},
+    )
+    assert found.run.max_steps == (in_flag or in_env or in_file or 20)
+    kind = found.sources["run", "max_steps"].kind
+    said = [("flag", in_flag), ("environment", in_env), ("file", in_file), ("default", 20)]
+    assert kind == next(word for word, value in said if value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    length=st.integers(1, 6),
+    every=st.integers(-2, 9),
+    chosen=st.one_of(st.none(), st.integers(-2, 9)),
+    index=st.integers(0, 10**12),
+)
+def test_a_definition_in_the_file_runs_as_it_is_written(
+    folder: Path, length: int, every: int, chosen: int | None, index: int
+) -> None:
+    steps = [f"s{number}" for number in range(length)]
+    data = {
+        "workflow": {"name": "w", "review_every_n": chosen},
+        "workflows": {"w": {"steps": steps, "review": {"every": every, "step": "look"}}},
+    }
+    found = loaded(folder, data)
+    assert isinstance(found, Settings)
+    effective = every if chosen is None else chosen
+    told = describe(found.chosen_workflow(), index)
+    is_review = effective > 0 and (index // length + 1) % effective == 0
+    assert told["review"] is is_review
+    assert told["position"] == steps[index % length]
+    assert told["step"] == ("look" if is_review else steps[index % length])
+
+
+def test_defaults_are_what_the_schema_says(folder: Path) -> None:
+    found = loaded(folder, {})
+    assert isinstance(found, Settings)
+    assert {path for path, source in found.sources.items() if source is DEFAULT} == {
+        path for path, _ in leaves(Schema)
+    }
+    assert known_keys(Schema, ()) == tuple(Schema.model_fields)
+
+
+def test_ten_thousand_steps_are_read_and_one_more_is_refused(folder: Path) -> None:
+    steps = [f"s{number}" for number in range(10_000)]
+    found = loaded(folder, {"workflows": {"w": {"steps": steps}}})
+    assert isinstance(found, Settings)
+    assert describe(found.workflows["w"], 10**9)["step"] == steps[10**9 % 10_000]
+    (refused,) = loaded(folder, {"workflows": {"w": {"steps": [*steps, "more"]}}})  # type: ignore[misc]
+    assert "at most 10000 items" in refused.message

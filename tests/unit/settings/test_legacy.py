@@ -1,0 +1,150 @@
+"""The configuration file of hoidn/orchestration, as its README shows it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import UnsafePath
+from sequencer.resolution.resolver import resolve
+from sequencer.resolution.routing import RouterMode
+from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS
+from sequencer.settings.settings import Settings, load
+
+WHOLE = """\
+workflow:
+  name: review_cadence
+  review_every_n: 2
+prompts_dir: prompts
+supervisor_prompt: supervisor.md
+main_prompt: main.md
+reviewer_prompt: reviewer.md
+state_file: sync/state.json
+doc_whitelist:
+  - input.md
+  - plans/**/*.md
+tracked_output_globs:
+  - tests/fixtures/**/*.npy
+findings_file: docs/findings.md
+input_file: input.md
+logs_dir: logs
+tmp_dir: tmp
+report_extensions: [".png", .md]
+tracked_output_extensions: [.npy]
+router:
+  enabled: false
+  mode: router_default
+  prompt: router.md
+  review_every_n: 0
+  allowlist:
+    - supervisor.md
+    - main.md
+    - reviewer.md
+agent:
+  default: auto
+  roles:
+    galph: claude
+    ralph: codex
+  prompts:
+    supervisor.md: codex
+    main.md: claude
+spec_bootstrap:
+  templates_dir: ~/Documents/project-templates
+  state_file: sync/spec_bootstrap_state.json
+"""
+
+
+def loaded(tmp_path: Path, text: str) -> Settings:
+    (tmp_path / "orchestration.yaml").write_text(text, encoding="utf-8")
+    return load(tmp_path, env={})
+
+
+def test_the_whole_file_loads_as_it_is(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, WHOLE)
+    workflow = settings.chosen_workflow()
+    names = [resolve(workflow, index).name for index in range(6)]
+    assert names == ["supervisor", "main", "reviewer", "reviewer", "supervisor", "main"]
+    assert settings.router.allowlist == ("supervisor.md", "main.md", "reviewer.md")
+    assert settings.agent.roles == {"galph": "claude", "ralph": "codex"}
+    assert settings.state_file == tmp_path / "sync" / "state.json"
+
+
+def test_each_key_without_a_meaning_is_noticed_once(tmp_path: Path) -> None:
+    notices = loaded(tmp_path, WHOLE).notices
+    assert len(notices) == 8
+    assert f"{tmp_path / 'orchestration.yaml'}:9:1: 'doc_whitelist' has no effect here" in notices
+    for key in ("tmp_dir", "spec_bootstrap", "input_file", "findings_file"):
+        assert sum(f"'{key}'" in notice for notice in notices) == 1
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *sorted(IGNORED_KEYS),
+        "auto_commit_docs",
+        "auto_commit_reports",
+        "autocommit_anything",
+        "max_autocommit_bytes",
+        "max_report_file_bytes",
+        "max_tracked_output_total_bytes",
+    ],
+)
+def test_the_keys_of_its_own_commits_have_no_effect(tmp_path: Path, key: str) -> None:
+    settings = loaded(tmp_path, f"{key}: [anything]\n")
+    assert len(settings.notices) == 1
+    assert settings.values == {}
+
+
+def test_the_flat_spelling(tmp_path: Path) -> None:
+    settings = loaded(
+        tmp_path,
+        "workflow_name: review_cadence\nworkflow_review_every_n: 5\nrouter_enabled: yes\n"
+        "router_prompt: router\nrouter_mode: router-first\nrouter_allowlist: [main]\n"
+        "router_review_every_n: 9\n",
+    )
+    assert (settings.workflow.name, settings.workflow.review_every_n) == ("review_cadence", 5)
+    assert settings.router.is_active
+    assert settings.router.mode is RouterMode.FIRST
+    assert settings.router.allowlist == ("main",)
+    assert settings.notices == ()
+    assert str(settings.sources["router", "mode"]).endswith(":5")
+
+
+@pytest.mark.parametrize("order", ["flat-first", "nested-first"])
+def test_a_nested_key_wins_over_its_flat_twin(tmp_path: Path, order: str) -> None:
+    parts = ["workflow_name: standard2\n", "workflow: {name: review_cadence}\n"]
+    settings = loaded(tmp_path, "".join(parts if order == "flat-first" else parts[::-1]))
+    assert settings.workflow.name == "review_cadence"
+
+
+@pytest.mark.parametrize(
+    ("text", "every"),
+    [
+        ("router: {review_every_n: 3}", 3),
+        ("router_review_every_n: 3", 3),
+        ("router_review_every_n: 3\nrouter: {review_every_n: 4}", 4),
+        ("router: {review_every_n: 3}\nworkflow_review_every_n: 0", 0),
+    ],
+)
+def test_the_cadence_of_the_router_is_inherited(tmp_path: Path, text: str, every: int) -> None:
+    settings = loaded(tmp_path, f"workflow_name: review_cadence\n{text}\n")
+    assert settings.chosen_workflow().review_every == every
+
+
+def test_an_inherited_cadence_names_the_key_that_it_comes_from(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, "workflow: standard\nrouter:\n  review_every_n: 3\n")
+    assert str(settings.sources["workflow", "review_every_n"]).endswith(":3")
+    assert "orchestration.yaml:3:3" in settings.notices[0]
+
+
+def test_a_wrong_value_of_a_flat_key_is_found_where_it_stands(tmp_path: Path) -> None:
+    with pytest.raises(UnsafePath) as refused:
+        loaded(tmp_path, "workflow: standard\nrouter_allowlist: [a, ../b]\n")
+    place = f"{tmp_path / 'orchestration.yaml'}:2:23"
+    assert refused.value.where == f"{place}: router.allowlist[1]"
+
+
+def test_flat_keys_and_ignored_keys_are_no_settings(tmp_path: Path) -> None:
+    known = set(loaded(tmp_path, "").sources)
+    assert not {(key,) for key in FLAT_KEYS.keys() | IGNORED_KEYS} & known

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import ConfigurationError
+from sequencer.settings.location import Location, find_config, locate
+from sequencer.settings.settings import load
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "project" / "src" / "deep").mkdir(parents=True)
+    return tmp_path / "project"
+
+
+def write(project: Path, text: str) -> Path:
+    path = project / "orchestration.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_the_nearest_file_above_is_found(project: Path) -> None:
+    outer = write(project, "")
+    assert find_config(project / "src" / "deep") == outer
+    inner = write(project / "src", "")
+    assert find_config(project / "src" / "deep") == inner
+
+
+def test_without_a_file_the_folder_itself_is_the_project(project: Path) -> None:
+    assert find_config(project) is None
+    assert locate(project, None, {}) == Location(None, project, project / "sync" / "state.json")
+
+
+def test_from_a_sub_folder_the_same_state_is_used(project: Path) -> None:
+    write(project, "state_file: run/state.json\n")
+    here = locate(project / "src" / "deep", None, {})
+    assert here == locate(project, None, {})
+    assert here.state_path == project / "run" / "state.json"
+
+
+def test_an_explicit_file_decides_over_a_nearer_one(project: Path, tmp_path: Path) -> None:
+    write(project, "")
+    other = write(tmp_path, "state_file: other.json\n")
+    here = locate(project, Path("../orchestration.yaml"), {})
+    assert here.state_path.resolve() == tmp_path / "other.json"
+    assert find_config(project, other) == other
+
+
+def test_an_explicit_file_that_is_not_there_is_an_error(project: Path) -> None:
+    write(project, "")
+    with pytest.raises(ConfigurationError, match="no such file"):
+        find_config(project, Path("typo.yaml"))
+
+
+def test_a_linked_file_belongs_to_the_folder_of_the_link(project: Path, tmp_path: Path) -> None:
+    shared = tmp_path / "shared.yaml"
+    shared.write_text("state_file: s.json\n", encoding="utf-8")
+    (project / "orchestration.yaml").symlink_to(shared)
+    assert locate(project, None, {}).state_path == project / "s.json"
+
+
+@pytest.mark.timeout(5)
+def test_a_folder_or_fifo_of_that_name_is_reported_and_not_skipped(
+    project: Path, tmp_path: Path
+) -> None:
+    write(tmp_path, "state_file: wrong.json\n")
+    (project / "orchestration.yaml").mkdir()
+    with pytest.raises(ConfigurationError, match="not a regular file"):
+        locate(project, None, {})
+    os.mkfifo(project / "src" / "orchestration.yaml")
+    with pytest.raises(ConfigurationError, match="not a regular file"):
+        locate(project / "src", None, {})
+
+
+AGREEING = [
+    ("", {}),
+    ("state_file: a.json\n", {}),
+    ('"state_file": "b/c.json"\n', {}),
+    ('"state\\x5ffile": "hidden.json"\n', {}),
+    ("# state_file: comment.json\n", {}),
+    ("state_file:\n", {}),
+    ("state_file: ~\n", {}),
+    ("state_file: ~/x.json\n", {}),
+    ("state_file: /tmp/abs.json\n", {}),
+    ("state_file: ../up.json\n", {}),
+    ("spec_bootstrap: {state_file: nested.json}\n", {}),
+    ("state_file: a.json\n", {"SEQUENCER_STATE_FILE": "env.json"}),
+    ("", {"SEQUENCER_STATE_FILE": "env.json"}),
+    ("state_file: a.json\n", {"SEQUENCER_STATE_FILE": ""}),
+    ("state_file: a.json\n", {"SEQUENCER_STATE": "/not/a/setting.json"}),
+    ("logs_dir: state_file\n", {}),
+    ("logs_dir: &a state_file\n*a : b.json\n", {}),
+]
+
+
+@pytest.mark.parametrize(("text", "env"), AGREEING)
+def test_the_quick_look_agrees_with_the_whole_settings(
+    project: Path, text: str, env: dict[str, str]
+) -> None:
+    write(project, text)
+    start = project / "src"
+    quick, whole = locate(start, None, env), load(start, env=env)
+    assert quick.state_path == whole.state_file
+    assert (quick.config_path, quick.project_dir) == (whole.config_path, whole.project_dir)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "state_file: 5\n",
+        "state_file: false\n",
+        "state_file: [a]\n",
+        "state_file: ''\n",
+        'state_file: "a\\0b"\n',
+        "state_file: a\nstate_file: b\n",
+        "state_file: [\n",
+    ],
+)
+def test_both_refuse_what_is_no_path(project: Path, text: str) -> None:
+    path = write(project, text)
+    for look in (lambda: locate(project, None, {}), lambda: load(project, env={})):
+        with pytest.raises(ConfigurationError) as refused:
+            look()
+        assert str(path) in str(refused.value)
+
+
+def test_without_a_file_both_agree_too(project: Path) -> None:
+    assert locate(project, None, {}).state_path == load(project, env={}).state_file
+
+
+PROBE = """
+import sys
+from pathlib import Path
+from sequencer.settings.location import locate
+print(locate(Path(sys.argv[1]), None, {}).state_path)
+print(" ".join(sorted({"pydantic", "yaml", "rich", "click"} & set(sys.modules))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "loaded"), [("workflow: standard\n", ""), ("state_file: x.json\n", "yaml")]
+)
+def test_a_quick_look_loads_nothing_heavy(project: Path, text: str, loaded: str) -> None:
+    write(project, text)
+    shown = subprocess.run(
+        [sys.executable, "-c", PROBE, str(project)], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.splitlines()[1:] == [loaded]
+
+
+def test_the_reader_needs_no_pydantic() -> None:
+    probe = "import sys, sequencer.settings.reader; sys.exit('pydantic' in sys.modules)"
+    subprocess.run([sys.executable, "-c", probe], check=True)

@@ -1,0 +1,171 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import ConfigurationError
+from sequencer.settings.keys import leaves
+from sequencer.settings.reader import KeyPath
+from sequencer.settings.schema import Schema
+from sequencer.settings.settings import load
+from sequencer.settings.sources import IDENTITY_VARIABLES, Given, variable_name
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    (tmp_path / "orchestration.yaml").write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def test_each_layer_wins_over_the_one_before(tmp_path: Path) -> None:
+    env = {"SEQUENCER_LIMITS__MAX_STEPS": "30"}
+    flags: dict[KeyPath, Given] = {("limits", "max_steps"): Given("--limit", 40)}
+    assert load(tmp_path, env={}).limits.max_steps is None
+    write(tmp_path, "limits: {max_steps: 20, max_cost_usd: 1}\n")
+    assert load(tmp_path, env={}).limits.max_steps == 20
+    assert load(tmp_path, env=env).limits.max_steps == 30
+    settings = load(tmp_path, env=env, flags=flags)
+    assert settings.limits.max_steps == 40
+    assert settings.limits.max_cost_usd == 1
+
+
+def test_variables_of_every_shape(tmp_path: Path) -> None:
+    env = {
+        "SEQUENCER_WORKFLOW__NAME": "review_cadence",
+        "SEQUENCER_WORKFLOW__REVIEW_EVERY_N": "3",
+        "SEQUENCER_LIMITS__MAX_COST_USD": "1e2",
+        "SEQUENCER_ROUTER__ENABLED": "on",
+        "SEQUENCER_ROUTER__PROMPT": "router.md",
+        "SEQUENCER_ROUTER__ALLOWLIST": "main.md, reviewer.md",
+        "SEQUENCER_AGENT__ROLES__SUPERVISOR": "codex",
+        "SEQUENCER_AGENT__PROMPTS": "{reviewer.md: tests}",
+        "SEQUENCER_AGENTS__TESTS__KIND": "command",
+        "SEQUENCER_AGENTS__TESTS__ARGV": "[make, test]",
+        "SEQUENCER_AGENTS__TESTS__RETRIES": "3",
+        "SEQUENCER_STORE__JOURNAL__KEEP": "2",
+        "SEQUENCER_STATE_FILE": "elsewhere/state.json",
+    }
+    settings = load(tmp_path, env=env)
+    assert settings.workflow.name == "review_cadence"
+    assert settings.workflow.review_every_n == 3
+    assert settings.limits.max_cost_usd == 100.0
+    assert settings.router.is_active
+    assert settings.router.allowlist == ("main.md", "reviewer.md")
+    assert settings.agent.roles == {"supervisor": "codex"}
+    assert settings.agent.prompts == {"reviewer.md": "tests"}
+    assert settings.agents["tests"].options == {"argv": ["make", "test"], "retries": 3}
+    assert settings.store.journal.keep == 2
+    assert settings.state_file == tmp_path / "elsewhere" / "state.json"
+    assert settings.notices == ()
+
+
+def test_a_list_may_be_written_in_yaml(tmp_path: Path) -> None:
+    env = {"SEQUENCER_ROUTER__ALLOWLIST": '["a, b.md", c]'}
+    assert load(tmp_path, env=env).router.allowlist == ("a, b.md", "c")
+    with pytest.raises(ConfigurationError, match="SEQUENCER_ROUTER__ALLOWLIST:"):
+        load(tmp_path, env={"SEQUENCER_ROUTER__ALLOWLIST": "[a"})
+
+
+@pytest.mark.parametrize("variable", sorted(IDENTITY_VARIABLES))
+def test_what_an_agent_is_told_about_its_step_sets_nothing(tmp_path: Path, variable: str) -> None:
+    settings = load(tmp_path, env={variable: "anything {"})
+    assert settings == load(tmp_path, env={}) or settings.values == {}
+    assert settings.notices == ()
+
+
+def test_the_identity_variables_are_those_that_agents_get() -> None:
+    told = "RUN_ID WORKFLOW STEP POSITION STEP_INDEX ITERATION TOKEN ATTEMPT RESULT STATE"
+    assert {f"SEQUENCER_{name}" for name in told.split()} == IDENTITY_VARIABLES
+
+
+def test_no_setting_has_the_name_of_an_identity_variable() -> None:
+    assert not {variable_name(path) for path, _ in leaves(Schema)} & IDENTITY_VARIABLES
+
+
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [
+        ("SEQUENCER_LIMITS__MAX_COST", "did you mean SEQUENCER_LIMITS__MAX_COST_USD?"),
+        ("SEQUENCER_WORKFLOW_NAME", "did you mean SEQUENCER_WORKFLOW__NAME?"),
+        ("SEQUENCER_COLOUR_OF_THE_SKY", "there is no such setting"),
+        ("SEQUENCER_", "there is no such setting"),
+        ("SEQUENCER_AGENT", "SEQUENCER_AGENT__DEFAULT"),
+        ("SEQUENCER_AGENTS", "SEQUENCER_AGENTS__NAME"),
+        ("SEQUENCER_STEP_DEFAULTS__NAME__X", "there is no such setting"),
+    ],
+)
+def test_an_unknown_variable_is_noticed(tmp_path: Path, variable: str, said: str) -> None:
+    (notice,) = load(tmp_path, env={variable: "1", "HOME": "/", "OTHER": "x"}).notices
+    assert notice.startswith(f"{variable} is ignored")
+    assert said in notice
+
+
+def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
+    settings = load(tmp_path, env={"SEQUENCER_LIMITS__MAX_STEPS": "", "SEQUENCER_NONSENSE": ""})
+    assert settings.limits.max_steps is None
+    assert settings.notices == ()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SEQUENCER_LIMITS__MAX_STEPS", "many"),
+        ("SEQUENCER_RUN__MODE", "fast"),
+        ("SEQUENCER_ROUTER__ENABLED", "perhaps"),
+        ("SEQUENCER_AGENT__DEFAULT", "robot"),
+        ("SEQUENCER_STATE_FILE", "a\0b"),
+    ],
+)
+def test_a_wrong_value_names_its_variable(tmp_path: Path, variable: str, value: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load(tmp_path, env={variable: value})
+    assert str(refused.value.where).startswith(variable)
+
+
+def test_a_wrong_flag_is_named_as_it_is_typed(tmp_path: Path) -> None:
+    flags: dict[KeyPath, Given] = {("agent", "default"): Given("--agent", "robot")}
+    with pytest.raises(
+        ConfigurationError, match=r"^--agent: agent\.default: unknown agent 'robot'"
+    ):
+        load(tmp_path, env={}, flags=flags)
+
+
+def test_a_flag_that_was_not_given_changes_nothing(tmp_path: Path) -> None:
+    write(tmp_path, "run: {max_steps: 3}\n")
+    settings = load(tmp_path, env={}, flags={("run", "max_steps"): Given("--max-steps", None)})
+    assert settings.run.max_steps == 3
+
+
+def test_an_empty_section_takes_nothing_back(tmp_path: Path) -> None:
+    write(tmp_path, "workflow_name: standard2\nworkflow: {}\nagents: {}\n")
+    settings = load(tmp_path, env={})
+    assert settings.workflow.name == "standard2"
+    assert ("workflow",) not in settings.sources
+
+
+def test_a_mapping_that_is_replaced_whole_leaves_no_sources_behind(tmp_path: Path) -> None:
+    write(tmp_path, "agents: {claude: {kind: command, argv: [a]}}\n")
+    settings = load(tmp_path, env={"SEQUENCER_AGENTS__CLAUDE": "{}"})
+    assert settings.agents["claude"].options == {}
+    rows = {key: (value, str(source)) for key, value, source in settings.rows()}
+    assert rows["agents.claude"] == ({}, "SEQUENCER_AGENTS__CLAUDE")
+    assert "agents.claude.argv" not in rows
+
+
+def test_variables_have_the_names_of_their_keys() -> None:
+    assert variable_name(("store", "journal", "keep")) == "SEQUENCER_STORE__JOURNAL__KEEP"
+
+
+def test_every_scalar_key_can_be_set_by_a_variable(tmp_path: Path) -> None:
+    for path, default in leaves(Schema):
+        if path[0] == "step_defaults" or isinstance(default, dict):
+            continue
+        wrong = load_problem(tmp_path, variable_name(path))
+        assert "is ignored" not in wrong
+
+
+def load_problem(tmp_path: Path, variable: str) -> str:
+    try:
+        return " ".join(load(tmp_path, env={variable: "1"}).notices)
+    except ConfigurationError as error:
+        return str(error)
