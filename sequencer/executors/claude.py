@@ -12,20 +12,15 @@ from typing import ClassVar
 from pydantic import Field
 
 from sequencer.executors.claude_events import ClaudeParser
-from sequencer.executors.client_events import Rules
+from sequencer.executors.client import Call, ClientExecutor
 from sequencer.executors.client_options import (
     APPENDED_PROMPT,
     SYSTEM_PROMPT,
     ClientOptions,
-    missing_program,
     prompt_path,
-    write_prompts,
 )
-from sequencer.executors.environment import agent_environment
-from sequencer.executors.process import ProcessCore, perform_process
-from sequencer.executors.protocol import Cancellation, Listener, StepRequest
+from sequencer.executors.protocol import StepRequest
 from sequencer.executors.session_marks import number, split_mark
-from sequencer.model.outcome import Outcome, OutcomeStatus
 
 INSTALL = (
     "npm install -g @anthropic-ai/claude-code, or pip install claude-agent-sdk and name "
@@ -127,10 +122,12 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts) if all(p.isdecimal() for p in parts) else ()
 
 
-class ClaudeExecutor:
+class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
     """Runs ``claude -p`` under the process core."""
 
     kind: ClassVar[str] = "claude"
+    install: ClassVar[str] = INSTALL
+    passed: ClassVar[tuple[str, ...]] = PASSED
     supported_fields: ClassVar[frozenset[str]] = frozenset(
         {
             "model",
@@ -146,40 +143,16 @@ class ClaudeExecutor:
         }
     )
 
-    def __init__(self, name: str, options: ClaudeOptions, core: ProcessCore) -> None:
-        self.name = name
-        self.options = options
-        self._core = core
+    def call(self, request: StepRequest) -> Call:
+        """Return how *request* is performed.
 
-    def problems(self) -> list[str]:
-        """Return what is missing before a step could run."""
-        return missing_program(self.name, self.options, INSTALL)
-
-    def perform(
-        self, request: StepRequest, listener: Listener, cancellation: Cancellation
-    ) -> Outcome:
-        """Make one attempt."""
-        options = self.options
+        Raises:
+            ValueError: no budget is left, or the session's id is none.
+        """
         if request.max_cost_usd is not None and request.max_cost_usd <= 0:
-            return Outcome(status=OutcomeStatus.FAILED, error="no budget is left for this step")
-        try:
-            argv = claude_argv(options, request)
-        except ValueError as error:
-            return Outcome(status=OutcomeStatus.FAILED, error=f"agents.{self.name}: {error}")
-        write_prompts(request)
-        rules = Rules(fail_on_denial=options.fail_on_denial, limit_wait_s=options.limit_wait_s)
+            message = "no budget is left for this step"
+            raise ValueError(message)
+        argv = claude_argv(self.options, request)
         # One step is one answer: a subagent in the background would outlive it.
-        own = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1", **options.env}
-        environment = agent_environment(
-            request.environment, extra=own, passed=(*PASSED, *options.pass_env)
-        )
-        return perform_process(
-            self._core,
-            argv,
-            environment,
-            request,
-            listener,
-            cancellation,
-            ClaudeParser(rules),
-            install_hint=INSTALL,
-        )
+        defaults = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"}
+        return Call(argv, self.environment(request, defaults), ClaudeParser(self.rules()))

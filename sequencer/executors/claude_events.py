@@ -50,7 +50,7 @@ class ClaudeParser(JsonEventParser):
         self._calls: dict[str, tuple[str, Tokens]] = {}
         self._streamed: set[str] = set()
         self._current: str | None = None
-        self._is_line_open = False
+        self._open_line: Kind | None = None
         self._reset_epoch_s: float | None = None
 
     def take(self, event: Event, listener: Listener) -> None:
@@ -157,9 +157,9 @@ class ClaudeParser(JsonEventParser):
                     text = _text(delta.get(name))
                     if text:
                         listener.write(text.encode("utf-8", "replace"), kind)
-                        self._is_line_open = not text.endswith("\n")
+                        self._open_line = None if text.endswith("\n") else kind
             case "content_block_stop":
-                self._end_line(listener, Kind.RESPONSE)
+                self._end_line(listener)
             case "message_delta" if self._current is not None:
                 self._count_call(self._current, raw, listener)
 
@@ -234,13 +234,13 @@ class ClaudeParser(JsonEventParser):
         )
 
     def _own_line(self, listener: Listener, text: str, kind: Kind) -> None:
-        self._end_line(listener, kind)
+        self._end_line(listener)
         self.say(listener, text, kind)
 
-    def _end_line(self, listener: Listener, kind: Kind) -> None:
-        if self._is_line_open:
-            listener.write(b"\n", kind)
-            self._is_line_open = False
+    def _end_line(self, listener: Listener) -> None:
+        if self._open_line is not None:
+            listener.write(b"\n", self._open_line)
+            self._open_line = None
 
 
 def _text(value: object) -> str:

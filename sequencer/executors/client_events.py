@@ -176,7 +176,7 @@ class JsonEventParser(ABC):
         when = not_before(
             error, self.rules.clock(), default_wait_s=self.rules.limit_wait_s, epoch_s=epoch_s
         )
-        text = f"{self.client}: limit reached: {one_line(error)}"
+        text = f"limit reached: {one_line(error)}"
         return self._outcome(OutcomeStatus.LIMITED, end, error=text, not_before_at=when)
 
     def marked_session(self) -> str | None:

@@ -61,7 +61,7 @@ _CLOCK = re.compile(
       (?:(?P<weekday>{"|".join(_DAYS)})[a-z]*,?[ ]+(?:at[ ]+)?)?
       (?:(?P<month>{"|".join(_MONTHS)})[a-z]*\.?[ ]+(?P<day>\d{{1,2}})(?:st|nd|rd|th)?
          (?:,?[ ]+(?P<year>20\d\d))?,?[ ]+(?:at[ ]+)?)?
-      (?P<hour>\d{{1,2}})(?::(?P<minute>\d\d))?[ ]*(?P<half>[ap]\.?m\b)?
+      (?P<hour>\d{{1,2}})(?::(?P<minute>\d\d))?(?:[ ]*(?P<half>[ap]\.?m\b))?
       (?:[ ]*\((?P<zone>[A-Za-z0-9_+/-]+)\)|[ ]+(?P<utc>UTC|GMT)\b)?
     """,
     re.IGNORECASE | re.VERBOSE,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sequencer.errors import StorageFailed
 from sequencer.executors.client_limits import DEFAULT_WAIT_S
 from sequencer.executors.protocol import StepRequest
 
@@ -38,7 +39,7 @@ class ClientOptions(BaseModel):
 
 def missing_program(name: str, options: ClientOptions, install: str) -> list[str]:
     """Return a problem if the program of agent *name* can't be found, else nothing."""
-    if shutil.which(options.program):
+    if shutil.which(options.program, path=options.env.get("PATH")):
         return []
     where = "is not a program" if "/" in options.program else "is not on PATH"
     return [f"agents.{name}: {options.program!r} {where}; {install}"]
@@ -58,10 +59,20 @@ def prompt_path(request: StepRequest, name: str) -> Path:
 
 
 def write_prompts(request: StepRequest) -> None:
-    """Write the request's system prompts to where `prompt_path` says."""
+    """Write the request's system prompts to where `prompt_path` says.
+
+    Raises:
+        StorageFailed: the folder of the run's results can't be written.
+    """
     for name, text in (
         (SYSTEM_PROMPT, request.system_prompt),
         (APPENDED_PROMPT, request.append_system_prompt),
     ):
-        if text is not None:
-            prompt_path(request, name).write_text(text, encoding="utf-8")
+        if text is None:
+            continue
+        path = prompt_path(request, name)
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            message = f"can't be written: {error.strerror or error}"
+            raise StorageFailed(message, where=str(path)) from error

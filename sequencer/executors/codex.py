@@ -12,20 +12,16 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from sequencer.executors.client_events import Rules
+from sequencer.executors.client import Call, ClientExecutor
 from sequencer.executors.client_options import (
     SYSTEM_PROMPT,
     ClientOptions,
-    missing_program,
     prompt_path,
-    write_prompts,
 )
 from sequencer.executors.codex_events import CodexParser
-from sequencer.executors.environment import agent_environment
-from sequencer.executors.process import ProcessCore, perform_process
-from sequencer.executors.protocol import Cancellation, Listener, StepRequest
+from sequencer.executors.protocol import StepRequest
 from sequencer.executors.session_marks import number, split_mark
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import Usage
 
 INSTALL = "npm install -g @openai/codex"
 PASSED = ("CODEX_API_KEY", "CODEX_HOME", "OPENAI_API_KEY", "OPENAI_BASE_URL")
@@ -99,10 +95,12 @@ def usage_before(request: StepRequest) -> Usage:
     )
 
 
-class CodexExecutor:
+class CodexExecutor(ClientExecutor[CodexOptions]):
     """Runs ``codex exec`` under the process core."""
 
     kind: ClassVar[str] = "codex"
+    install: ClassVar[str] = INSTALL
+    passed: ClassVar[tuple[str, ...]] = PASSED
     supported_fields: ClassVar[frozenset[str]] = frozenset(
         {
             "model",
@@ -114,37 +112,8 @@ class CodexExecutor:
         }
     )
 
-    def __init__(self, name: str, options: CodexOptions, core: ProcessCore) -> None:
-        self.name = name
-        self.options = options
-        self._core = core
-
-    def problems(self) -> list[str]:
-        """Return what is missing before a step could run."""
-        return missing_program(self.name, self.options, INSTALL)
-
-    def perform(
-        self, request: StepRequest, listener: Listener, cancellation: Cancellation
-    ) -> Outcome:
-        """Make one attempt."""
-        options = self.options
-        try:
-            argv = codex_argv(options, request)
-            before = usage_before(request)
-        except ValueError as error:
-            return Outcome(status=OutcomeStatus.FAILED, error=f"agents.{self.name}: {error}")
-        write_prompts(request)
-        rules = Rules(fail_on_denial=options.fail_on_denial, limit_wait_s=options.limit_wait_s)
-        environment = agent_environment(
-            request.environment, extra=options.env, passed=(*PASSED, *options.pass_env)
-        )
-        return perform_process(
-            self._core,
-            argv,
-            environment,
-            request,
-            listener,
-            cancellation,
-            CodexParser(rules, before),
-            install_hint=INSTALL,
-        )
+    def call(self, request: StepRequest) -> Call:
+        """Return how *request* is performed; see `codex_argv` for what it raises."""
+        argv = codex_argv(self.options, request)
+        parser = CodexParser(self.rules(), usage_before(request))
+        return Call(argv, self.environment(request), parser)

@@ -12,20 +12,15 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from sequencer.executors.client_events import Rules
+from sequencer.executors.client import Call, ClientExecutor
 from sequencer.executors.client_options import (
     SYSTEM_PROMPT,
     ClientOptions,
-    missing_program,
     prompt_path,
-    write_prompts,
 )
-from sequencer.executors.environment import agent_environment
 from sequencer.executors.gemini_events import GeminiParser
-from sequencer.executors.process import ProcessCore, perform_process
-from sequencer.executors.protocol import Cancellation, Listener, StepRequest
+from sequencer.executors.protocol import StepRequest
 from sequencer.executors.session_marks import split_mark
-from sequencer.model.outcome import Outcome, OutcomeStatus
 
 INSTALL = "npm install -g @google/gemini-cli"
 PASSED = (
@@ -67,50 +62,23 @@ def gemini_argv(options: GeminiOptions, request: StepRequest) -> list[str]:
     return argv
 
 
-def gemini_environment(options: GeminiOptions, request: StepRequest) -> dict[str, str]:
-    """Return the agent's environment."""
-    # Its launcher would start a second gemini that a TERM does not end.
-    own = {"GEMINI_CLI_NO_RELAUNCH": "true", **options.env}
-    if request.system_prompt is not None:
-        own["GEMINI_SYSTEM_MD"] = str(prompt_path(request, SYSTEM_PROMPT))
-    return agent_environment(request.environment, extra=own, passed=(*PASSED, *options.pass_env))
-
-
-class GeminiExecutor:
+class GeminiExecutor(ClientExecutor[GeminiOptions]):
     """Runs ``gemini`` under the process core."""
 
     kind: ClassVar[str] = "gemini"
+    install: ClassVar[str] = INSTALL
+    passed: ClassVar[tuple[str, ...]] = PASSED
     supported_fields: ClassVar[frozenset[str]] = frozenset(
         {"model", "system_prompt", "idle_timeout_s", "continue_session"}
     )
 
-    def __init__(self, name: str, options: GeminiOptions, core: ProcessCore) -> None:
-        self.name = name
-        self.options = options
-        self._core = core
-
-    def problems(self) -> list[str]:
-        """Return what is missing before a step could run."""
-        return missing_program(self.name, self.options, INSTALL)
-
-    def perform(
-        self, request: StepRequest, listener: Listener, cancellation: Cancellation
-    ) -> Outcome:
-        """Make one attempt."""
-        options = self.options
-        try:
-            argv = gemini_argv(options, request)
-        except ValueError as error:
-            return Outcome(status=OutcomeStatus.FAILED, error=f"agents.{self.name}: {error}")
-        write_prompts(request)
-        rules = Rules(fail_on_denial=options.fail_on_denial, limit_wait_s=options.limit_wait_s)
-        return perform_process(
-            self._core,
-            argv,
-            gemini_environment(options, request),
-            request,
-            listener,
-            cancellation,
-            GeminiParser(rules),
-            install_hint=INSTALL,
-        )
+    def call(self, request: StepRequest) -> Call:
+        """Return how *request* is performed; see `gemini_argv` for what it raises."""
+        argv = gemini_argv(self.options, request)
+        fixed = {}
+        if request.system_prompt is not None:
+            fixed["GEMINI_SYSTEM_MD"] = str(prompt_path(request, SYSTEM_PROMPT))
+        # Its launcher would start a second gemini that a TERM does not end.
+        defaults = {"GEMINI_CLI_NO_RELAUNCH": "true"}
+        environment = self.environment(request, defaults, fixed)
+        return Call(argv, environment, GeminiParser(self.rules()))

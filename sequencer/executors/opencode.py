@@ -13,14 +13,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from sequencer.executors.client_events import Rules
-from sequencer.executors.client_options import ClientOptions, missing_program
-from sequencer.executors.environment import agent_environment
+from sequencer.executors.client import Call, ClientExecutor
+from sequencer.executors.client_options import ClientOptions
 from sequencer.executors.opencode_events import OpencodeParser
-from sequencer.executors.process import ProcessCore, perform_process
-from sequencer.executors.protocol import Cancellation, Listener, StepRequest
+from sequencer.executors.protocol import StepRequest
 from sequencer.executors.session_marks import split_mark
-from sequencer.model.outcome import Outcome, OutcomeStatus
 
 INSTALL = "npm install -g opencode-ai"
 PASSED = (
@@ -36,6 +33,8 @@ PASSED = (
 _INLINE = "OPENCODE_CONFIG_CONTENT"
 _MAIN_AGENT = "build"
 """The agent that opencode uses if none is named."""
+_CHANGING = ("edit", "write", "patch", "multiedit")
+"""The tools behind opencode's one permission to edit."""
 
 Verdict = Literal["allow", "ask", "deny"]
 
@@ -98,16 +97,30 @@ def opencode_configuration(options: OpencodeOptions, request: StepRequest) -> di
     configuration: dict[str, Any] = {}
     if options.permission:
         configuration["permission"] = options.permission
-        agent["permission"] = options.permission
+    # A permission of the agent would give a tool back that `tools` takes away.
+    left = {key: verdict for key, verdict in options.permission.items() if _is_left(key, tools)}
+    if left:
+        agent["permission"] = left
     if agent:
         configuration["agent"] = {options.agent or _MAIN_AGENT: agent}
     return configuration
 
 
-class OpencodeExecutor:
+def _is_left(permission: str, tools: dict[str, bool]) -> bool:
+    """Return whether all tools that *permission* is about are offered."""
+    names = _CHANGING if permission == "edit" else (permission,)
+    rest = tools.get("*", True)
+    return not any(tools.get(name) is False for name in names) and (
+        rest or any(tools.get(name, False) for name in names)
+    )
+
+
+class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
     """Runs ``opencode run`` under the process core."""
 
     kind: ClassVar[str] = "opencode"
+    install: ClassVar[str] = INSTALL
+    passed: ClassVar[tuple[str, ...]] = PASSED
     supported_fields: ClassVar[frozenset[str]] = frozenset(
         {
             "model",
@@ -121,37 +134,10 @@ class OpencodeExecutor:
         }
     )
 
-    def __init__(self, name: str, options: OpencodeOptions, core: ProcessCore) -> None:
-        self.name = name
-        self.options = options
-        self._core = core
-
-    def problems(self) -> list[str]:
-        """Return what is missing before a step could run."""
-        return missing_program(self.name, self.options, INSTALL)
-
-    def perform(
-        self, request: StepRequest, listener: Listener, cancellation: Cancellation
-    ) -> Outcome:
-        """Make one attempt."""
-        options = self.options
-        try:
-            argv = opencode_argv(options, request)
-        except ValueError as error:
-            return Outcome(status=OutcomeStatus.FAILED, error=f"agents.{self.name}: {error}")
-        rules = Rules(fail_on_denial=options.fail_on_denial, limit_wait_s=options.limit_wait_s)
-        configuration = json.dumps(opencode_configuration(options, request))
-        own = {"OPENCODE_DISABLE_AUTOUPDATE": "1", **options.env, _INLINE: configuration}
-        environment = agent_environment(
-            request.environment, extra=own, passed=(*PASSED, *options.pass_env)
-        )
-        return perform_process(
-            self._core,
-            argv,
-            environment,
-            request,
-            listener,
-            cancellation,
-            OpencodeParser(rules),
-            install_hint=INSTALL,
-        )
+    def call(self, request: StepRequest) -> Call:
+        """Return how *request* is performed; see `opencode_argv` for what it raises."""
+        argv = opencode_argv(self.options, request)
+        defaults = {"OPENCODE_DISABLE_AUTOUPDATE": "1"}
+        fixed = {_INLINE: json.dumps(opencode_configuration(self.options, request))}
+        environment = self.environment(request, defaults, fixed)
+        return Call(argv, environment, OpencodeParser(self.rules()))

@@ -22,7 +22,9 @@ from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Kind, Listener
 from sequencer.model.outcome import Outcome, Usage
 
-_REFUSED = re.compile(r"rejected permission|prevents you from using|not allowed", re.IGNORECASE)
+_REFUSED = re.compile(
+    r"rejected permission|prevents you from using|unavailable tool", re.IGNORECASE
+)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _UNAUTHORIZED = 401
 
@@ -86,10 +88,13 @@ class OpencodeParser(JsonEventParser):
     def _take_tool(self, part: Event, listener: Listener) -> None:
         self._answer.clear()  # said before a tool call, so not the final answer
         state = as_dict(part.get("state"))
-        call = f"{part.get('tool')} {one_line(state.get('input'))}"
+        given = as_dict(state.get("input"))
+        call = f"{part.get('tool')} {one_line(given)}"
         self.say(listener, f"-> {call}", Kind.ACTION)
-        error = state.get("error")
-        if state.get("status") != "error":
+        # A tool that was taken away is called by way of one that is named so.
+        is_invalid = part.get("tool") == "invalid"
+        error = given.get("error") if is_invalid else state.get("error")
+        if state.get("status") != "error" and not is_invalid:
             self.say(listener, f"<- {one_line(state.get('output'))}", Kind.ACTION)
             return
         self.say(listener, f"<- error: {one_line(error)}", Kind.ACTION)

@@ -150,12 +150,15 @@ def _read(path: Path, name: str) -> bytes:
     except OSError as error:
         message = f"{name!r} can't be read: {error.strerror or error}"
         raise FileFailed(message) from error
-    with os.fdopen(handle, "rb") as file:
-        facts = os.fstat(file.fileno())
+    try:
+        facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode):
             message = f"{name!r} is no regular file"
             raise FileFailed(message)
         if facts.st_size > MAX_FILE_BYTES:
             message = f"{name!r} has {facts.st_size} bytes, more than the {MAX_FILE_BYTES} allowed"
             raise FileFailed(message)
-        return file.read(MAX_FILE_BYTES)
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read(MAX_FILE_BYTES)
+    finally:
+        os.close(handle)

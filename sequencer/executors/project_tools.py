@@ -221,7 +221,6 @@ TOOLS: Mapping[str, type[Tool]] = MappingProxyType(
     {"read": Read, "write": Write, "edit": Edit, "glob": Glob, "grep": Grep, "bash": Bash}
 )
 """By the names that the model and the configuration use."""
-READ_ONLY = ("read", "glob", "grep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +248,11 @@ def call_tool(name: str, given: object, names: Sequence[str], bench: Workbench) 
     """Run the tool *name*, if it is one of *names*, with the input that the model gave."""
     if name not in names:
         known = ", ".join(names) or "none"
-        return ToolAnswer(f"there is no tool {name!r}; there are: {known}", True, name in TOOLS)
+        return ToolAnswer(
+            f"there is no tool {name!r}; there are: {known}",
+            is_error=True,
+            is_refused=name in TOOLS,
+        )
     try:
         text = TOOLS[name].model_validate(given).run(bench)
     except ValidationError as error:

@@ -15,6 +15,7 @@ import pytest
 from sequencer.executors.protocol import Cancellation, Executor, StopReason
 from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.step import Step
+from tests.contract.client_cases import CLIENT_CASES
 from tests.contract.executor_cases import (
     CASES,
     IDENTITY,
@@ -48,11 +49,12 @@ def staged(request: pytest.FixtureRequest, folder: Path) -> Iterator[Stage]:
         yield Stage(request.param, folder, stack)
 
 
-AGENT_CASES = [case for case in CASES if case.has_agent]
-PROCESS_CASES = [case for case in CASES if case.has_process]
+ALL_CASES = [*CASES, *CLIENT_CASES]
+AGENT_CASES = [case for case in ALL_CASES if case.has_agent]
+PROCESS_CASES = [case for case in ALL_CASES if case.has_process]
 
 
-@pytest.fixture(params=CASES, ids=[case.name for case in CASES])
+@pytest.fixture(params=ALL_CASES, ids=[case.name for case in ALL_CASES])
 def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
     yield from staged(request, tmp_path)
 

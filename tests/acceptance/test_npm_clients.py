@@ -1,0 +1,248 @@
+"""The codex, gemini and opencode executors with the real programs, before a fake model.
+
+The programs are looked for on PATH and in the folder that SEQUENCER_TEST_CLIENTS names
+(a node_modules/.bin).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.executors.codex import CodexExecutor, CodexOptions
+from sequencer.executors.gemini import GeminiExecutor, GeminiOptions
+from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
+from sequencer.executors.process import ProcessCore
+from sequencer.executors.protocol import Cancellation, Executor, StopReason
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import Step
+from tests.contract.executor_cases import Recorder, marked_processes, request_for, wait_until
+from tests.fake_model_server import FakeModel, fake_model
+
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(180)]
+
+CLIENTS = ["codex", "gemini", "opencode"]
+
+
+def program_of(client: str) -> str:
+    """Return the path of the real program, or skip the test without one."""
+    folder = os.environ.get("SEQUENCER_TEST_CLIENTS", "")
+    found = shutil.which(client, path=os.pathsep.join([folder, os.environ.get("PATH", "")]))
+    if found:
+        return found
+    message = f"{client} is missing: npm install it, or set SEQUENCER_TEST_CLIENTS"
+    if os.environ.get("CI_REQUIRE_CLIENTS"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+def _codex(desk: Desk, entry: dict[str, Any]) -> Executor:
+    home = desk.home / ".codex"
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(
+        'model_provider = "fake"\nmodel = "gpt-5-codex"\n[model_providers.fake]\nname = "fake"\n'
+        f'base_url = "{desk.model.url}/v1"\nenv_key = "FAKE_KEY"\nwire_api = "responses"\n'
+        "request_max_retries = 1\nstream_max_retries = 1\n"
+    )
+    env = {"CODEX_HOME": str(home), "FAKE_KEY": "dummy"}
+    # The sandbox of codex needs rights that a container may lack; the folder is a test's own.
+    given = {"sandbox": "danger-full-access", **entry}
+    return CodexExecutor("codex", CodexOptions.model_validate(desk.entry(given, env)), desk.core)
+
+
+def _gemini(desk: Desk, entry: dict[str, Any]) -> Executor:
+    home = desk.home / ".gemini"
+    home.mkdir(exist_ok=True)
+    settings = {"security": {"auth": {"selectedType": "gemini-api-key"}}}
+    (home / "settings.json").write_text(json.dumps(settings))
+    env = {"GEMINI_API_KEY": "dummy", "GOOGLE_GEMINI_BASE_URL": desk.model.url}
+    given = {"model": "gemini-2.5-flash", "approval_mode": "yolo", **entry}
+    return GeminiExecutor("gemini", GeminiOptions.model_validate(desk.entry(given, env)), desk.core)
+
+
+def _opencode(desk: Desk, entry: dict[str, Any]) -> Executor:
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "options": {"baseURL": f"{desk.model.url}/v1", "apiKey": "dummy"},
+        "models": {"m1": {"name": "m1", "limit": {"context": 100_000, "output": 8_000}}},
+    }
+    settings = {"provider": {"fake": provider}}
+    (desk.folder / "opencode.json").write_text(json.dumps(settings))
+    env = {"OPENCODE_DISABLE_MODELS_FETCH": "1"}
+    permission = {"edit": "allow", "bash": "allow"}
+    given = {"model": "fake/m1", "permission": permission, **entry}
+    options = OpencodeOptions.model_validate(desk.entry(given, env))
+    return OpencodeExecutor("opencode", options, desk.core)
+
+
+BUILDERS: dict[str, Callable[[Desk, dict[str, Any]], Executor]] = {
+    "codex": _codex,
+    "gemini": _gemini,
+    "opencode": _opencode,
+}
+
+
+class Desk:
+    """One real program in a project and a home of its own, before a fake model."""
+
+    def __init__(self, client: str, model: FakeModel, folder: Path, core: ProcessCore) -> None:
+        self.client = client
+        self.program = program_of(client)
+        self.model = model
+        self.core = core
+        self.folder = folder / "project"
+        self.home = folder / "home"
+        self.folder.mkdir()
+        self.home.mkdir()
+        self.heard = Recorder()
+        self.cancellation = Cancellation()
+
+    def entry(self, given: dict[str, Any], env: dict[str, str]) -> dict[str, Any]:
+        return {"program": self.program, "env": {"HOME": str(self.home), **env}, **given}
+
+    def ask(
+        self,
+        *script: dict[str, Any],
+        entry: dict[str, Any] | None = None,
+        step: dict[str, Any] | None = None,
+        **request: Any,
+    ) -> Outcome:
+        executor = BUILDERS[self.client](self, entry or {})
+        assert executor.problems() == []
+        made = request_for(
+            self.folder,
+            step=Step(name="main", **step or {}),
+            prompt=f"Do it. <<fake {json.dumps(script)}>>",
+            **request,
+        )
+        return executor.perform(made, self.heard, self.cancellation)
+
+    def command(self, command: str) -> dict[str, Any]:
+        """Return the turn in which this client's model runs *command*."""
+        name, key = {
+            "codex": ("exec_command", "cmd"),
+            "gemini": ("run_shell_command", "command"),
+            "opencode": ("bash", "command"),
+        }[self.client]
+        more = {"description": "x"} if self.client == "opencode" else {}
+        return {"tool": name, "input": {key: command, **more}}
+
+
+@pytest.fixture(params=CLIENTS)
+def desk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Desk]:
+    with fake_model() as model, ProcessCore() as core:
+        made = Desk(request.param, model, tmp_path, core)
+        yield made
+        made.cancellation.close()
+
+
+def test_it_runs_a_command_and_is_counted(desk: Desk) -> None:
+    outcome = desk.ask(desk.command("echo hi > ran.txt"), {"text": "It is done."})
+    assert outcome.status is OutcomeStatus.OK, outcome.error
+    assert outcome.output == "It is done."
+    assert (desk.folder / "ran.txt").read_text() == "hi\n"
+    assert "ran.txt" in desk.heard.text()
+    assert outcome.usage.input_tokens > 0
+    assert outcome.denials == ()
+
+
+def test_unless_granted_it_changes_nothing_and_says_so(desk: Desk) -> None:
+    if desk.client == "codex":
+        pytest.skip("its sandbox needs rights that a container may lack")
+    own: dict[str, dict[str, Any]] = {
+        "gemini": {"approval_mode": "default"},
+        "opencode": {"permission": {"bash": "ask"}},
+    }
+    outcome = desk.ask(
+        desk.command("echo hi > ran.txt"), {"text": "I could not."}, entry=own[desk.client]
+    )
+    assert not (desk.folder / "ran.txt").exists()
+    assert len(outcome.denials) == 1
+    # opencode breaks off at a refusal, gemini lets the model go on.
+    expected = {"gemini": OutcomeStatus.OK, "opencode": OutcomeStatus.FAILED}
+    assert outcome.status is expected[desk.client]
+
+
+def test_an_error_of_the_api_is_a_failure(desk: Desk) -> None:
+    outcome = desk.ask({"error": 400, "message": "bad thing"})
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert "bad thing" in outcome.error
+
+
+def test_a_system_prompt_replaces_the_clients_own(desk: Desk) -> None:
+    outcome = desk.ask({"text": "x"}, system_prompt="MARK-ONE")
+    assert outcome.status is OutcomeStatus.OK, outcome.error
+    assert any("MARK-ONE" in json.dumps(body) for body in desk.model.bodies())
+
+
+def test_a_continued_session_knows_what_was_said_and_is_charged_its_share(desk: Desk) -> None:
+    first = desk.ask({"text": "the first answer"})
+    assert first.session_id is not None
+    second = desk.ask({"text": "the second answer"}, resume_session=first.session_id)
+    assert (second.status, second.output) == (OutcomeStatus.OK, "the second answer"), second.error
+    assert "the first answer" in json.dumps(desk.model.bodies()[-1])
+    assert second.usage.input_tokens < 1.8 * first.usage.input_tokens
+
+
+def test_stopped_in_a_tool_it_leaves_no_process(desk: Desk) -> None:
+    mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
+    program = desk.folder / "wait.py"
+    program.write_text("import time\nopen('started', 'w').close()\ntime.sleep(300)\n")
+
+    def stop() -> None:
+        wait_until((desk.folder / "started").exists, 60)
+        desk.cancellation.set(StopReason.INTERRUPTED)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    command = f"setsid python3 {program} {mark} & python3 {program} {mark}"
+    outcome = desk.ask(desk.command(command), {"text": "x"})
+    thread.join()
+    assert (desk.folder / "started").exists()
+    assert outcome.status is OutcomeStatus.INTERRUPTED
+    assert marked_processes(mark) == []
+
+
+@pytest.mark.parametrize(
+    ("step", "offered"),
+    [
+        ({"single_turn": True}, set()),
+        ({"allowed_tools": ["read", "bash"]}, {"read", "bash"}),
+        ({"allowed_tools": ["read", "bash"], "disallowed_tools": ["bash"]}, {"read"}),
+    ],
+)
+def test_opencode_offers_the_tools_of_the_step(
+    tmp_path: Path, step: dict[str, Any], offered: set[str]
+) -> None:
+    with fake_model() as model, ProcessCore() as core:
+        desk = Desk("opencode", model, tmp_path, core)
+        outcome = desk.ask({"text": "the answer"}, step=step)
+        desk.cancellation.close()
+        assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "the answer")
+        # One of the requests is for a title and has no tools at all.
+        lists = [body.get("tools", []) for body in model.bodies("/chat/completions")]
+        assert {tool["function"]["name"] for tools in lists for tool in tools} == offered
+
+
+def test_codex_gets_an_added_prompt_and_loses_its_shell(tmp_path: Path) -> None:
+    with fake_model() as model, ProcessCore() as core:
+        desk = Desk("codex", model, tmp_path, core)
+        desk.ask(
+            {"text": "x"},
+            step={"disallowed_tools": ["shell_tool", "unified_exec"]},
+            append_system_prompt='say "MARK-TWO" é',
+        )
+        desk.cancellation.close()
+        (body,) = model.bodies("/responses")
+        assert 'say \\"MARK-TWO\\" \\u00e9' in json.dumps(body["input"])
+        names = {tool.get("name") for tool in body["tools"]}
+        assert not names & {"exec_command", "shell", "write_stdin"}

@@ -1,0 +1,247 @@
+"""The claude executor with the real program, against a model server on this machine.
+
+The program comes with the wheel claude-agent-sdk (``pip install .[claude]``), or from
+where SEQUENCER_TEST_CLAUDE points.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions
+from sequencer.executors.process import ProcessCore
+from sequencer.executors.protocol import Cancellation, Kind, StopReason
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import Step
+from tests.contract.executor_cases import Recorder, marked_processes, request_for, wait_until
+from tests.fake_model_server import FakeModel, fake_model
+
+pytestmark = [pytest.mark.wheel, pytest.mark.timeout(120)]
+
+MODEL = "claude-sonnet-4-6"
+
+
+def claude_program() -> str:
+    """Return the path of the real program, or skip the test without one."""
+    named = os.environ.get("SEQUENCER_TEST_CLAUDE")
+    spec = find_spec("claude_agent_sdk")
+    found = named or (spec and spec.origin and str(Path(spec.origin).parent / "_bundled/claude"))
+    if found and Path(found).exists():
+        return str(found)
+    message = "the real claude is missing: pip install .[claude], or set SEQUENCER_TEST_CLAUDE"
+    if os.environ.get("CI_REQUIRE_CLIENTS"):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+class Desk:
+    """The real program in a project and a home of its own, before a fake model."""
+
+    def __init__(self, model: FakeModel, folder: Path, core: ProcessCore, program: str) -> None:
+        self.model = model
+        self.folder = folder / "project"
+        self.folder.mkdir()
+        self.home = folder / "home"
+        self.home.mkdir()
+        self.heard = Recorder()
+        self.cancellation = Cancellation()
+        self._core = core
+        self._program = program
+
+    def ask(
+        self,
+        *script: dict[str, Any],
+        entry: dict[str, Any] | None = None,
+        step: dict[str, Any] | None = None,
+        **request: Any,
+    ) -> Outcome:
+        env = {
+            "HOME": str(self.home),
+            "ANTHROPIC_API_KEY": "dummy-key",
+            "ANTHROPIC_BASE_URL": self.model.url,
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "CLAUDE_CODE_MAX_RETRIES": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "DISABLE_TELEMETRY": "1",
+        }
+        given = {"program": self._program, "model": MODEL, "env": env, **(entry or {})}
+        executor = ClaudeExecutor("claude", ClaudeOptions.model_validate(given), self._core)
+        assert executor.problems() == []
+        made = request_for(
+            self.folder,
+            step=Step(name="main", **step or {}),
+            prompt=f"Do it. <<fake {json.dumps(script)}>>",
+            **request,
+        )
+        return executor.perform(made, self.heard, self.cancellation)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    program = claude_program()
+    with fake_model() as model, ProcessCore() as core:
+        made = Desk(model, tmp_path, core, program)
+        yield made
+        made.cancellation.close()
+
+
+def write_turn(path: Path) -> dict[str, Any]:
+    return {"tool": "Write", "input": {"file_path": str(path), "content": "by claude\n"}}
+
+
+def test_it_edits_a_file_and_is_charged(desk: Desk) -> None:
+    target = desk.folder / "new.txt"
+    turn = {"thinking": "I think.", "text": "I write.", **write_turn(target)}
+    outcome = desk.ask(
+        turn, {"text": "It is done."}, entry={"permission_mode": "acceptEdits"}, max_cost_usd=5.0
+    )
+    assert outcome.status is OutcomeStatus.OK, outcome.error
+    assert outcome.output == "It is done."
+    assert target.read_text() == "by claude\n"
+    assert outcome.denials == ()
+    assert desk.heard.text(Kind.RESPONSE).splitlines() == ["I write.", "It is done."]
+    assert "I think." in desk.heard.text(Kind.THOUGHT)
+    assert "-> Write" in desk.heard.text(Kind.ACTION)
+    assert outcome.usage.cost_usd > 0
+    assert outcome.usage.input_tokens > 100
+    # Our list price and the client's agree.
+    assert desk.heard.usages[-2].cost_usd == pytest.approx(outcome.usage.cost_usd, rel=0.01)
+
+
+def test_without_leave_an_edit_is_refused_and_seen(desk: Desk) -> None:
+    target = desk.folder / "new.txt"
+    outcome = desk.ask(write_turn(target), {"text": "I could not."})
+    assert (outcome.status, outcome.exit_code) == (OutcomeStatus.OK, 0)
+    assert len(outcome.denials) == 1
+    assert outcome.denials[0].startswith("Write ")
+    assert not target.exists()
+    strict = desk.ask(write_turn(target), {"text": "I could not."}, entry={"fail_on_denial": True})
+    assert strict.status is OutcomeStatus.FAILED
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("turn", "said"),
+    [
+        ({"error": 400, "message": "bad thing"}, "bad thing"),
+        ({"error": 529}, "529"),
+        ({"error": 401}, "ANTHROPIC_API_KEY"),
+    ],
+)
+def test_an_error_of_the_api_is_a_failure(desk: Desk, turn: dict[str, Any], said: str) -> None:
+    outcome = desk.ask(turn)
+    assert (outcome.status, outcome.exit_code) == (OutcomeStatus.FAILED, 1)
+    assert outcome.error is not None
+    assert said in outcome.error
+
+
+def test_too_many_requests_are_nobodys_failure(desk: Desk) -> None:
+    outcome = desk.ask({"error": 429, "message": "This would exceed your account's rate limit."})
+    assert outcome.status is OutcomeStatus.LIMITED
+    assert outcome.not_before is not None
+
+
+def test_turns_are_limited(desk: Desk) -> None:
+    turn = {"tool": "Bash", "input": {"command": "echo hi"}}
+    outcome = desk.ask(turn, turn, {"text": "x"}, step={"max_turns": 1})
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert "raise max_turns" in outcome.error
+
+
+def test_a_single_turn_has_no_tools(desk: Desk) -> None:
+    outcome = desk.ask({"text": "the answer"}, step={"single_turn": True})
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "the answer")
+    assert not desk.model.bodies("/messages")[-1].get("tools")
+
+
+def test_a_step_narrows_the_tools(desk: Desk) -> None:
+    desk.ask(
+        {"text": "x"},
+        step={"allowed_tools": ["Read", "Bash(git log*)"], "disallowed_tools": ["Read"]},
+    )
+    offered = {tool["name"] for tool in desk.model.bodies("/messages")[-1]["tools"]}
+    assert offered == {"Bash"}
+
+
+def test_the_budget_stops_it_and_what_was_used_is_charged(desk: Desk) -> None:
+    turn = {
+        "tool": "Bash",
+        "input": {"command": "echo hi > ran"},
+        "model_usage": {"input_tokens": 100_000},
+    }
+    outcome = desk.ask(turn, {"text": "x"}, entry={"allowed_tools": ["Bash"]}, max_cost_usd=0.05)
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert "raise max_cost_usd" in outcome.error
+    assert outcome.usage.cost_usd > 0.05
+    assert not (desk.folder / "ran").exists()
+
+
+def test_a_continued_session_is_charged_its_share_and_keeps_its_budget(desk: Desk) -> None:
+    first = desk.ask({"text": "first", "model_usage": {"input_tokens": 100_000}})
+    assert first.session_id is not None
+    spent = first.usage.cost_usd
+    assert spent > 0.1
+    # Less than the session has cost so far, but enough for this step.
+    second = desk.ask({"text": "second"}, resume_session=first.session_id, max_cost_usd=0.1)
+    assert (second.status, second.output) == (OutcomeStatus.OK, "second"), second.error
+    assert second.session_id is not None
+    assert second.session_id.partition(";")[0] == first.session_id.partition(";")[0]
+    assert 0 < second.usage.cost_usd < 0.1
+    assert "first" in json.dumps(desk.model.bodies("/messages")[-1]["messages"])
+
+
+def test_system_prompts_reach_the_model_also_in_a_continued_session(desk: Desk) -> None:
+    def system() -> str:
+        return json.dumps(desk.model.bodies("/messages")[-1]["system"])
+
+    first = desk.ask({"text": "a"}, system_prompt="MARK-ONE", append_system_prompt="MARK-TWO")
+    assert "MARK-ONE" in system()
+    assert "MARK-TWO" in system()
+    desk.ask({"text": "b"}, system_prompt="MARK-THREE", resume_session=first.session_id)
+    assert "MARK-THREE" in system()
+    assert "MARK-ONE" not in system()
+
+
+def test_a_session_that_is_gone_is_named(desk: Desk) -> None:
+    lost = "00000000-0000-4000-8000-000000000001"
+    outcome = desk.ask({"text": "x"}, resume_session=lost)
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert lost in outcome.error
+
+
+def test_stopped_in_a_tool_it_leaves_no_process(desk: Desk) -> None:
+    mark = f"mark-{os.getpid()}-{time.monotonic_ns()}"
+    program = desk.folder / "wait.py"
+    program.write_text("import sys, time\nopen('started', 'w').close()\ntime.sleep(300)\n")
+    command = f"setsid python3 {program} {mark} & python3 {program} {mark}"
+
+    def stop() -> None:
+        wait_until((desk.folder / "started").exists, 30)
+        desk.cancellation.set(StopReason.INTERRUPTED)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    outcome = desk.ask(
+        {"tool": "Bash", "input": {"command": command}, "model_usage": {"input_tokens": 1000}},
+        {"text": "x"},
+        entry={"allowed_tools": ["Bash"]},
+    )
+    thread.join()
+    assert (desk.folder / "started").exists()
+    assert outcome.status is OutcomeStatus.INTERRUPTED
+    assert marked_processes(mark) == []
+    # What it had used until then is not lost.
+    assert outcome.usage.input_tokens >= 1000
+    assert outcome.usage.cost_usd > 0

@@ -1,0 +1,290 @@
+"""What every store promises, whatever keeps its run."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.errors import ClaimHeld, StaleClaim
+from sequencer.model import decisions, transitions
+from sequencer.model.head import Head
+from sequencer.model.transitions import Transition
+from sequencer.store.file import FileStore
+from sequencer.store.memory import MemoryRun, MemoryStore
+from sequencer.store.protocol import Liveness, Store
+from tests.contract import store_cases as cases
+
+Peers = Callable[..., Store]
+
+
+@pytest.fixture(params=["file", "memory"])
+def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peers]:
+    """A function that gives one more worker's store of one and the same run."""
+    made: list[FileStore | MemoryStore] = []
+    run = MemoryRun()
+
+    def make(ttl_s: float = 60.0) -> Store:
+        if request.param == "file":
+            made.append(FileStore(tmp_path / "sync" / "state.json", ttl_s=ttl_s))
+        else:
+            made.append(MemoryStore(run, ttl_s=ttl_s))
+        return made[-1]
+
+    yield make
+    for store in made:
+        store.close()
+    run.close()
+
+
+def change_nothing(_: Head | None) -> None:
+    return None
+
+
+def refuse(_: Head | None) -> Transition:
+    raise StaleClaim("no")
+
+
+def test_it_is_a_store(peer: Peers) -> None:
+    assert isinstance(peer(), Store)
+
+
+def test_a_run_that_never_began_has_no_head_and_no_history(peer: Peers) -> None:
+    store = peer()
+    assert store.view().head is None
+    assert list(store.history()) == []
+    with pytest.raises(ValueError, match="never begun"):
+        store.update(change_nothing)
+    assert store.view().head is None
+
+
+def test_every_worker_sees_what_one_has_changed(peer: Peers) -> None:
+    one, two = peer(), peer()
+    begun = cases.begin(one)
+    assert begun.revision == 1
+    assert two.view().head == begun == one.view().head
+    granted = cases.claim(two)
+    accepted = cases.commit(two, granted.token)
+    seen = one.view().head
+    assert seen == accepted
+    assert (accepted.step_index, accepted.revision) == (1, 3)
+
+
+def test_a_change_that_raises_or_returns_nothing_leaves_everything(peer: Peers) -> None:
+    store = peer()
+    begun = cases.begin(store)
+
+    with pytest.raises(StaleClaim):
+        store.update(refuse)
+    assert store.update(change_nothing) == begun
+    assert peer().view().head == begun
+    assert len(list(store.history())) == 1
+
+
+def test_history_tells_each_fact_of_a_fused_transition(peer: Peers) -> None:
+    store = peer()
+    cases.begin(store)
+    first = cases.claim(store)
+    second = cases.commit_and_claim(store, first.token)
+    facts = list(peer().history())
+    told = [(f["event"], f["step"], f["step_index"], f["token"], f["attempt"]) for f in facts]
+    assert told == [
+        ("initialised", "supervisor", 0, 0, 0),
+        ("claimed", "supervisor", 0, 1, 1),
+        ("succeeded", "supervisor", 0, 1, 1),
+        ("claimed", "main", 1, 2, 1),
+    ]
+    assert [f["revision"] for f in facts] == [1, 2, 3, 3]
+    assert all(f["at"].endswith("Z") for f in facts)
+    assert second.step_index == 1
+
+
+def test_unknown_fields_of_the_head_are_kept(peer: Peers) -> None:
+    store = peer()
+    cases.begin(store)
+    store.update(
+        cases.on_run(lambda head: decisions.edit_field(head, "note", {"a": [1]}, at=cases.now()))
+    )
+    granted = cases.claim(store)
+    head = cases.commit(store, granted.token)
+    assert head.model_dump()["note"] == {"a": [1]}
+    seen = peer().view().head
+    assert seen is not None
+    assert seen.model_dump()["note"] == {"a": [1]}
+
+
+def test_a_stale_token_is_refused_for_every_verb(peer: Peers) -> None:
+    store = peer()
+    cases.begin(store)
+    granted = cases.claim(store)
+    head = cases.release(store, granted.token)
+    for verb in (cases.commit, cases.fail, cases.release):
+        with pytest.raises(StaleClaim):
+            verb(store, granted.token)
+    assert store.view().head == head
+
+
+def test_a_live_holder_keeps_its_claim(peer: Peers) -> None:
+    one, two = peer(), peer()
+    cases.begin(one)
+    granted = cases.claim(one)
+    assert two.liveness(granted) is Liveness.ALIVE
+    with pytest.raises(ClaimHeld):
+        cases.claim(two)
+
+
+def test_a_lease_without_beats_runs_out_and_one_with_beats_does_not(peer: Peers) -> None:
+    one, two = peer(ttl_s=0.3), peer()
+    cases.begin(one)
+    granted = cases.claim(one)
+    for number in range(1, 5):
+        time.sleep(0.15)
+        one.beat(granted, number)
+        assert two.liveness(granted) is Liveness.ALIVE
+    time.sleep(0.4)
+    assert two.liveness(granted) is Liveness.EXPIRED
+    taken = cases.claim(two)
+    assert (taken.token, taken.attempt) == (granted.token + 1, 2)
+    with pytest.raises(StaleClaim):
+        cases.commit(one, granted.token)
+    events = [f["event"] for f in two.history()]
+    assert events == ["initialised", "claimed", "taken-over", "claimed"]
+
+
+def test_waiting_ends_with_a_change(peer: Peers) -> None:
+    one, two = peer(), peer()
+    begun = cases.begin(one)
+    timer = threading.Timer(0.1, cases.claim, (two,))
+    timer.start()
+    started = time.monotonic()
+    assert one.wait(begun.revision, 10.0)
+    assert 0.05 < time.monotonic() - started < 1.0
+    timer.join()
+    assert one.wait(begun.revision, None)
+
+
+def test_waiting_with_a_claim_says_that_the_head_has_changed(peer: Peers) -> None:
+    one, two = peer(), peer()
+    cases.begin(one)
+    granted = cases.claim(two)
+    revision = 2
+    timer = threading.Timer(0.1, cases.commit, (two, granted.token))
+    timer.start()
+    assert one.wait(revision, 10.0, claim=granted)
+    timer.join()
+
+
+def test_waiting_ends_with_the_time(peer: Peers) -> None:
+    store = peer()
+    begun = cases.begin(store)
+    started = time.monotonic()
+    assert not store.wait(begun.revision, 0.15)
+    assert 0.1 < time.monotonic() - started < 1.0
+    assert not store.wait(begun.revision, 0.0)
+
+
+def test_waiting_ends_when_the_descriptor_wakes(peer: Peers) -> None:
+    store = peer()
+    begun = cases.begin(store)
+    read_fd, write_fd = os.pipe()
+    try:
+        threading.Timer(0.1, os.write, (write_fd, b"x")).start()
+        started = time.monotonic()
+        assert not store.wait(begun.revision, 10.0, wake_fd=read_fd)
+        assert time.monotonic() - started < 1.0
+    finally:
+        os.close(read_fd)
+        os.close(write_fd)
+
+
+def test_a_run_that_begins_wakes_who_waits_for_it(peer: Peers) -> None:
+    one, two = peer(), peer()
+    timer = threading.Timer(0.1, cases.begin, (two,))
+    timer.start()
+    assert one.wait(0, 10.0)
+    timer.join()
+
+
+def test_each_attempt_has_a_folder_of_its_own(peer: Peers) -> None:
+    store = peer()
+    folders = {store.result_folder(0, 1), store.result_folder(0, 2), store.result_folder(1, 2)}
+    assert len(folders) == 3
+    assert all(folder.is_dir() for folder in folders)
+    assert store.result_folder(0, 1) in folders
+
+
+def test_racing_changes_are_all_accepted_one_after_the_other(peer: Peers) -> None:
+    cases.begin(peer())
+    rounds, workers = 15, 4
+    seen: list[int] = []
+
+    def stamp(store: Store) -> None:
+        def change(head: Head) -> Transition:
+            following = cases.place_at(head.step_index + 1)
+            return decisions.stamp_ok(head, following, None, at=cases.now())
+
+        seen.extend(store.update(cases.on_run(change)).step_index for _ in range(rounds))
+
+    stores = [peer() for _ in range(workers)]
+    threads = [threading.Thread(target=stamp, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == list(range(1, rounds * workers + 1))
+    facts: list[dict[str, Any]] = list(peer().history())
+    assert [f["revision"] for f in facts] == list(range(1, rounds * workers + 2))
+
+
+def test_nothing_is_noticed_in_peace(peer: Peers) -> None:
+    store = peer()
+    cases.begin(store)
+    granted = cases.claim(store)
+    cases.commit(store, granted.token)
+    assert store.view().notices == ()
+    assert store.take_notices() == []
+
+
+def test_a_head_that_was_given_is_what_comes_back(peer: Peers) -> None:
+    store = peer()
+    given = cases.new_head(params={"n": 3, "x": 0.5, "s": "t", "b": True}, exit_reason="ä\n")
+    begun = store.update(lambda _: transitions.initialise(given))
+    expected = given.model_copy(update={"revision": 1, "journal_offset": begun.journal_offset})
+    seen = peer().view().head
+    assert seen == begun == expected
+
+
+def test_a_worker_in_memory_that_leaves_is_taken_over_at_once() -> None:
+    run = MemoryRun()
+    one, two = MemoryStore(run), MemoryStore(run)
+    cases.begin(one)
+    granted = cases.claim(one)
+    threading.Timer(0.1, one.leave).start()
+    started = time.monotonic()
+    assert not two.wait(2, 10.0, claim=granted)
+    assert time.monotonic() - started < 1.0
+    assert cases.claim(two).token == granted.token + 1
+
+
+def test_a_simulation_has_a_clock_of_its_own() -> None:
+    seconds = [0.0]
+    run = MemoryRun(clock=lambda: seconds[0])
+    one, two = MemoryStore(run, ttl_s=60), MemoryStore(run)
+    cases.begin(one)
+    granted = cases.claim(one)
+    seconds[0] = 60.0
+    assert two.liveness(granted) is Liveness.ALIVE
+    seconds[0] = 60.1
+    assert two.liveness(granted) is Liveness.EXPIRED
+
+
+def test_a_store_of_its_own_removes_its_folder() -> None:
+    store = MemoryStore()
+    folder = store.result_folder(0, 1)
+    store.close()
+    assert not folder.exists()

@@ -1,0 +1,319 @@
+"""The arguments that claude gets, and what is made of what it printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions, claude_argv
+from sequencer.executors.claude_events import ClaudeParser
+from sequencer.executors.process import ProcessCore, ProcessEnd
+from sequencer.executors.protocol import Cancellation, Kind
+from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.step import Step
+from tests.contract.executor_cases import Recorder, request_for
+from tests.unit.executors.replay import RULES, STRICT, encoded, feed, recording, replay
+
+BASE = ["claude", "-p", "--output-format=stream-json", "--verbose", "--include-partial-messages"]
+SESSION = "0b5c0000-0000-4000-8000-000000000001"
+VERSIONS = ["197", "330"]
+
+
+def argv(
+    folder: Path,
+    entry: dict[str, Any] | None = None,
+    step: dict[str, Any] | None = None,
+    **request: Any,
+) -> list[str]:
+    options = ClaudeOptions.model_validate(entry or {})
+    made = claude_argv(
+        options, request_for(folder, step=Step(name="main", **step or {}), **request)
+    )
+    assert made[: len(BASE)] == [options.program, *BASE[1:]]
+    return made[len(BASE) :]
+
+
+@pytest.mark.parametrize(
+    ("entry", "step", "expected"),
+    [
+        ({}, {}, []),
+        ({"model": "sonnet"}, {}, ["--model=sonnet"]),
+        ({"model": "sonnet"}, {"model": "opus"}, ["--model=opus"]),
+        ({"permission_mode": "acceptEdits"}, {}, ["--permission-mode=acceptEdits"]),
+        ({"allowed_tools": ["Bash(git *)", "Edit"]}, {}, ["--allowedTools=Bash(git *),Edit"]),
+        ({"tools": ["Read"]}, {}, ["--tools=Read"]),
+        (
+            {"allowed_tools": ["Bash"], "tools": ["Bash", "Edit"]},
+            {"allowed_tools": ["Read", "Bash(git log*)", "Bash(git diff*)"]},
+            ["--tools=Read,Bash", "--allowedTools=Read,Bash(git log*),Bash(git diff*)"],
+        ),
+        (
+            {"disallowed_tools": ["WebFetch"]},
+            {"disallowed_tools": ["Agent"]},
+            ["--disallowedTools=WebFetch,Agent"],
+        ),
+        ({}, {"single_turn": True}, ["--tools=", "--max-turns=1"]),
+        ({"tools": ["Read"]}, {"single_turn": True, "max_turns": 9}, ["--tools=", "--max-turns=1"]),
+        ({}, {"max_turns": 7}, ["--max-turns=7"]),
+        ({"setting_sources": []}, {}, ["--setting-sources="]),
+        ({"setting_sources": ["user", "project"]}, {}, ["--setting-sources=user,project"]),
+        ({"extra_args": ["--add-dir=../lib"]}, {"model": "m"}, ["--add-dir=../lib", "--model=m"]),
+    ],
+)
+def test_options_and_step_become_arguments(
+    tmp_path: Path, entry: dict[str, Any], step: dict[str, Any], expected: list[str]
+) -> None:
+    assert argv(tmp_path, entry, step) == expected
+
+
+def test_nothing_that_a_name_says_becomes_an_option_of_its_own(tmp_path: Path) -> None:
+    hostile = "--dangerously-skip-permissions"
+    step = {"model": hostile, "allowed_tools": [hostile], "disallowed_tools": [hostile]}
+    made = argv(tmp_path, {}, step, system_prompt=hostile, append_system_prompt=hostile)
+    assert hostile not in made
+    assert all(word.startswith("--") and "=" in word for word in made)
+
+
+def test_the_prompt_is_never_an_argument(tmp_path: Path) -> None:
+    made = argv(tmp_path, prompt="SECRET PROMPT", system_prompt="SECRET SYSTEM")
+    assert not any("SECRET" in word for word in made)
+    assert made == [f"--system-prompt-file={tmp_path / 'results' / 'system-prompt.md'}"]
+
+
+def test_text_can_be_shown_whole_instead_of_as_it_is_written(tmp_path: Path) -> None:
+    options = ClaudeOptions(stream_text=False, program="/opt/claude")
+    assert claude_argv(options, request_for(tmp_path)) == ["/opt/claude", *BASE[1:-1]]
+
+
+@pytest.mark.parametrize(
+    ("mark", "budget", "expected"),
+    [
+        (SESSION, None, [f"--resume={SESSION}"]),
+        (SESSION, 0.5, [f"--resume={SESSION}", "--max-budget-usd=0.500000"]),
+        # 2.1.330 compares the whole session's cost with the budget.
+        (
+            f"{SESSION};cost_usd=1.25;version=2.1.330",
+            0.5,
+            [f"--resume={SESSION}", "--max-budget-usd=1.750000"],
+        ),
+        (
+            f"{SESSION};version=2.1.197",
+            0.5,
+            [f"--resume={SESSION}", "--max-budget-usd=0.500000"],
+        ),
+    ],
+)
+def test_a_resumed_session_gets_the_budget_that_its_version_understands(
+    tmp_path: Path, mark: str, budget: float | None, expected: list[str]
+) -> None:
+    assert argv(tmp_path, resume_session=mark, max_cost_usd=budget) == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "has_flag"), [("2.1.330", True), ("2.2.0", True), ("2.1.197", False), ("x", False)]
+)
+def test_a_new_system_prompt_reaches_a_resumed_session(
+    tmp_path: Path, version: str, has_flag: bool
+) -> None:
+    mark = f"{SESSION};version={version}"
+    made = argv(tmp_path, resume_session=mark, append_system_prompt="B")
+    assert ("--system-prompt-snapshot=off" in made) is has_flag
+
+
+def test_a_session_id_that_is_an_option_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no session id"):
+        argv(tmp_path, resume_session="--dangerously-skip-permissions")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"permission_mode": "a b"},
+        {"permission_mode": "--yolo"},
+        {"unknown": 1},
+        {"program": ""},
+        {"limit_wait_s": 0},
+    ],
+)
+def test_entries_without_meaning_are_refused(entry: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        ClaudeOptions.model_validate(entry)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_edit_is_shown_as_it_happens_and_counted(version: str) -> None:
+    outcome, heard = _replayed(f"claude-{version}-edit")
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
+    assert heard.text(Kind.RESPONSE).split("\n") == ["I write the file.", "It is done.", ""]
+    assert "I think." in heard.text(Kind.THOUGHT)
+    actions = heard.text(Kind.ACTION).splitlines()
+    assert actions[0].startswith('-> Write file_path="/project/')
+    assert actions[1].startswith("<- File created")
+    assert heard.usages[-1] == outcome.usage.model_copy(update={"seconds": 0.0})
+    # Live numbers only grow, and the last estimate is what the client then says.
+    costs = [usage.cost_usd for usage in heard.usages]
+    assert costs == sorted(costs)
+    assert len(costs) == 4
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_refused_edits_are_a_warning_or_a_failure(version: str) -> None:
+    outcome, heard = _replayed(f"claude-{version}-denied")
+    assert outcome.status is OutcomeStatus.OK
+    assert outcome.denials == ('Write file_path="/project/no.txt" content="hi"',)
+    strict = replay(f"claude-{version}-denied", ClaudeParser(STRICT)).outcome
+    assert strict.status is OutcomeStatus.FAILED
+    assert strict.error is not None
+    assert "no.txt" in strict.error
+    assert "error:" in heard.text(Kind.ACTION)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("400", "API Error: 400 bad thing"),
+        ("529", "529"),
+        ("max-turns", "raise max_turns"),
+        ("budget", "raise max_cost_usd"),
+        ("no-session", "No conversation found"),
+    ],
+)
+def test_errors_are_failures_that_say_why(version: str, case: str, said: str) -> None:
+    outcome, _ = _replayed(f"claude-{version}-{case}")
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert said in outcome.error
+    assert outcome.not_before is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_run_that_the_budget_stopped_is_charged(version: str) -> None:
+    # Its own usage says 0; only the models' shares are right.
+    usage = _replayed(f"claude-{version}-budget")[0].usage
+    assert (usage.cost_usd, usage.input_tokens, usage.output_tokens) == (0.300405, 100_000, 27)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_too_many_requests_are_nobodys_failure(version: str) -> None:
+    outcome, heard = _replayed(f"claude-{version}-429")
+    assert outcome.status is OutcomeStatus.LIMITED
+    assert outcome.not_before == "2026-11-21T12:05:00Z"
+    assert "asks again" in heard.text(Kind.NOTICE)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_resumed_session_is_charged_its_own_share(version: str) -> None:
+    first = _replayed(f"claude-{version}-first")[0]
+    second = _replayed(f"claude-{version}-resumed")[0]
+    assert first.session_id is not None
+    assert second.session_id is not None
+    assert second.session_id.partition(";")[0] == first.session_id.partition(";")[0]
+    assert 0.8 < second.usage.cost_usd / first.usage.cost_usd < 1.2
+    if version == "330":
+        total = first.usage.cost_usd + second.usage.cost_usd
+        assert f";cost_usd={total:g};" in second.session_id
+    else:
+        assert "cost_usd" not in second.session_id
+
+
+def test_the_last_of_several_results_decides_and_all_are_charged() -> None:
+    """Subagents in the background wake the session again: several results in one run."""
+    share = {"m": {"inputTokens": 10, "outputTokens": 1, "costUSD": 0.5}}
+    first = {"type": "result", "is_error": True, "result": "not yet"}
+    last = {"type": "result", "is_error": False, "result": "done", "total_cost_usd": 1.0}
+    key = "model_usage_since_last_result"
+    outcome = feed(
+        ClaudeParser(RULES), encoded({**first, key: share}, {**last, key: share})
+    ).outcome
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "done")
+    assert (outcome.usage.cost_usd, outcome.usage.input_tokens) == (1.0, 20)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "is_error", "status"),
+    [
+        (0, False, OutcomeStatus.OK),
+        (0, True, OutcomeStatus.FAILED),  # SIGINT while a tool runs
+        (1, False, OutcomeStatus.FAILED),
+        (143, False, OutcomeStatus.FAILED),
+        (0, None, OutcomeStatus.FAILED),
+    ],
+)
+def test_exit_code_and_result_decide_together(
+    exit_code: int, is_error: bool | None, status: OutcomeStatus
+) -> None:
+    event = {"type": "result", "subtype": "success", "is_error": is_error, "result": "text"}
+    end = ProcessEnd(exit_code=exit_code)
+    assert feed(ClaudeParser(RULES), encoded(event), end=end).outcome.status is status
+
+
+def test_a_subscription_limit_has_the_time_that_the_client_was_told() -> None:
+    limit = {"status": "rejected", "resetsAt": 1795300000, "rateLimitType": "five_hour"}
+    event = {"type": "rate_limit_event", "rate_limit_info": limit}
+    result = {"type": "result", "is_error": True, "result": "You've hit your limit · resets 3pm"}
+    end = ProcessEnd(exit_code=1)
+    replayed = feed(ClaudeParser(RULES), encoded(event, result), end=end)
+    assert replayed.outcome.status is OutcomeStatus.LIMITED
+    assert replayed.outcome.not_before == "2026-11-21T22:26:40Z"
+    assert "five_hour" in replayed.heard.text(Kind.NOTICE)
+
+
+def test_a_warning_about_a_limit_is_no_limit() -> None:
+    rejected = {"status": "rejected", "resetsAt": 1795300000, "rateLimitType": "five_hour"}
+    warning = {**rejected, "status": "allowed_warning"}
+    events = [{"type": "rate_limit_event", "rate_limit_info": i} for i in (rejected, warning)]
+    result = {"type": "result", "is_error": True, "result": "API Error: 400 bad thing"}
+    end = ProcessEnd(exit_code=1)
+    outcome = feed(ClaudeParser(RULES), encoded(*events, result), end=end).outcome
+    assert outcome.status is OutcomeStatus.FAILED
+
+
+def test_without_a_key_the_message_says_how_to_log_in() -> None:
+    result = {"type": "result", "is_error": True, "api_error_status": 401, "result": "401"}
+    outcome = feed(ClaudeParser(RULES), encoded(result), end=ProcessEnd(exit_code=1)).outcome
+    assert outcome.error is not None
+    assert "ANTHROPIC_API_KEY" in outcome.error
+
+
+def test_a_run_that_was_killed_keeps_what_it_had_used() -> None:
+    _, _, lines = recording("claude-330-edit")
+    cut = [line for line in lines if b'"result"' not in line or b"tool_result" in line]
+    outcome = feed(ClaudeParser(RULES), cut, end=ProcessEnd(exit_code=143)).outcome
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.usage.input_tokens == 5714
+    assert outcome.usage.cost_usd == pytest.approx(0.018237)
+    assert outcome.session_id is not None
+
+
+def test_a_missing_program_is_a_problem_with_a_way_out(tmp_path: Path) -> None:
+    with ProcessCore() as core:
+        executor = ClaudeExecutor("big", ClaudeOptions(program="no-such-claude"), core)
+        (problem,) = executor.problems()
+        assert "agents.big" in problem
+        assert "npm install" in problem
+        cancellation = Cancellation()
+        outcome = executor.perform(request_for(tmp_path), Recorder(), cancellation)
+        cancellation.close()
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert "npm install" in outcome.error
+
+
+def test_without_budget_nothing_is_started(tmp_path: Path) -> None:
+    with ProcessCore() as core:
+        cancellation = Cancellation()
+        executor = ClaudeExecutor("claude", ClaudeOptions(program="no-such-claude"), core)
+        request = request_for(tmp_path, max_cost_usd=0.0)
+        outcome = executor.perform(request, Recorder(), cancellation)
+        cancellation.close()
+    assert outcome.error is not None
+    assert "budget" in outcome.error
+
+
+def _replayed(name: str) -> tuple[Any, Recorder]:
+    replayed = replay(name, ClaudeParser(RULES))
+    return replayed.outcome, replayed.heard

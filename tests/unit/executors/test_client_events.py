@@ -1,0 +1,101 @@
+"""What all parsers do with lines that are not what they expect."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sequencer.executors.claude_events import ClaudeParser
+from sequencer.executors.client_events import (
+    JsonEventParser,
+    as_cost,
+    as_count,
+    as_dict,
+    as_list,
+    one_line,
+)
+from sequencer.executors.codex_events import CodexParser
+from sequencer.executors.gemini_events import GeminiParser
+from sequencer.executors.opencode_events import OpencodeParser
+from sequencer.executors.process import ProcessEnd
+from sequencer.executors.protocol import Kind
+from sequencer.model.outcome import OutcomeStatus
+from tests.unit.executors.replay import RULES, encoded, feed, recording
+
+PARSERS: list[type[JsonEventParser]] = [ClaudeParser, CodexParser, GeminiParser, OpencodeParser]
+
+
+@pytest.fixture(params=PARSERS, ids=[parser.client for parser in PARSERS])
+def parser(request: pytest.FixtureRequest) -> JsonEventParser:
+    made: JsonEventParser = request.param(RULES)
+    return made
+
+
+def test_lines_that_are_no_objects_are_passed_through_as_they_are(parser: JsonEventParser) -> None:
+    lines = [b"Warning: \xff\xfe", b"[1, 2]", b'{"cut off', b"[" * 100_000, b"", b"  "]
+    heard = feed(parser, lines).heard
+    assert [data for data, _ in heard.pieces] == [line + b"\n" for line in lines[:4]]
+    assert {kind for _, kind in heard.pieces} == {Kind.OUTPUT}
+
+
+def test_unknown_events_are_ignored(parser: JsonEventParser) -> None:
+    events = encoded({"type": "brand_new", "x": 1}, {"no": "type"}, {"type": ["odd"]})
+    assert feed(parser, events).heard.pieces == []
+
+
+def test_no_events_and_exit_code_0_are_no_success(parser: JsonEventParser) -> None:
+    outcome = feed(parser, []).outcome
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error
+    assert parser.client in outcome.error
+
+
+def test_stderr_explains_a_run_without_events(parser: JsonEventParser) -> None:
+    end = ProcessEnd(exit_code=1)
+    outcome = feed(parser, [], stderr="error: unknown option '--x'\n", end=end).outcome
+    assert outcome.error is not None
+    assert "unknown option '--x'" in outcome.error
+
+
+ODD_VALUES: list[Any] = [None, 5, -1, "text", [], {}, [None], {"a": None}, True]
+RECORDINGS = ["claude-330-edit", "codex-edit", "gemini-edit", "opencode-edit"]
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_fields_of_another_shape_do_no_harm(name: str) -> None:
+    """Every value of every event is replaced by something else, one at a time."""
+    kind = next(parser for parser in PARSERS if name.startswith(parser.client))
+    _, _, lines = recording(name)
+    for place, line in enumerate(lines):
+        event = json.loads(line)
+        for key in event:
+            for odd in ODD_VALUES:
+                bent = [*lines]
+                bent[place] = json.dumps({**event, key: odd}).encode()
+                feed(kind(RULES), bent)
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_a_run_that_was_cut_off_anywhere_is_no_success(name: str) -> None:
+    kind = next(parser for parser in PARSERS if name.startswith(parser.client))
+    _, _, lines = recording(name)
+    for length in range(len(lines)):
+        outcome = feed(kind(RULES), lines[:length]).outcome
+        assert outcome.status is OutcomeStatus.FAILED, lines[:length]
+    assert feed(kind(RULES), lines).outcome.status is OutcomeStatus.OK
+
+
+def test_values_are_shown_on_one_line_and_cut() -> None:
+    assert one_line({"text": "a\nb"}) == r'text="a\nb"'
+    assert one_line("a \x00\n b") == "a \x00 b"
+    assert len(one_line("x" * 10_000_000)) == 301
+    assert one_line(None) == "null"
+
+
+def test_numbers_from_outside_are_not_trusted() -> None:
+    odd: list[Any] = [None, "5", -1, True, float("nan"), float("inf"), 10**30, [], {}]
+    assert [as_count(value) for value in odd] == [0] * len(odd)
+    assert [as_cost(value) for value in odd] == [0.0] * len(odd)
+    assert (as_count(5), as_cost(0.25), as_dict(3), as_list("ab")) == (5, 0.25, {}, [])

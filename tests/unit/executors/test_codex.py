@@ -1,0 +1,206 @@
+"""The arguments that codex gets, and what is made of what it printed."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.executors.codex import CodexExecutor, CodexOptions, codex_argv, usage_before
+from sequencer.executors.codex_events import CodexParser
+from sequencer.executors.process import ProcessCore, ProcessEnd
+from sequencer.executors.protocol import Cancellation, Kind
+from sequencer.model.outcome import OutcomeStatus, Usage
+from sequencer.model.step import Step
+from tests.contract.executor_cases import Recorder, request_for
+from tests.unit.executors.replay import RULES, STRICT, encoded, feed, replay
+
+THREAD = "01a20016-5ed9-7c62-840c-85ea48846dc6"
+READ_ONLY = '--config=sandbox_mode="read-only"'
+
+
+def argv(
+    folder: Path,
+    entry: dict[str, Any] | None = None,
+    step: dict[str, Any] | None = None,
+    **request: Any,
+) -> list[str]:
+    options = CodexOptions.model_validate(entry or {})
+    made = codex_argv(options, request_for(folder, step=Step(name="main", **step or {}), **request))
+    assert made[:2] == ["codex", "exec"]
+    assert made[-1] == "-"
+    return made[2:-1]
+
+
+@pytest.mark.parametrize(
+    ("entry", "step", "expected"),
+    [
+        ({}, {}, [READ_ONLY]),
+        ({"sandbox": "workspace-write"}, {}, ['--config=sandbox_mode="workspace-write"']),
+        ({"model": "gpt-6"}, {}, [READ_ONLY, "--model=gpt-6"]),
+        ({"model": "gpt-6"}, {"model": "o9"}, [READ_ONLY, "--model=o9"]),
+        ({"profile": "work"}, {}, [READ_ONLY, "--profile=work"]),
+        (
+            {"disallowed_tools": ["shell_tool"]},
+            {"disallowed_tools": ["goals"]},
+            [READ_ONLY, "--disable=shell_tool", "--disable=goals"],
+        ),
+        ({"extra_args": ["--ephemeral"]}, {}, ["--ephemeral", READ_ONLY]),
+    ],
+)
+def test_options_and_step_become_arguments(
+    tmp_path: Path, entry: dict[str, Any], step: dict[str, Any], expected: list[str]
+) -> None:
+    common = ["--json", "--skip-git-repo-check"]
+    assert argv(tmp_path, entry, step) == [*common, *expected]
+
+
+def test_a_continued_thread_keeps_its_sandbox(tmp_path: Path) -> None:
+    made = argv(tmp_path, resume_session=f"{THREAD};input_tokens=5;output_tokens=1")
+    assert made == ["resume", "--json", "--skip-git-repo-check", READ_ONLY, THREAD]
+
+
+@pytest.mark.parametrize(
+    "text", ["be brief", 'say "hi"\nand\tgo', "ümlaut 🎉", "\x7f\x01\\", "]'''\"\"\"", "= #"]
+)
+def test_an_appended_prompt_is_one_toml_string(tmp_path: Path, text: str) -> None:
+    made = argv(tmp_path, append_system_prompt=text)
+    value = made[-1].removeprefix("--config=")
+    assert tomllib.loads(value) == {"developer_instructions": text}
+
+
+def test_a_system_prompt_goes_by_way_of_a_file(tmp_path: Path) -> None:
+    made = argv(tmp_path, system_prompt="SECRET")
+    value = tomllib.loads(made[-1].removeprefix("--config="))
+    assert value == {"model_instructions_file": str(tmp_path / "results" / "system-prompt.md")}
+
+
+def test_an_appended_prompt_that_no_argument_holds_is_refused(tmp_path: Path) -> None:
+    with ProcessCore() as core:
+        cancellation = Cancellation()
+        executor = CodexExecutor("codex", CodexOptions(program="no-such"), core)
+        request = request_for(tmp_path, append_system_prompt="ü" * 60_000)
+        outcome = executor.perform(request, Recorder(), cancellation)
+        cancellation.close()
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert "append_system_prompt" in outcome.error
+
+
+@pytest.mark.parametrize("mark", ["--dangerously-bypass-approvals-and-sandbox", "-c", "a b"])
+def test_a_session_id_that_is_an_option_is_refused(tmp_path: Path, mark: str) -> None:
+    with pytest.raises(ValueError, match="no session id"):
+        argv(tmp_path, resume_session=mark)
+
+
+def test_sandbox_modes_are_those_of_codex() -> None:
+    with pytest.raises(ValidationError, match="read-only"):
+        CodexOptions.model_validate({"sandbox": "off"})
+
+
+def test_a_command_and_an_answer_are_shown_and_counted() -> None:
+    replayed = replay("codex-edit", CodexParser(RULES))
+    outcome, heard = replayed.outcome, replayed.heard
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
+    assert "-> command /bin/bash -lc 'echo hi > f.txt'" in heard.text(Kind.ACTION)
+    assert heard.text(Kind.RESPONSE) == "It is done.\n"
+    assert "Model metadata" in heard.text(Kind.NOTICE)
+    assert (outcome.usage.input_tokens, outcome.usage.output_tokens) == (10976, 95)
+
+
+def test_a_continued_thread_is_charged_the_difference(tmp_path: Path) -> None:
+    first = replay("codex-edit", CodexParser(RULES)).outcome
+    before = usage_before(request_for(tmp_path, resume_session=first.session_id))
+    assert before == Usage(input_tokens=10976, output_tokens=95)
+    second = replay("codex-resumed", CodexParser(RULES, before)).outcome
+    assert (second.usage.input_tokens, second.usage.output_tokens) == (16857 - 10976, 139 - 95)
+    assert second.session_id is not None
+    assert second.session_id.endswith(";input_tokens=16857;output_tokens=139")
+
+
+def test_a_total_that_fell_is_that_of_this_run() -> None:
+    before = Usage(input_tokens=10**9, output_tokens=1)
+    outcome = replay("codex-edit", CodexParser(RULES, before)).outcome
+    assert outcome.usage.input_tokens == 10976
+
+
+def test_refused_commands_are_found_on_stderr() -> None:
+    outcome = replay("codex-refused", CodexParser(RULES)).outcome
+    assert outcome.status is OutcomeStatus.OK
+    assert len(outcome.denials) == 1
+    assert "reject command" in outcome.denials[0]
+    assert replay("codex-refused", CodexParser(STRICT)).outcome.status is OutcomeStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("codex-401", "codex login"), ("codex-no-session", "no rollout found for thread id")],
+)
+def test_errors_are_failures_that_say_why(name: str, said: str) -> None:
+    outcome = replay(name, CodexParser(RULES)).outcome
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert said in outcome.error
+
+
+def test_too_many_requests_are_nobodys_failure() -> None:
+    outcome = replay("codex-429", CodexParser(RULES)).outcome
+    assert outcome.status is OutcomeStatus.LIMITED
+    assert outcome.not_before == "2026-11-21T12:05:00Z"
+
+
+def test_a_subscription_limit_names_its_end() -> None:
+    message = (
+        "You've hit your usage limit. Upgrade to Pro or try again in 3 days 4 hours 2 minutes."
+    )
+    events = encoded({"type": "turn.failed", "error": {"message": message}})
+    outcome = feed(CodexParser(RULES), events, end=ProcessEnd(exit_code=1)).outcome
+    assert outcome.status is OutcomeStatus.LIMITED
+    assert outcome.not_before == "2026-11-24T16:02:00Z"
+
+
+def test_a_retry_or_a_warning_that_was_got_over_is_no_failure() -> None:
+    events = encoded(
+        {"type": "thread.started", "thread_id": THREAD},
+        {"type": "error", "message": "Reconnecting... 1/5"},
+        {"type": "item.completed", "item": {"type": "error", "message": "a warning"}},
+        {"type": "item.completed", "item": {"type": "agent_message", "text": "early"}},
+        {"type": "item.completed", "item": {"type": "agent_message", "text": "final"}},
+        {"type": "turn.completed", "usage": {"input_tokens": 1, "output_tokens": 2}},
+    )
+    outcome = feed(CodexParser(RULES), events).outcome
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "final")
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [{"type": "turn.started"}],
+        [{"type": "turn.completed"}, {"type": "turn.started"}],
+        [{"type": "turn.completed"}, {"type": "turn.failed", "error": {"message": "x"}}],
+        [{"type": "item.completed", "item": {"type": "agent_message", "text": "done"}}],
+    ],
+)
+def test_without_a_turn_that_ended_well_exit_code_0_means_nothing(
+    events: list[dict[str, Any]],
+) -> None:
+    assert feed(CodexParser(RULES), encoded(*events)).outcome.status is OutcomeStatus.FAILED
+
+
+def test_changes_of_files_and_other_tools_are_shown() -> None:
+    change = {"type": "file_change", "changes": [{"path": "a.py", "kind": "update"}]}
+    search = {"type": "web_search", "id": "item_3", "query": "python"}
+    thought = {"type": "reasoning", "text": "hm"}
+    declined = {"type": "command_execution", "command": "rm x", "status": "declined"}
+    events = [{"type": "item.completed", "item": i} for i in (change, search, thought, declined)]
+    started = {"type": "item.started", "item": search}
+    replayed = feed(CodexParser(RULES), [json.dumps(e).encode() for e in (started, *events)])
+    actions = replayed.heard.text(Kind.ACTION)
+    assert "file_change update a.py" in actions
+    assert '-> web_search query="python"' in actions
+    assert replayed.heard.text(Kind.THOUGHT) == "hm\n"
+    assert replayed.outcome.denials == ("rm x",)

@@ -1,0 +1,165 @@
+"""The arguments and variables that gemini gets, and what is made of what it printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.executors.gemini import GeminiExecutor, GeminiOptions, gemini_argv
+from sequencer.executors.gemini_events import GeminiParser
+from sequencer.executors.process import ProcessCore, ProcessEnd
+from sequencer.executors.protocol import Kind, StepRequest
+from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.step import Step
+from tests.contract.executor_cases import request_for
+from tests.unit.executors.replay import RULES, STRICT, encoded, feed, recording, replay
+
+BASE = ["gemini", "--output-format=stream-json", "--skip-trust"]
+SAFE = ["--model=gemini-2.5-pro", "--approval-mode=default"]
+
+
+def gemini_environment(options: GeminiOptions, request: StepRequest) -> dict[str, str]:
+    return GeminiExecutor("gemini", options, ProcessCore()).call(request).environment
+
+
+@pytest.mark.parametrize(
+    ("entry", "step", "expected"),
+    [
+        ({}, {}, SAFE),
+        ({"model": "gemini-3"}, {}, ["--model=gemini-3", "--approval-mode=default"]),
+        ({}, {"model": "-x"}, ["--model=-x", "--approval-mode=default"]),
+        ({"approval_mode": "auto_edit"}, {}, [SAFE[0], "--approval-mode=auto_edit"]),
+        ({"extra_args": ["--debug"]}, {}, ["--debug", *SAFE]),
+    ],
+)
+def test_options_and_step_become_arguments(
+    tmp_path: Path, entry: dict[str, Any], step: dict[str, Any], expected: list[str]
+) -> None:
+    options = GeminiOptions.model_validate(entry)
+    request = request_for(tmp_path, step=Step(name="main", **step))
+    assert gemini_argv(options, request) == [*BASE, *expected]
+
+
+def test_a_session_is_continued_by_its_id(tmp_path: Path) -> None:
+    session = "11111111-2222-4333-8444-555555555555"
+    request = request_for(tmp_path, resume_session=session)
+    assert gemini_argv(GeminiOptions(), request)[-1] == f"--resume={session}"
+    with pytest.raises(ValueError, match="no session id"):
+        gemini_argv(GeminiOptions(), request_for(tmp_path, resume_session="--yolo"))
+
+
+def test_the_system_prompt_goes_by_way_of_a_file(tmp_path: Path) -> None:
+    request = request_for(tmp_path, system_prompt="SECRET")
+    environment = gemini_environment(GeminiOptions(), request)
+    assert environment["GEMINI_SYSTEM_MD"] == str(tmp_path / "results" / "system-prompt.md")
+    assert environment["GEMINI_CLI_NO_RELAUNCH"] == "true"
+    assert "SECRET" not in " ".join(gemini_argv(GeminiOptions(), request))
+    assert "GEMINI_SYSTEM_MD" not in gemini_environment(GeminiOptions(), request_for(tmp_path))
+
+
+def test_the_key_reaches_gemini_and_other_keys_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMINI_API_KEY", "g")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "a")
+    monkeypatch.setenv("MY_VARIABLE", "m")
+    options = GeminiOptions(pass_env=("MY_VARIABLE",), env={"GEMINI_CLI_NO_RELAUNCH": "no"})
+    environment = gemini_environment(options, request_for(tmp_path))
+    assert environment["GEMINI_API_KEY"] == "g"
+    assert environment["MY_VARIABLE"] == "m"
+    assert environment["GEMINI_CLI_NO_RELAUNCH"] == "no"
+    assert "ANTHROPIC_API_KEY" not in environment
+
+
+def test_approval_modes_are_those_of_gemini() -> None:
+    with pytest.raises(ValidationError, match="auto_edit"):
+        GeminiOptions.model_validate({"approval_mode": "all"})
+
+
+def test_an_edit_is_shown_and_counted() -> None:
+    replayed = replay("gemini-edit", GeminiParser(RULES))
+    outcome, heard = replayed.outcome, replayed.heard
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
+    assert heard.text(Kind.RESPONSE) == "I write.\nIt is done.\n"
+    assert heard.text(Kind.ACTION).splitlines() == [
+        '-> write_file file_path="/project/a.txt" content="x"',
+        "<- success",
+    ]
+    assert (outcome.usage.input_tokens, outcome.usage.output_tokens) == (460, 4)
+    assert outcome.usage.cost_usd == 0
+    assert outcome.session_id is not None
+
+
+def test_a_tool_that_the_mode_does_not_offer_counts_as_refused() -> None:
+    outcome = replay("gemini-refused", GeminiParser(RULES)).outcome
+    assert outcome.status is OutcomeStatus.OK
+    assert outcome.denials == ('write_file file_path="/project/b.txt" content="x"',)
+    assert replay("gemini-refused", GeminiParser(STRICT)).outcome.status is OutcomeStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gemini-400", '"code":400'),
+        ("gemini-401", '"code":401'),
+        ("gemini-turns", "raise model.maxSessionTurns"),
+    ],
+)
+def test_errors_are_failures_that_say_why(name: str, said: str) -> None:
+    replayed = replay(name, GeminiParser(RULES))
+    assert replayed.outcome.status is OutcomeStatus.FAILED
+    assert replayed.outcome.error is not None
+    assert said in replayed.outcome.error
+    assert replayed.heard.text(Kind.ERROR)
+
+
+def test_ended_by_a_signal_gemini_exits_with_0_and_without_a_result() -> None:
+    _, _, lines = recording("gemini-edit")
+    outcome = feed(GeminiParser(RULES), lines[:-1], end=ProcessEnd(exit_code=0)).outcome
+    assert outcome.status is OutcomeStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "reset"),
+    [
+        (
+            (
+                '[API Error: {"error":{"code":429,"message":"quota","status":"RESOURCE_EXHAUSTED",'
+                '"details":[{"retryDelay":"34.07s"}]}}]'
+            ),
+            OutcomeStatus.LIMITED,
+            "2026-11-21T12:00:35Z",
+        ),
+        (
+            "You have exhausted your capacity on this model. Your quota will reset after 2h5m30s.",
+            OutcomeStatus.LIMITED,
+            "2026-11-21T14:05:30Z",
+        ),
+        ('[API Error: {"error":{"code":503,"message":"rate"}}]', OutcomeStatus.FAILED, None),
+    ],
+)
+def test_a_quota_is_nobodys_failure(message: str, status: OutcomeStatus, reset: str | None) -> None:
+    result = {"type": "result", "status": "error", "error": {"message": message}}
+    outcome = feed(GeminiParser(RULES), encoded(result), end=ProcessEnd(exit_code=1)).outcome
+    assert (outcome.status, outcome.not_before) == (status, reset)
+
+
+@pytest.mark.parametrize(("code", "said"), [(41, "GEMINI_API_KEY"), (42, "prompt was empty")])
+def test_exit_codes_of_their_own_have_a_hint(code: int, said: str) -> None:
+    end = ProcessEnd(exit_code=code)
+    outcome = feed(GeminiParser(RULES), [], stderr="Invalid auth method.", end=end).outcome
+    assert outcome.error is not None
+    assert said in outcome.error
+
+
+def test_warnings_are_notices() -> None:
+    events = encoded(
+        {"type": "error", "severity": "warning", "message": "loop detected"},
+        {"type": "error", "severity": "error", "message": "broken"},
+    )
+    heard = feed(GeminiParser(RULES), events).heard
+    assert heard.text(Kind.NOTICE) == "gemini: loop detected\n"
+    assert heard.text(Kind.ERROR) == "gemini: broken\n"

@@ -1,0 +1,265 @@
+"""Conversations over the Messages API: answers, tools, limits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.executors.messages_api import MessagesExecutor, MessagesOptions
+from sequencer.executors.process import ProcessCore
+from sequencer.executors.protocol import Kind
+from sequencer.model.outcome import OutcomeStatus
+from tests.contract.executor_cases import request_for
+from tests.fake_model_server import fake_model
+from tests.unit.executors.messages_desk import USAGE, Desk
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with fake_model() as model, ProcessCore() as core:
+        made = Desk(model, tmp_path, core)
+        yield made
+        made.cancellation.close()
+
+
+def test_an_answer_is_streamed_counted_and_priced(desk: Desk) -> None:
+    outcome = desk.ask([{"thinking": "hm", "text": "It is done.", "model_usage": USAGE}])
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
+    assert desk.heard.text(Kind.RESPONSE) == "It is done.\n"
+    assert desk.heard.text(Kind.THOUGHT) == "hm\n"
+    assert outcome.usage.cost_usd == pytest.approx(0.2)
+    assert (outcome.usage.input_tokens, outcome.usage.output_tokens) == (100_000, 50_000)
+    assert outcome.usage.seconds > 0
+    live = [usage.cost_usd for usage in desk.heard.usages]
+    assert live == sorted(live)
+    assert live[-1] == pytest.approx(0.2)
+    assert desk.model.requests[0].is_authorized
+
+
+def test_cached_tokens_have_their_own_price(desk: Desk) -> None:
+    usage = {
+        "input_tokens": 0,
+        "output_tokens": 0,
+        "cache_read_input_tokens": 1_000_000,
+        "cache_creation_input_tokens": 2_000_000,
+        "cache_creation": {"ephemeral_1h_input_tokens": 1_000_000, "ephemeral_5m_input_tokens": 0},
+    }
+    outcome = desk.ask([{"text": "x", "model_usage": usage}])
+    assert outcome.usage.cost_usd == pytest.approx(0.1 + 1.25 + 2.0, abs=1e-5)
+    assert outcome.usage.input_tokens == 3_000_000
+
+
+def test_tools_edit_a_file_and_their_answers_go_back(desk: Desk) -> None:
+    (desk.folder / "a.txt").write_text("old\n")
+    script: list[dict[str, Any]] = [
+        {"text": "First I read.", "tool": "read", "input": {"path": "a.txt"}},
+        {"tool": "edit", "input": {"path": "a.txt", "old_text": "old", "new_text": "new"}},
+        {"text": "It is done."},
+    ]
+    outcome = desk.ask(script, entry={"tools": ["read", "edit"]})
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
+    assert (desk.folder / "a.txt").read_text() == "new\n"
+    assert '-> read path="a.txt"' in desk.heard.text(Kind.ACTION)
+    bodies = desk.model.bodies("/messages")
+    assert len(bodies) == 3
+    assert [tool["name"] for tool in bodies[0]["tools"]] == ["read", "edit"]
+    result = bodies[1]["messages"][-1]["content"][0]
+    assert result["type"] == "tool_result"
+    assert result["content"][0]["text"] == "1\told"
+    # The whole conversation is sent, and the end of it is what the next call reads cached.
+    assert len(bodies[2]["messages"]) == 5
+    marks = [json.dumps(message).count("cache_control") for message in bodies[2]["messages"]]
+    assert marks == [0, 0, 0, 0, 1]
+
+
+def test_unless_granted_nothing_is_written_and_no_command_runs(desk: Desk) -> None:
+    script: list[dict[str, Any]] = [
+        {"tool": "write", "input": {"path": "new.txt", "content": "x"}},
+        {"tool": "bash", "input": {"command": "touch new.txt"}},
+        {"tool": "read", "input": {"path": "../../etc/passwd"}},
+        {"text": "I could not."},
+    ]
+    outcome = desk.ask(script)
+    assert outcome.status is OutcomeStatus.OK
+    assert len(outcome.denials) == 3
+    assert outcome.denials[0] == 'write path="new.txt" content="x"'
+    assert not (desk.folder / "new.txt").exists()
+    assert [t["name"] for t in desk.model.bodies()[0]["tools"]] == ["read", "glob", "grep"]
+    strict = desk.ask(script, entry={"fail_on_denial": True})
+    assert strict.status is OutcomeStatus.FAILED
+    assert strict.error is not None
+    assert "refused" in strict.error
+
+
+def test_the_runs_state_is_out_of_reach(desk: Desk) -> None:
+    state = desk.folder / "progress" / "state.json"
+    state.parent.mkdir()
+    state.write_text("{}")
+    script: list[dict[str, Any]] = [
+        {"tool": "write", "input": {"path": "progress/state.json", "content": "x"}},
+        {"tool": "write", "input": {"path": "sync/state.json", "content": "x"}},
+        {"text": "x"},
+    ]
+    outcome = desk.ask(
+        script, entry={"tools": ["write"]}, environment={"SEQUENCER_STATE": str(state)}
+    )
+    assert len(outcome.denials) == 2
+    assert state.read_text() == "{}"
+    assert not (desk.folder / "sync").exists()
+
+
+def test_commands_know_the_step_but_not_the_key(desk: Desk) -> None:
+    command = 'echo "[$SEQUENCER_STEP][$ANTHROPIC_API_KEY][$EXTRA]" > seen'
+    desk.ask(
+        [{"tool": "bash", "input": {"command": command}}, {"text": "x"}],
+        entry={
+            "tools": ["bash"],
+            "env": {"EXTRA": "1"},
+            "pass_env": ["ANTHROPIC_API_KEY"],
+        },
+    )
+    assert (desk.folder / "seen").read_text() == "[main][][1]\n"
+
+
+@pytest.mark.parametrize(
+    ("step", "offered"),
+    [
+        ({}, ["read", "write", "bash"]),
+        ({"allowed_tools": ["read"]}, ["read"]),
+        ({"disallowed_tools": ["bash", "grep"]}, ["read", "write"]),
+        ({"single_turn": True}, None),
+        ({"allowed_tools": []}, None),
+    ],
+)
+def test_a_step_narrows_the_tools(
+    desk: Desk, step: dict[str, Any], offered: list[str] | None
+) -> None:
+    desk.ask([{"text": "x"}], entry={"tools": ["read", "write", "bash"]}, step=step)
+    (body,) = desk.model.bodies()
+    names = [tool["name"] for tool in body["tools"]] if "tools" in body else None
+    assert names == offered
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ({"allowed_tools": ["bash"]}, "add it to agents.api.tools"),
+        ({"disallowed_tools": ["Bash"]}, "unknown tool 'Bash'"),
+    ],
+)
+def test_a_step_cannot_widen_the_tools(desk: Desk, step: dict[str, Any], said: str) -> None:
+    outcome = desk.ask([{"text": "x"}], step=step)
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert said in outcome.error
+    assert desk.model.requests == []
+
+
+def test_step_fields_reach_the_request(desk: Desk) -> None:
+    desk.ask(
+        [{"text": "x"}],
+        entry={"max_tokens": 77, "prices": {}},
+        step={"model": "m2"},
+        system_prompt="Be brief.",
+        append_system_prompt="Be kind.",
+    )
+    (body,) = desk.model.bodies()
+    assert (body["model"], body["max_tokens"]) == ("m2", 77)
+    assert body["system"] == "Be brief.\n\nBe kind."
+    assert body["stream"] is True
+
+
+@pytest.mark.parametrize(
+    ("step", "entry", "calls"),
+    [
+        ({"max_turns": 2}, {}, 2),
+        ({}, {"max_turns": 3}, 3),
+        ({"single_turn": True, "max_turns": 9}, {}, 1),
+    ],
+)
+def test_turns_are_limited(
+    desk: Desk, step: dict[str, Any], entry: dict[str, Any], calls: int
+) -> None:
+    turn = {"tool": "glob", "input": {"pattern": "*"}}
+    outcome = desk.ask([turn] * 9, step=step, entry=entry)
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert "raise max_turns" in outcome.error
+    assert len(desk.model.requests) == calls
+
+
+def test_the_budget_stops_before_the_next_call(desk: Desk) -> None:
+    turn = {"tool": "glob", "input": {"pattern": "*"}, "model_usage": USAGE}
+    outcome = desk.ask([turn] * 9, max_cost_usd=0.3)
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert "0.4000 of 0.3000 USD" in outcome.error
+    assert len(desk.model.requests) == 2
+    assert outcome.usage.cost_usd == pytest.approx(0.4)
+
+
+def test_a_budget_without_a_price_is_refused_before_the_first_call(desk: Desk) -> None:
+    outcome = desk.ask([{"text": "x"}], step={"model": "unheard-of"}, max_cost_usd=1.0)
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert "prices: {unheard-of:" in outcome.error
+    assert desk.model.requests == []
+    assert desk.ask([{"text": "x"}], step={"model": "unheard-of"}).status is OutcomeStatus.OK
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("max_tokens", "raise it"),
+        ("refusal", "refused to answer"),
+        ("model_context_window_exceeded", "no longer fits"),
+        ("something_new", "unknown stop reason 'something_new'"),
+    ],
+)
+def test_an_answer_that_was_not_finished_is_a_failure(desk: Desk, reason: str, said: str) -> None:
+    outcome = desk.ask([{"text": "half an ans", "stop_reason": reason}])
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert said in outcome.error
+
+
+def test_a_pause_is_gone_on_from(desk: Desk) -> None:
+    outcome = desk.ask([{"text": "wait", "stop_reason": "pause_turn"}, {"text": "done"}])
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "done")
+
+
+def test_without_a_key_check_and_run_say_which_variable(desk: Desk) -> None:
+    options = MessagesOptions(api_key_env="OTHER_KEY", model="unheard-of")
+    executor = MessagesExecutor("api", options, ProcessCore(), environ={})
+    problems = executor.problems()
+    assert len(problems) == 2
+    assert "OTHER_KEY" in problems[0]
+    assert "prices: {unheard-of" in problems[1]
+    outcome = executor.perform(request_for(desk.folder), desk.heard, desk.cancellation)
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert "OTHER_KEY" in outcome.error
+
+
+def test_with_key_and_price_there_are_no_problems(desk: Desk) -> None:
+    assert desk.executor().problems() == []
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"tools": ["Bash"]},
+        {"api_key_env": "not a name"},
+        {"base_url": "file:///etc/passwd"},
+        {"api_key": "sk-in-a-file"},
+        {"prices": {"m": {"input": -1, "output": 0}}},
+    ],
+)
+def test_entries_without_meaning_are_refused(entry: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        MessagesOptions.model_validate(entry)

@@ -1,0 +1,208 @@
+"""Faults, limits and stops of calls, with the real package and a server that misbehaves."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.executors.process import ProcessCore
+from sequencer.executors.protocol import Kind, StopReason
+from sequencer.model.outcome import OutcomeStatus
+from tests.fake_model_server import fake_model
+from tests.unit.executors.messages_desk import USAGE, Desk
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with fake_model() as model, ProcessCore() as core:
+        made = Desk(model, tmp_path, core)
+        yield made
+        made.cancellation.close()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"error": 529},
+        {"error": 500},
+        {"error": 429, "retry_after": 1},
+        {"text": "half an answer", "drop": True},
+        {"text": "half an answer", "sse_error": "overloaded_error"},
+        {"text": "half an answer", "stall": 30},
+        {"hang": 30, "text": "never"},
+    ],
+    ids=["529", "500", "429", "dropped", "error-event", "stalled", "hung"],
+)
+def test_a_fault_that_passes_is_got_over(desk: Desk, fault: dict[str, Any]) -> None:
+    entry = {"stall_timeout_s": 1.5}
+    outcome = desk.ask([{**fault, "times": 1}, {"text": "It is done."}], entry=entry)
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
+    assert "asking again in 1.0 s, 1 of 4" in desk.heard.text(Kind.NOTICE)
+    assert len(desk.model.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"error": 529}, "HTTP 529 overloaded_error"),
+        ({"text": "half an answer", "drop": True}, "broke off"),
+        ({"text": "half an answer", "sse_error": "api_error"}, "broke off: api_error"),
+        ({"text": "half an answer", "stall": 30}, "silent for too long"),
+    ],
+    ids=["529", "dropped", "error-event", "stalled"],
+)
+def test_a_fault_that_stays_fails_after_the_tries(
+    desk: Desk, fault: dict[str, Any], said: str
+) -> None:
+    outcome = desk.ask([fault], entry={"stall_timeout_s": 0.4, "retries": 1})
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert said in outcome.error
+    assert "2 tries" in outcome.error
+    assert len(desk.model.requests) == 2
+
+
+def test_what_broke_off_is_charged_too(desk: Desk) -> None:
+    fault = {"text": "half", "drop": True, "times": 1, "model_usage": {"input_tokens": 500_000}}
+    outcome = desk.ask([fault, {"text": "x", "model_usage": {"input_tokens": 500_000}}])
+    assert outcome.usage.input_tokens == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"error": 400, "message": "prompt is too long"}, "prompt is too long"),
+        ({"error": 401}, "check the key in ANTHROPIC_API_KEY"),
+        ({"error": 403}, "HTTP 403"),
+        ({"error": 404, "message": "model: m1"}, "model: m1"),
+        ({"error": 529, "should_retry": "false"}, "HTTP 529"),
+        ({"text": "half", "sse_error": "invalid_request_error"}, "invalid_request_error"),
+    ],
+    ids=["400", "401", "403", "404", "told-not-to", "error-event"],
+)
+def test_what_would_fail_again_is_not_tried_again(
+    desk: Desk, fault: dict[str, Any], said: str
+) -> None:
+    outcome = desk.ask([fault])
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert said in outcome.error
+    assert "dummy-key" not in outcome.error
+    assert len(desk.model.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "entry", "reset", "calls"),
+    [
+        ({"error": 429, "retry_after": 3600}, {}, "2026-11-21T13:00:00Z", 1),
+        (
+            {"error": 429, "retry_after": "Sat, 21 Nov 2026 15:00:00 GMT"},
+            {},
+            "2026-11-21T15:00:00Z",
+            1,
+        ),
+        ({"error": 429, "retry_after": 1}, {"retries": 1}, "2026-11-21T12:00:01Z", 2),
+        ({"error": 429}, {"retries": 0, "limit_wait_s": 60}, "2026-11-21T12:01:00Z", 1),
+    ],
+    ids=["long", "a-date", "tries-spent", "no-header"],
+)
+def test_a_limit_is_nobodys_failure(
+    desk: Desk, fault: dict[str, Any], entry: dict[str, Any], reset: str, calls: int
+) -> None:
+    outcome = desk.ask([fault], entry=entry)
+    assert (outcome.status, outcome.not_before) == (OutcomeStatus.LIMITED, reset)
+    assert len(desk.model.requests) == calls
+
+
+def test_a_limit_that_outlasts_the_deadline_is_not_waited_for(desk: Desk) -> None:
+    started = time.monotonic()
+    outcome = desk.ask([{"error": 429, "retry_after": 30}], timeout_s=5.0)
+    assert outcome.status is OutcomeStatus.LIMITED
+    assert outcome.not_before == "2026-11-21T12:00:30Z"
+    assert time.monotonic() - started < 4
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        [{"hang": 30, "text": "never"}],
+        [{"text": "word " * 100, "slow": 0.2}],
+        [{"tool": "bash", "input": {"command": "sleep 60"}}, {"text": "x"}],
+        [{"error": 529}],
+    ],
+    ids=["before-the-headers", "in-the-stream", "in-a-command", "between-tries"],
+)
+class TestStops:
+    """Deadline and cancellation reach a conversation wherever it is."""
+
+    def test_the_deadline(self, desk: Desk, script: list[dict[str, Any]]) -> None:
+        started = time.monotonic()
+        outcome = desk.ask(script, entry={"tools": ["bash"]}, timeout_s=1.2)
+        assert outcome.status is OutcomeStatus.FAILED
+        assert outcome.error is not None
+        assert "timed out after 1.2 s" in outcome.error or "HTTP 529" in outcome.error
+        assert time.monotonic() - started < 4
+
+    def test_the_cancellation(self, desk: Desk, script: list[dict[str, Any]]) -> None:
+        def stop() -> None:
+            desk.model.wait_for_requests(1)
+            time.sleep(0.3)
+            desk.cancellation.set(StopReason.CLAIM_LOST)
+
+        thread = threading.Thread(target=stop)
+        thread.start()
+        outcome = desk.ask(script, entry={"tools": ["bash"]})
+        ended = time.monotonic()
+        thread.join()
+        assert outcome.status is OutcomeStatus.INTERRUPTED
+        assert outcome.error == "stopped: claim-lost"
+        assert time.monotonic() - ended < 3
+        _wait(lambda: not _hears(desk))
+
+
+def test_a_cancelled_call_is_hung_up_and_charged(desk: Desk) -> None:
+    def stop() -> None:
+        desk.model.wait_for_requests(1)
+        time.sleep(0.5)
+        desk.cancellation.set(StopReason.INTERRUPTED)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    outcome = desk.ask([{"text": "word " * 200, "slow": 0.2, "model_usage": USAGE}])
+    thread.join()
+    assert outcome.status is OutcomeStatus.INTERRUPTED
+    assert outcome.usage.input_tokens == 100_000
+    _wait(lambda: desk.model.requests[0].is_client_gone)
+
+
+def test_the_steps_own_limit_of_silence_is_not_tried_again(desk: Desk) -> None:
+    outcome = desk.ask([{"text": "half", "stall": 30}], idle_timeout_s=1.0)
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert "no output for 1 s" in outcome.error
+    assert len(desk.model.requests) == 1
+
+
+def test_a_port_where_nobody_listens_is_named(desk: Desk) -> None:
+    outcome = desk.ask([], entry={"base_url": "http://127.0.0.1:9", "retries": 0})
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert "can't be reached" in outcome.error
+
+
+def _hears(desk: Desk) -> bool:
+    """Return whether the server is still talking to somebody."""
+    seen = desk.model.requests[-1]
+    return bool(seen.turn.get("hang") or seen.turn.get("slow")) and not seen.is_client_gone
+
+
+def _wait(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)

@@ -1,0 +1,192 @@
+"""What opencode is given, and what is made of what it printed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.executors.opencode import (
+    OpencodeOptions,
+    opencode_argv,
+    opencode_configuration,
+)
+from sequencer.executors.opencode_events import OpencodeParser
+from sequencer.executors.process import ProcessEnd
+from sequencer.executors.protocol import Kind
+from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.step import Step
+from tests.contract.executor_cases import request_for
+from tests.unit.executors.replay import RULES, STRICT, encoded, feed, replay
+
+BASE = ["opencode", "run", "--format=json"]
+ASK = {"edit": "ask", "bash": "ask", "webfetch": "ask"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "step", "expected"),
+    [
+        ({}, {}, []),
+        ({"model": "fake/m1"}, {}, ["--model=fake/m1"]),
+        ({"model": "fake/m1"}, {"model": "-x"}, ["--model=-x"]),
+        ({"agent": "plan"}, {}, ["--agent=plan"]),
+        ({"extra_args": ["--print-logs"]}, {}, ["--print-logs"]),
+    ],
+)
+def test_options_and_step_become_arguments(
+    tmp_path: Path, entry: dict[str, Any], step: dict[str, Any], expected: list[str]
+) -> None:
+    request = request_for(tmp_path, step=Step(name="main", **step), prompt="SECRET")
+    assert opencode_argv(OpencodeOptions.model_validate(entry), request) == [*BASE, *expected]
+
+
+def test_a_session_is_continued_by_its_id(tmp_path: Path) -> None:
+    request = request_for(tmp_path, resume_session="ses_dffe")
+    assert opencode_argv(OpencodeOptions(), request)[-1] == "--session=ses_dffe"
+    with pytest.raises(ValueError, match="no session id"):
+        opencode_argv(OpencodeOptions(), request_for(tmp_path, resume_session="--yolo"))
+
+
+@pytest.mark.parametrize(
+    ("entry", "step", "agent"),
+    [
+        ({}, {"single_turn": True}, {"steps": 1, "tools": {"*": False}}),
+        ({}, {"max_turns": 4}, {"steps": 4}),
+        ({}, {"allowed_tools": ["read"]}, {"tools": {"*": False, "read": True}}),
+        (
+            {"allowed_tools": ["read", "bash"], "disallowed_tools": ["webfetch"]},
+            {"disallowed_tools": ["bash"]},
+            {"tools": {"*": False, "read": True, "bash": False, "webfetch": False}},
+        ),
+    ],
+)
+def test_step_fields_become_an_agents_configuration(
+    tmp_path: Path, entry: dict[str, Any], step: dict[str, Any], agent: dict[str, Any]
+) -> None:
+    request = request_for(tmp_path, step=Step(name="main", **step))
+    options = OpencodeOptions.model_validate({**entry, "permission": {}})
+    assert opencode_configuration(options, request) == {"agent": {"build": agent}}
+
+
+def test_unless_told_otherwise_nothing_that_changes_things_runs_unasked(tmp_path: Path) -> None:
+    made = opencode_configuration(OpencodeOptions(), request_for(tmp_path))
+    assert made["permission"] == ASK
+    # Of the agent too: its own entry in opencode.json would go before the general one.
+    assert made["agent"] == {"build": {"permission": ASK}}
+
+
+@pytest.mark.parametrize(
+    ("step", "left"),
+    [
+        ({"single_turn": True}, set()),
+        ({"allowed_tools": ["read"]}, set()),
+        ({"allowed_tools": ["read", "bash"]}, {"bash"}),
+        ({"allowed_tools": ["write"]}, {"edit"}),
+        ({"disallowed_tools": ["bash"]}, {"edit", "webfetch"}),
+        ({"disallowed_tools": ["write"]}, {"bash", "webfetch"}),
+        ({"allowed_tools": ["edit", "bash"], "disallowed_tools": ["bash"]}, {"edit"}),
+        ({}, {"edit", "bash", "webfetch"}),
+    ],
+)
+def test_a_permission_gives_no_tool_back_that_the_step_takes_away(
+    tmp_path: Path, step: dict[str, Any], left: set[str]
+) -> None:
+    request = request_for(tmp_path, step=Step(name="main", **step))
+    options = OpencodeOptions(permission={"edit": "allow", "bash": "allow", "webfetch": "ask"})
+    agent = opencode_configuration(options, request)["agent"]["build"]
+    assert set(agent.get("permission", {})) == left
+
+
+def test_an_empty_permission_leaves_opencodes_own_configuration(tmp_path: Path) -> None:
+    options = OpencodeOptions(permission={})
+    assert opencode_configuration(options, request_for(tmp_path)) == {}
+
+
+def test_the_configured_agent_gets_the_system_prompt(tmp_path: Path) -> None:
+    options = OpencodeOptions(agent="plan", permission={"bash": {"git *": "allow", "*": "deny"}})
+    made = opencode_configuration(options, request_for(tmp_path, system_prompt="S"))
+    assert made["agent"]["plan"]["prompt"] == "S"
+    assert made["permission"] == {"bash": {"git *": "allow", "*": "deny"}}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"permission": {"bash": "yes"}},
+        {"agent": "--x y"},
+        {"env": {"OPENCODE_CONFIG_CONTENT": "{}"}},
+    ],
+)
+def test_entries_without_meaning_are_refused(entry: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        OpencodeOptions.model_validate(entry)
+
+
+def test_a_command_and_an_answer_are_shown_and_counted() -> None:
+    replayed = replay("opencode-edit", OpencodeParser(RULES))
+    outcome, heard = replayed.outcome, replayed.heard
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
+    assert heard.text(Kind.RESPONSE) == "I write.\nIt is done.\n"
+    assert heard.text(Kind.ACTION).startswith('-> bash command="echo hi > f.txt"')
+    # The sum of both steps, not the last one.
+    assert (outcome.usage.input_tokens, outcome.usage.output_tokens) == (5018, 49)
+    assert [usage.input_tokens for usage in heard.usages] == [2469, 5018]
+    assert outcome.session_id is not None
+    assert outcome.session_id.startswith("ses_")
+
+
+def test_broken_off_at_a_refusal_the_step_failed_although_the_exit_code_is_0() -> None:
+    outcome = replay("opencode-refused", OpencodeParser(RULES)).outcome
+    assert outcome.exit_code == 0
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.denials == ('bash command="echo hi > f.txt" description="x"',)
+    assert outcome.error is not None
+    assert "permission:" in outcome.error
+
+
+def test_a_denied_tool_that_the_agent_got_round_is_a_warning() -> None:
+    outcome = replay("opencode-denied", OpencodeParser(RULES)).outcome
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "I could not.")
+    assert len(outcome.denials) == 1
+    assert replay("opencode-denied", OpencodeParser(STRICT)).outcome.status is OutcomeStatus.FAILED
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("opencode-400", "APIError: bad"), ("opencode-no-session", "Error: Session not found")],
+)
+def test_errors_are_failures_that_say_why(name: str, said: str) -> None:
+    outcome = replay(name, OpencodeParser(RULES)).outcome
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert said in outcome.error
+    assert "\x1b" not in outcome.error
+
+
+def test_too_many_requests_are_nobodys_failure_and_headers_tell_the_time() -> None:
+    outcome = replay("opencode-429", OpencodeParser(RULES)).outcome
+    assert outcome.status is OutcomeStatus.LIMITED
+    assert outcome.not_before == "2026-11-21T12:00:03Z"
+
+
+def test_cost_and_cache_are_counted() -> None:
+    tokens = {"input": 1, "output": 2, "reasoning": 4, "cache": {"read": 8, "write": 16}}
+    part = {"reason": "stop", "tokens": tokens, "cost": 0.25}
+    usage = feed(
+        OpencodeParser(RULES), encoded({"type": "step_finish", "part": part})
+    ).outcome.usage
+    assert (usage.cost_usd, usage.input_tokens, usage.output_tokens) == (0.25, 25, 6)
+
+
+@pytest.mark.parametrize("reason", ["length", "tool-calls", "content-filter", "unknown"])
+def test_another_end_than_stop_is_no_answer(reason: str) -> None:
+    events = encoded(
+        {"type": "text", "part": {"text": "half an ans"}},
+        {"type": "step_finish", "part": {"reason": reason}},
+    )
+    outcome = feed(OpencodeParser(RULES), events, end=ProcessEnd(exit_code=0)).outcome
+    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.error is not None
+    assert reason in outcome.error

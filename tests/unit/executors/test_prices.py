@@ -1,0 +1,110 @@
+"""What calls cost, checked against the published list."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.executors.prices import (
+    LIST_PRICES,
+    ModelPrice,
+    Tokens,
+    missing_price,
+    price_of,
+)
+
+MILLION = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("model", "input_usd", "output_usd", "read_usd", "write_usd", "hour_usd"),
+    [
+        ("claude-opus-4-5", 5, 25, 0.50, 6.25, 10),
+        ("claude-opus-4-1", 15, 75, 1.50, 18.75, 30),
+        ("claude-opus-5-5", 4, 20, 0.20, 5, 8),
+        ("claude-sonnet-4-6", 3, 15, 0.30, 3.75, 6),
+        ("claude-sonnet-5-5", 2, 10, 0.10, 2.50, 4),
+        ("claude-haiku-4-5", 1, 5, 0.10, 1.25, 2),
+        ("claude-fable-5-1", 10, 50, 0.25, 12.50, 20),
+    ],
+)
+def test_each_kind_of_token_has_its_list_price(  # noqa: PLR0917 - a table
+    model: str,
+    input_usd: float,
+    output_usd: float,
+    read_usd: float,
+    write_usd: float,
+    hour_usd: float,
+) -> None:
+    price = LIST_PRICES[model]
+    kinds = {
+        "input": input_usd,
+        "output": output_usd,
+        "cache_read": read_usd,
+        "cache_write": write_usd,
+        "cache_write_1h": hour_usd,
+    }
+    for kind, expected in kinds.items():
+        assert price.cost_usd(Tokens.model_validate({kind: MILLION})) == pytest.approx(expected)
+    everything = Tokens.model_validate(dict.fromkeys(kinds, MILLION))
+    assert price.cost_usd(everything) == pytest.approx(sum(kinds.values()))
+
+
+def test_a_long_prompt_makes_the_whole_call_dearer() -> None:
+    price = LIST_PRICES["claude-haiku-5-5"]
+    short = Tokens(input=60_000, cache_read=40_000, output=1_000)
+    longer = Tokens(input=60_001, cache_read=40_000, output=1_000)
+    assert price.cost_usd(short) == pytest.approx(0.006 + 0.0004 + 0.0005)
+    assert price.cost_usd(longer) == pytest.approx(5 * price.cost_usd(short), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("given", "listed"),
+    [
+        ("claude-haiku-4-5-20251001", "claude-haiku-4-5"),
+        ("claude-sonnet-4-5-latest", "claude-sonnet-4-5"),
+        ("claude-opus-5-5[1m]", "claude-opus-5-5"),
+        ("claude-opus-5", "claude-opus-5"),
+    ],
+)
+def test_date_and_context_are_no_part_of_a_models_name(given: str, listed: str) -> None:
+    assert price_of(given) is LIST_PRICES[listed]
+
+
+@pytest.mark.parametrize("model", ["claude-opus-6", "claude-opus", "sonnet", "gpt-6", ""])
+def test_a_neighbours_price_is_never_taken(model: str) -> None:
+    assert price_of(model) is None
+
+
+def test_own_prices_replace_and_add() -> None:
+    own = {"claude-opus-5": ModelPrice(input=1, output=2), "mine": ModelPrice(input=3, output=4)}
+    assert price_of("claude-opus-5", own) is own["claude-opus-5"]
+    assert price_of("claude-opus-5-20260724", own) is own["claude-opus-5"]
+    assert price_of("mine", own) is own["mine"]
+    assert price_of("claude-sonnet-5", own) is LIST_PRICES["claude-sonnet-5"]
+
+
+def test_the_message_for_a_missing_price_says_what_to_write() -> None:
+    message = missing_price("mine", "agents.api")
+    assert "agents.api" in message
+    assert "prices: {mine: {input: USD, output: USD}}" in message
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"input": -1, "output": 1},
+        {"input": 1},
+        {"input": float("nan"), "output": 1},
+        {"input": 1, "output": 1, "typo": 1},
+        {"input": 1, "output": 1, "long_from": 10},
+        {"input": 1, "output": 1, "long_factor": 2},
+    ],
+)
+def test_a_price_without_meaning_is_refused(entry: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        ModelPrice.model_validate(entry)
+
+
+def test_tokens_sent_are_counted_once() -> None:
+    assert Tokens(input=1, cache_read=2, cache_write=4, cache_write_1h=8, output=16).sent == 15

@@ -1,0 +1,152 @@
+"""Which files the file tools reach, and what becomes of them on an error."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sequencer.executors.project_folder import (
+    MAX_FILE_BYTES,
+    MAX_WRITE_BYTES,
+    FileFailed,
+    PathRefused,
+    ProjectFolder,
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    root = tmp_path / "project"
+    (root / "sync").mkdir(parents=True)
+    (root / ".git").mkdir()
+    (root / "src").mkdir()
+    (root / "sync" / "state.json").write_text("{}")
+    (root / ".git" / "config").write_text("[core]")
+    (root / ".env").write_text("KEY=1")
+    (root / "src" / "a.py").write_text("print(1)\n")
+    (tmp_path / "outside.txt").write_text("outside")
+    return root
+
+
+def folder_of(project: Path) -> ProjectFolder:
+    return ProjectFolder(project, [project / "sync"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside.txt",
+        "src/../../outside.txt",
+        "/etc/passwd",
+        "..",
+        "",
+        "a\x00b",
+        ".git/config",
+        ".GIT/config",
+        "src/.git/hooks/pre-commit",
+        "sync/state.json",
+        "sync",
+        "sync/new/file",
+        "src/../sync/state.json",
+        ".env",
+        ".env.local",
+        "keys/server.PEM",
+        "home/id_rsa",
+    ],
+)
+def test_paths_that_no_tool_may_touch(project: Path, name: str) -> None:
+    folder = folder_of(project)
+    with pytest.raises(PathRefused):
+        folder.read(name)
+    with pytest.raises(PathRefused):
+        folder.write(name, "x")
+    assert (project / "sync" / "state.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize("target", ["../outside.txt", "sync/state.json", ".git/config", ".env"])
+def test_a_link_is_judged_by_where_it_leads(project: Path, target: str) -> None:
+    (project / "link").symlink_to(target)
+    with pytest.raises(PathRefused):
+        folder_of(project).read("link")
+    with pytest.raises(PathRefused):
+        folder_of(project).write("link", "x")
+
+
+def test_a_linked_folder_is_judged_too(project: Path, tmp_path: Path) -> None:
+    (project / "out").symlink_to(tmp_path)
+    with pytest.raises(PathRefused, match="outside the project"):
+        folder_of(project).write("out/new.txt", "x")
+    assert not (tmp_path / "new.txt").exists()
+
+
+def test_links_inside_the_project_are_followed(project: Path) -> None:
+    (project / "again").symlink_to("src")
+    assert folder_of(project).read("again/a.py") == b"print(1)\n"
+
+
+def test_a_loop_of_links_is_refused(project: Path) -> None:
+    (project / "a").symlink_to("b")
+    (project / "b").symlink_to("a")
+    with pytest.raises((PathRefused, FileFailed)):
+        folder_of(project).read("a")
+
+
+def test_an_absolute_path_inside_is_accepted(project: Path) -> None:
+    assert folder_of(project).read(str(project / "src" / "a.py")) == b"print(1)\n"
+
+
+def test_names_that_only_look_alike_are_accepted(project: Path) -> None:
+    for name in ("synchronous.txt", "src/sync.py", "environment", ".gitignore", "..file"):
+        assert folder_of(project).write(name, "x") is True
+
+
+def test_a_folder_given_by_way_of_a_link_is_the_same_folder(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "short").symlink_to(project)
+    folder = ProjectFolder(tmp_path / "short", [tmp_path / "short" / "sync"])
+    assert folder.read("src/a.py") == b"print(1)\n"
+    with pytest.raises(PathRefused):
+        folder.read("sync/state.json")
+
+
+def test_a_fifo_does_not_hang_and_a_folder_is_no_file(project: Path) -> None:
+    os.mkfifo(project / "fifo")
+    for name in ("fifo", "src"):
+        with pytest.raises(FileFailed, match="regular file"):
+            folder_of(project).read(name)
+        with pytest.raises(FileFailed):
+            folder_of(project).write(name, "x")
+
+
+def test_sizes_are_limited(project: Path) -> None:
+    with (project / "huge").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+    with pytest.raises(FileFailed, match="allowed"):
+        folder_of(project).read("huge")
+    with pytest.raises(FileFailed, match="allowed"):
+        folder_of(project).write("src/a.py", "x" * (MAX_WRITE_BYTES + 1))
+    assert (project / "src" / "a.py").read_text() == "print(1)\n"
+
+
+def test_a_replaced_file_keeps_its_permissions_and_leaves_nothing_behind(project: Path) -> None:
+    script = project / "src" / "a.py"
+    script.chmod(0o750)
+    assert folder_of(project).write("src/a.py", "print(2)\n") is False
+    assert script.read_text() == "print(2)\n"
+    assert script.stat().st_mode & 0o777 == 0o750
+    assert [path.name for path in (project / "src").iterdir()] == ["a.py"]
+
+
+def test_folders_on_the_way_are_made(project: Path) -> None:
+    assert folder_of(project).write("new/deep/file.txt", "ü") is True
+    assert (project / "new" / "deep" / "file.txt").read_bytes() == "ü".encode()
+
+
+def test_what_the_file_system_refuses_is_an_answer_and_no_crash(project: Path) -> None:
+    with pytest.raises(FileFailed, match="can't be written"):
+        folder_of(project).write("src/a.py/below", "x")
+    with pytest.raises(FileFailed, match="can't be written"):
+        folder_of(project).write("n" * 300, "x")
+    with pytest.raises(FileFailed, match="can't be read"):
+        folder_of(project).read("missing.txt")

@@ -1,0 +1,210 @@
+"""The tools on a real folder, with real searches and commands."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.executors.process import ProcessCore
+from sequencer.executors.project_folder import ProjectFolder
+from sequencer.executors.project_tools import (
+    MAX_ANSWER_CHARS,
+    TOOLS,
+    ToolAnswer,
+    Workbench,
+    call_tool,
+    describe_tools,
+)
+from sequencer.executors.protocol import Cancellation, StopReason
+
+ALL = tuple(TOOLS)
+
+
+@pytest.fixture
+def cancellation() -> Iterator[Cancellation]:
+    made = Cancellation()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path, cancellation: Cancellation) -> Iterator[Workbench]:
+    root = tmp_path / "project"
+    (root / "src" / "deep").mkdir(parents=True)
+    (root / "sync").mkdir()
+    (root / ".git").mkdir()
+    (root / "src" / "a.py").write_text("one = 1\ntwo = 2\nthree = 3\n")
+    (root / "src" / "deep" / "b.py").write_text("two = 'b'\n")
+    (root / "sync" / "state.json").write_text("two")
+    (root / ".git" / "config").write_text("two")
+    (root / ".env").write_text("two")
+    with ProcessCore() as core:
+        yield Workbench(
+            folder=ProjectFolder(root, [root / "sync"]),
+            core=core,
+            cancellation=cancellation,
+            environment={"PATH": "/usr/local/bin:/usr/bin:/bin", "MARK": "given"},
+            seconds_left=lambda: None,
+        )
+
+
+def use(bench: Workbench, name: str, **given: Any) -> ToolAnswer:
+    return call_tool(name, given, ALL, bench)
+
+
+def test_reading_gives_numbered_lines(bench: Workbench) -> None:
+    assert use(bench, "read", path="src/a.py").text == "1\tone = 1\n2\ttwo = 2\n3\tthree = 3"
+    part = use(bench, "read", path="src/a.py", offset=2, limit=1)
+    assert part.text == "2\ttwo = 2\n(lines 2 to 2 of 3)"
+    assert use(bench, "read", path="src/a.py", offset=9).text == "(no lines)"
+
+
+def test_a_long_answer_is_cut(bench: Workbench) -> None:
+    bench.folder.write("long.txt", "x" * 50_000)
+    answer = use(bench, "read", path="long.txt")
+    assert len(answer.text) < MAX_ANSWER_CHARS + 100
+    assert "50002 characters in all" in answer.text
+
+
+def test_binary_files_are_not_shown(bench: Workbench) -> None:
+    (bench.folder.root / "image").write_bytes(b"\x89PNG\x00\x01")
+    answer = use(bench, "read", path="image")
+    assert answer.is_error
+    assert not answer.is_refused
+
+
+def test_writing_and_editing(bench: Workbench) -> None:
+    assert use(bench, "write", path="new/c.py", content="a\na\n").text == "created new/c.py"
+    assert use(bench, "write", path="new/c.py", content="b\na\na\n").text == "replaced new/c.py"
+    assert use(bench, "edit", path="new/c.py", old_text="b", new_text="c").text.startswith("edited")
+    twice = use(bench, "edit", path="new/c.py", old_text="a", new_text="d")
+    assert twice.is_error
+    assert "occurs 2 times" in twice.text
+    everything = use(bench, "edit", path="new/c.py", old_text="a", new_text="d", replace_all=True)
+    assert not everything.is_error
+    assert (bench.folder.root / "new" / "c.py").read_text() == "c\nd\nd\n"
+    missing = use(bench, "edit", path="new/c.py", old_text="zzz", new_text="")
+    assert "does not occur" in missing.text
+
+
+def test_a_file_that_is_not_utf8_is_not_edited(bench: Workbench) -> None:
+    path = bench.folder.root / "latin"
+    path.write_bytes(b"caf\xe9 a")
+    assert use(bench, "edit", path="latin", old_text="a", new_text="b").is_error
+    assert path.read_bytes() == b"caf\xe9 a"
+
+
+def test_globbing_shows_allowed_files_only(bench: Workbench) -> None:
+    assert use(bench, "glob", pattern="**/*.py").text == "src/a.py\nsrc/deep/b.py"
+    assert use(bench, "glob", pattern="sync/*").text == "(no match)"
+    assert use(bench, "glob", pattern=".git/*").text == "(no match)"
+    assert use(bench, "glob", pattern=".e*").text == "(no match)"
+    for outside in ("../*", "/etc/*", "src/../../*"):
+        assert use(bench, "glob", pattern=outside).is_refused
+    assert use(bench, "glob", pattern="**a").is_error
+
+
+def test_searching_shows_allowed_files_only(bench: Workbench) -> None:
+    found = sorted(use(bench, "grep", pattern="two").text.splitlines())
+    assert found == ["src/a.py:2:two = 2", "src/deep/b.py:1:two = 'b'"]
+    assert use(bench, "grep", pattern="TWO", path="src/deep").text == "(no match)"
+    folded = use(bench, "grep", pattern="TWO", path="src/deep/b.py", ignore_case=True)
+    assert folded.text == "src/deep/b.py:1:two = 'b'"
+    assert use(bench, "grep", pattern="two", path="sync").is_refused
+    assert use(bench, "grep", pattern="(").is_error
+
+
+def test_a_pattern_that_looks_like_an_option_is_a_pattern(bench: Workbench) -> None:
+    assert use(bench, "grep", pattern="--include=*").text == "(no match)"
+    bench.folder.write("-r", "-v\n")
+    assert use(bench, "grep", pattern="-v", path="-r").text == "-r:1:-v"
+
+
+def test_many_matches_are_cut(bench: Workbench) -> None:
+    for number in range(10):
+        bench.folder.write(f"many/{number}", "hit\n" * 100)
+    lines = use(bench, "grep", pattern="hit").text.splitlines()
+    assert len(lines) == 201
+    assert lines[-1] == "(only the first 200)"
+
+
+def test_a_command_runs_in_the_project_with_the_given_environment(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "not-for-commands")
+    answer = use(bench, "bash", command="pwd; echo $MARK; echo $ANTHROPIC_API_KEY; exit 3")
+    assert answer.text == f"{bench.folder.root}\ngiven\n\n\n(exit code 3)"
+    assert not answer.is_error
+
+
+def test_a_commands_output_is_cut_and_both_streams_are_kept(bench: Workbench) -> None:
+    answer = use(bench, "bash", command="echo first >&2; sleep 0.2; yes | head -c 3000000")
+    assert answer.text.startswith("first\ny\n")
+    assert len(answer.text) < MAX_ANSWER_CHARS + 100
+    assert "cut" in answer.text
+
+
+def test_a_command_ends_with_its_time_or_the_steps(bench: Workbench) -> None:
+    started = time.monotonic()
+    answer = use(bench, "bash", command="sleep 60", timeout_s=0.3)
+    assert "ended by us: timeout" in answer.text
+    hurried = Workbench(
+        folder=bench.folder,
+        core=bench.core,
+        cancellation=bench.cancellation,
+        environment=bench.environment,
+        seconds_left=lambda: 0.3,
+    )
+    assert "ended by us: timeout" in use(hurried, "bash", command="sleep 60").text
+    assert time.monotonic() - started < 8
+
+
+def test_a_command_ends_with_the_cancellation(bench: Workbench, cancellation: Cancellation) -> None:
+    timer = threading.Timer(0.3, cancellation.set, [StopReason.INTERRUPTED])
+    timer.start()
+    started = time.monotonic()
+    answer = use(bench, "bash", command="sleep 60")
+    timer.join()
+    assert "ended by us: interrupted" in answer.text
+    assert time.monotonic() - started < 8
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "is_refused"),
+    [
+        ("bash", {"command": "id"}, True),
+        ("write", {"path": "a", "content": "b"}, True),
+        ("teleport", {}, False),
+    ],
+)
+def test_a_tool_that_was_not_granted_does_nothing(
+    bench: Workbench, name: str, given: dict[str, Any], is_refused: bool
+) -> None:
+    answer = call_tool(name, given, ("read",), bench)
+    assert answer.is_error
+    assert answer.is_refused is is_refused
+    assert "there are: read" in answer.text
+    assert not (bench.folder.root / "a").exists()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"path": 5}, {"path": "src/a.py", "offset": 0}, {"path": "a", "x": 1}, None, "text", []],
+)
+def test_input_of_another_shape_is_told_to_the_model(bench: Workbench, given: Any) -> None:
+    answer = call_tool("read", given, ALL, bench)
+    assert answer.is_error
+    assert answer.text.startswith("wrong input")
+
+
+def test_each_tool_is_described_with_its_schema() -> None:
+    for described in describe_tools(ALL):
+        assert described["description"]
+        assert described["input_schema"]["type"] == "object"
+        assert described["input_schema"]["additionalProperties"] is False
+    assert [tool["name"] for tool in describe_tools(["read", "bash"])] == ["read", "bash"]

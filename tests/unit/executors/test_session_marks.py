@@ -1,0 +1,36 @@
+"""Session ids with facts: written, read back, and never trusted."""
+
+from __future__ import annotations
+
+import pytest
+
+from sequencer.executors.session_marks import marked, number, split_mark
+
+
+def test_facts_come_back() -> None:
+    mark = marked("0199-ab", {"cost_usd": 1.25, "version": "2.1.330", "input_tokens": 7})
+    session, facts = split_mark(mark)
+    assert session == "0199-ab"
+    assert number(facts, "cost_usd") == 1.25
+    assert facts["version"] == "2.1.330"
+    assert number(facts, "input_tokens") == 7
+
+
+def test_an_id_of_an_older_run_or_a_person_has_no_facts() -> None:
+    assert split_mark("ses_dffe96d2fffeV1JkeQxt2lpKrS") == ("ses_dffe96d2fffeV1JkeQxt2lpKrS", {})
+    assert number({}, "cost_usd") == 0
+
+
+@pytest.mark.parametrize("mark", ["", "--yolo", "-x", "a b", "a/../b", "a\n", ";cost_usd=1", "é"])
+def test_what_no_client_would_give_never_becomes_an_argument(mark: str) -> None:
+    with pytest.raises(ValueError, match="is no session id"):
+        split_mark(mark)
+
+
+@pytest.mark.parametrize("value", ["-1", "x", "1e999x", "nan-"])
+def test_facts_that_were_tampered_with_count_as_nothing(value: str) -> None:
+    assert number({"cost_usd": value}, "cost_usd") == 0
+
+
+def test_unreadable_facts_are_left_out() -> None:
+    assert split_mark("abc;nonsense;a=b=c;version=1")[1] == {"version": "1"}
