@@ -1,0 +1,76 @@
+"""The installed command as a child process, and a project whose agent is a real script."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+AGENT = """\
+import os, sys, time
+sys.stdin.read()
+with open("done.txt", "a") as file:
+    file.write(os.environ["SEQUENCER_STEP_INDEX"] + "\\n")
+time.sleep(float(os.environ.get("SLOW", "0")))
+"""
+CONFIGURATION = """\
+workflow: {name: review_cadence, review_every_n: 2}
+agent: {default: script}
+agents:
+  script: {kind: command, argv: ["{python}", agent.py], pass_env: [SLOW]}
+"""
+
+
+def cli(
+    folder: Path, *arguments: str, timeout_s: float = 60.0, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run ``sequencer ARGUMENTS`` in *folder* to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "sequencer", *arguments],
+        cwd=folder,
+        env=environment(**variables),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def environment(**variables: str) -> dict[str, str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SEQUENCER_")}
+    return {**clean, **variables}
+
+
+def scripted_project(folder: Path) -> Path:
+    """Make a project whose agent notes each step_index in ``done.txt``."""
+    (folder / "prompts").mkdir(parents=True)
+    for name in ("supervisor", "main", "reviewer"):
+        (folder / "prompts" / f"{name}.md").write_text(f"# {name}\n")
+    (folder / "agent.py").write_text(AGENT)
+    (folder / "orchestration.yaml").write_text(CONFIGURATION)
+    return folder
+
+
+def done(folder: Path) -> list[int]:
+    """Return the step indexes that the agent has worked on, in order."""
+    path = folder / "done.txt"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+def head(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "sync" / "state.json").read_text())
+    return found
+
+
+def until(condition: Callable[[], object], limit_s: float = 20.0) -> None:
+    """Wait until *condition* holds; fail after *limit_s* seconds."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.02)

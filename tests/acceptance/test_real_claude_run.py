@@ -1,0 +1,133 @@
+"""Whole runs with the real claude program, through the command line and the files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.acceptance.cli_process import cli, head
+from tests.acceptance.test_real_claude import MODEL, claude_program
+from tests.fake_model_server import fake_model
+
+pytestmark = [pytest.mark.wheel, pytest.mark.timeout(240)]
+
+STEPS = ("supervisor", "main", "reviewer")
+
+
+def script(*turns: dict[str, Any]) -> str:
+    return f"<<fake {json.dumps(turns)}>>"
+
+
+def make_project(folder: Path, url: str, **entry: Any) -> Path:
+    """Make a project whose only agent is the real program, with a home of its own."""
+    project, home = folder / "project", folder / "home"
+    (project / "prompts").mkdir(parents=True)
+    home.mkdir()
+    notes = project / "notes.txt"
+    notes.write_text("start\n")
+    for name in STEPS:
+        edit = {"file_path": str(notes), "old_string": "start", "new_string": f"start {name}"}
+        turns = (
+            {"text": "I look first.", "tool": "Read", "input": {"file_path": str(notes)}},
+            {"tool": "Edit", "input": edit},
+            {"text": f"{name} is done."},
+        )
+        (project / "prompts" / f"{name}.md").write_text(f"You are {name}. {script(*turns)}\n")
+    configuration = {
+        "workflow": {"name": "review_cadence", "review_every_n": 2},
+        "agent": {"default": "claude"},
+        "agents": {
+            "claude": {
+                "program": claude_program(),
+                "model": MODEL,
+                "permission_mode": "acceptEdits",
+                "env": {
+                    "HOME": str(home),
+                    "ANTHROPIC_API_KEY": "dummy-key-of-a-test",
+                    "ANTHROPIC_BASE_URL": url,
+                    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+                    "CLAUDE_CODE_MAX_RETRIES": "0",
+                    "DISABLE_AUTOUPDATER": "1",
+                    "DISABLE_TELEMETRY": "1",
+                },
+                **entry,
+            }
+        },
+    }
+    (project / "orchestration.yaml").write_text(yaml.safe_dump(configuration))
+    return project
+
+
+def events(project: Path) -> list[dict[str, Any]]:
+    shown = cli(project, "history", "--json")
+    return [json.loads(line) for line in shown.stdout.splitlines()]
+
+
+def test_eight_steps_of_a_review_cadence(tmp_path: Path) -> None:
+    with fake_model() as model:
+        project = make_project(tmp_path, model.url)
+        ran = cli(project, "run", "--max-steps", "8", timeout_s=200)
+    assert ran.returncode == 0, ran.stderr
+    order = ["supervisor", "main", "reviewer", "reviewer"] * 2
+    logs = sorted((project / "logs/local/steps").iterdir())
+    assert [log.name for log in logs] == [
+        f"iter-{number:05d}_{name}.log" for number, name in enumerate(order, 1)
+    ]
+    assert "reviewer is done." in logs[2].read_text()
+    # The newest edit stands first, because each one puts its word behind "start".
+    assert (project / "notes.txt").read_text() == f"start {' '.join(reversed(order))}\n"
+    state = head(project)
+    assert (state["step_index"], state["status"]) == (8, "waiting-next")
+    assert state["usage"]["input_tokens"] > 0
+    assert state["usage"]["cost_usd"] > 0
+    accepted = [e for e in events(project) if e["event"] == "succeeded"]
+    assert [e["step"] for e in accepted] == order
+    assert [e["outcome"]["output"] for e in accepted] == [f"{name} is done." for name in order]
+    assert sum(e["outcome"]["usage"]["cost_usd"] for e in accepted) == pytest.approx(
+        state["usage"]["cost_usd"]
+    )
+    for path in (*(project / "sync").glob("*.json*"), *logs):
+        assert b"dummy-key-of-a-test" not in path.read_bytes(), path
+
+
+def test_an_error_of_the_api_is_a_failed_step(tmp_path: Path) -> None:
+    """The program says "success" then, and only ``is_error`` tells."""
+    with fake_model() as model:
+        project = make_project(tmp_path, model.url)
+        prompt = f"Do it. {script({'error': 400, 'message': 'no such thing'})}"
+        (project / "prompts/supervisor.md").write_text(prompt)
+        ran = cli(project, "run", timeout_s=120)
+    assert ran.returncode == 1
+    assert "no such thing" in ran.stderr
+    state = head(project)
+    assert (state["step_index"], state["status"], state["failures_in_row"]) == (0, "failed", 1)
+
+
+def test_refused_tools_are_seen(tmp_path: Path) -> None:
+    with fake_model() as model:
+        project = make_project(tmp_path, model.url, permission_mode="default")
+        ran = cli(project, "run", "--max-steps", "1", timeout_s=120)
+        shown = cli(project, "status")
+    assert ran.returncode == 0, ran.stderr
+    assert (project / "notes.txt").read_text() == "start\n"
+    denials = next(e["outcome"]["denials"] for e in events(project) if e["event"] == "succeeded")
+    assert any("Edit" in line for line in denials)
+    assert "Edit" in shown.stdout + shown.stderr
+
+
+def test_a_usage_limit_is_nobodys_failure(tmp_path: Path) -> None:
+    with fake_model() as model:
+        project = make_project(tmp_path, model.url)
+        turn = {"error": 429, "message": "You've hit your limit", "retry_after": 3600}
+        (project / "prompts/supervisor.md").write_text(f"Do it. {script(turn)}")
+        first = cli(project, "tick", timeout_s=120)
+        again = cli(project, "tick", timeout_s=120)
+    assert (first.returncode, again.returncode) == (0, 0), first.stderr
+    assert "nothing due" in again.stdout + again.stderr
+    state = head(project)
+    assert (state["status"], state["failures_in_row"], state["claims"]) == ("idle", 0, [])
+    assert state["not_before"] is not None
