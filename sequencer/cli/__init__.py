@@ -1,1 +1,21 @@
-"""The command line: one module a family of verbs."""
+"""The command line: `main` is what ``sequencer`` and ``python -m sequencer`` call.
+
+Nothing but the standard library is imported before it is clear that more is needed: a
+timer asks every minute whether anything is due, and mostly nothing is.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line with this process's arguments and exit with its code."""
+    from sequencer.cli import idle  # noqa: PLC0415 - see the module's docstring
+
+    arguments = sys.argv[1:]
+    if idle.answers(arguments):
+        sys.exit(0)
+    from sequencer.cli.program import run  # noqa: PLC0415
+
+    sys.exit(run(arguments))

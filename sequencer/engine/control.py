@@ -34,12 +34,23 @@ def fresh_head(workflow: Workflow) -> Head:
     )
 
 
+def has_definition(head: Head, workflow: Workflow) -> bool:
+    """Return whether the run of *head* was begun with *workflow* and its parameters."""
+    return (
+        head.workflow_name == workflow.name
+        and head.workflow_digest == workflow.digest()
+        and head.params == workflow.params
+    )
+
+
 def ensure_definition(head: Head, workflow: Workflow) -> None:
     """Return if *workflow* is the definition, with the parameters, that the run began with.
 
     Raises:
         DefinitionChanged: it is not; step_index might mean another step now.
     """
+    if has_definition(head, workflow):
+        return
     differences = []
     if head.workflow_name != workflow.name:
         differences.append(f"workflow {head.workflow_name!r} -> {workflow.name!r}")

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.control import fresh_head
-from sequencer.engine.performing import Budget, Performer
-from sequencer.engine.work import Summary
+from sequencer.engine.due import limit_end, retry_at
+from sequencer.engine.performing import Budget, Performer, Prepared
+from sequencer.engine.standing import parse_time
+from sequencer.engine.work import LONGEST_SLEEP_S, Summary
 from sequencer.errors import Interrupted, StepFailed
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Head, Session
@@ -45,9 +48,15 @@ class LocalInvocation:
         """Run steps until a limit, the end of a procedure, or a failure.
 
         Raises:
-            StepFailed: a step failed.
+            StepFailed: a step failed and has no automatic try left.
             Interrupted: this process was asked to end.
         """
+        try:
+            return self._work()
+        finally:
+            self._current.close()
+
+    def _work(self) -> Summary:
         workflow = self._performer.workflow
         head = fresh_head(workflow)
         first_cycle = self._start // len(workflow.steps)
@@ -60,7 +69,10 @@ class LocalInvocation:
                 self.summary.reason = reason
                 return self.summary
             head = head.model_copy(update={"step_index": step_index, "iteration": step_index + 1})
-            outcome, agent = self._run(head)
+            accepted = self._until_accepted(head)
+            if accepted is None:
+                continue
+            outcome, agent = accepted
             if outcome.status is OutcomeStatus.COMPLETE:
                 self.summary.reason = "the agent says that everything is done"
                 return self.summary
@@ -80,7 +92,39 @@ class LocalInvocation:
             return f"{cycles} cycles are done (--max-cycles)"
         return None
 
-    def _run(self, head: Head) -> tuple[Outcome, str]:
+    def _until_accepted(self, head: Head) -> tuple[Outcome, str] | None:
+        """Try the step as often as it may be; None if the invocation has nothing left to spend.
+
+        Raises: see `work`.
+        """
+        attempt, failures = 0, 0
+        while True:
+            attempt += 1
+            outcome, final, log = self._try(head, attempt)
+            if outcome.is_accepted:
+                return outcome, final.agent
+            if outcome.status is OutcomeStatus.INTERRUPTED:
+                raise Interrupted(f"interrupted in step {final.step.name!r}")
+            reason, due = "usage limit of the agent", limit_end(outcome, datetime.now(UTC))
+            if outcome.status is OutcomeStatus.FAILED:
+                failures += 1
+                self.summary.failures += 1
+                again = retry_at(final.step, failures, datetime.now(UTC))
+                if again is None:
+                    raise _step_failed(final, head, outcome, log)
+                reason, due = "retry", again
+            if self._reached(0) is not None:
+                return None
+            self._sleep_until(due, reason)
+
+    def _sleep_until(self, due: str, reason: str) -> None:
+        date = parse_time(due)
+        self._performer.observer.waiting(f"{reason}: nothing starts before {due}", due)
+        while date is not None and (left := (date - datetime.now(UTC)).total_seconds()) > 0:
+            if self._current.wait(min(left, LONGEST_SLEEP_S)):
+                raise Interrupted("interrupted; no step is running")
+
+    def _try(self, head: Head, number: int) -> tuple[Outcome, Prepared, Path]:
         prepared = self._performer.prepare(head.step_index)
         folder = Path(tempfile.mkdtemp(prefix="sequencer-"))
         attempt = Attempt(
@@ -90,7 +134,7 @@ class LocalInvocation:
             position=prepared.position,
             step_index=head.step_index,
             token=0,
-            attempt=1,
+            attempt=number,
             agent=prepared.agent,
             prompt=prepared.step.prompt_name,
             state_path=self._state_path,
@@ -99,23 +143,20 @@ class LocalInvocation:
         cap, spent = self._limits.max_cost_usd, self.summary.usage.cost_usd
         budget = Budget(None if cap is None else cap - spent, self._limits.step_timeout_s)
         try:
-            outcome, final, log = self._performer.perform(
-                prepared, attempt, head, budget, self._current
-            )
+            tried = self._performer.perform(prepared, attempt, head, budget, self._current)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        accepted = int(outcome.is_accepted)
+        outcome = tried[0]
         self.summary.usage = self.summary.usage.plus(
-            outcome.usage.model_copy(update={"steps": accepted})
+            outcome.usage.model_copy(update={"steps": int(outcome.is_accepted)})
         )
-        if outcome.status is OutcomeStatus.INTERRUPTED:
-            raise Interrupted(f"interrupted in step {prepared.step.name!r}")
-        if not outcome.is_accepted:
-            self.summary.failures += 1
-            raise StepFailed(
-                f"step {prepared.step.name!r} (iteration {head.iteration}) failed: "
-                f"{outcome.error or outcome.status}",
-                where=str(log),
-                hint=f"--step-index {head.step_index} starts with it again",
-            )
-        return outcome, final.agent
+        return tried
+
+
+def _step_failed(prepared: Prepared, head: Head, outcome: Outcome, log: Path) -> StepFailed:
+    return StepFailed(
+        f"step {prepared.step.name!r} (iteration {head.iteration}) failed: "
+        f"{outcome.error or outcome.status}",
+        where=str(log),
+        hint=f"--step-index {head.step_index} starts with it again",
+    )

@@ -239,19 +239,20 @@ def _claim(worker: Worker, *, wait: bool) -> Turn:
 def _perform_by_caller(worker: Worker, turn: Turn, opened: OpenTurn) -> Iterator[OpenTurn]:
     started = time.monotonic()
     status, error = OutcomeStatus.OK, None
-    with worker.beating(turn.claim, opened.cancellation):
-        try:
+    try:
+        # Inside, so that no beat comes after the record and leaves a file of its own.
+        with worker.beating(turn.claim, opened.cancellation):
             yield opened
-        except BaseException as raised:
-            is_failure = isinstance(raised, Exception)
-            status = OutcomeStatus.FAILED if is_failure else OutcomeStatus.INTERRUPTED
-            error = repr(raised)
-            raise
-        finally:
-            if opened.failure is not None:
-                status, error = OutcomeStatus.FAILED, opened.failure
-            elif opened.is_complete and status is OutcomeStatus.OK:
-                status = OutcomeStatus.COMPLETE
-            outcome = Outcome(status=status, output=opened.output, error=error)
-            seconds = round(time.monotonic() - started, 6)
-            worker.settle(turn, outcome, seconds)
+    except BaseException as raised:
+        is_failure = isinstance(raised, Exception)
+        status = OutcomeStatus.FAILED if is_failure else OutcomeStatus.INTERRUPTED
+        error = repr(raised)
+        raise
+    finally:
+        if opened.failure is not None:
+            status, error = OutcomeStatus.FAILED, opened.failure
+        elif opened.is_complete and status is OutcomeStatus.OK:
+            status = OutcomeStatus.COMPLETE
+        outcome = Outcome(status=status, output=opened.output, error=error)
+        seconds = round(time.monotonic() - started, 6)
+        worker.settle(turn, outcome, seconds)

@@ -61,7 +61,7 @@ class Invocation:
         self._limits = limits
         self._cycle_length = len(worker.workflow.steps)
         self._first_cycle = head.step_index // self._cycle_length
-        self._failures_seen = head.failures_in_row
+        self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
         self._waiting_since: float | None = None
         self._last_notice = ""
         self.summary = Summary(head=head)
@@ -83,7 +83,7 @@ class Invocation:
                 reached = self._reached(head)
                 if reached is not None:
                     return self._end(head, reached)
-                here = self._worker.standing(head)
+                here = self._worker.standing_for_claim(head)
                 reason = self._reason_to_end(here, head)
                 if reason is not None:
                     return self._end(head, reason)
@@ -158,6 +158,8 @@ class Invocation:
 
         A failure from before is no reason to end: whoever starts now is to try again.
         """
+        if head.step_index != self._failing_at:
+            self._failing_at, self._failures_seen = head.step_index, 0
         has_failed = head.status is Status.FAILED and head.failures_in_row > self._failures_seen
         if has_failed and head.not_before is None:
             raise StepFailed(
@@ -174,7 +176,7 @@ class Invocation:
             self._sleep_until(here, head)
             return None
         if here.kind in (Kind.READY, Kind.HELD) and self._worker.is_mine(head.step_index):
-            if here.claim is not None and self._is_believed(here):
+            if here.claim is not None:
                 self._wait(here, head)
                 return None
             prepared = self._worker.performer.prepare(head.step_index)
@@ -197,10 +199,6 @@ class Invocation:
             return 0.0
         default = None if self._mode is Mode.SYNC else 0.0
         return default if self._limits.max_wait_s is None else self._limits.max_wait_s
-
-    def _is_believed(self, here: Standing) -> bool:
-        claim = here.claim
-        return claim is not None and not self._worker.store.liveness(claim).allows_take_over
 
     def _wait(self, here: Standing, head: Head) -> None:
         """Sleep until the head changes.
@@ -247,7 +245,11 @@ class Invocation:
     # --- running it ----------------------------------------------------------------
 
     def _run(self, turn: Turn) -> tuple[Head, Turn | None]:
-        outcome, record, agent = self._worker.perform(turn, self._budget(turn.head))
+        try:
+            outcome, record, agent = self._worker.perform(turn, self._budget(turn.head))
+        except BaseException as error:
+            self._worker.abandon(turn, error)
+            raise
         done = self.summary.usage.plus(
             outcome.usage.model_copy(update={"steps": int(outcome.is_accepted)})
         )
@@ -258,7 +260,7 @@ class Invocation:
             self._raise_interrupted(turn, record)
         if outcome.status is OutcomeStatus.FAILED:
             self.summary.failures += 1
-            self._failures_seen = head.failures_in_row
+            self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
             if head.not_before is None or self._mode is Mode.TICK:
                 raise _step_failed(turn, outcome, record)
         return head, following

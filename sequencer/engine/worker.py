@@ -11,15 +11,17 @@ import contextlib
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sequencer.engine.attempt import Attempt
+from sequencer.engine.control import ensure_definition, has_definition
+from sequencer.engine.due import limit_end, retry_at
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.performing import Budget, Performer, Prepared, journal_record
 from sequencer.engine.standing import Kind, Standing, standing
-from sequencer.errors import ConfigurationError, StaleClaim, StorageFailed
+from sequencer.errors import SequencerError, StaleClaim, StorageFailed
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Head
@@ -33,9 +35,6 @@ from sequencer.store.protocol import Store
 
 INLINE_BYTES = 4 * 1024
 """A larger output goes to the results folder instead of the journal record."""
-
-DEFAULT_PAUSE_S = 300.0
-"""Wait after a usage limit whose reset the client did not tell."""
 
 CALLER = "caller"
 """What the journal names as the agent of a step that a program performed itself."""
@@ -103,6 +102,13 @@ class Worker:
         """Return what may happen next, as this worker sees it."""
         return standing(head, self.workflow, self.limits, datetime.now(UTC))
 
+    def standing_for_claim(self, head: Head) -> Standing:
+        """Return what may happen next once a holder that is gone is out of the way."""
+        here = self.standing(head)
+        if here.claim is None or not self.store.liveness(here.claim).allows_take_over:
+            return here
+        return self.standing(head.model_copy(update={"claims": ()}))
+
     def is_mine(self, step_index: int) -> bool:
         """Return whether the step at *step_index* is at one of this worker's positions."""
         if not self.positions:
@@ -121,6 +127,8 @@ class Worker:
             granted.clear()
             if head is None or head.step_index != step_index:
                 return None
+            # Somebody may have adopted another definition since this worker was started.
+            ensure_definition(head, self.workflow)
             if self.standing(head).kind not in (Kind.READY, Kind.HELD):
                 return None
             transition = self._claim(head)
@@ -185,6 +193,20 @@ class Worker:
             self._current = None
             cancellation.close()
 
+    def abandon(self, turn: Turn, error: BaseException) -> None:
+        """End the claim of a step that was given up by an exception, if that is possible.
+
+        A bug counts as a failure, so that it can't repeat for ever; a refusal and an
+        interrupt don't.
+        """
+        is_bug = isinstance(error, Exception) and not isinstance(error, SequencerError)
+        status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
+        outcome = Outcome(status=status, error=self.performer.redact(repr(error)))
+        agent = turn.prepared.agent if turn.prepared else CALLER
+        # What is raised already says more than why it could not be recorded.
+        with contextlib.suppress(SequencerError):
+            self._record_unaccepted(turn, outcome, journal_record(outcome, agent, None, {}))
+
     def settle(self, turn: Turn, outcome: Outcome, seconds: float) -> Head:
         """Record a step that the caller performed."""
         usage = outcome.usage.model_copy(update={"seconds": seconds})
@@ -214,7 +236,7 @@ class Worker:
 
     def _keep_output(self, outcome: Outcome, folder: Path) -> dict[str, Any]:
         """Return the output for the record; a large one goes to *folder*, which else goes."""
-        data = outcome.output.encode()
+        data = outcome.output.encode("utf-8", "replace")
         if len(data) <= INLINE_BYTES:
             _remove(folder)
             return {"output": outcome.output} if outcome.output else {}
@@ -251,6 +273,8 @@ class Worker:
             accepted = self._succeed(head, turn, outcome, record, agent)
             if upcoming is None or self.stop.is_set() or not may_go_on(accepted.head):
                 return accepted
+            if not has_definition(accepted.head, self.workflow):
+                return accepted
             if self.standing(accepted.head).kind is not Kind.READY:
                 return accepted
             claimed = self._claim(accepted.head)
@@ -269,7 +293,7 @@ class Worker:
             return None
         try:
             return self.performer.prepare(step_index)
-        except ConfigurationError:
+        except (SequencerError, OSError):
             return None
 
     def _succeed(
@@ -303,28 +327,20 @@ class Worker:
                     at=_now(),
                     record=record,
                     usage=outcome.usage,
-                    # Without a date the loop would ask again at once, for ever.
-                    not_before=outcome.not_before or _after(DEFAULT_PAUSE_S),
+                    not_before=limit_end(outcome, datetime.now(UTC)),
                     reason="usage limit of the agent",
                 )
             if outcome.status is OutcomeStatus.INTERRUPTED:
                 return transitions.release(
                     present, token, at=_now(), record=record, usage=outcome.usage
                 )
-            not_before = self._retry_at(present, turn.step)
+            failures = present.failures_in_row + 1
+            not_before = retry_at(turn.step, failures, datetime.now(UTC))
             return transitions.fail(
                 present, token, outcome, at=_now(), record=record, not_before=not_before
             )
 
         return self._update(change, turn, outcome)
-
-    @staticmethod
-    def _retry_at(head: Head, step: Step) -> str | None:
-        """Return when the step is to be tried again by itself, if it has a try left."""
-        retry, failures = step.retry, head.failures_in_row + 1
-        if retry is None or failures >= retry.max_attempts:
-            return None
-        return _after(retry.delay_s(failures))
 
     def _update(
         self, change: Callable[[Head | None], Transition], turn: Turn, outcome: Outcome
@@ -338,7 +354,7 @@ class Worker:
     def _keep_stale_output(self, turn: Turn, outcome: Outcome) -> None:
         if outcome.output:
             folder = self.store.result_folder(turn.claim.step_index, turn.claim.token)
-            (folder / "output.txt").write_text(outcome.output)
+            (folder / "output.txt").write_bytes(outcome.output.encode("utf-8", "replace"))
 
 
 def _present(head: Head | None) -> Head:
@@ -355,11 +371,6 @@ def _remove(folder: Path) -> None:
         return
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _after(seconds: float) -> str:
-    due = datetime.now(UTC) + timedelta(seconds=seconds)
-    return due.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _now() -> str:

@@ -238,10 +238,6 @@ def _refusal(state_path: Path, journal: JournalFile) -> tuple[SequencerError | N
         found = recover(state_path, journal)
         if found.edited is not None and found.head is not None:
             accept_edit(found.head, found.edited, at="")
-        if found.legacy is not None and not is_legacy(found.legacy):
-            raise CorruptState(
-                "is no state of a run, and there is no journal", where=str(state_path)
-            )
         if state_path.parent.is_dir():
             for _ in journal.records():
                 pass
@@ -249,6 +245,9 @@ def _refusal(state_path: Path, journal: JournalFile) -> tuple[SequencerError | N
         raise
     except (CorruptState, EditRefused) as error:
         return error, None
+    if found.legacy is not None and not is_legacy(found.legacy):
+        message = "is no state of a run, and there is no journal"
+        return CorruptState(message, where=str(state_path)), None
     return None, found
 
 

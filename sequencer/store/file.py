@@ -15,6 +15,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,15 @@ from typing import Any
 from sequencer.errors import CorruptState, EditRefused, StorageFailed
 from sequencer.model.decisions import accept_edit
 from sequencer.model.head import Claim, Head, Owner
-from sequencer.model.transitions import Fact, Transition, initialise
+from sequencer.model.transitions import Transition, initialise
 from sequencer.store import headfile, results
 from sequencer.store.identity import is_proven_dead, open_process, this_process
-from sequencer.store.journal import Record, encode, facts_of
+from sequencer.store.journal import Record, encode, fact_fields, facts_of
 from sequencer.store.journal_file import JournalFile, JournalMoved
 from sequencer.store.leases import Leases
 from sequencer.store.lock import RunLock
 from sequencer.store.protocol import Change, Liveness, View
-from sequencer.store.recovery import Found, recover
+from sequencer.store.recovery import Found, digest, recover
 from sequencer.store.watch import Watch, watch
 
 RECHECK_S = 5.0
@@ -173,7 +174,10 @@ class FileStore:
         migrated = self._migrated(found.legacy)
         copy = headfile.keep_copy(self._state_path, "before-migration")
         self._notices.append(f"{self._state_path} was migrated; the original is {copy.name}")
-        return initialise(migrated)
+        fact = initialise(migrated).facts[0]
+        # A crash before state.json is replaced must not look like somebody's edit.
+        origin = {"note": f"the original is {copy.name}", "migrated_from": digest(found.legacy)}
+        return Transition(migrated, (replace(fact, outcome=origin),))
 
     def _edited(self, head: Head, edited: Head, *, at: str) -> Transition:
         try:
@@ -213,7 +217,7 @@ class FileStore:
         for claim in head.claims:
             if found.head is None or found.head.claim_with(claim.token) is None:
                 self._first_beat(claim)
-        facts = [_fact_fields(fact) for fact in transition.facts]
+        facts = [fact_fields(fact) for fact in transition.facts]
         line = encode(base + 1, head.last_update, facts, head.model_dump_json().encode())
         if not self._lock.is_current():
             return None
@@ -344,17 +348,6 @@ class FileStore:
         finally:
             if holder is not None:
                 os.close(holder)
-
-
-def _fact_fields(fact: Fact) -> dict[str, Any]:
-    return {
-        "event": str(fact.event),
-        "step": fact.step,
-        "step_index": fact.step_index,
-        "token": fact.token,
-        "attempt": fact.attempt,
-        "outcome": fact.outcome,
-    }
 
 
 def utc_now() -> str:

@@ -7,6 +7,7 @@ rebuild it; a reader sees the old content or the new, never a part of one.
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import os
 import shutil
 from dataclasses import dataclass
@@ -75,12 +76,22 @@ def keep_copy(path: Path, suffix: str) -> Path:
     """Keep what stands in *path* beside it under a free name with *suffix*."""
     for number in range(1, 10_000):
         copy = path.with_name(f"{path.name}.{suffix}" + (f"-{number}" if number > 1 else ""))
+        if is_same(path, copy):
+            return copy
         with contextlib.suppress(FileExistsError):
             fd = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
             with os.fdopen(fd, "wb") as file, path.open("rb") as source:
                 shutil.copyfileobj(source, file)
             return copy
     raise CorruptState(f"too many copies *.{suffix} are kept", where=str(path.parent))
+
+
+def is_same(path: Path, copy: Path) -> bool:
+    """Return whether *copy* is a plain file with the bytes of *path*."""
+    try:
+        return not copy.is_symlink() and filecmp.cmp(path, copy, shallow=False)
+    except OSError:
+        return False
 
 
 def parse_head(content: dict[str, Any], where: str) -> Head:

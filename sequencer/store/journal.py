@@ -14,10 +14,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sequencer.errors import CorruptState
 from sequencer.store.strictjson import parse_object
+
+if TYPE_CHECKING:
+    from sequencer.model.transitions import Fact
 
 _SEAL = b',"checksum":"'
 _CHECKSUM_HEX = 16
@@ -57,6 +60,18 @@ class Scan:
 def checksum(body: bytes) -> str:
     """Return the checksum of a line's *body*, the bytes before the checksum's own key."""
     return blake2b(body, digest_size=_CHECKSUM_HEX // 2).hexdigest()
+
+
+def fact_fields(fact: Fact) -> dict[str, Any]:
+    """Return *fact* as a line has it."""
+    return {
+        "event": str(fact.event),
+        "step": fact.step,
+        "step_index": fact.step_index,
+        "token": fact.token,
+        "attempt": fact.attempt,
+        "outcome": fact.outcome,
+    }
 
 
 def encode(revision: int, at: str, facts: Sequence[dict[str, Any]], head_json: bytes) -> bytes:

@@ -37,7 +37,8 @@ class Leases:
             OSError: nothing was renewed.
         """
         beat = {"beat": number, "deadline_boottime": round(boottime() + claim.ttl_s, 3)}
-        self._write(self.folder / str(claim.token), beat)
+        # Nobody reads the first one before the claim is accepted, so half of it does no harm.
+        self._write(self.folder / str(claim.token), beat, is_in_place=number == 0)
 
     def forget(self, token: int) -> None:
         """Remove what belongs to a claim that is gone."""
@@ -91,21 +92,22 @@ class Leases:
         finally:
             os.close(fd)
 
-    def _write(self, path: Path, value: dict[str, Any]) -> None:
+    def _write(self, path: Path, value: dict[str, Any], *, is_in_place: bool = False) -> None:
+        temporary = str(path) if is_in_place else f"{path}.{os.getpid()}.tmp"
         try:
-            self._replace(path, value)
+            self._replace(path, temporary, value)
         except FileNotFoundError:
             # No folder yet, or a worker that sweeps took the temporary file for a left-over.
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._replace(path, value)
+            self._replace(path, temporary, value)
 
     @staticmethod
-    def _replace(path: Path, value: dict[str, Any]) -> None:
-        temporary = f"{path}.{os.getpid()}.tmp"
+    def _replace(path: Path, temporary: str, value: dict[str, Any]) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(temporary, flags, 0o644)
         try:
             os.write(fd, json.dumps(value).encode())
         finally:
             os.close(fd)
-        os.replace(temporary, path)  # noqa: PTH105 (on every step's path)
+        if temporary != str(path):
+            os.replace(temporary, path)  # noqa: PTH105 (on every step's path)

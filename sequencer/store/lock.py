@@ -56,7 +56,11 @@ class RunLock:
         try:
             yield
         finally:
-            lock.release()
+            try:
+                lock.release()
+            except OSError:
+                # What was accepted stays accepted; filelock keeps the lock for a second try.
+                lock.release(force=True)
 
     def is_current(self) -> bool:
         """Return whether the lock file is still the inode that is locked."""

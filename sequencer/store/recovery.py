@@ -7,12 +7,16 @@ content differs, and restored where it can't be read. Nothing here writes.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from sequencer.errors import CorruptState, EditRefused
+from sequencer.errors import CorruptState, EditRefused, StateRefused
+from sequencer.model.decisions import accept_edit
 from sequencer.model.head import Head
+from sequencer.model.transitions import Event
 from sequencer.store.headfile import RawHead, parse_head, read_head
 from sequencer.store.journal import Record, Scan
 from sequencer.store.journal_file import JournalFile, read_regular
@@ -96,7 +100,7 @@ def _without_journal(state_path: Path, raw: RawHead, journal: JournalFile, scan:
             hint=_REPAIR,
         )
     if raw.content is not None:
-        if "schema_version" not in raw.content and "run_id" not in raw.content:
+        if is_foreign(raw.content):
             return Found(None, None, scan.size, scan.is_torn, legacy=raw.content)
         raise CorruptState(
             f"is at revision {raw.content.get('revision')}, but the journal has no record of it",
@@ -128,8 +132,14 @@ def _compare(state_path: Path, content: dict[str, Any], found: Found, scan: Scan
     if content == last.data["head"]:
         return found
     where = str(state_path)
+    if is_foreign(content) and last.revision == 1 and _noted_origin(last) == digest(content):
+        notice = f"{where} was migrated, but not replaced; that is done now"
+        return replace(found, needs_publishing=True, is_behind=True, notices=(notice,))
     if type(revision) is not int:
-        raise EditRefused("revision is not a number", where=where, hint=_REPAIR)
+        problem = "revision is not a number"
+        if is_foreign(content):
+            problem = f"is another program's state, and its journal is at revision {last.revision}"
+        raise EditRefused(problem, where=where, hint=_REPAIR)
     run_id = last.data["head"].get("run_id")
     if content.get("run_id") != run_id:
         raise EditRefused(
@@ -144,9 +154,12 @@ def _compare(state_path: Path, content: dict[str, Any], found: Found, scan: Scan
             hint=_REPAIR,
         )
     if revision == last.revision:
+        _ensure_complete(content, last.data["head"], where)
         return replace(found, edited=parse_head(content, where))
-    own = next((r for r in scan.winners if r.revision == revision), None)
-    if own is not None and own.data["head"] != content:
+    since = [r for r in scan.winners if r.revision >= revision]
+    own = since[0] if since and since[0].revision == revision else None
+    is_own = own is None or own.data["head"] == content
+    if own is not None and not is_own and not _is_accepted_edit(own, since[1], content):
         raise EditRefused(
             f"was edited at revision {revision}, but the run has gone on to {last.revision}",
             where=where,
@@ -160,3 +173,51 @@ def _compare(state_path: Path, content: dict[str, Any], found: Found, scan: Scan
         is_behind=own is not None,
         notices=(notice,),
     )
+
+
+def _ensure_complete(content: dict[str, Any], accepted: dict[str, Any], where: str) -> None:
+    """Refuse an edit that has lost a field: the default that stands for it is a guess."""
+    counted, counters = accepted.get("usage"), content.get("usage")
+    lost = [name for name in Head.model_fields if name in accepted and name not in content]
+    if isinstance(counted, dict) and isinstance(counters, dict):
+        lost += [f"usage.{name}" for name in counted if name not in counters]
+    if lost:
+        raise EditRefused(
+            f"an edit by hand is refused: {', '.join(lost)} is missing",
+            where=where,
+            hint="put it back, or 'sequencer repair' restores the last accepted state",
+        )
+
+
+def is_foreign(content: dict[str, Any]) -> bool:
+    """Return whether *content* is no head of ours, but another program's state."""
+    return "schema_version" not in content and "run_id" not in content
+
+
+def digest(content: dict[str, Any]) -> str:
+    """Return the digest by which a record remembers what it was migrated from."""
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return f"sha256:{sha256(canonical.encode()).hexdigest()}"
+
+
+def _noted_origin(record: Record) -> str | None:
+    outcome = record.data.get("outcome")
+    return outcome.get("migrated_from") if isinstance(outcome, dict) else None
+
+
+def _is_accepted_edit(own: Record, following: Record, content: dict[str, Any]) -> bool:
+    """Return whether *content* is the edit of *own* that *following* has accepted.
+
+    A writer that is stopped between its append and its rename leaves the edit in place.
+    Accepting is a pure function, so doing it again tells.
+    """
+    kept = following.data["head"]
+    try:
+        head, edited = parse_head(own.data["head"], ""), parse_head(content, "")
+        accepted = accept_edit(head, edited, at=kept["last_update"]).head
+    except StateRefused:
+        return False
+    given = accepted.model_dump(mode="json")
+    fields = (given.keys() | kept.keys()) - {"revision", "journal_offset"}
+    is_edit = following.data.get("event") == Event.EDITED
+    return is_edit and all(given.get(name) == kept.get(name) for name in fields)

@@ -21,19 +21,15 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
-from sequencer.errors import ClaimHeld, CorruptState, StorageFailed, UsageRefused
+from sequencer.errors import CorruptState, StorageFailed, UsageRefused
 from sequencer.model.head import MAX_COUNTER, Head, Status
 from sequencer.model.transitions import Event, resting_status
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
-from sequencer.store.filesystem import ensure_local
 from sequencer.store.headfile import parse_head, write_head
 from sequencer.store.journal import encode
 from sequencer.store.journal_file import NAME, JournalFile, open_new, sync_folder
+from sequencer.store.lock import RunLock
 from sequencer.store.recovery import recover
-
-LOCK_TIMEOUT_S = 30.0
 
 
 class Choice(StrEnum):
@@ -68,9 +64,8 @@ def repair(
     """
     if not state_path.parent.is_dir():
         return Repaired(diagnose(state_path), None)
-    if not allow_network_fs:
-        ensure_local(state_path.parent)
-    with _locked(state_path):
+    lock = RunLock(Path(f"{state_path}.lock"), allow_network_fs=allow_network_fs)
+    with lock.held():
         found = diagnose(state_path)
         if found.action is Action.NOTHING:
             return Repaired(found, None)
@@ -88,25 +83,6 @@ def repair(
         if after.head != head:
             raise CorruptState("the repair did not hold", where=str(state_path.parent))
         return Repaired(found, head, kept)
-
-
-@contextlib.contextmanager
-def _locked(state_path: Path) -> Iterator[None]:
-    lock = FileLock(f"{state_path}.lock", fallback_to_soft=False)
-    try:
-        lock.acquire(timeout=LOCK_TIMEOUT_S)
-    except Timeout:
-        raise ClaimHeld("the lock is held by another process", where=lock.lock_file) from None
-    except OSError as error:
-        raise StorageFailed(
-            f"the lock can't be taken: {error.strerror or error}",
-            where=lock.lock_file,
-            hint="it has to be a plain file in a folder that you may write to",
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _chosen(found: Diagnosis, choice: Choice | None) -> Head:
@@ -209,7 +185,7 @@ def _mend(found: Diagnosis, base: Head, kept: Path, *, is_head: bool) -> Head:
             raise CorruptState("the journal changed while it was repaired", where=str(folder))
         journal.close()
     else:
-        _replace_journals(found, journal, lines or [line], lines[-1:] + [line])
+        _replace_journals(found, journal, lines or [line], [*lines[-1:], line])
     write_head(found.state.path, head)
     return head
 

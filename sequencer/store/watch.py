@@ -39,16 +39,25 @@ def watch(folder: Path, name: str) -> Watch:
         return SleepingWatch()
 
 
+def watch_files(folder: Path) -> Watch:
+    """Start watching every file in *folder*, also while one is being written."""
+    if sys.platform == "linux":
+        return InotifyWatch(folder, None)
+    return WatchdogWatch(folder, None)
+
+
 class InotifyWatch:
     """The kernel's own notification; a wake-up costs about 0.1 ms."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        """Watch *name* in *folder*."""
+    def __init__(self, folder: Path, name: str | None) -> None:
+        """Watch *name* in *folder*; None: whatever is created or written there."""
         from inotify_simple import INotify, flags  # noqa: PLC0415 (only who waits needs it)
 
         self._name = name
         self._inotify = INotify(nonblocking=True)
         mask = flags.MOVED_TO | flags.CLOSE_WRITE | flags.DELETE | flags.MOVED_FROM
+        if name is None:
+            mask |= flags.CREATE | flags.MODIFY
         try:
             self._inotify.add_watch(folder, mask | flags.DELETE_SELF | flags.MOVE_SELF)
         except OSError:
@@ -65,7 +74,8 @@ class InotifyWatch:
             ready = {fd for fd, _ in poller.poll(left * 1000)}
             if not ready.isdisjoint(fds):
                 return True
-            if any(e.name in (self._name, "") for e in self._inotify.read(timeout=0)):
+            events = self._inotify.read(timeout=0)
+            if any(self._name is None or e.name in (self._name, "") for e in events):
                 return False
         return False
 
@@ -77,8 +87,8 @@ class InotifyWatch:
 class WatchdogWatch:
     """The watchdog package, for systems without inotify."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        """Watch *name* in *folder*."""
+    def __init__(self, folder: Path, name: str | None) -> None:
+        """Watch *name* in *folder*; None: every file there."""
         from watchdog.events import FileSystemEvent, FileSystemEventHandler  # noqa: PLC0415
         from watchdog.observers import Observer  # noqa: PLC0415
 
@@ -90,7 +100,8 @@ class WatchdogWatch:
         class Waker(FileSystemEventHandler):
             def on_any_event(self, event: FileSystemEvent) -> None:
                 paths = (event.src_path, event.dest_path)
-                is_ours = any(os.path.basename(os.fsdecode(p)) == name for p in paths)  # noqa: PTH119
+                names = {os.path.basename(os.fsdecode(path)) for path in paths}  # noqa: PTH119
+                is_ours = name is None or name in names
                 if is_ours and event.event_type not in ("opened", "closed_no_write"):
                     try:
                         os.write(write_fd, b"x")

@@ -1,0 +1,330 @@
+"""Everything that is wrong with a project, found before a step is run.
+
+Looks at configuration, workflows, prompts, agents, state, journal and folders, and goes on
+after each problem. Nothing is changed, no lock is taken, no agent is started.
+
+Not promised: that an agent's account works, or that its model exists; only a step shows.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from sequencer.assembly import Project, state_path_of, workflow_for
+from sequencer.engine.control import ensure_definition
+from sequencer.errors import ConfigurationError, SequencerError, StateRefused
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.prompts import read_prompt
+from sequencer.resolution.registry import with_defaults
+from sequencer.resolution.routing import allowed_prompts
+from sequencer.settings.problems import ConfigurationErrors
+from sequencer.store.diagnosis import Action, Diagnosis, diagnose
+from sequencer.store.filesystem import is_network, type_of
+
+GIT_TIMEOUT_S = 10.0
+MAX_BAD_LINES = 20
+"""Bad lines of one journal file that are named one by one."""
+
+
+class Level(StrEnum):
+    """How bad a finding is."""
+
+    ERROR = "error"
+    """A step could not run, or could not be trusted."""
+    WARNING = "warning"
+    NOTICE = "notice"
+
+
+class Area(StrEnum):
+    """What a finding is about."""
+
+    CONFIGURATION = "configuration"
+    WORKFLOW = "workflow"
+    AGENT = "agent"
+    STATE = "state"
+    JOURNAL = "journal"
+    FILES = "files"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a person should know."""
+
+    level: Level
+    area: Area
+    message: str
+    where: str | None = None
+    hint: str | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """Return what it makes of the program's exit code."""
+        if self.level is not Level.ERROR:
+            return 0
+        is_state = self.area in (Area.STATE, Area.JOURNAL)
+        return StateRefused.exit_code if is_state else ConfigurationError.exit_code
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """Return 2 if the configuration is wrong, else 3 if the state is, else 0."""
+    codes = {finding.exit_code for finding in findings} - {0}
+    return min(codes, default=0)
+
+
+def of_error(area: Area, error: SequencerError, level: Level = Level.ERROR) -> list[Finding]:
+    """Return the findings that *error* stands for; it may hold several."""
+    several = error.errors if isinstance(error, ConfigurationErrors) else (error,)
+    return [Finding(level, area, e.message, e.where, e.hint) for e in several]
+
+
+def check_project(project: Project, run: str | None) -> list[Finding]:
+    """Return what is wrong with *project* and its run called *run*, most basic first."""
+    found = (
+        *(Finding(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices),
+        *_check_run(project, run),
+        *_check_agents(project),
+        *check_folders(project, run),
+    )
+    # An agent that a step asks for is met twice.
+    return list(dict.fromkeys(found))
+
+
+def _check_run(project: Project, run: str | None) -> Iterator[Finding]:
+    """Yield findings about the workflow that the run has, and about the run's files."""
+    settings = project.settings
+    state_findings = list(check_state(state_path_of(settings, run)))
+    head = None
+    try:
+        head = project.run(run).view().head
+    except StateRefused as error:
+        if not any(finding.level is Level.ERROR for finding in state_findings):
+            state_findings += of_error(Area.STATE, error)
+    try:
+        workflow = workflow_for(settings, head)
+    except ConfigurationError as error:
+        yield from of_error(Area.WORKFLOW, error)
+    else:
+        yield from check_workflow(project, workflow)
+        if head is not None:
+            try:
+                ensure_definition(head, workflow)
+            except StateRefused as error:
+                state_findings += of_error(Area.STATE, error)
+    others = [w for name, w in settings.workflows.items() if name != settings.workflow.name]
+    for other in others:
+        yield from check_prompts(project, other, Level.WARNING)
+    yield from state_findings
+
+
+def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
+    """Yield what would stop *workflow*: prompts, agents, fields that no agent honours."""
+    where = f"workflow {workflow.name}"
+    yield from check_prompts(project, workflow, Level.ERROR)
+    if workflow.review is not None and not workflow.review_every:
+        message = "it has a review step but no number of cycles, so it never reviews"
+        hint = "set workflow.review_every_n, or choose a workflow without a review"
+        yield Finding(Level.WARNING, Area.WORKFLOW, message, where, hint)
+    yield from _check_router(project, workflow)
+    problems: dict[str, Finding] = {}
+    for step, position in _performed(project, workflow):
+        try:
+            name, executor = project.agents.choose(step, position)
+        except ConfigurationError as error:
+            for finding in of_error(Area.AGENT, error):
+                problems.setdefault(str(finding), finding)
+            continue
+        for problem in executor.problems():
+            finding = Finding(Level.ERROR, Area.AGENT, problem, f"agent {name}")
+            problems.setdefault(str(finding), finding)
+    yield from problems.values()
+
+
+def _performed(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:
+    """Yield each step with its defaults, at each position where it can run."""
+    defaults = project.settings.step_defaults
+    is_reviewing = workflow.review is not None and workflow.review_every > 0
+    for step in workflow.steps:
+        yield with_defaults(step, defaults), step.name
+        if is_reviewing and workflow.review is not None:
+            yield with_defaults(workflow.review.step, defaults), step.name
+
+
+def check_prompts(project: Project, workflow: Workflow, level: Level) -> Iterator[Finding]:
+    """Yield the prompts and system prompts of *workflow* that can't be read."""
+    review = workflow.review
+    steps = workflow.steps if review is None else (*workflow.steps, review.step)
+    seen: set[str] = set()
+    for step in steps:
+        is_idle = review is not None and step is review.step and not workflow.review_every
+        whole = with_defaults(step, project.settings.step_defaults)
+        names = [whole.system_prompt, whole.append_system_prompt]
+        if not _needs_no_prompt(project, whole):
+            names.append(whole.prompt_name)
+        for name in names:
+            if name is None or name in seen:
+                continue
+            seen.add(name)
+            error = _unreadable(project, name)
+            if error is not None:
+                found = Level.WARNING if is_idle else level
+                where = f"workflow {workflow.name}, step {step.name!r}"
+                yield Finding(found, Area.WORKFLOW, error.message, where, error.hint)
+
+
+def _needs_no_prompt(project: Project, step: Step) -> bool:
+    """Return whether *step* is a program that works without a prompt."""
+    agent = project.settings.agents.get(step.executor or "")
+    return step.prompt is None and agent is not None and agent.kind == "command"
+
+
+def _unreadable(project: Project, name: str) -> ConfigurationError | None:
+    try:
+        text = read_prompt(project.settings.prompts_dir, name)
+    except ConfigurationError as error:
+        return error
+    if text.strip():
+        return None
+    return ConfigurationError(f"prompt {name!r} is empty", hint="an agent would have no task")
+
+
+def _check_router(project: Project, workflow: Workflow) -> Iterator[Finding]:
+    router = project.settings.router
+    if not router.is_active or router.prompt is None:
+        return
+    error = _unreadable(project, router.prompt)
+    if error is not None:
+        yield Finding(Level.ERROR, Area.WORKFLOW, error.message, "router.prompt", error.hint)
+    if not router.allowlist:
+        return
+    own = {*(step.prompt_name for step in workflow.steps)}
+    for name in sorted(allowed_prompts(workflow, router) - own):
+        error = _unreadable(project, name)
+        if error is not None:
+            yield Finding(Level.ERROR, Area.WORKFLOW, error.message, "router.allowlist", error.hint)
+
+
+def _check_agents(project: Project) -> Iterator[Finding]:
+    """Yield what is wrong with the configured agents, whether a step asks for them or not."""
+    for name in project.settings.agents:
+        try:
+            executor = project.agents.build(name)
+        except ConfigurationError as error:
+            yield from of_error(Area.AGENT, error)
+            continue
+        for problem in executor.problems():
+            yield Finding(Level.NOTICE, Area.AGENT, problem, f"agent {name}")
+
+
+def check_state(state_path: Path) -> Iterator[Finding]:
+    """Yield what the files of the run at *state_path* say, without changing one."""
+    try:
+        found = diagnose(state_path)
+    except StateRefused as error:
+        yield from of_error(Area.STATE, error)
+        return
+    hint = "'sequencer repair' shows what can be saved"
+    if found.refusal is not None:
+        area = Area.JOURNAL if any(report.gaps for report in found.journals) else Area.STATE
+        yield Finding(
+            Level.ERROR,
+            area,
+            found.refusal.message,
+            found.refusal.where,
+            found.refusal.hint or hint,
+        )
+    elif found.action is Action.RESTORE:
+        message = f"{found.state.problem}; the next step restores it from the journal"
+        yield Finding(Level.WARNING, Area.STATE, message, str(state_path))
+    elif found.pending is not None:
+        yield Finding(Level.NOTICE, Area.STATE, found.pending, str(state_path))
+    yield from _check_journals(found)
+
+
+def _check_journals(found: Diagnosis) -> Iterator[Finding]:
+    for report in found.journals:
+        where = str(report.path)
+        if report.problem is not None:
+            yield Finding(Level.ERROR, Area.JOURNAL, report.problem, where)
+        for gap in report.gaps:
+            message = f"revisions {gap.first} to {gap.last} are missing before byte {gap.offset}"
+            yield Finding(
+                Level.ERROR, Area.JOURNAL, message, where, "'sequencer repair' begins behind it"
+            )
+        for offset, reason in report.bad_lines[:MAX_BAD_LINES]:
+            message = f"the line at byte {offset} does not count: {reason}"
+            yield Finding(Level.WARNING, Area.JOURNAL, message, where)
+        more = len(report.bad_lines) - MAX_BAD_LINES
+        if more > 0:
+            message = f"{more} more lines do not count"
+            yield Finding(Level.WARNING, Area.JOURNAL, message, where)
+
+
+def check_folders(project: Project, run: str | None) -> Iterator[Finding]:
+    """Yield what is wrong with the folders that a run writes to."""
+    settings = project.settings
+    folder = state_path_of(settings, run).parent
+    kind = type_of(folder)
+    if is_network(kind):
+        is_allowed = settings.store.allow_network_fs
+        message = f"the file system is {kind}, where locks and renames need not reach others"
+        level = Level.WARNING if is_allowed else Level.ERROR
+        hint = "use a local folder; store.allow_network_fs: true is for one machine alone"
+        yield Finding(level, Area.STATE, message, str(folder), hint)
+    for path, name in ((folder, "state_file"), (settings.logs_dir, "logs_dir")):
+        yield from _check_writable(path, name)
+    yield from _check_links(settings.logs_dir)
+    yield from _check_ignored(settings.project_dir, settings.state_file, project.agents.environment)
+
+
+def _check_writable(folder: Path, name: str) -> Iterator[Finding]:
+    existing = folder
+    while not os.path.lexists(existing) and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        yield Finding(Level.ERROR, Area.FILES, f"{name}: is no folder", str(existing))
+    elif not os.access(existing, os.W_OK | os.X_OK):
+        yield Finding(Level.ERROR, Area.FILES, f"{name}: can't be written to", str(existing))
+
+
+def _check_links(logs_dir: Path) -> Iterator[Finding]:
+    """Yield what in the log folders is a link; a step log is never written through one."""
+    if logs_dir.is_symlink():
+        yield Finding(
+            Level.ERROR, Area.FILES, "is a link", str(logs_dir), "set logs_dir to where it leads"
+        )
+        return
+    for parent, folders, _ in os.walk(logs_dir):
+        for name in sorted(folders):
+            path = Path(parent, name)
+            if stat.S_ISLNK(path.lstat().st_mode):
+                yield Finding(Level.ERROR, Area.FILES, "is a link", str(path), "move it away")
+
+
+def _check_ignored(folder: Path, state: Path, env: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a warning if an agent's ``git add --all`` would commit the run's own files."""
+    git = shutil.which("git")
+    is_repository = any((parent / ".git").exists() for parent in (folder, *folder.parents))
+    if git is None or not is_repository or not state.is_relative_to(folder):
+        return
+    # -z with stdin: the path is data, whatever it begins with.
+    asked = subprocess.run(  # noqa: S603 - a list, and nothing of it comes from outside
+        [git, "check-ignore", "--quiet", "--no-index", "-z", "--stdin"],
+        input=os.fsencode(state),
+        cwd=folder,
+        env=dict(env),
+        capture_output=True,
+        timeout=GIT_TIMEOUT_S,
+        check=False,
+    )
+    if asked.returncode == 1:
+        hint = f"put '*' into {state.parent / '.gitignore'}; 'sequencer init' does it"
+        message = "git does not ignore it, so an agent that commits everything commits it too"
+        yield Finding(Level.WARNING, Area.FILES, message, str(state), hint)

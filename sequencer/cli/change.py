@@ -1,0 +1,315 @@
+"""Verbs that change a run by hand; each is one journalled transition.
+
+They decide nothing about the run themselves: what is allowed is the model's to say, and
+what it refuses reaches the person as it is. Afterwards they show what comes next.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.sanitise import one_line
+from sequencer.errors import ClaimHeld, DefinitionChanged, TransitionRefused, UsageRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sequencer.engine.run import Run
+    from sequencer.model.head import Head
+    from sequencer.settings.sources import Given
+
+MAX_LISTED_STEPS = 12
+
+_note = click.option("--note", metavar="TEXT", help="Why; it is kept in the history.")
+_workflow = click.option("--workflow", metavar="NAME", help="Instead of workflow.name.")
+_review_every = click.option(
+    "--review-every",
+    type=int,
+    metavar="N",
+    help="A review every N cycles, instead of workflow.review_every_n; 0 is never.",
+)
+
+
+def tell(invocation: Invocation, run: Run, head: Head, done: str) -> None:
+    """Say what was done and what comes next; with ``--json`` print the head."""
+    invocation.notices(run.store.take_notices())
+    if invocation.is_json:
+        invocation.print_json(head.model_dump(mode="json"))
+        return
+    invocation.echo(one_line(done))
+    invocation.echo(f"next: {one_line(_next(run, head))}")
+
+
+def _next(run: Run, head: Head) -> str:
+    try:
+        here = run.standing()
+    except DefinitionChanged as error:
+        return f"nothing: {error.message}"
+    if here is None:
+        return f"step {head.expected_step!r}"
+    # What to do about it stands on a line of its own in the message.
+    message = here.message.replace("\n  ", "; ")
+    if not here.place.step:
+        return message
+    at = f"step {here.place.step!r} ({here.place.prompt}), step_index {here.place.step_index}"
+    return at if here.kind == "ready" else f"{at}; but {message}"
+
+
+def chosen(workflow: str | None, review_every: int | None) -> Mapping[tuple[str | int, ...], Given]:
+    """Return what the two options say as settings."""
+    from sequencer.settings.sources import Given  # noqa: PLC0415 - pydantic; `--help` needs none
+
+    flags: dict[tuple[str | int, ...], Given] = {}
+    if workflow is not None:
+        flags["workflow", "name"] = Given("--workflow", workflow)
+    if review_every is not None:
+        flags["workflow", "review_every_n"] = Given("--review-every", review_every)
+    return flags
+
+
+def _begun(run: Run, verb_name: str) -> Head:
+    """Return the head of a run that has one.
+
+    Raises:
+        TransitionRefused: the run was never begun, so there is nothing to change.
+    """
+    head = run.head
+    if head is None:
+        raise TransitionRefused(
+            f"{verb_name}: the run was never begun", hint="'sequencer run' begins it"
+        )
+    return head
+
+
+@verb("stamp")
+@click.argument("verdict", type=click.Choice(["ok", "fail"]))
+@_note
+@pass_invocation
+def stamp(invocation: Invocation, verdict: str, note: str | None) -> None:
+    """Accept the present step by hand, or mark it as failed.
+
+    For a step that you did yourself, or whose agent did the work and failed afterwards.
+
+    \b
+    Examples:
+      sequencer stamp ok --note "finished by hand"
+      sequencer stamp fail --note "the tests are red"
+    """
+    run = invocation.run()
+    before = run.head
+    head = run.control.stamp_ok(note) if verdict == "ok" else run.control.stamp_fail(note)
+    step = before.expected_step if before else run.next(1, 0)[0]["step"]
+    index = before.step_index if before else 0
+    tell(invocation, run, head, f"stamped {verdict}: step {step!r}, step_index {index}")
+
+
+@verb("retry")
+@pass_invocation
+def retry(invocation: Invocation) -> None:
+    """Forget the failures of the present step, so that it may be tried again at once.
+
+    \b
+    Example:
+      sequencer retry && sequencer run
+    """
+    run = invocation.run()
+    failures = _begun(run, "retry").failures_in_row
+    head = run.control.retry()
+    tell(invocation, run, head, f"the failures in a row ({failures}) are forgotten")
+
+
+@verb("skip")
+@_note
+@pass_invocation
+def skip(invocation: Invocation, note: str | None) -> None:
+    """Go on without the present step.
+
+    \b
+    Example:
+      sequencer skip --note "nothing to review this time"
+    """
+    run = invocation.run()
+    before = run.head
+    head = run.control.skip(note)
+    step = before.expected_step if before else run.next(1, 0)[0]["step"]
+    tell(invocation, run, head, f"skipped: step {step!r}, step_index {head.step_index - 1}")
+
+
+@verb("set")
+@click.argument("assignment", metavar="FIELD=VALUE")
+@pass_invocation
+def set_(invocation: Invocation, assignment: str) -> None:
+    """Set a field of the run's state, as if it had been edited in state.json.
+
+    VALUE is JSON if it can be read as such, else text. Fields that the program does not
+    know are kept for you; those that would break the run's order are refused.
+
+    \b
+    Examples:
+      sequencer set step_index=4
+      sequencer set exit=true
+      sequencer set 'not_before="2027-01-31T08:00:00Z"'
+      sequencer set ticket=ABC-12
+    """
+    field, separator, text = assignment.partition("=")
+    if not separator or not field.strip():
+        raise UsageRefused(f"{assignment!r} is not FIELD=VALUE", where="sequencer set")
+    run = invocation.run()
+    head = run.control.set_field(field.strip(), _value(text))
+    value = json.dumps(head.model_dump(mode="json").get(field.strip()), ensure_ascii=False)
+    tell(invocation, run, head, f"{field.strip()} is {value}")
+
+
+def _value(text: str) -> Any:
+    # The strict reader refuses NaN and numbers without end, which state.json could not hold.
+    from sequencer.store.strictjson import parse_object  # noqa: PLC0415 - `--help` needs none
+
+    try:
+        return parse_object(b'{"value":' + text.encode("utf-8", "surrogatepass") + b"}")["value"]
+    except (ValueError, KeyError):
+        return text
+
+
+@verb("reset")
+@click.option("--yes", "is_sure", is_flag=True, help="Do not ask.")
+@_workflow
+@_review_every
+@pass_invocation
+def reset(
+    invocation: Invocation, is_sure: bool, workflow: str | None, review_every: int | None
+) -> None:
+    """Begin again at step_index 0 as a new run; the history keeps the old one.
+
+    \b
+    Examples:
+      sequencer reset
+      sequencer reset --yes --workflow review_cadence --review-every 3
+    """
+    invocation.project(chosen(workflow, review_every))
+    run = invocation.run()
+    before = _begun(run, "reset")
+    lost = before.step_index or before.usage.steps
+    if lost and not is_sure:
+        question = (
+            f"the run of {before.workflow_name!r} is at step_index {before.step_index} with "
+            f"{before.usage.steps} accepted steps"
+        )
+        if not sys.stdin.isatty():
+            raise UsageRefused(question, where="sequencer reset", hint="--yes resets it")
+        if not click.confirm(f"{one_line(question)}; begin again?", err=True):
+            invocation.say("nothing was changed")
+            return
+    head = run.control.reset()
+    done = f"a new run of {head.workflow_name!r}; it was at step_index {before.step_index}"
+    tell(invocation, run, head, done)
+
+
+@verb("rewind")
+@click.argument("step_index", metavar="N", type=click.IntRange(min=0))
+@pass_invocation
+def rewind(invocation: Invocation, step_index: int) -> None:
+    """Go back: the step at step_index N runs next, and all from there on run again.
+
+    \b
+    Examples:
+      sequencer history          shows which step had which step_index
+      sequencer rewind 4
+    """
+    run = invocation.run()
+    before = _begun(run, "rewind")
+    head = run.control.rewind(step_index)
+    again = before.step_index - step_index
+    listed = run.next(min(again, MAX_LISTED_STEPS)) if again else []
+    names = ", ".join(f"{entry['step_index']} {entry['step']}" for entry in listed)
+    more = f" and {again - len(listed)} more" if again > len(listed) else ""
+    done = f"{again} steps run again: {names}{more}" if again else "no step runs again"
+    tell(invocation, run, head, f"back from step_index {before.step_index} to {step_index}; {done}")
+
+
+@verb("adopt")
+@_workflow
+@_review_every
+@pass_invocation
+def adopt(invocation: Invocation, workflow: str | None, review_every: int | None) -> None:
+    """Go on at the same step_index under a workflow or a parameter that was changed.
+
+    A run remembers the definition that it began with, and refuses another one until you
+    have looked: step_index may mean another step under it.
+
+    \b
+    Examples:
+      sequencer adopt
+      sequencer adopt --review-every 5
+    """
+    from sequencer.assembly import workflow_for  # noqa: PLC0415 - `--help` needs none
+
+    project = invocation.project(chosen(workflow, review_every))
+    run = invocation.run()
+    before = _begun(run, "adopt")
+    new = workflow_for(project.settings, before)
+    head = run.control.adopt()
+    changes = [
+        f"{what} {old} -> {now}"
+        for what, old, now in (
+            ("workflow", before.workflow_name, new.name),
+            ("definition", before.workflow_digest[:19], new.digest()[:19]),
+            ("parameters", _shown(before.params), _shown(new.params)),
+            ("step", before.expected_step, head.expected_step),
+        )
+        if old != now
+    ]
+    tell(invocation, run, head, f"adopted: {'; '.join(changes)}")
+    if workflow is not None or review_every is not None:
+        invocation.say("notice: set the same in orchestration.yaml, or give it to run and tick too")
+
+
+def _shown(params: Mapping[str, object]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in params.items()) or "none"
+
+
+@verb("takeover")
+@click.option("--force", is_flag=True, help="Drop the claim, whoever holds it.")
+@pass_invocation
+def takeover(invocation: Invocation, force: bool) -> None:
+    """Show who holds the step; with --force take it away from them.
+
+    A holder that is provably gone needs no force: the next run or tick takes over by
+    itself. Whoever loses a claim can't commit any more, and its output is kept.
+
+    \b
+    Examples:
+      sequencer takeover             says who holds the step and how alive they are
+      sequencer takeover --force
+    """
+    run = invocation.run()
+    before = _begun(run, "takeover")
+    if before.claims and not force:
+        held = [_holder(run, claim) for claim in before.claims]
+        raise ClaimHeld(
+            "; ".join(held),
+            hint="--force takes the step over; its holder will find itself stale",
+        )
+    head = run.control.take_over()
+    tokens = ", ".join(str(claim.token) for claim in before.claims)
+    tell(invocation, run, head, f"taken over: token {tokens} is stale from now on")
+
+
+def _holder(run: Run, claim: Any) -> str:
+    liveness = run.store.liveness(claim)
+    said = {
+        "alive": "alive: its heartbeat is fresh",
+        "unknown": "not provably gone",
+        "expired": "without a heartbeat for longer than its lease; the next run takes over",
+        "dead": "gone; the next run takes over by itself",
+    }[str(liveness)]
+    return (
+        f"step {claim.step!r} (step_index {claim.step_index}) is held by process "
+        f"{claim.owner.pid} on {claim.owner.host} with token {claim.token}, attempt "
+        f"{claim.attempt}, since {claim.claimed_at}: {said}"
+    )

@@ -1,0 +1,117 @@
+"""`check`: everything that is wrong, at once, and the settings with their sources."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.sanitise import one_line, plain
+from sequencer.cli.tables import columns
+
+if TYPE_CHECKING:
+    from sequencer.checks import Finding
+
+VALUE_CHARS = 80
+
+
+@verb("check")
+@click.option("--settings", "has_settings", is_flag=True, help="Print each value and its source.")
+@pass_invocation
+def check(invocation: Invocation, has_settings: bool) -> int:
+    """Look for everything that is wrong, and change nothing.
+
+    Looks at the configuration, the workflow with its prompts and agents, the run's state
+    and journal, and the folders. Exit code 0: nothing, or warnings only; 2: something
+    that has to be configured; 3: the run's files.
+
+    \b
+    Examples:
+      sequencer check
+      sequencer check --settings
+      sequencer check --json | jq '.findings[] | select(.level == "error")'
+    """
+    if has_settings:
+        _print_settings(invocation)
+        return 0
+    from sequencer import checks  # noqa: PLC0415 - pydantic; `--help` needs none
+
+    findings = _findings(invocation)
+    code = checks.exit_code(findings)
+    if invocation.is_json:
+        invocation.print_json(
+            {"ok": code == 0, "exit_code": code, "findings": [_as_json(f) for f in findings]}
+        )
+        return code
+    errors = sum(finding.level is checks.Level.ERROR for finding in findings)
+    warnings = sum(finding.level is checks.Level.WARNING for finding in findings)
+    for finding in findings:
+        if finding.level is not checks.Level.NOTICE or invocation.is_verbose:
+            invocation.echo(_text(finding))
+    if errors or warnings:
+        invocation.echo(f"errors: {errors}, warnings: {warnings}")
+    else:
+        invocation.echo("nothing is wrong")
+    return code
+
+
+def _findings(invocation: Invocation) -> list[Finding]:
+    """Return all findings; where the configuration can't be used, those of the run's files."""
+    from sequencer import checks  # noqa: PLC0415 - pydantic; `--help` needs none
+    from sequencer.assembly import open_project  # noqa: PLC0415
+    from sequencer.errors import ConfigurationError  # noqa: PLC0415
+    from sequencer.model.names import slug  # noqa: PLC0415
+    from sequencer.settings.location import locate  # noqa: PLC0415
+
+    try:
+        project = open_project(config=invocation.config)
+    except ConfigurationError as error:
+        found = checks.of_error(checks.Area.CONFIGURATION, error)
+        try:
+            state_path = locate(Path.cwd(), invocation.config, os.environ).state_path
+        except ConfigurationError:
+            return found
+        name = invocation.run_name
+        if name is not None:
+            state_path = state_path.parent / "runs" / slug(name) / state_path.name
+        return [*found, *checks.check_state(state_path)]
+    if invocation.run_name is not None:
+        invocation.run()  # an unknown name is an error, and the known ones are listed
+    return checks.check_project(project, invocation.run_name)
+
+
+def _as_json(finding: Finding) -> dict[str, str | None]:
+    return {
+        "level": str(finding.level),
+        "area": str(finding.area),
+        "message": finding.message,
+        "where": finding.where,
+        "hint": finding.hint,
+    }
+
+
+def _text(finding: Finding) -> str:
+    where = f"{finding.where}: " if finding.where else ""
+    text = f"{finding.level}: {finding.area}: {where}{finding.message}"
+    return plain(f"{text}\n  {finding.hint}" if finding.hint else text)
+
+
+def _print_settings(invocation: Invocation) -> None:
+    settings = invocation.project().settings
+    rows = list(settings.rows())
+    if invocation.is_json:
+        invocation.print_json(
+            [{"key": key, "value": value, "source": str(source)} for key, value, source in rows]
+        )
+        return
+    cells = [(key, _short(value), one_line(str(source))) for key, value, source in rows]
+    invocation.echo(columns(("KEY", "VALUE", "FROM"), cells))
+
+
+def _short(value: object) -> str:
+    text = one_line("-" if value is None else str(value))
+    return text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 1] + "…"

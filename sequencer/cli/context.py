@@ -1,0 +1,141 @@
+"""What one invocation of the command line knows, and how it speaks.
+
+Facts that were asked for go to standard output; progress, notices and errors go to
+standard error, so that a program can read the one and a person the other. Text is made
+safe wherever it meets a terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from sequencer.cli.sanitise import plain
+from sequencer.errors import StorageFailed, UnknownName
+
+if TYPE_CHECKING:
+    from sequencer.assembly import Project
+    from sequencer.engine.run import Run
+    from sequencer.settings.agents import AgentOverrides
+    from sequencer.settings.sources import Given
+    from sequencer.store.protocol import View
+
+
+@dataclass(slots=True)
+class Invocation:
+    """The global options, and the project that they lead to."""
+
+    arguments: tuple[str, ...] = ()
+    """Everything that was typed behind the program's name."""
+    config: Path | None = None
+    run_name: str | None = None
+    is_json: bool = False
+    is_quiet: bool = False
+    is_verbose: bool = False
+    _project: Project | None = field(default=None, repr=False)
+
+    # --- the project and its run ---------------------------------------------------
+
+    def project(
+        self,
+        flags: Mapping[tuple[str | int, ...], Given] | None = None,
+        overrides: AgentOverrides | None = None,
+    ) -> Project:
+        """Return the project of the current folder, opened once; its notices are shown.
+
+        *flags* are settings by key path, ``("workflow", "name")``; the first call's count.
+
+        Raises:
+            ConfigurationError: everything that is wrong with the configuration.
+        """
+        if self._project is None:
+            from sequencer.assembly import open_project  # noqa: PLC0415 - `--help` needs none
+
+            self._project = open_project(config=self.config, flags=flags, overrides=overrides)
+            self.notices(self._project.settings.notices)
+        return self._project
+
+    def run(self, *, may_begin: bool = False) -> Run:
+        """Return the run that ``--run`` names, or the default run.
+
+        Raises:
+            UnknownName: there is no such run, and this verb does not begin one
+                (*may_begin*); a typing error must not look like a run without progress.
+        """
+        from sequencer.model.names import slug  # noqa: PLC0415 - `--help` needs none
+
+        project, name = self.project(), self.run_name
+        if name is not None and not may_begin:
+            known = project.run_names()
+            if slug(name) not in known:
+                raise UnknownName("run", name, known, where="--run")
+        return project.run(name)
+
+    # --- speaking ------------------------------------------------------------------
+
+    def echo(self, text: str) -> None:
+        """Write a fact that was asked for to standard output.
+
+        Raises:
+            BrokenPipeError: nobody reads any more.
+            StorageFailed: it can't be written, because the disk is full for example.
+        """
+        _write(sys.stdout, text)
+
+    def print_json(self, value: object, *, indent: int | None = None) -> None:
+        """Write *value* as one JSON document and a line end; see `echo`."""
+        self.echo(json_text(value, indent=indent))
+
+    def say(self, text: str) -> None:
+        """Write progress or a confirmation to standard error, unless ``--quiet``."""
+        if not self.is_quiet:
+            complain(text)
+
+    def notices(self, texts: Iterable[str] | View) -> None:
+        """Show what a person should know about how the facts were come by."""
+        found = texts if isinstance(texts, Iterable) else texts.notices
+        for text in found:
+            self.say(f"notice: {text}")
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """Return *value* as JSON that can be written as UTF-8."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Half a surrogate pair is no UTF-8; escaped, it is still the same JSON.
+        return json.dumps(value, indent=indent, default=str)
+    return text
+
+
+def complain(text: str) -> None:
+    """Write *text* to standard error; a closed or full one is nobody's error."""
+    with contextlib.suppress(OSError, ValueError):
+        _write_to(sys.stderr, text)
+
+
+def _write(stream: IO[str] | None, text: str) -> None:
+    try:
+        _write_to(stream, text)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StorageFailed(
+            f"can't be written: {error.strerror}", where="standard output"
+        ) from error
+
+
+def _write_to(stream: IO[str] | None, text: str) -> None:
+    # None: it was closed before the program began, so nobody wants to read.
+    if stream is None:
+        return
+    if stream.isatty():
+        text = plain(text)
+    stream.write(text + "\n")
+    stream.flush()

@@ -1,0 +1,296 @@
+"""`demo`: two terminals' worth of processes over one run, without any agent.
+
+A scratch folder gets a project whose agent is a small script that works for a moment and
+writes a line into a file; two real ``sequencer run --mode sync`` processes take turns in
+it. What is shown as proof is read from the run's own journal and from the script's file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.sanitise import plain
+from sequencer.errors import StepFailed, StorageFailed, UsageRefused
+
+if TYPE_CHECKING:
+    from sequencer.engine.run import Run
+
+POSITIONS = ("supervisor", "main")
+REVIEW_EVERY = 2
+MAX_STEPS = 1_000
+START_S = 30.0
+"""Beside the steps themselves: for two interpreters on a busy machine."""
+STEP_S = 5.0
+POLL_S = 0.02
+END_S = 12.0
+"""From TERM to KILL: a process ends its agent in order first, which takes up to 5 s."""
+
+READER_S = 5.0
+
+_AGENT = r"""
+import os, sys, time
+
+step, index = os.environ["SEQUENCER_STEP"], os.environ["SEQUENCER_STEP_INDEX"]
+with open("trace.txt", "a") as trace:
+    trace.write(f"begin {index}\n")
+prompt = sys.stdin.readline().strip(" #\n")
+print(f"{step} works on step_index {index}: {prompt}", flush=True)
+time.sleep(float(sys.argv[1]))
+with open("trace.txt", "a") as trace:
+    trace.write(f"end {index}\n")
+"""
+_CONFIGURATION = """\
+workflow: {{name: review_cadence, review_every_n: {every}}}
+agent: {{default: worker}}
+agents:
+  worker:
+    kind: command
+    argv: ["{{python}}", agent.py, "{seconds:g}"]
+limits: {{max_steps: {steps}}}
+"""
+_PROMPTS = {
+    "supervisor.md": "# Plan the next piece of work\n",
+    "main.md": "# Do the planned piece of work\n",
+    "reviewer.md": "# Look back over the last cycles\n",
+}
+
+
+@dataclass(slots=True)
+class _Child:
+    """One of the two processes, and the thread that shows what it says."""
+
+    position: str
+    process: subprocess.Popen[bytes]
+    reader: threading.Thread
+
+
+@verb("demo", has_json=False)
+@click.option(
+    "--steps", type=click.IntRange(2, MAX_STEPS), default=8, show_default=True, help="In all."
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, 60),
+    default=0.2,
+    show_default=True,
+    help="How long each step works.",
+)
+@click.option("--keep", is_flag=True, help="Keep the folder, to look around in it.")
+@pass_invocation
+def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None:
+    """Watch a supervisor and a main process take turns, with a review every second cycle.
+
+    No agent program and no key is needed. It works in a folder of its own, which is
+    removed at the end.
+
+    \b
+    Examples:
+      sequencer demo
+      sequencer demo --steps 12 --keep
+    """
+    if invocation.config is not None or invocation.run_name is not None:
+        raise UsageRefused("demo makes a project of its own: no --config and no --run")
+    folder = Path(tempfile.mkdtemp(prefix="sequencer-demo-"))
+    is_kept = True
+    try:
+        _write_project(folder, steps, seconds)
+        invocation.echo(f"two processes share one run in {folder}")
+        started = time.monotonic()
+        with _ending_on_signals():
+            _run_both(invocation, folder, START_S + steps * (seconds + STEP_S))
+        took = time.monotonic() - started
+        _show(invocation, folder, steps, took)
+        is_kept = keep
+        _say_what_next(invocation, folder, is_kept=keep)
+    except KeyboardInterrupt:
+        is_kept = keep
+        raise
+    finally:
+        if not is_kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_project(folder: Path, steps: int, seconds: float) -> None:
+    (folder / "prompts").mkdir()
+    for name, text in _PROMPTS.items():
+        (folder / "prompts" / name).write_text(text, encoding="utf-8")
+    (folder / "agent.py").write_text(_AGENT, encoding="utf-8")
+    (folder / "orchestration.yaml").write_text(
+        _CONFIGURATION.format(every=REVIEW_EVERY, steps=steps, seconds=seconds), encoding="utf-8"
+    )
+
+
+@contextlib.contextmanager
+def _ending_on_signals() -> Iterator[None]:
+    """Let TERM and HUP end the demo as Ctrl-C does, so that its processes end with it."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        del number, frame
+        raise KeyboardInterrupt
+
+    before = {n: signal.signal(n, interrupt) for n in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run_both(invocation: Invocation, folder: Path, limit_s: float) -> None:
+    """Run both processes to their end.
+
+    Raises:
+        StepFailed: one of them failed, or took longer than *limit_s*.
+    """
+    children: list[_Child] = []
+    deadline = time.monotonic() + limit_s
+    try:
+        for position in POSITIONS:
+            child = _start(invocation, folder, position)
+            children.append(child)
+        # If one fails the other would wait for it without end.
+        while any(c.process.poll() is None for c in children) and not _failed(children):
+            if time.monotonic() > deadline:
+                raise StepFailed(f"not done after {limit_s:.0f} s", where=str(folder))
+            time.sleep(POLL_S)
+    finally:
+        failed = _failed(children)
+        _end(children)
+    if failed:
+        said = ", ".join(f"{c.position} with {c.process.returncode}" for c in failed)
+        raise StepFailed(f"a process of the demo ended: {said}", where=str(folder))
+
+
+def _failed(children: list[_Child]) -> list[_Child]:
+    return [child for child in children if child.process.poll()]
+
+
+def _start(invocation: Invocation, folder: Path, position: str) -> _Child:
+    argv = [
+        *(sys.executable, "-P", "-c", "from sequencer.cli import main; main()"),
+        *("run", "--mode", "sync", "--position", position),
+        *("--config", str(folder / "orchestration.yaml")),
+    ]
+    # A setting of the person's own shell would be one of the demo as well.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("SEQUENCER_")}
+    environment["PYTHONUNBUFFERED"] = "1"
+    process = subprocess.Popen(  # noqa: S603 - our own program and a folder that we made
+        argv,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    reader = threading.Thread(
+        target=_relay, args=(invocation, process, position), name=f"demo-{position}", daemon=True
+    )
+    reader.start()
+    return _Child(position, process, reader)
+
+
+def _relay(invocation: Invocation, process: subprocess.Popen[bytes], position: str) -> None:
+    label = f"{position:>{max(map(len, POSITIONS))}} | "
+    if process.stdout is None:
+        return
+    with process.stdout as lines:
+        for line in lines:
+            text = plain(line.decode("utf-8", "replace")).rstrip()
+            # Nobody reads any more: the pipe is still emptied, so that the process can end.
+            with contextlib.suppress(OSError, StorageFailed):
+                invocation.echo(label + text)
+
+
+def _end(children: list[_Child]) -> None:
+    """Leave no process behind, whatever happens meanwhile."""
+    for child in children:
+        if child.process.poll() is None:
+            child.process.terminate()
+    deadline = time.monotonic() + END_S
+    for child in children:
+        while child.process.poll() is None:
+            try:
+                child.process.wait(max(deadline - time.monotonic(), 0.1))
+            except subprocess.TimeoutExpired:
+                child.process.kill()
+            except KeyboardInterrupt:
+                # The second Ctrl-C: those who wait for their agents are not waited for.
+                deadline = 0.0
+        child.reader.join(READER_S)
+
+
+def _show(invocation: Invocation, folder: Path, steps: int, took_s: float) -> None:
+    """Show the order from the journal, and compare it with what the workflow says.
+
+    Raises:
+        StepFailed: the order is not the workflow's, or two steps overlapped.
+    """
+    from sequencer.assembly import open_run  # noqa: PLC0415 - pydantic; `--help` needs none
+
+    run = open_run(folder, environment={})
+    facts = [fact for fact in run.history() if fact["event"] == "succeeded"]
+    order = [(fact["step_index"], fact["step"]) for fact in facts]
+    wanted = [(entry["step_index"], entry["step"]) for entry in run.next(steps, 0)]
+    invocation.echo("")
+    invocation.echo("what ran, from the journal:")
+    for fact in facts:
+        iteration = fact["step_index"] + 1
+        invocation.echo(f"  iteration {iteration:>3}  {fact['step']:<10}  token {fact['token']}")
+    trace = (folder / "trace.txt").read_text(encoding="utf-8").splitlines()
+    in_turn = [f"{word} {index}" for index in range(steps) for word in ("begin", "end")]
+    if order != wanted or trace != in_turn:
+        raise StepFailed(
+            f"the order is wrong: {json.dumps(order)}, {json.dumps(trace)}", where=str(folder)
+        )
+    owners = _owners(run, steps)
+    invocation.echo(
+        f"strict order: {steps} steps, each accepted once, as the workflow says; the agent's own "
+        "trace shows each step ended before the next began"
+    )
+    invocation.echo(f"{owners} processes took turns; {took_s:.1f} s in all")
+
+
+def _owners(run: Run, steps: int) -> int:
+    """Return how many processes held claims in the first *steps* steps."""
+    from sequencer.store.journal_file import JournalFile  # noqa: PLC0415
+
+    journal = JournalFile(run.store.state_path.parent, 2**40, 1)
+    owners = {
+        claim["owner"]["pid"]
+        for record in journal.records()
+        for claim in record.data["head"]["claims"]
+        if claim["step_index"] < steps
+    }
+    return len(owners)
+
+
+def _say_what_next(invocation: Invocation, folder: Path, *, is_kept: bool) -> None:
+    if is_kept:
+        invocation.echo("")
+        invocation.echo(f"look around:  cd {folder}")
+        invocation.echo("  sequencer status      sequencer history      sequencer log 1")
+        invocation.echo("  cat sync/state.json   ls logs/local/steps")
+    else:
+        invocation.echo("'sequencer demo --keep' keeps the folder with its state, journal and logs")
+    invocation.echo("")
+    invocation.echo("your own project:")
+    invocation.echo("  sequencer init --workflow review_cadence && sequencer check")
+    invocation.echo("  sequencer run --mode sync --position supervisor     in one terminal")
+    invocation.echo("  sequencer run --mode sync --position main           in another")

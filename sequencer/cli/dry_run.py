@@ -1,0 +1,136 @@
+"""`run --dry-run`: what would run, with which agent and why, and what stands in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from sequencer.assembly import Project, workflow_for
+from sequencer.cli.context import Invocation
+from sequencer.cli.sanitise import one_line
+from sequencer.cli.working import Plan, ensure_sensible
+from sequencer.engine.control import ensure_definition
+from sequencer.engine.run import Run
+from sequencer.engine.standing import Kind
+from sequencer.engine.work import Mode
+from sequencer.errors import SequencerError
+from sequencer.executors.protocol import Executor
+from sequencer.model.head import Head
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.prompts import prompt_path
+from sequencer.resolution.registry import with_defaults
+from sequencer.resolution.resolver import describe, place, resolve
+from sequencer.settings.agents import choose_agent
+
+Report = dict[str, Any]
+Found = TypeVar("Found")
+
+
+def show(invocation: Invocation, project: Project, plan: Plan) -> int:
+    """Print what *plan* would do first; nothing is changed."""
+    run = invocation.run(may_begin=True)
+    head = None if plan.mode is Mode.ASYNC else run.view().head
+    workflow = workflow_for(project.settings, head)
+    ensure_sensible(project, workflow)
+    report = _report(project, plan, run, head, workflow)
+    if invocation.is_json:
+        invocation.print_json(report)
+        return 0
+    for name, value in report.items():
+        for line in value if isinstance(value, list) else (value,):
+            if line is not None:
+                invocation.echo(f"{name.replace('_', ' '):<12}  {one_line(_said(line))}")
+    return 0
+
+
+def _said(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items()) or "none"
+    return str(value)
+
+
+def _report(
+    project: Project, plan: Plan, run: Run, head: Head | None, workflow: Workflow
+) -> Report:
+    index = plan.step_index or 0 if head is None else head.step_index
+    report: Report = {
+        "mode": str(plan.mode),
+        "run": run.name,
+        "workflow": workflow.name,
+        "limits": plan.limits.model_dump(exclude_none=True),
+    }
+    obstacles = list(_in_the_way(plan, run, head, workflow))
+    if not place(workflow, index).is_end:
+        report |= _step(project, workflow, index, obstacles)
+    report["in_the_way"] = obstacles
+    return report
+
+
+def _in_the_way(plan: Plan, run: Run, head: Head | None, workflow: Workflow) -> Iterator[str]:
+    """Yield why nothing would start, apart from the step itself."""
+    if head is None:
+        return
+    try:
+        ensure_definition(head, workflow)
+        here = run.standing()
+    except SequencerError as error:
+        yield str(error)
+        return
+    if here is None or here.kind is Kind.COMPLETE:
+        yield "the run is complete"
+        return
+    if here.claim is not None:
+        if not run.store.liveness(here.claim).allows_take_over:
+            yield here.message
+    elif here.kind is not Kind.READY:
+        yield here.message
+    names = [step.name for step in workflow.steps]
+    mine = {names[int(p)] if p not in names and p.isdecimal() else p for p in plan.positions}
+    position = describe(workflow, head.step_index)["position"]
+    if mine and position not in mine:
+        yield f"the step is at position {position}, which is not among --position"
+
+
+def _step(project: Project, workflow: Workflow, index: int, obstacles: list[str]) -> Report:
+    """Return the step at *index*; what it lacks is added to *obstacles*."""
+    settings = project.settings
+    step = with_defaults(resolve(workflow, index), settings.step_defaults)
+    facts = describe(workflow, index)
+    report: Report = {
+        "step_index": index,
+        "iteration": facts["iteration"],
+        "step": step.name,
+        "position": facts["position"],
+    }
+    chosen = _tried(
+        obstacles, lambda: choose_agent(settings, step, facts["position"], project.agents.overrides)
+    )
+    built = _tried(obstacles, lambda: project.agents.choose(step, facts["position"]))
+    if chosen is not None:
+        report["agent"] = built[0] if built else chosen.name
+        report["chosen_by"] = chosen.source
+    if built is not None:
+        obstacles += built[1].problems()
+    report["prompt"] = _tried(obstacles, lambda: _prompt(project, step, built and built[1]))
+    if settings.router.is_active:
+        report["router"] = f"{settings.router.mode}: {settings.router.prompt} may choose another"
+    budget = {"timeout_s": step.timeout_s, "max_cost_usd": step.max_cost_usd}
+    report["budget"] = {key: value for key, value in budget.items() if value is not None}
+    return report
+
+
+def _prompt(project: Project, step: Step, executor: Executor | None) -> str:
+    """Return the path of the prompt's file, after reading it as the step would."""
+    if executor is not None and not project.prompts.read_for(step, executor):
+        return f"none: {step.prompt_name} is missing or empty"
+    return str(prompt_path(project.settings.prompts_dir, step.prompt_name))
+
+
+def _tried(obstacles: list[str], look: Callable[[], Found]) -> Found | None:
+    try:
+        return look()
+    except SequencerError as error:
+        if str(error) not in obstacles:
+            obstacles.append(str(error))
+        return None

@@ -1,0 +1,68 @@
+"""The one place where an exception becomes a text and an exit code.
+
+Deliberate errors say what, where and what to do. Anything else is a bug, and is called
+one; its traceback is shown on request, and secrets are hidden in both.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import click
+
+from sequencer.cli.context import complain
+from sequencer.errors import Interrupted, SequencerError
+
+BUG = 70
+USAGE = 2
+INTERRUPTED = Interrupted.exit_code
+REPORT_TO = "report it with the output of the same command with --verbose, and 'sequencer check'"
+
+
+def report(error: BaseException, *, is_verbose: bool) -> int:
+    """Tell a person about *error* on standard error and return the exit code."""
+    if isinstance(error, BrokenPipeError):
+        _silence_stdout()
+        return 0
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        complain("interrupted")
+        return INTERRUPTED
+    if isinstance(error, click.ClickException):
+        complain(_hidden(_usage_text(error)))
+        return error.exit_code
+    if isinstance(error, SequencerError):
+        complain(_hidden(f"error: {error}"))
+        if is_verbose and error.__cause__ is not None:
+            complain(_hidden(_trace(error)))
+        return error.exit_code
+    complain(_hidden(f"error: this is a bug: {type(error).__name__}: {error}"))
+    complain(_hidden(_trace(error)) if is_verbose else f"  {REPORT_TO}")
+    return BUG
+
+
+def _usage_text(error: click.ClickException) -> str:
+    text = f"error: {error.format_message()}"
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        context = error.ctx
+        text += f"\n  {context.command.get_usage(context)}"
+        text += f"\n  '{context.command_path} --help' explains the options"
+    return text
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+def _hidden(text: str) -> str:
+    from sequencer.executors.redaction import Redaction  # noqa: PLC0415 - only errors need it
+
+    return Redaction.of(os.environ).hide_text(text)
+
+
+def _silence_stdout() -> None:
+    """Keep the interpreter from failing again when it flushes on the way out."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

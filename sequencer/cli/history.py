@@ -1,0 +1,83 @@
+"""`history`: what happened in a run, from its journal."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.sanitise import one_line
+from sequencer.cli.tables import columns
+
+NOTE_CHARS = 72
+
+
+@verb("history")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only the newest N facts.",
+)
+@pass_invocation
+def history(invocation: Invocation, limit: int | None) -> None:
+    """Show what happened in the run, oldest first.
+
+    \b
+    Examples:
+      sequencer history -n 20
+      sequencer history --json | jq 'select(.event == "failed")'
+      sequencer --run nightly history
+    """
+    run = invocation.run()
+    facts: Iterable[dict[str, Any]] = run.history()
+    kept = facts if limit is None else deque(facts, maxlen=limit)
+    if invocation.is_json:
+        for fact in kept:
+            invocation.print_json(fact)
+        return
+    rows, denials = [], 0
+    for fact in kept:
+        denials += len(_outcome(fact).get("denials") or ())
+        rows.append(_row(fact))
+    if not rows:
+        invocation.say("nothing has happened yet: the run was never begun")
+        return
+    head = ("REVISION", "AT", "EVENT", "STEP", "STEP_INDEX", "TOKEN", "ATTEMPT", "")
+    invocation.echo(columns(head, rows, right={0, 4, 5, 6}))
+    if denials:
+        invocation.say(
+            f"warning: the agents' permissions refused {denials} tool calls; "
+            "'sequencer log' shows them"
+        )
+
+
+def _outcome(fact: dict[str, Any]) -> dict[str, Any]:
+    found = fact.get("outcome")
+    return found if isinstance(found, dict) else {}
+
+
+def _row(fact: dict[str, Any]) -> tuple[str, ...]:
+    names = ("revision", "at", "event", "step", "step_index", "token", "attempt")
+    return (*(one_line(str(fact.get(name, ""))) for name in names), _remark(_outcome(fact)))
+
+
+def _remark(outcome: dict[str, Any]) -> str:
+    """Return the one thing about *outcome* that a person looks for, in a few words."""
+    parts = [str(outcome["agent"])] if outcome.get("agent") else []
+    usage = outcome.get("usage")
+    if isinstance(usage, dict) and usage.get("seconds"):
+        parts.append(f"{float(usage['seconds']):.1f} s")
+    if isinstance(usage, dict) and usage.get("cost_usd"):
+        parts.append(f"{float(usage['cost_usd']):.4f} USD")
+    if outcome.get("denials"):
+        parts.append(f"{len(outcome['denials'])} tool calls refused")
+    said = (outcome.get(key) for key in ("note", "error", "reason"))
+    parts += [str(text) for text in said if text][:1]
+    text = one_line(", ".join(parts))
+    return text if len(text) <= NOTE_CHARS else text[: NOTE_CHARS - 1] + "…"

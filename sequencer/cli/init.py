@@ -1,0 +1,186 @@
+"""`init`: the files of a new project; what is there is never touched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.errors import UsageRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sequencer.model.step import Step
+    from sequencer.model.workflow import Workflow
+    from sequencer.settings.settings import Settings
+
+
+@dataclass(slots=True)
+class _Written:
+    """What became of each file, relative to the project."""
+
+    folder: Path
+    created: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    """Prompts that a workflow needs and nobody but its author can write."""
+    notes: list[str] = field(default_factory=list)
+
+    def write(self, path: Path, text: str) -> None:
+        """Create *path* with *text*, or keep what is there."""
+        name = os.path.relpath(path, self.folder)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # O_EXCL also refuses a link, even one that leads nowhere.
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError as error:
+            if not path.parent.is_dir():
+                raise _refused(error, path.parent) from error
+            self.kept.append(name)
+        except OSError as error:
+            raise _refused(error, path) from error
+        else:
+            self.created.append(name)
+
+
+def _refused(error: OSError, path: Path) -> UsageRefused:
+    why = "is no folder" if isinstance(error, FileExistsError) else error.strerror
+    return UsageRefused(f"can't be written: {why}", where=str(path))
+
+
+@verb("init")
+@click.argument(
+    "folder", metavar="[DIR]", default=".", type=click.Path(file_okay=False, path_type=Path)
+)
+@click.option("--workflow", metavar="NAME", help="The workflow to begin with.")
+@pass_invocation
+def init(invocation: Invocation, folder: Path, workflow: str | None) -> None:
+    """Create orchestration.yaml, prompts/, sync/ and logs/ in DIR (default: here).
+
+    Files that exist are kept as they are, so it can be used again to add what is missing;
+    a folder with an orchestration.yaml of its own keeps it, and gets the prompts that its
+    workflow needs.
+
+    \b
+    Examples:
+      sequencer init
+      sequencer init ../other --workflow review_cadence
+    """
+    if invocation.config is not None or invocation.run_name is not None:
+        raise UsageRefused(
+            "init takes neither --config nor --run", hint="name the folder: 'sequencer init DIR'"
+        )
+    written = _init(folder.absolute(), workflow)
+    if invocation.is_json:
+        invocation.print_json(
+            {
+                "folder": str(written.folder),
+                "created": written.created,
+                "kept": written.kept,
+                "missing": written.missing,
+            }
+        )
+    else:
+        for name in written.created:
+            invocation.echo(f"created  {name}")
+        for name in written.kept:
+            invocation.echo(f"kept     {name}")
+        for name in written.missing:
+            invocation.echo(f"missing  {name} (write it: no prompt of that name comes along)")
+    for note in written.notes:
+        invocation.say(f"notice: {note}")
+    if not invocation.is_json:
+        where = "" if folder == Path() else f"cd {folder} && "
+        invocation.say(
+            f"next: {where}sequencer check, then sequencer next, then sequencer run --max-steps 2"
+        )
+
+
+def _init(folder: Path, workflow_name: str | None) -> _Written:
+    from sequencer.cli import scaffold  # noqa: PLC0415 - pydantic; `--help` needs none
+    from sequencer.resolution.registry import Registry  # noqa: PLC0415
+    from sequencer.settings.agents import CLIENTS  # noqa: PLC0415
+    from sequencer.settings.location import CONFIG_NAME  # noqa: PLC0415
+    from sequencer.settings.settings import load  # noqa: PLC0415
+
+    config = folder / CONFIG_NAME
+    written = _Written(folder)
+    if not os.path.lexists(config):
+        workflow = Registry().get(workflow_name or "standard", where="--workflow")
+        clients = [client for client in CLIENTS if shutil.which(client)]
+        written.write(config, scaffold.configuration(workflow, clients))
+        settings = load(folder, config=config, env={})
+    else:
+        written.kept.append(CONFIG_NAME)
+        settings = load(folder, config=config, env={})
+        workflow = settings.registry.get(
+            workflow_name or settings.workflow.name, where="--workflow"
+        )
+        if workflow.name != settings.workflow.name:
+            written.notes.append(
+                f"{CONFIG_NAME} was kept and names workflow {settings.workflow.name!r}; set "
+                f"workflow.name, or run with --workflow {workflow.name}"
+            )
+    _write_prompts(written, settings, workflow)
+    for kind, path in (("state", settings.state_file.parent), ("logs", settings.logs_dir)):
+        _write_ignore(written, settings, kind, path)
+    return written
+
+
+def _write_prompts(written: _Written, settings: Settings, workflow: Workflow) -> None:
+    from sequencer.cli.scaffold import ROUTER_PROMPT, prompt_texts  # noqa: PLC0415
+    from sequencer.resolution.prompts import relative_name  # noqa: PLC0415
+
+    texts = prompt_texts()
+    wanted = {
+        relative_name(settings.prompts_dir, settings.router.prompt or ROUTER_PROMPT): (
+            texts[ROUTER_PROMPT]
+        )
+    }
+    for step in _prompted_steps(settings, workflow):
+        name = relative_name(settings.prompts_dir, step.prompt_name)
+        # A step that is called as a known one gets its text under the name that it asks for.
+        wanted[name] = texts.get(name) or texts.get(f"{step.name}.md", "")
+    for name in sorted(wanted):
+        path = settings.prompts_dir / name
+        if wanted[name]:
+            written.write(path, wanted[name])
+        elif not path.exists():
+            written.missing.append(os.path.relpath(path, written.folder))
+        else:
+            written.kept.append(os.path.relpath(path, written.folder))
+
+
+def _prompted_steps(settings: Settings, workflow: Workflow) -> Iterator[Step]:
+    """Yield the steps that can't run without a prompt file."""
+    review = () if workflow.review is None else (workflow.review.step,)
+    for step in (*workflow.steps, *review):
+        agent = settings.agents.get(step.executor or "")
+        if step.prompt is not None or agent is None or agent.kind != "command":
+            yield step
+
+
+def _write_ignore(written: _Written, settings: Settings, kind: str, folder: Path) -> None:
+    from sequencer.cli.scaffold import IGNORE_ALL  # noqa: PLC0415
+
+    ours = (settings.project_dir, settings.prompts_dir)
+    if any(path == folder or folder in path.parents for path in ours):
+        # Ignoring everything there would hide the project itself from git.
+        written.notes.append(f"the {kind} files are in {folder}: add them to .gitignore by hand")
+        return
+    is_foreign = folder.is_dir() and any(
+        not entry.name.startswith(("state.json", "journal", ".git")) and entry.is_file()
+        for entry in folder.iterdir()
+    )
+    if is_foreign and not (folder / ".gitignore").exists():
+        written.notes.append(f"{folder} holds other files too: no .gitignore was written")
+        return
+    written.write(folder / ".gitignore", IGNORE_ALL)

@@ -1,0 +1,103 @@
+"""`next`: which steps come next, from the workflow and an index alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from sequencer.cli import completion
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.tables import columns
+
+if TYPE_CHECKING:
+    from sequencer.resolution.resolver import Description
+
+MAX_COUNT = 1_000_000
+
+
+def table(steps: list[Description]) -> str:
+    """Return *steps* as people read them."""
+    head = ("STEP_INDEX", "ITERATION", "CYCLE", "POSITION", "STEP", "PROMPT", "")
+    rows = [
+        (
+            str(step["step_index"]),
+            str(step["iteration"]),
+            str(step["cycle_index"]),
+            step["position"],
+            step["step"],
+            step["prompt"],
+            "review" if step["review"] else "",
+        )
+        for step in steps
+    ]
+    return columns(head, rows, right={0, 1, 2})
+
+
+@verb("next")
+@click.option(
+    "-n",
+    "--count",
+    type=click.IntRange(1, MAX_COUNT),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="How many steps to show.",
+)
+@click.option(
+    "--workflow",
+    metavar="NAME",
+    shell_complete=completion.workflows,
+    help="Another workflow than the run's.",
+)
+@click.option(
+    "--review-every",
+    type=click.IntRange(-(2**31), 2**31 - 1),
+    metavar="N",
+    help="A review every N cycles; 0 is never.",
+)
+@click.option(
+    "--step-index",
+    type=click.IntRange(0, 2**63 - 1 - MAX_COUNT),
+    metavar="I",
+    help="Begin at this step_index instead of where the run is.",
+)
+@pass_invocation
+def next_(
+    invocation: Invocation,
+    count: int,
+    workflow: str | None,
+    review_every: int | None,
+    step_index: int | None,
+) -> None:
+    """Show which steps come next, without running or changing anything.
+
+    With --workflow or --review-every it answers "what if": from the run's place, unless
+    --step-index names another, and without asking what the run was begun with.
+
+    \b
+    Examples:
+      sequencer next
+      sequencer next --count 12 --workflow review_cadence --review-every 2
+      sequencer next --step-index 1000000000000 --json
+    """
+    from sequencer.settings.sources import Given  # noqa: PLC0415 - `--help` needs none
+
+    given: dict[tuple[str | int, ...], Given] = {
+        ("workflow", "name"): Given("--workflow", workflow),
+        ("workflow", "review_every_n"): Given("--review-every", review_every),
+    }
+    invocation.project({key: value for key, value in given.items() if value.value is not None})
+    run = invocation.run()
+    is_what_if = workflow is not None or review_every is not None
+    if step_index is None and is_what_if:
+        view = run.view()
+        step_index = view.head.step_index if view.head is not None else 0
+    steps = run.next(count, step_index)
+    if invocation.is_json:
+        invocation.print_json(steps)
+    elif steps:
+        invocation.echo(table(steps))
+    else:
+        invocation.say("no step is left: the procedure is complete")

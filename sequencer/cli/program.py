@@ -1,0 +1,186 @@
+"""The table of verbs, and the group that imports a verb only when it is used.
+
+A new verb is one file and one line in `COMMANDS`. Listing the verbs, completing their
+names and suggesting the nearest one work on the table alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import click
+from click.shell_completion import CompletionItem
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.failures import report
+from sequencer.cli.options import global_options
+from sequencer.errors import UnknownName
+
+NAME = "sequencer"
+
+
+class Command(NamedTuple):
+    """Where a verb is, and its line on the first screen."""
+
+    section: str
+    module: str
+    attribute: str
+    help: str
+
+
+_WORK, _LOOK, _CHANGE, _SET_UP = "Work", "Look", "Change by hand", "Set up"
+
+COMMANDS: Mapping[str, Command] = {
+    "run": Command(_WORK, "work", "run", "Run steps until a limit."),
+    "tick": Command(_WORK, "work", "tick", "Run one step if one is due; for cron and timers."),
+    "next": Command(_LOOK, "next", "next_", "Show which steps come next."),
+    "status": Command(_LOOK, "status", "status", "Show where the run stands."),
+    "history": Command(_LOOK, "history", "history", "Show what happened, from the journal."),
+    "log": Command(_LOOK, "log", "log", "Show or follow step logs."),
+    "show": Command(_LOOK, "show", "show", "Show the workflows, or the steps of one."),
+    "stop": Command(_CHANGE, "stops", "stop", "End the run after the step that runs."),
+    "pause": Command(_CHANGE, "stops", "pause", "Hold the run after the step that runs."),
+    "resume": Command(_CHANGE, "stops", "resume", "Let a paused or stopped run go on."),
+    "stamp": Command(_CHANGE, "change", "stamp", "Accept the present step by hand, or fail it."),
+    "retry": Command(_CHANGE, "change", "retry", "Let the present step be tried again at once."),
+    "skip": Command(_CHANGE, "change", "skip", "Go on without the present step."),
+    "set": Command(_CHANGE, "change", "set_", "Set a field of the state."),
+    "rewind": Command(_CHANGE, "change", "rewind", "Go back to an earlier step."),
+    "reset": Command(_CHANGE, "change", "reset", "Begin again as a new run."),
+    "adopt": Command(_CHANGE, "change", "adopt", "Go on under a definition that was changed."),
+    "takeover": Command(_CHANGE, "change", "takeover", "Show who holds a step, or take it away."),
+    "repair": Command(_CHANGE, "repair", "repair", "Show what is damaged, and save what can be."),
+    "init": Command(_SET_UP, "init", "init", "Create a project's files."),
+    "check": Command(_SET_UP, "check", "check", "Look for everything that is wrong."),
+    "crontab": Command(_SET_UP, "schedule", "crontab", "Print a crontab entry for ticks."),
+    "systemd": Command(_SET_UP, "schedule", "systemd", "Print a systemd timer for ticks."),
+    "demo": Command(_SET_UP, "demo", "demo", "Watch two processes take turns; no agent needed."),
+}
+"""Verb -> its module below `sequencer.cli`, the command in it, and a short help."""
+
+_HELP = """Run agent steps in the order that a workflow decides.
+
+Progress is kept in files that any terminal, cron job or process can pick up; an accepted
+step is never lost, doubled or reordered.
+
+\b
+  sequencer init                      a new project in this folder
+  sequencer next --count 6            what would run
+  sequencer run --max-steps 6         run six steps
+  sequencer status --watch            look on from another terminal
+"""
+
+_EPILOG = """Global options may stand before or behind the command. Exit codes: 0 done or
+nothing due, 1 a step failed, 2 usage or configuration, 3 state refused, 4 waits for a
+person, 75 somebody else holds the step, 130 interrupted, 70 a bug.
+
+Completion: eval "$(_SEQUENCER_COMPLETE=bash_source sequencer)"; zsh_source and
+fish_source work the same way.
+"""
+
+
+class Verbs(click.Group):
+    """The verbs of `COMMANDS`, each imported when it is first used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return the verb called *cmd_name*; None if there is none."""
+        del ctx
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        module = import_module(f"sequencer.cli.{entry.module}")
+        command: click.Command = getattr(module, entry.attribute)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the verb that *args* begin with.
+
+        Raises:
+            UnknownName: there is none; the known ones are listed.
+        """
+        is_unknown = args[0] not in COMMANDS and not args[0].startswith("-")
+        if is_unknown and not ctx.resilient_parsing:
+            raise UnknownName("command", args[0], COMMANDS)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs by section, without importing one."""
+        del ctx
+        for section in dict.fromkeys(entry.section for entry in COMMANDS.values()):
+            rows = [(name, c.help) for name, c in COMMANDS.items() if c.section == section]
+            with formatter.section(section):
+                formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the verbs and options that begin with *incomplete*."""
+        names = [
+            CompletionItem(name, help=entry.help)
+            for name, entry in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+def group() -> Verbs:
+    """Return the command line's root."""
+    return Verbs(
+        NAME,
+        help=_HELP,
+        epilog=_EPILOG,
+        params=list(global_options()),
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "max_content_width": 100,
+            "auto_envvar_prefix": None,
+        },
+    )
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one invocation and return its exit code; nothing is raised but ``SystemExit``."""
+    _fill_closed_descriptors()
+    _make_streams_tolerant()
+    invocation = Invocation(tuple(arguments))
+    # Noticed here too, because a usage error is raised before the option's turn comes.
+    is_verbose = "--verbose" in arguments
+    try:
+        result: Any = group().main(
+            list(arguments), prog_name=NAME, standalone_mode=False, obj=invocation
+        )
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BaseException as error:
+        if isinstance(error, SystemExit):
+            raise
+        return report(error, is_verbose=is_verbose or invocation.is_verbose)
+    return result if isinstance(result, int) else 0
+
+
+def _fill_closed_descriptors() -> None:
+    """Keep the journal from becoming descriptor 1, to which an agent would then write."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def _make_streams_tolerant() -> None:
+    """Let a name or an output with odd characters never be the reason to fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            with contextlib.suppress(OSError, ValueError):
+                stream.reconfigure(errors="backslashreplace")

@@ -1,0 +1,266 @@
+"""What people see while steps run: a live line on a terminal, plain lines elsewhere.
+
+Both write to standard error. A terminal that is slow, closed or gone never fails a step
+and hardly slows it: what can't be shown in time is left out, and the step log has it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from sequencer.cli.context import complain
+from sequencer.cli.feed import Feed, Line
+from sequencer.cli.sanitise import one_line
+from sequencer.cli.wording import clock, duration, spent
+from sequencer.engine.attempt import Attempt, Observer, SilentObserver
+from sequencer.executors.protocol import Kind
+from sequencer.executors.redaction import Redaction
+from sequencer.model.outcome import Outcome, Usage
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+REDRAW_S = 0.1
+TICK_S = 1.0
+MAX_HELD_CHARS = 2 * 1024 * 1024
+STYLES = {Kind.THOUGHT: "dim", Kind.ACTION: "dim", Kind.ERROR: "red", Kind.NOTICE: "cyan"}
+
+
+class Progress(Observer, Protocol):
+    """An observer that holds a part of the screen, and gives it back."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+class Quiet(SilentObserver):
+    """Shows nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def progress(*, is_quiet: bool) -> Progress:
+    """Return the observer that suits standard error."""
+    if is_quiet:
+        return Quiet()
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    if is_terminal and os.environ.get("TERM", "dumb") != "dumb":
+        return LiveProgress()
+    return PlainProgress()
+
+
+def _feed() -> Feed:
+    """Return the feed of a new attempt; standard error may end up in a file, as with cron."""
+    return Feed(hide=Redaction.of(os.environ).hide_text)
+
+
+def _label(attempt: Attempt) -> str:
+    return f"[{attempt.iteration}] {one_line(attempt.step.name)}"
+
+
+def start_line(attempt: Attempt, log: Path) -> str:
+    """Return the line that says that *attempt* begins."""
+    again = f", attempt {attempt.attempt}" if attempt.attempt > 1 else ""
+    place = "" if attempt.position == attempt.step.name else f" at position {attempt.position}"
+    text = f"{_label(attempt)}{place}: {attempt.agent} with {attempt.prompt}{again}, log {log}"
+    return one_line(text)
+
+
+def end_line(attempt: Attempt, outcome: Outcome) -> str:
+    """Return the line that says how *attempt* ended."""
+    used = ", ".join(filter(None, (duration(outcome.usage.seconds), spent(outcome.usage))))
+    text = f"{_label(attempt)}: {outcome.status} after {used}"
+    if outcome.denials:
+        text += f"; {len(outcome.denials)} tool calls were refused by the agent's permissions"
+    return text
+
+
+def waiting_line(reason: str, until: str | None) -> str:
+    """Return the line that says that nothing runs for now."""
+    return one_line(f"waiting: {reason}" + (f" (until {until})" if until else ""))
+
+
+class PlainProgress:
+    """One line after another: for logs, pipes and mails from cron."""
+
+    def __init__(self) -> None:
+        """Write to standard error."""
+        self._feed = _feed()
+        self._waited: str | None = None
+
+    def started(self, attempt: Attempt, log: Path) -> None:
+        """See `Observer`."""
+        self._feed, self._waited = _feed(), None
+        complain(start_line(attempt, log))
+
+    def write(self, data: bytes, kind: Kind) -> None:
+        """See `Observer`."""
+        self._show(self._feed.take(data, kind))
+
+    def used(self, usage: Usage) -> None:
+        """See `Observer`; the end line has the figures."""
+
+    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
+        """See `Observer`."""
+        self._show(self._feed.finish())
+        complain(end_line(attempt, outcome))
+
+    def notice(self, text: str) -> None:
+        """See `Observer`."""
+        complain(f"notice: {text}")
+
+    def waiting(self, reason: str, until: str | None) -> None:
+        """See `Observer`; said once, however often it is looked again."""
+        line = waiting_line(reason, until)
+        if line != self._waited:
+            self._waited = line
+            complain(line)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    @staticmethod
+    def _show(lines: list[Line]) -> None:
+        if lines:
+            complain("\n".join(line.text for line in lines))
+
+
+class LiveProgress:
+    """A live line at the bottom, and what agents say streaming above it.
+
+    Painting has a thread of its own, so that an agent that writes a line at a time is not
+    held up by a screen that is drawn ten times a second.
+    """
+
+    def __init__(self) -> None:
+        """Take the terminal over."""
+        from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
+        from rich.live import Live  # noqa: PLC0415
+
+        self._console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+        self._lock = threading.Lock()
+        self._lines: list[Line] = []
+        self._held_chars = 0
+        self._feed = _feed()
+        self._attempt: Attempt | None = None
+        self._waiting: str | None = None
+        self._since = time.monotonic()
+        self._usage = Usage()
+        self._changed = threading.Event()
+        self._is_closed = False
+        self._painter = threading.Thread(target=self._paint, name="progress", daemon=True)
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            get_renderable=self._bottom_line,
+        )
+        self._live.start()
+        self._painter.start()
+
+    # --- what is heard -------------------------------------------------------------
+
+    def started(self, attempt: Attempt, log: Path) -> None:
+        """See `Observer`."""
+        with self._lock:
+            self._feed, self._usage = _feed(), Usage()
+            self._attempt, self._waiting = attempt, None
+            self._since = time.monotonic()
+        self._add(Line(Kind.NOTICE, start_line(attempt, log)))
+
+    def write(self, data: bytes, kind: Kind) -> None:
+        """See `Observer`."""
+        with self._lock:
+            # A terminal may be stopped (Ctrl-S) for hours; what waits for it is bounded.
+            has_room = self._held_chars < MAX_HELD_CHARS
+            lines = self._feed.take(data, kind, has_room=has_room)
+            self._lines += lines
+            self._held_chars += sum(len(line.text) for line in lines)
+        self._changed.set()
+
+    def used(self, usage: Usage) -> None:
+        """See `Observer`."""
+        self._usage = usage
+        self._changed.set()
+
+    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
+        """See `Observer`."""
+        with self._lock:
+            self._lines += self._feed.finish()
+            self._attempt = None
+        kind = Kind.NOTICE if outcome.is_accepted else Kind.ERROR
+        self._add(Line(kind, end_line(attempt, outcome)))
+
+    def notice(self, text: str) -> None:
+        """See `Observer`."""
+        self._add(Line(Kind.NOTICE, one_line(f"notice: {text}")))
+
+    def waiting(self, reason: str, until: str | None) -> None:
+        """See `Observer`."""
+        line = waiting_line(reason, until)
+        with self._lock:
+            if self._waiting is None:
+                self._since = time.monotonic()
+            self._waiting = line
+        self._changed.set()
+
+    def close(self) -> None:
+        """Paint what is left and give the terminal back."""
+        self._is_closed = True
+        self._changed.set()
+        self._painter.join()
+
+    def _add(self, line: Line) -> None:
+        with self._lock:
+            self._lines.append(line)
+        self._changed.set()
+
+    # --- what is painted -----------------------------------------------------------
+
+    def _paint(self) -> None:
+        try:
+            while not self._is_closed:
+                has_news = self._changed.wait(TICK_S)
+                self._changed.clear()
+                self._flush()
+                if has_news and not self._is_closed:
+                    time.sleep(REDRAW_S)
+            self._flush()
+            self._live.stop()
+        except (OSError, ValueError):
+            # The terminal is gone; the steps go on without it.
+            self._lines.clear()
+
+    def _flush(self) -> None:
+        from rich.text import Text  # noqa: PLC0415 - loaded with the console
+
+        with self._lock:
+            lines, self._lines, self._held_chars = self._lines, [], 0
+        if lines:
+            styled = (Text(line.text, style=STYLES.get(line.kind, "")) for line in lines)
+            self._console.print(Text("\n").join(styled), soft_wrap=True)
+        self._live.refresh()
+
+    def _bottom_line(self) -> Text:
+        from rich.text import Text  # noqa: PLC0415 - loaded with the console
+
+        with self._lock:
+            attempt, waiting = self._attempt, self._waiting
+            elapsed, last, usage = time.monotonic() - self._since, self._feed.last, self._usage
+        line = Text(no_wrap=True, overflow="ellipsis", end="")
+        if attempt is not None:
+            line.append(_label(attempt), style="bold")
+            parts = (one_line(attempt.agent), clock(elapsed), spent(usage))
+            line.append("".join(f" · {part}" for part in parts if part))
+            line.append(f" · {one_line(last)}" if last else "", style="dim")
+        elif waiting is not None:
+            line.append(f"{waiting} · {clock(elapsed)}", style="dim")
+        return line

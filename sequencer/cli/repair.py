@@ -1,0 +1,194 @@
+"""`repair`: what is damaged in a run's files, and the way out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.sanitise import plain
+from sequencer.errors import UsageRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sequencer.store.diagnosis import Diagnosis, JournalReport
+    from sequencer.store.repair import Repaired
+
+MAX_BAD_LINES = 50
+_TEXTS = {
+    "nothing": "nothing has to be repaired",
+    "restore": "restore state.json from the last record of the journal",
+    "rebuild": "begin a new journal with the last good record, and restore state.json from it",
+    "choose": "accepted steps may be lost, so choose which state to go on from",
+    "hopeless": "nothing can be saved from these files; put a backup in their place",
+}
+
+
+@verb("repair")
+@click.option("--apply", "is_applied", is_flag=True, help="Do what is proposed.")
+@click.option(
+    "--accept-head",
+    is_flag=True,
+    help="With --apply: go on from state.json, where the journal does not reach it.",
+)
+@click.option(
+    "--accept-journal",
+    is_flag=True,
+    help="With --apply: go on from the journal's last good record; later steps run again.",
+)
+@pass_invocation
+def repair(
+    invocation: Invocation, is_applied: bool, accept_head: bool, accept_journal: bool
+) -> int:
+    """Show what is damaged in the run's files and what can be saved; --apply does it.
+
+    The originals are kept in a folder damaged-TIME beside the run and are never deleted;
+    the repair stands in the history. Exit code 3: there is something to repair.
+
+    \b
+    Examples:
+      sequencer repair
+      sequencer repair --apply
+      sequencer repair --apply --accept-head     the journal is gone, state.json is right
+    """
+    from sequencer.assembly import state_path_of  # noqa: PLC0415 - `--help` needs none
+    from sequencer.store import repair as mending  # noqa: PLC0415
+    from sequencer.store.diagnosis import Action, diagnose  # noqa: PLC0415
+
+    if accept_head and accept_journal:
+        raise UsageRefused("--accept-head and --accept-journal exclude each other")
+    if (accept_head or accept_journal) and not is_applied:
+        raise UsageRefused("a choice is for --apply", hint="add --apply")
+    settings = invocation.project().settings
+    if settings.store.kind != "file":
+        raise UsageRefused(
+            f"store.kind is {settings.store.kind!r}; repair knows the file store only"
+        )
+    if invocation.run_name is not None:
+        invocation.run()  # an unknown name is an error, and the known ones are listed
+    state_path = state_path_of(settings, invocation.run_name)
+    if not is_applied:
+        found = diagnose(state_path)
+        _print(invocation, found, mending.options(found))
+        return 0 if found.action is Action.NOTHING else 3
+    choice = mending.Choice.HEAD if accept_head else None
+    choice = mending.Choice.JOURNAL if accept_journal else choice
+    _tell(
+        invocation,
+        mending.repair(state_path, choice, allow_network_fs=settings.store.allow_network_fs),
+    )
+    return 0
+
+
+def _tell(invocation: Invocation, done: Repaired) -> None:
+    if invocation.is_json:
+        head = done.head.model_dump(mode="json") if done.head else None
+        invocation.print_json(
+            {**_as_json(done.before), "head": head, "kept": str(done.kept) if done.kept else None}
+        )
+    elif done.head is None:
+        invocation.echo(_TEXTS["nothing"])
+    else:
+        invocation.echo(
+            f"repaired: revision {done.head.revision}, step_index {done.head.step_index}, "
+            f"next step {done.head.expected_step!r}"
+        )
+        invocation.echo(f"the originals are in {done.kept}")
+
+
+def _print(invocation: Invocation, found: Diagnosis, options: list[str]) -> None:
+    if invocation.is_json:
+        invocation.print_json({**_as_json(found), "options": options})
+        return
+    for line in _report(found):
+        invocation.echo(plain(line))
+    invocation.echo(f"proposed: {_TEXTS[found.action]}")
+    for option in options if found.action == "choose" else ():
+        invocation.echo(plain(f"  {option}"))
+    if found.action in ("restore", "rebuild"):
+        invocation.echo("'sequencer repair --apply' does it and keeps the originals")
+
+
+def _report(found: Diagnosis) -> Iterator[str]:
+    state, last = found.state, found.last
+    if found.refusal is not None:
+        yield f"refused: {found.refusal.message}"
+    if state.problem is not None:
+        yield f"{state.path}: {state.problem}"
+    elif state.head is None:
+        yield f"{state.path}: JSON, but not a state of this program"
+    else:
+        yield (
+            f"{state.path}: readable, revision {state.head.revision}, step_index "
+            f"{state.head.step_index}, {state.head.status}"
+        )
+    if found.pending is not None:
+        yield f"  {found.pending}"
+    if not found.journals:
+        yield f"{state.path.parent / 'journal.jsonl'}: is missing"
+    for report in found.journals:
+        yield from _journal(report)
+    if last is not None:
+        yield (
+            f"last good record: revision {last.revision} at byte {last.offset}, step_index "
+            f"{last.data['head'].get('step_index')}, {last.data.get('at')}; "
+            f"{len(found.chain)} records lead to it without a gap"
+        )
+
+
+def _journal(report: JournalReport) -> Iterator[str]:
+    if report.problem is not None:
+        yield f"{report.path}: {report.problem}"
+        return
+    revisions = (
+        f"revisions {report.records[0].revision} to {report.records[-1].revision}"
+        if report.records
+        else "no good record"
+    )
+    yield f"{report.path}: {report.size} bytes, {revisions}"
+    for gap in report.gaps:
+        yield f"  revisions {gap.first} to {gap.last} are missing before byte {gap.offset}"
+    for offset, reason in report.bad_lines[:MAX_BAD_LINES]:
+        yield f"  the line at byte {offset} does not count: {reason}"
+    if len(report.bad_lines) > MAX_BAD_LINES:
+        yield f"  … and {len(report.bad_lines) - MAX_BAD_LINES} more such lines"
+
+
+def _as_json(found: Diagnosis) -> dict[str, Any]:
+    last = found.last
+    return {
+        "action": str(found.action),
+        "refusal": found.refusal.message if found.refusal else None,
+        "state": {
+            "path": str(found.state.path),
+            "problem": found.state.problem,
+            "revision": found.state.head.revision if found.state.head else None,
+            "step_index": found.state.head.step_index if found.state.head else None,
+        },
+        "journals": [
+            {
+                "path": str(report.path),
+                "bytes": report.size,
+                "problem": report.problem,
+                "records": len(report.records),
+                "gaps": [
+                    {"offset": gap.offset, "first": gap.first, "last": gap.last}
+                    for gap in report.gaps
+                ],
+                "bad_lines": [
+                    {"offset": offset, "reason": reason} for offset, reason in report.bad_lines
+                ],
+            }
+            for report in found.journals
+        ],
+        "last_good": None
+        if last is None
+        else {
+            "revision": last.revision,
+            "offset": last.offset,
+            "step_index": last.data["head"].get("step_index"),
+        },
+    }

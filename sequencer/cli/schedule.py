@@ -1,0 +1,244 @@
+"""`crontab` and `systemd`: entries for unattended ticks, ready to paste.
+
+They print and change nothing. Every path is absolute and quoted for the reader that it
+meets: sh within cron, where ``%`` ends the command, or systemd, where ``%`` begins a
+specifier. No lock around a tick is needed, because two ticks exclude each other.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.errors import UsageRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROGRAMS = ("claude", "codex", "gemini", "opencode", "node", "git")
+"""What a tick may have to find; the folders of those that are here go into PATH."""
+STANDARD_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+HOUR_MIN, DAY_MIN = 60, 1440
+CRON_CHARS = 990
+"""Classic cron refuses longer commands."""
+
+_every = click.option(
+    "--every",
+    type=click.IntRange(1, DAY_MIN),
+    default=HOUR_MIN,
+    show_default=True,
+    metavar="MINUTES",
+    help="How often.",
+)
+_env_file = click.option(
+    "--env-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
+    help="A file of NAME=value lines (keys), read at each tick; mode 600.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tick:
+    """What an entry has to say."""
+
+    argv: tuple[str, ...]
+    folder: str
+    path: str
+    logs: str
+    log: str
+    env_file: str | None
+    name: str
+
+
+@verb("crontab", has_json=False)
+@_every
+@_env_file
+@pass_invocation
+def crontab(invocation: Invocation, every: int, env_file: Path | None) -> None:
+    """Print a crontab entry that runs one due step, unattended.
+
+    \b
+    Examples:
+      sequencer crontab --every 30
+      (crontab -l; sequencer crontab --every 60) | crontab -
+    """
+    tick = _tick(invocation, env_file)
+    entry = f"{_cron_times(every)} {_cron_command(tick)}"
+    if len(entry) > CRON_CHARS:
+        raise UsageRefused(
+            f"the entry would have {len(entry)} characters, more than cron takes",
+            hint="use 'sequencer systemd', or a shorter path",
+        )
+    for line in (
+        f"# sequencer: one due step every {every} minutes, in {tick.folder}",
+        "# No flock is needed: a tick that finds another one at work ends with 75.",
+        f"# What it says goes to {tick.log}; look with 'sequencer status'.",
+        *_about_keys(tick),
+        entry,
+    ):
+        invocation.echo(line)
+
+
+@verb("systemd", has_json=False)
+@_every
+@_env_file
+@pass_invocation
+def systemd(invocation: Invocation, every: int, env_file: Path | None) -> None:
+    """Print a systemd service and its timer that run one due step, unattended.
+
+    \b
+    Examples:
+      sequencer systemd --every 30
+      sequencer systemd --env-file ~/.config/sequencer.env
+    """
+    tick = _tick(invocation, env_file)
+    unit = f"sequencer-{tick.name}"
+    arguments = " ".join(_systemd_quoted(word) for word in tick.argv)
+    environment = _systemd_quoted(f"PATH={tick.path}", is_command=False)
+    lines = [
+        f"# Put this into ~/.config/systemd/user/{unit}.service",
+        *_about_keys(tick),
+        "[Unit]",
+        f"Description=One due step of {_escaped(tick.folder)}",
+        "",
+        "[Service]",
+        "Type=oneshot",
+        f"WorkingDirectory={_escaped(tick.folder)}",
+        f"Environment={environment}",
+        *([f"EnvironmentFile=-{_escaped(tick.env_file)}"] if tick.env_file else []),
+        f"ExecStart={arguments}",
+        "# 4: waits for a person; 75: another tick is at work. Neither is a failure.",
+        "SuccessExitStatus=4 75",
+        "# The step's agent is ended in order first; what is left after that is killed.",
+        "KillMode=mixed",
+        "TimeoutStopSec=30",
+        "",
+        f"# Put this into ~/.config/systemd/user/{unit}.timer",
+        f"# then: systemctl --user daemon-reload && systemctl --user enable --now {unit}.timer",
+        "# and, for ticks while nobody is logged in: loginctl enable-linger",
+        "[Unit]",
+        f"Description=Ticks of {_escaped(tick.folder)}",
+        "",
+        "[Timer]",
+        "OnActiveSec=1min",
+        f"OnUnitActiveSec={every}min",
+        "",
+        "[Install]",
+        "WantedBy=timers.target",
+    ]
+    for line in lines:
+        invocation.echo(line)
+
+
+def _about_keys(tick: _Tick) -> list[str]:
+    if tick.env_file:
+        return [f"# Keys are read from {tick.env_file}; let nobody else read it (chmod 600)."]
+    return ["# Keys do not belong in here: name a file of NAME=value lines with --env-file."]
+
+
+def _tick(invocation: Invocation, env_file: Path | None) -> _Tick:
+    from sequencer.model.names import slug  # noqa: PLC0415 - `--help` needs none
+
+    settings = invocation.project().settings
+    name = invocation.run_name
+    if name is not None:
+        invocation.run()  # an unknown name is an error, and the known ones are listed
+    argv = [*_program(), "tick"]
+    if settings.config_path is not None:
+        argv.append(f"--config={settings.config_path.absolute()}")
+    argv += [f"--run={name}"] if name is not None else []
+    logs = str(settings.logs_dir)
+    tick = _Tick(
+        argv=tuple(argv),
+        folder=str(settings.project_dir),
+        path=_path(os.environ.get("PATH", ""), shutil.which),
+        logs=logs,
+        log=f"{logs}/tick.log",
+        env_file=str(env_file.absolute()) if env_file else None,
+        name=slug(f"{settings.project_dir.name}-{name}" if name else settings.project_dir.name),
+    )
+    for text in (*tick.argv, tick.folder, tick.path, tick.logs, tick.env_file or ""):
+        if not text.isprintable():
+            raise UsageRefused(
+                f"{text!a} holds a line end or another control character",
+                hint="no crontab or unit file can hold it; rename the folder",
+            )
+    return tick
+
+
+def _program() -> list[str]:
+    """Return how this very program is started, without a shell's help."""
+    beside = Path(sys.executable).with_name("sequencer")
+    if beside.is_file() and os.access(beside, os.X_OK):
+        return [str(beside)]
+    return [sys.executable, "-m", "sequencer"]
+
+
+def _path(present: str, which: Callable[[str], str | None]) -> str:
+    """Return a short PATH that still finds what is found at *present*."""
+    found = {os.path.dirname(path) for program in PROGRAMS if (path := which(program))}  # noqa: PTH120
+    # The order of the present PATH decides which of two programs of one name is meant; a
+    # relative entry would mean another folder there.
+    order = [folder for folder in present.split(os.pathsep) if folder.startswith("/")]
+    wanted = [folder for folder in order if folder in found or folder in STANDARD_PATH]
+    return os.pathsep.join(dict.fromkeys([*wanted, *STANDARD_PATH]))
+
+
+def _cron_times(every: int) -> str:
+    """Return the five fields for "every so many minutes".
+
+    Raises:
+        UsageRefused: cron counts within an hour or a day, so that 45 minutes would be 45
+            and then 15.
+    """
+    if every == DAY_MIN:
+        return "0 0 * * *"
+    if every < HOUR_MIN and HOUR_MIN % every == 0:
+        return f"*/{every} * * * *" if every > 1 else "* * * * *"
+    if every % HOUR_MIN == 0 and DAY_MIN % every == 0:
+        hours = every // HOUR_MIN
+        return f"0 */{hours} * * *" if hours > 1 else "0 * * * *"
+    regular = [n for n in range(1, DAY_MIN + 1) if _is_regular(n)]
+    raise UsageRefused(
+        f"cron has no even distance of {every} minutes",
+        where="--every",
+        hint=f"one of {', '.join(map(str, regular))}; 'sequencer systemd' takes any",
+    )
+
+
+def _is_regular(every: int) -> bool:
+    if every < HOUR_MIN:
+        return HOUR_MIN % every == 0
+    return every % HOUR_MIN == 0 and DAY_MIN % every == 0
+
+
+def _cron_command(tick: _Tick) -> str:
+    parts = [f"cd {shlex.quote(tick.folder)}", f"mkdir -p {shlex.quote(tick.logs)}"]
+    if tick.env_file:
+        parts.append(f"set -a && . {shlex.quote(tick.env_file)} && set +a")
+    command = " ".join(shlex.quote(word) for word in tick.argv)
+    log = shlex.quote(tick.log)
+    parts.append(f"PATH={shlex.quote(tick.path)} {command} >> {log} 2>&1")
+    # cron ends the command at % and gives the rest to it as input, in quotes as well.
+    return " && ".join(parts).replace("%", r"\%")
+
+
+def _escaped(text: str) -> str:
+    """Return *text* for a setting that systemd takes to the end of the line."""
+    return text.replace("%", "%%")
+
+
+def _systemd_quoted(text: str, *, is_command: bool = True) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    # Only a command line replaces $NAME.
+    return f'"{escaped.replace("$", "$$") if is_command else escaped}"'

@@ -1,0 +1,201 @@
+"""`show`: which workflows there are, and what one of them does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.sanitise import one_line
+from sequencer.cli.tables import columns
+from sequencer.errors import ConfigurationError, UsageRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sequencer.assembly import Project
+    from sequencer.model.step import Step
+    from sequencer.model.workflow import Workflow
+
+REVIEW = "review"
+
+
+@verb("show")
+@click.argument("name", metavar="[WORKFLOW]", required=False)
+@click.option("--mermaid", is_flag=True, help="Draw it as a Mermaid chart.")
+@pass_invocation
+def show(invocation: Invocation, name: str | None, mermaid: bool) -> None:
+    """List the workflows, or show the steps of one: who performs each, and why that agent.
+
+    \b
+    Examples:
+      sequencer show
+      sequencer show review_cadence
+      sequencer show review_cadence --mermaid > workflow.mmd
+    """
+    project = invocation.project()
+    settings = project.settings
+    if name is None:
+        if mermaid:
+            raise UsageRefused("--mermaid draws one workflow", hint="name it: 'sequencer show'")
+        _list(invocation, project)
+        return
+    workflow = settings.registry.get(name, where="sequencer show")
+    if name == settings.workflow.name:
+        workflow = settings.chosen_workflow()
+    if mermaid and invocation.is_json:
+        raise UsageRefused("--mermaid and --json exclude each other", where="sequencer show")
+    if mermaid:
+        from sequencer.cli.mermaid import chart  # noqa: PLC0415 - only who draws needs it
+
+        invocation.echo(chart(workflow))
+        return
+    rows = list(_steps(project, workflow))
+    if invocation.is_json:
+        invocation.print_json({**_summary(project, workflow), "steps": rows})
+        return
+    invocation.echo(one_line(_sentence(workflow)))
+    invocation.echo("")
+    cells = [
+        tuple(
+            one_line(str(row[key]))
+            for key in ("place", "name", "prompt", "agent", "chosen_by", "limits")
+        )
+        for row in rows
+    ]
+    head = ("PLACE", "STEP", "PROMPT", "AGENT", "CHOSEN BY", "LIMITS")
+    invocation.echo(columns(head, cells))
+
+
+def _list(invocation: Invocation, project: Project) -> None:
+    settings = project.settings
+    found = []
+    for name in settings.registry.names:
+        is_chosen = name == settings.workflow.name
+        workflow = settings.chosen_workflow() if is_chosen else settings.registry.get(name)
+        found.append(_summary(project, workflow))
+    if invocation.is_json:
+        invocation.print_json(found)
+        return
+    rows = [
+        (
+            f"{one_line(entry['name'])}{' *' if entry['is_chosen'] else ''}",
+            entry["kind"],
+            one_line(", ".join(entry["step_names"])),
+            one_line(_review_cell(entry)),
+            entry["source"],
+        )
+        for entry in found
+    ]
+    invocation.echo(columns(("WORKFLOW", "KIND", "STEPS", "REVIEW", "FROM"), rows))
+    invocation.say("* is what 'sequencer run' begins with (workflow.name)")
+
+
+def _review_cell(entry: dict[str, Any]) -> str:
+    if entry["review_step"] is None:
+        return "-"
+    every = entry["review_every"]
+    return (
+        f"{entry['review_step']} every {every} cycles"
+        if every
+        else (f"{entry['review_step']} (never: N is not set)")
+    )
+
+
+def _summary(project: Project, workflow: Workflow) -> dict[str, Any]:
+    settings = project.settings
+    return {
+        "name": workflow.name,
+        "kind": workflow.kind,
+        "step_names": [step.name for step in workflow.steps],
+        "review_step": workflow.review.step.name if workflow.review else None,
+        "review_every": workflow.review_every,
+        "source": "orchestration.yaml" if workflow.name in settings.workflows else "built in",
+        "is_chosen": workflow.name == settings.workflow.name,
+        "digest": workflow.digest(),
+    }
+
+
+def _sentence(workflow: Workflow) -> str:
+    count = len(workflow.steps)
+    if workflow.kind == "procedure":
+        return f"{workflow.name}: a procedure of {count} steps, once from the first to the last"
+    text = f"{workflow.name}: a cycle of {count} steps, without end"
+    if workflow.review is None:
+        return text
+    if not workflow.review_every:
+        return f"{text}; it could review, but the number of cycles is not set (review_every_n)"
+    cycles = (
+        "every cycle"
+        if workflow.review_every == 1
+        else (f"every cycle of {workflow.review_every}, the last of them,")
+    )
+    return f"{text}; {cycles} is a review, by {workflow.review.step.name!r} at each position"
+
+
+def _steps(project: Project, workflow: Workflow) -> Iterator[dict[str, Any]]:
+    for place, step in enumerate(workflow.steps):
+        yield _row(project, step, str(place), step.name)
+    if workflow.review is None:
+        return
+    step = workflow.review.step
+    seen: dict[tuple[str, str], dict[str, Any]] = {}
+    for position in workflow.steps:
+        row = _row(project, step, REVIEW, position.name)
+        seen.setdefault((row["agent"], row["chosen_by"]), {**row, "positions": []})
+        seen[row["agent"], row["chosen_by"]]["positions"].append(position.name)
+    # One line, unless the positions that it replaces give the review to different agents.
+    for row in seen.values():
+        if len(seen) > 1:
+            row["place"] = f"{REVIEW} at {', '.join(row['positions'])}"
+        yield row
+
+
+def _row(project: Project, step: Step, place: str, position: str) -> dict[str, Any]:
+    from sequencer.resolution.registry import with_defaults  # noqa: PLC0415 - loaded already
+    from sequencer.settings.agents import choose_agent  # noqa: PLC0415
+
+    whole = with_defaults(step, project.settings.step_defaults)
+    chosen = choose_agent(project.settings, whole, position, project.agents.overrides)
+    agent = chosen.name
+    if agent == "auto" and "auto" not in project.settings.agents:
+        agent = _auto(project, agent)
+    return {
+        "place": place,
+        "name": step.name,
+        "prompt": step.prompt_name,
+        "agent": agent,
+        "chosen_by": chosen.source,
+        "limits": _limits(whole),
+    }
+
+
+def _auto(project: Project, name: str) -> str:
+    import shutil  # noqa: PLC0415 - only `auto` looks
+
+    from sequencer.settings.agents import resolve_auto  # noqa: PLC0415
+
+    try:
+        return f"{name}: {resolve_auto(shutil.which, project.agents.environment)}"
+    except ConfigurationError:
+        return f"{name}: none found"
+
+
+def _limits(step: Step) -> str:
+    said = []
+    for field, unit in (
+        ("timeout_s", " s"),
+        ("idle_timeout_s", " s idle"),
+        ("max_turns", " turns"),
+        ("max_cost_usd", " USD"),
+    ):
+        value = getattr(step, field)
+        if value is not None:
+            said.append(f"{value:g}{unit}")
+    if step.single_turn:
+        said.append("single turn")
+    if step.retry is not None and step.retry.max_attempts > 1:
+        said.append(f"{step.retry.max_attempts} tries")
+    return ", ".join(said) or "-"

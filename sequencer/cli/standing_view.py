@@ -1,0 +1,200 @@
+"""What `status` knows about a run at one moment, for people and for programs.
+
+Read without the lock. Not promised: that it still holds when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sequencer.assembly import Project, workflow_for
+from sequencer.cli.sanitise import one_line
+from sequencer.cli.wording import duration, spent
+from sequencer.engine.control import ensure_definition, fresh_head
+from sequencer.engine.run import Run
+from sequencer.engine.standing import Kind, Standing, parse_time, standing
+from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
+from sequencer.model.head import Claim, Head
+from sequencer.model.limits import RunLimits
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.resolver import Description, describe, place
+from sequencer.store.journal import decode, facts_of
+from sequencer.store.journal_file import NAME as JOURNAL
+from sequencer.store.journal_file import read_regular
+from sequencer.store.protocol import Liveness
+
+LABEL_WIDTH = 10
+SHOWN_DENIALS = 3
+MAX_RECORD_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The run, as one look found it."""
+
+    name: str | None
+    head: Head | None
+    """None: the run was never begun."""
+    workflow: Workflow | None
+    """None: it is not configured any more."""
+    next: Description | None
+    """None: the run is complete, or was begun under another definition."""
+    standing: Standing | None
+    holders: tuple[tuple[Claim, Liveness], ...]
+    limits: RunLimits
+    denials: tuple[str, ...]
+    """Tool calls that were refused to the agent of the newest step."""
+    notices: tuple[str, ...]
+
+    @property
+    def busy(self) -> bool:
+        """Return whether somebody who may be alive runs a step."""
+        return any(not liveness.allows_take_over for _, liveness in self.holders)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the head, with ``next`` and ``busy`` beside its own fields."""
+        facts: dict[str, Any] = {}
+        if self.head is not None:
+            facts = self.head.model_dump(mode="json")
+        elif self.workflow is not None:
+            facts = fresh_head(self.workflow).model_dump(mode="json")
+            facts |= {"run_id": None, "last_update": None}
+        return {**facts, "next": self.next, "busy": self.busy}
+
+    def text(self) -> str:
+        """Return the view for people, several lines."""
+        rows = [(label, one_line(value)) for label, value in self._rows() if value]
+        return "\n".join(f"{label:<{LABEL_WIDTH}}  {value}" for label, value in rows)
+
+    def line(self) -> str:
+        """Return the view for people in one line."""
+        head = self.head
+        if head is None:
+            return "idle · the run was never begun"
+        parts = [head.last_update, f"revision {head.revision}", str(head.status)]
+        parts.append(f"step_index {head.step_index}")
+        if self.next is not None:
+            parts.append(f"{'runs' if self.busy else 'next'} {self.next['step']}")
+        return one_line(" · ".join(parts))
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        head = self.head
+        yield "run", f"{self.name or 'default'}, workflow {self._workflow_words()}"
+        if head is None:
+            yield "status", "idle: never begun; 'sequencer run' begins it"
+            yield "next step", self._next_words()
+            return
+        yield "status", f"{head.status} since {head.last_update}"
+        yield "next step", self._next_words()
+        for claim, liveness in self.holders:
+            yield "held by", _holder_words(claim, liveness)
+        if self.standing is not None and self.standing.kind not in (Kind.READY, Kind.HELD):
+            yield "in the way", self.standing.message
+        if head.failures_in_row:
+            yield (
+                "failures",
+                f"{head.failures_in_row} in a row of {self.limits.max_failures_in_row}",
+            )
+        used = filter(None, (spent(head.usage), f"{duration(head.usage.seconds)} of work"))
+        yield "used", ", ".join((f"{head.usage.steps} steps", *used))
+        yield "limits", ", ".join(self._limit_words(head))
+        for denial in self.denials[:SHOWN_DENIALS]:
+            yield "warning", f"refused by the agent's permissions: {denial}"
+        if len(self.denials) > SHOWN_DENIALS:
+            yield "warning", f"and {len(self.denials) - SHOWN_DENIALS} more refused tool calls"
+
+    def _workflow_words(self) -> str:
+        name, params = "unknown", {}
+        if self.head is not None:
+            name, params = self.head.workflow_name, self.head.params
+        elif self.workflow is not None:
+            name, params = self.workflow.name, dict(self.workflow.params)
+        return ", ".join((name, *(f"{key} {value}" for key, value in params.items())))
+
+    def _next_words(self) -> str:
+        step = self.next
+        if step is None:
+            return ""
+        words = f"{step['step']} (step_index {step['step_index']}, iteration {step['iteration']}"
+        words += f", cycle {step['cycle_index']}"
+        if step["review"]:
+            words += f", a review at position {step['position']}"
+        return f"{words}, prompt {step['prompt']})"
+
+    def _limit_words(self, head: Head) -> Iterator[str]:
+        limits, usage = self.limits, head.usage
+        if limits.max_steps is not None:
+            yield f"{usage.steps} of {limits.max_steps} steps"
+        if limits.max_cost_usd is not None:
+            yield f"{usage.cost_usd:.2f} of {limits.max_cost_usd:.2f} USD"
+        if limits.max_seconds is not None:
+            yield f"{duration(usage.seconds)} of {duration(limits.max_seconds)}"
+
+
+def _holder_words(claim: Claim, liveness: Liveness) -> str:
+    owner = claim.owner
+    since = parse_time(claim.claimed_at)
+    age = f", for {duration((datetime.now(UTC) - since).total_seconds())}" if since else ""
+    known = {
+        Liveness.ALIVE: "alive",
+        Liveness.UNKNOWN: "not known to be gone",
+        Liveness.EXPIRED: "its lease ran out; the next run or tick takes over",
+        Liveness.DEAD: "gone; the next run or tick takes over",
+    }
+    text = f"process {owner.pid} on {owner.host}, step {claim.step}, token {claim.token}"
+    return f"{text}, attempt {claim.attempt}{age}: {known[liveness]}"
+
+
+def take(project: Project, run: Run) -> Snapshot:
+    """Look at *run* of *project*.
+
+    Raises:
+        CorruptState: its state can't be read.
+    """
+    view = run.view()
+    head, notices = view.head, view.notices
+    workflow, upcoming, here = None, None, None
+    try:
+        workflow = workflow_for(project.settings, head)
+        index = 0
+        if head is not None:
+            index = head.step_index
+            ensure_definition(head, workflow)
+            here = standing(head, workflow, run.limits, datetime.now(UTC))
+        is_over = here is not None and here.kind is Kind.COMPLETE
+        if not is_over and not place(workflow, index).is_end:
+            upcoming = describe(workflow, index)
+    except (ConfigurationError, DefinitionChanged) as error:
+        # The head is a fact, also where the configuration does not fit to it.
+        if head is None:
+            raise
+        notices = (*notices, one_line(str(error)))
+    claims = head.claims if head is not None else ()
+    return Snapshot(
+        name=run.name,
+        head=head,
+        workflow=workflow,
+        next=upcoming,
+        standing=here,
+        holders=tuple((claim, run.store.liveness(claim)) for claim in claims),
+        limits=run.limits,
+        denials=_denials(run, head),
+        notices=notices,
+    )
+
+
+def _denials(run: Run, head: Head | None) -> tuple[str, ...]:
+    """Return what the newest record tells of refused tool calls; reading all would take long."""
+    if head is None:
+        return ()
+    journal = run.store.state_path.with_name(JOURNAL)
+    try:
+        data = read_regular(journal, head.journal_offset, max_bytes=MAX_RECORD_BYTES)
+        facts = facts_of(decode(data.partition(b"\n")[0]))
+    except (OSError, ValueError, CorruptState):
+        return ()
+    outcomes = (fact.get("outcome") or {} for fact in facts)
+    return tuple(str(line) for outcome in outcomes for line in outcome.get("denials") or ())

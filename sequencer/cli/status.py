@@ -1,0 +1,124 @@
+"""`status`: where the run stands, once or live."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+
+if TYPE_CHECKING:
+    from sequencer.assembly import Project
+    from sequencer.cli.standing_view import Snapshot
+    from sequencer.engine.run import Run
+
+RECHECK_S = 60.0
+AGE_S = 1.0
+"""How often a live view counts the seconds of a step that runs."""
+
+
+@verb("status")
+@click.option("--watch", is_flag=True, help="Stay, and show each change as it happens.")
+@pass_invocation
+def status(invocation: Invocation, watch: bool) -> None:
+    """Show where the run stands: next step, who runs it, what was used, what is in the way.
+
+    --watch sleeps until the run changes. On a terminal it redraws, elsewhere it prints a
+    line a change, or with --json an object a change. Ctrl-C ends it.
+
+    \b
+    Examples:
+      sequencer status
+      sequencer status --json | jq .next.step
+      sequencer --run nightly status --watch
+    """
+    from sequencer.cli.standing_view import take  # noqa: PLC0415 - `--help` needs no engine
+
+    project, run = invocation.project(), invocation.run()
+    if watch:
+        _watch(invocation, project, run)
+        return
+    snapshot = take(project, run)
+    if invocation.is_json:
+        invocation.print_json(snapshot.as_json())
+    else:
+        invocation.echo(snapshot.text())
+    invocation.notices(snapshot.notices)
+
+
+def _watch(invocation: Invocation, project: Project, run: Run) -> None:
+    is_live = (
+        not invocation.is_json
+        and sys.stdout is not None
+        and sys.stdout.isatty()
+        and os.environ.get("TERM", "dumb") != "dumb"
+    )
+    try:
+        if is_live:
+            _watch_live(project, run)
+        else:
+            _watch_lines(invocation, project, run)
+    except KeyboardInterrupt:
+        # To look on until Ctrl-C is what was asked for.
+        return
+
+
+def _watch_lines(invocation: Invocation, project: Project, run: Run) -> None:
+    """Print a line for every change; a change back within a millisecond may be missed."""
+    shown: Any = None
+
+    def show(snapshot: Snapshot) -> None:
+        nonlocal shown
+        facts = snapshot.as_json()
+        if facts == shown:
+            return
+        shown = facts
+        if invocation.is_json:
+            invocation.print_json(facts)
+        else:
+            invocation.echo(snapshot.line())
+        invocation.notices(snapshot.notices)
+
+    _follow(project, run, show, lambda _: RECHECK_S)
+
+
+def _watch_live(project: Project, run: Run) -> None:
+    from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
+    from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
+
+        def show(snapshot: Snapshot) -> None:
+            lines = [snapshot.text(), *(f"notice: {text}" for text in snapshot.notices)]
+            lines.append("Ctrl-C ends this view; the run goes on")
+            text = Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
+            text.stylize("dim", len(text.plain) - len(lines[-1]))
+            live.update(text, refresh=True)
+
+        _follow(project, run, show, lambda snapshot: AGE_S if snapshot.busy else RECHECK_S)
+
+
+def _follow(
+    project: Project,
+    run: Run,
+    show: Callable[[Snapshot], None],
+    pause_s: Callable[[Snapshot], float],
+) -> None:
+    """Show the run now and after every change, for ever."""
+    from sequencer.cli.standing_view import take  # noqa: PLC0415 - see `status`
+
+    while True:
+        snapshot = take(project, run)
+        show(snapshot)
+        head = snapshot.head
+        claim = head.claims[0] if head is not None and head.claims else None
+        revision = head.revision if head is not None else 0
+        # A holder that is gone wakes at once, again and again; only a live one is waited on.
+        run.store.wait(revision, pause_s(snapshot), claim=claim if snapshot.busy else None)

@@ -1,0 +1,62 @@
+"""Amounts in words: how much was used, how long it took."""
+
+from __future__ import annotations
+
+from sequencer.model.outcome import Usage
+
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+
+
+def duration(seconds: float) -> str:
+    """Return *seconds* as a person says them.
+
+    >>> duration(4.25), duration(75), duration(7_260), duration(90_000)
+    ('4.2 s', '1 min 15 s', '2 h 1 min', '1 d 1 h')
+    """
+    whole = int(seconds)
+    if whole < _MINUTE_S:
+        return f"{seconds:.1f} s"
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S} s"
+    if whole < _DAY_S:
+        return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} min"
+    return f"{whole // _DAY_S} d {whole % _DAY_S // _HOUR_S} h"
+
+
+def clock(seconds: float) -> str:
+    """Return *seconds* as a clock that runs shows them.
+
+    >>> clock(9.9), clock(75), clock(7_260)
+    ('0:09', '1:15', '2:01:00')
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def spent(usage: Usage) -> str:
+    """Return tokens and money; empty for an agent that reports neither.
+
+    >>> spent(Usage(input_tokens=1200, output_tokens=34, cost_usd=0.5)), spent(Usage())
+    ('1,200 + 34 tokens, 0.5000 USD', '')
+    """
+    parts = []
+    if usage.input_tokens or usage.output_tokens:
+        parts.append(f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens")
+    if usage.cost_usd:
+        parts.append(f"{usage.cost_usd:.4f} USD")
+    return ", ".join(parts)
+
+
+def size(count: int) -> str:
+    """Return *count* bytes in the largest unit that fits.
+
+    >>> size(900), size(2048), size(3 * 1024 * 1024)
+    ('900 bytes', '2.0 KiB', '3.0 MiB')
+    """
+    amount = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":  # noqa: PLR2004 - a binary unit
+            return f"{count} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError

@@ -1,0 +1,253 @@
+"""`run` and `tick`: work on the run, and say in the end what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sequencer.cli import completion
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.errors import UnknownName, UsageRefused
+
+if TYPE_CHECKING:
+    from sequencer.assembly import Project
+    from sequencer.engine.work import Mode
+    from sequencer.model.limits import InvocationLimits
+    from sequencer.settings.agents import AgentOverrides
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> Pairs:
+    """Return each ``NAME=AGENT``; a name may hold ``=``, an agent's may not."""
+    found = []
+    for value in values:
+        name, separator, agent = value.rpartition("=")
+        if not separator or not name or not agent:
+            raise click.BadParameter(
+                f"{value!r} is not {parameter.metavar}", ctx=context, param=parameter
+            )
+        found.append((name, agent))
+    return tuple(found)
+
+
+_MONEY = click.FloatRange(min=0, min_open=True)
+_MODE_OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.option(
+        "--mode",
+        type=click.Choice(("combined", "sync", "async")),
+        help="combined: this process runs every step. sync: it waits for its positions' turns. "
+        "async: beside the run, without its state.",
+    ),
+    click.option(
+        "--step-index",
+        type=click.IntRange(0, 2**62),
+        metavar="I",
+        help="Where mode async begins; default 0.",
+    ),
+)
+_OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.option(
+        "--position",
+        "positions",
+        multiple=True,
+        metavar="P",
+        shell_complete=completion.positions,
+        help="Run only the steps at this position, by name or place from 0; repeatable.",
+    ),
+    click.option("--workflow", metavar="NAME", shell_complete=completion.workflows,
+                 help="The workflow of a run that begins."),
+    click.option("--review-every", type=click.IntRange(-(2**31), 2**31 - 1), metavar="N",
+                 help="A review every N cycles; 0 is never."),
+    click.option("--max-steps", type=click.IntRange(min=1), metavar="N",
+                 help="Steps of this invocation; default 20."),
+    click.option("--max-cycles", type=click.IntRange(min=1), metavar="N",
+                 help="Cycles of this invocation."),
+    click.option("--max-cost", type=_MONEY, metavar="USD", help="Cost of this invocation."),
+    click.option("--max-wait", type=click.FloatRange(min=0), metavar="S",
+                 help="Seconds to wait for a turn; default 0, in mode sync without limit."),
+    click.option("--step-timeout", type=_MONEY, metavar="S",
+                 help="Seconds for a step that has no timeout_s of its own."),
+    click.option("--agent", metavar="A", shell_complete=completion.agents,
+                 help="The agent of steps that name none."),
+    click.option("--agent-step", multiple=True, metavar="STEP=A", callback=_pairs,
+                 shell_complete=completion.agents_for_steps,
+                 help="The agent of one step; repeatable."),
+    click.option("--agent-prompt", multiple=True, metavar="PROMPT=A", callback=_pairs,
+                 help="The agent of one prompt, before all others; repeatable."),
+    click.option("--router/--no-router", default=None,
+                 help="Let the router choose prompts, or not."),
+    click.option("--dry-run", is_flag=True,
+                 help="Show what would run and what stands in the way; change nothing."),
+)  # fmt: skip
+
+
+def _with(options: tuple[Callable[..., Any], ...]) -> Callable[[Any], Any]:
+    def decorate(function: Any) -> Any:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the options of `run` or `tick` say."""
+
+    positions: tuple[str, ...]
+    workflow: str | None
+    review_every: int | None
+    max_steps: int | None
+    max_cycles: int | None
+    max_cost: float | None
+    max_wait: float | None
+    step_timeout: float | None
+    agent: str | None
+    agent_step: Pairs
+    agent_prompt: Pairs
+    router: bool | None
+    dry_run: bool
+    mode: str | None = None
+    step_index: int | None = None
+    is_tick: bool = False
+
+    def open(self, invocation: Invocation) -> Project:
+        """Return the project with the options laid over its settings.
+
+        Raises:
+            ConfigurationError: they don't fit to it.
+        """
+        from sequencer.settings.agents import AgentOverrides  # noqa: PLC0415 - see `run`
+        from sequencer.settings.sources import Given  # noqa: PLC0415
+
+        values: dict[tuple[str | int, ...], tuple[str, object]] = {
+            ("workflow", "name"): ("--workflow", self.workflow),
+            ("workflow", "review_every_n"): ("--review-every", self.review_every),
+            ("agent", "default"): ("--agent", self.agent),
+            ("router", "enabled"): ("--router" if self.router else "--no-router", self.router),
+            ("run", "mode"): ("--mode", self.mode),
+            ("run", "max_steps"): ("--max-steps", self.max_steps),
+            ("run", "max_cycles"): ("--max-cycles", self.max_cycles),
+            ("run", "max_cost_usd"): ("--max-cost", self.max_cost),
+            ("run", "max_wait_s"): ("--max-wait", self.max_wait),
+            ("run", "step_timeout_s"): ("--step-timeout", self.step_timeout),
+        }
+        flags = {key: Given(*given) for key, given in values.items() if given[1] is not None}
+        overrides = AgentOverrides(dict(self.agent_prompt), dict(self.agent_step))
+        project = invocation.project(flags, overrides)
+        if self.router and project.settings.router.prompt is None:
+            raise UsageRefused(
+                "there is no router to ask", where="--router", hint="router.prompt names its prompt"
+            )
+        _ensure_known_agents(project, overrides)
+        return project
+
+    def chosen_mode(self, project: Project) -> Mode:
+        """Return the mode to work in.
+
+        Raises:
+            UsageRefused: an option was given that has no meaning in it.
+        """
+        from sequencer.engine.work import Mode  # noqa: PLC0415 - see `run`
+
+        if self.is_tick:
+            if self.max_wait:
+                raise UsageRefused(
+                    "tick never waits", where="--max-wait",
+                    hint=f"'sequencer run --max-steps 1 --max-wait {self.max_wait:g}' does",
+                )  # fmt: skip
+            return Mode.TICK
+        mode = Mode(project.settings.run.mode)
+        is_async = mode is Mode.ASYNC
+        if self.step_index is not None and not is_async:
+            raise UsageRefused(
+                f"mode {mode} goes on where the run is", where="--step-index",
+                hint="it is for --mode async; 'sequencer rewind' moves the run",
+            )  # fmt: skip
+        for option, value in (("--position", self.positions), ("--max-wait", self.max_wait)):
+            if is_async and value:
+                raise UsageRefused("mode async has no turns to take or wait for", where=option)
+        return mode
+
+    def limits(self, project: Project) -> InvocationLimits:
+        """Return the limits of this invocation."""
+        from sequencer.model.limits import InvocationLimits  # noqa: PLC0415 - see `run`
+
+        defaults = project.settings.run
+        return InvocationLimits(
+            max_steps=defaults.max_steps,
+            max_cycles=defaults.max_cycles,
+            max_cost_usd=defaults.max_cost_usd,
+            max_wait_s=0 if self.is_tick else defaults.max_wait_s,
+            step_timeout_s=defaults.step_timeout_s,
+        )
+
+
+def _ensure_known_agents(project: Project, overrides: AgentOverrides) -> None:
+    """Return if every agent of *overrides* is known, also those of steps that come late."""
+    from sequencer.settings.agents import known_agents  # noqa: PLC0415 - see `run`
+
+    known = known_agents(project.settings)
+    for option, table in (
+        ("--agent-prompt", overrides.by_prompt),
+        ("--agent-step", overrides.by_step),
+    ):
+        for name, agent in table.items():
+            if agent not in known:
+                raise UnknownName("agent", agent, known, where=f"{option} {name}={agent}")
+
+
+@verb("run")
+@_with((*_MODE_OPTIONS, *_OPTIONS))
+@pass_invocation
+def run(invocation: Invocation, /, **options: Any) -> int:
+    """Run steps, one after the other, until a limit, an end or a failure.
+
+    A run that was never begun begins. What the run was begun with stays: another workflow
+    or cadence is refused until 'sequencer adopt'.
+
+    \b
+    Examples:
+      sequencer run --max-steps 6
+      sequencer run --workflow review_cadence --review-every 3 --max-cost 5
+      sequencer run --mode sync --position supervisor       one terminal a position
+      sequencer run --agent claude --agent-step reviewer=codex
+      sequencer run --mode async --step-index 4 --max-steps 1
+      sequencer run --dry-run
+    """
+    return _work(invocation, Wish(**options))
+
+
+@verb("tick")
+@_with(_OPTIONS)
+@pass_invocation
+def tick(invocation: Invocation, /, **options: Any) -> int:
+    """Run the step that is due, or none, and never wait: for cron and systemd timers.
+
+    Exit code 0 also means that nothing was due; 75 that somebody else runs the step.
+    'sequencer crontab' and 'sequencer systemd' print entries that call this.
+
+    \b
+    Examples:
+      sequencer tick
+      sequencer tick --quiet --max-cost 2
+      sequencer --run nightly tick --json
+    """
+    return _work(invocation, Wish(**options, is_tick=True))
+
+
+def _work(invocation: Invocation, wish: Wish) -> int:
+    # The engine is imported here, because `--help` and completion need none of it.
+    from sequencer.cli import dry_run, working  # noqa: PLC0415
+
+    project = wish.open(invocation)
+    mode, limits = wish.chosen_mode(project), wish.limits(project)
+    plan = working.Plan(mode, limits, wish.positions, wish.step_index)
+    if wish.dry_run:
+        return dry_run.show(invocation, project, plan)
+    return working.work(invocation, project, plan)

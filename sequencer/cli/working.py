@@ -1,0 +1,212 @@
+"""One invocation of `run` or `tick`: progress, signals, and the line at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sequencer.assembly import Project, workflow_for
+from sequencer.cli import idle
+from sequencer.cli.context import Invocation, json_text
+from sequencer.cli.progress import Progress, progress
+from sequencer.cli.sanitise import one_line
+from sequencer.cli.signals import EndOnSignal
+from sequencer.cli.wording import duration, spent
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.run import Run
+from sequencer.engine.standing import FINAL, Standing, parse_time
+from sequencer.engine.standing import Kind as Answer
+from sequencer.engine.work import Mode, Summary
+from sequencer.errors import SequencerError, StateRefused, UnknownName
+from sequencer.executors.protocol import Kind
+from sequencer.model.head import Head
+from sequencer.model.limits import InvocationLimits
+from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.prompts import relative_name
+from sequencer.resolution.routing import allowed_prompts
+from sequencer.settings.agents import ensure_known_steps
+from sequencer.store.file import FileStore
+
+STABLE = FINAL | {Answer.NOT_YET, Answer.PAUSED, Answer.READY}
+"""What a tick without work may have met, and meets again while nothing changes; READY is a
+step at a position that is not its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to work."""
+
+    mode: Mode
+    limits: InvocationLimits
+    positions: tuple[str, ...] = ()
+    step_index: int | None = None
+    """Mode async's start."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """An observer that counts, for an end that comes as an error; shows through *shown*."""
+
+    shown: Progress
+    usage: Usage = field(default_factory=Usage)
+    failures: int = 0
+    noticed: bool = False
+    """Something was restored or edited, so the next look may find something else."""
+    _accepted_last: bool = False
+
+    def started(self, attempt: Attempt, log: Path) -> None:
+        """See `Observer`."""
+        self._accepted_last = False
+        self.shown.started(attempt, log)
+
+    def write(self, data: bytes, kind: Kind) -> None:
+        """See `Observer`."""
+        self.shown.write(data, kind)
+
+    def used(self, usage: Usage) -> None:
+        """See `Observer`."""
+        self.shown.used(usage)
+
+    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
+        """See `Observer`."""
+        self._accepted_last = outcome.is_accepted
+        steps = int(outcome.is_accepted)
+        self.usage = self.usage.plus(outcome.usage.model_copy(update={"steps": steps}))
+        self.failures += int(outcome.status == "failed")
+        self.shown.ended(attempt, outcome)
+
+    def notice(self, text: str) -> None:
+        """See `Observer`."""
+        self.noticed = True
+        self.shown.notice(text)
+
+    def waiting(self, reason: str, until: str | None) -> None:
+        """See `Observer`."""
+        self.shown.waiting(reason, until)
+
+    def summary(self, error: SequencerError) -> Summary:
+        """Return what was done before *error*."""
+        usage = self.usage
+        if isinstance(error, StateRefused) and self._accepted_last:
+            # The agent was done, and the store would not have it any more.
+            usage = usage.model_copy(update={"steps": usage.steps - 1})
+        return Summary(error.message, usage, self.failures)
+
+
+def ensure_sensible(project: Project, workflow: Workflow) -> None:
+    """Return if what ``--agent-step`` and ``--agent-prompt`` name exists in *workflow*.
+
+    Raises:
+        UnknownName: it doesn't, so that the option would silently do nothing.
+    """
+    overrides, settings = project.agents.overrides, project.settings
+    ensure_known_steps(overrides, workflow)
+    folder = settings.prompts_dir
+    known = allowed_prompts(workflow, settings.router)
+    own = {step.prompt_name for step in workflow.steps}
+    if workflow.review is not None:
+        own.add(workflow.review.step.prompt_name)
+    names = {relative_name(folder, name) for name in known | own}
+    for prompt in overrides.by_prompt:
+        if relative_name(folder, prompt) not in names:
+            raise UnknownName("prompt", prompt, names, where="--agent-prompt")
+
+
+def work(invocation: Invocation, project: Project, plan: Plan) -> int:
+    """Work as *plan* says and return the exit code; an error is shown by the caller.
+
+    Raises:
+        SequencerError: see `Run.work`; with ``--json`` the summary is printed before.
+    """
+    run = invocation.run(may_begin=True)
+    head = run.head if plan.mode is not Mode.ASYNC else None
+    ensure_sensible(project, workflow_for(project.settings, head))
+    shown = progress(is_quiet=invocation.is_quiet)
+    tally = Tally(shown)
+    try:
+        with EndOnSignal(shown.notice) as signals:
+            summary = run.work(
+                plan.mode,
+                plan.limits,
+                positions=plan.positions,
+                observer=tally,
+                on_ready=signals.on_ready,
+                step_index=plan.step_index or 0,
+            )
+    except SequencerError as error:
+        shown.close()
+        if invocation.is_json:
+            done = tally.summary(error)
+            done.head = _head_or_none(run) if plan.mode is not Mode.ASYNC else None
+            invocation.print_json(as_json(run, done, error.exit_code))
+        raise
+    finally:
+        shown.close()
+    is_idle = plan.mode is Mode.TICK and not summary.usage.steps and not summary.failures
+    if is_idle and not summary.reason.startswith("nothing due"):
+        summary.reason = f"nothing due: {summary.reason}"
+    text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
+    invocation.echo(text)
+    if is_idle and not tally.noticed:
+        _remember(invocation, run, text)
+    return 0
+
+
+def _remember(invocation: Invocation, run: Run, text: str) -> None:
+    """Keep *text* for the next tick, if the same question is sure to have the same answer."""
+    here = run.standing()
+    if here is None or here.kind not in STABLE or not isinstance(run.store, FileStore):
+        return
+    notices = () if invocation.is_quiet else invocation.project().settings.notices
+    said = "".join(f"notice: {notice}\n" for notice in notices)
+    answer = idle.Answer(f"{text}\n", said, _timestamp(here))
+    idle.remember(run.store.state_path, answer, invocation.arguments)
+
+
+def _timestamp(here: Standing) -> float | None:
+    due = parse_time(here.until) if here.until else None
+    return due.timestamp() if due else None
+
+
+def _head_or_none(run: Run) -> Head | None:
+    try:
+        return run.head
+    except SequencerError:
+        return None
+
+
+def end_line(summary: Summary) -> str:
+    """Return the one line that says how it ended."""
+    usage = summary.usage
+    parts = [summary.reason]
+    if usage.steps or summary.failures or usage.seconds:
+        parts.append("1 step" if usage.steps == 1 else f"{usage.steps} steps")
+        if summary.failures:
+            parts.append(f"{summary.failures} failed")
+        parts += filter(None, (spent(usage), duration(usage.seconds)))
+    return one_line(" · ".join(parts))
+
+
+def as_json(run: Run, summary: Summary, exit_code: int) -> dict[str, Any]:
+    """Return what ``--json`` prints at the end."""
+    usage, head = summary.usage, summary.head
+    return {
+        "reason": summary.reason,
+        "exit_code": exit_code,
+        "run": run.name,
+        "steps": usage.steps,
+        "failures": summary.failures,
+        "cost_usd": usage.cost_usd,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "seconds": usage.seconds,
+        "head": None
+        if head is None
+        else {
+            "step_index": head.step_index,
+            "status": str(head.status),
+            "expected_step": head.expected_step,
+        },
+    }

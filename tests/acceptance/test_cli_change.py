@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.cli_process import cli, done, environment, head, scripted_project, until
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return scripted_project(tmp_path)
+
+
+def test_a_run_is_steered_by_hand_and_every_change_is_in_the_history(folder: Path) -> None:
+    assert cli(folder, "run", "--max-steps", "2").returncode == 0
+    for arguments in (
+        ("stamp", "ok", "--note", "reviewed by hand"),
+        ("skip", "--note", "one review is enough"),
+        ("rewind", "1"),
+        ("set", "ticket=ABC-1"),
+        ("pause",),
+        ("resume",),
+        ("stop", "--reason", "lunch"),
+        ("resume",),
+    ):
+        ended = cli(folder, *arguments)
+        assert ended.returncode == 0, ended.stderr
+        assert "next: " in ended.stdout
+    assert cli(folder, "run", "--max-steps", "1").returncode == 0
+    assert done(folder) == [0, 1, 1]
+    assert head(folder)["ticket"] == "ABC-1"
+    lines = cli(folder, "history", "--json").stdout.splitlines()
+    events = [json.loads(line)["event"] for line in lines]
+    assert events[5:] == [
+        *("stamped", "skipped", "rewound", "edited", "paused", "resumed", "edited", "resumed"),
+        *("claimed", "succeeded"),
+    ]
+
+
+def test_a_stop_lets_the_step_that_runs_end_and_starts_no_other(folder: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sequencer", "run"],
+        cwd=folder,
+        env=environment(SLOW="1.5"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: done(folder) == [0])
+        ended = cli(folder, "stop", "--reason", "enough")
+        assert ended.returncode == 0
+        assert "the step that runs is the last" in ended.stdout
+        assert process.wait(timeout=20) == 0
+    finally:
+        process.kill()
+        process.wait()
+    assert head(folder)["step_index"] == 1
+    assert done(folder) == [0]
+
+
+def test_a_step_that_was_taken_over_by_force_is_not_accepted(folder: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sequencer", "run", "--max-steps", "1"],
+        cwd=folder,
+        env=environment(SLOW="3"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: done(folder) == [0])
+        refused = cli(folder, "takeover")
+        assert refused.returncode == 75
+        assert f"process {process.pid}" in refused.stderr
+        assert "its heartbeat is fresh" in refused.stderr
+        taken = cli(folder, "takeover", "--force", "--json")
+        assert json.loads(taken.stdout)["claims"] == []
+        assert cli(folder, "skip").returncode == 0
+        assert process.wait(timeout=20) == 3
+    finally:
+        process.kill()
+        process.wait()
+    assert head(folder)["step_index"] == 1
+    assert head(folder)["usage"]["steps"] == 0
+
+
+def test_reset_asks_on_a_terminal(folder: Path) -> None:
+    cli(folder, "run", "--max-steps", "2")
+    for answer, step_index in ((b"n\n", 2), (b"y\n", 0)):
+        master, terminal = pty.openpty()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sequencer", "reset"],
+            cwd=folder,
+            env=environment(),
+            stdin=terminal,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        os.write(master, answer)
+        _, said = process.communicate(timeout=30)
+        os.close(master)
+        os.close(terminal)
+        assert process.returncode == 0, said
+        assert b"begin again?" in said
+        assert head(folder)["step_index"] == step_index
+
+
+def test_reset_without_a_terminal_needs_yes(folder: Path) -> None:
+    cli(folder, "run", "--max-steps", "2")
+    assert cli(folder, "reset").returncode == 2
+    assert head(folder)["step_index"] == 2
+    assert cli(folder, "reset", "--yes").returncode == 0
+    assert head(folder)["step_index"] == 0
+
+
+def test_a_changed_definition_waits_for_adopt(folder: Path) -> None:
+    cli(folder, "run", "--max-steps", "2")
+    config = folder / "orchestration.yaml"
+    config.write_text(config.read_text().replace("review_every_n: 2", "review_every_n: 3"))
+    assert cli(folder, "run").returncode == 3
+    adopted = cli(folder, "adopt")
+    assert "review_every_n_cycles=2 -> review_every_n_cycles=3" in adopted.stdout
+    assert cli(folder, "run", "--max-steps", "1").returncode == 0
+    assert done(folder) == [0, 1, 2]
+
+
+def test_changes_from_a_sub_folder_meet_the_same_run(folder: Path) -> None:
+    cli(folder, "run", "--max-steps", "1")
+    (folder / "deep" / "down").mkdir(parents=True)
+    assert cli(folder / "deep" / "down", "skip").returncode == 0
+    assert head(folder)["step_index"] == 2

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.acceptance.cli_process import cli
+
+
+def test_the_demo_shows_strict_order_in_less_than_15_seconds(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    shown = cli(tmp_path, "demo", TMPDIR=str(tmp_path))
+    took = time.monotonic() - begun
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert took < 15
+    ran = [line.split()[2] for line in shown.stdout.splitlines() if "  iteration " in line]
+    assert ran == ["supervisor", "main", "reviewer", "reviewer"] * 2
+    assert "strict order: 8 steps" in shown.stdout
+    assert "2 processes took turns" in shown.stdout
+    assert "sequencer init" in shown.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_kept_can_be_looked_at(tmp_path: Path) -> None:
+    shown = cli(tmp_path, "demo", "--keep", "--steps", "4", "--seconds", "0", TMPDIR=str(tmp_path))
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    folder = next(tmp_path.iterdir())
+    for arguments in (("status",), ("history",), ("check",), ("show", "review_cadence")):
+        looked = cli(folder, *arguments)
+        assert looked.returncode == 0, looked.stderr
+    assert len(list((folder / "logs" / "local" / "steps").iterdir())) == 4
+
+
+def test_it_runs_without_anything_in_its_way(tmp_path: Path) -> None:
+    # A module of the same name in the folder must not be taken for the program.
+    (tmp_path / "sequencer.py").write_text("raise SystemExit('the wrong module')\n")
+    (tmp_path / "home").mkdir()
+    shown = cli(tmp_path / "home", "demo", "--steps", "2", "--seconds", "0", TMPDIR=str(tmp_path))
+    assert shown.returncode == 0, shown.stdout + shown.stderr

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.acceptance.cli_process import cli, head
+
+
+def test_an_empty_folder_becomes_a_project_that_runs(tmp_path: Path) -> None:
+    made = cli(tmp_path, "init", "--workflow", "review_cadence")
+    assert made.returncode == 0, made.stderr
+    config = tmp_path / "orchestration.yaml"
+    agents = "agents:\n  echo: {kind: command, argv: [cat]}\n"
+    text = config.read_text().replace("default: auto", "default: echo")
+    config.write_text("\n".join(_without_agents(text)) + "\n" + agents)
+    checked = cli(tmp_path, "check")
+    assert checked.returncode == 0, checked.stdout
+    ran = cli(tmp_path, "run", "--max-steps", "8")
+    assert ran.returncode == 0, ran.stderr
+    logs = sorted(path.name for path in (tmp_path / "logs" / "local" / "steps").iterdir())
+    assert logs == [
+        "iter-00001_supervisor.log",
+        "iter-00002_main.log",
+        "iter-00003_supervisor.log",
+        "iter-00004_main.log",
+        "iter-00005_reviewer.log",
+        "iter-00006_reviewer.log",
+        "iter-00007_supervisor.log",
+        "iter-00008_main.log",
+    ]
+    assert head(tmp_path)["step_index"] == 8
+    facts = [json.loads(line) for line in cli(tmp_path, "history", "--json").stdout.splitlines()]
+    done = [fact["event"] for fact in facts if fact["event"] in ("claimed", "succeeded")]
+    assert len(done) == 16
+
+
+def _without_agents(text: str) -> list[str]:
+    """Return the lines of a configuration without the entries below ``agents:``."""
+    kept, is_below = [], False
+    for line in text.splitlines():
+        is_below = line == "agents:" or (is_below and line.startswith((" ", "\t")))
+        if not is_below:
+            kept.append(line)
+    return kept
+
+
+def test_what_a_run_writes_is_not_committed(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    cli(tmp_path, "init")
+    ran = cli(tmp_path, "run", "--agent", "rehearsal", "--max-steps", "2")
+    assert ran.returncode == 0, ran.stderr
+    listed = subprocess.run(
+        ["git", "ls-files", "--others", "--exclude-standard"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert sorted(listed) == [
+        "logs/.gitignore",
+        "orchestration.yaml",
+        "prompts/main.md",
+        "prompts/router.md",
+        "prompts/supervisor.md",
+        "sync/.gitignore",
+    ]
+
+
+def test_a_second_init_changes_nothing(tmp_path: Path) -> None:
+    cli(tmp_path, "init")
+    cli(tmp_path, "run", "--agent", "rehearsal", "--max-steps", "2")
+
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    before = content()
+    again = cli(tmp_path, "init")
+    assert again.returncode == 0
+    assert "created" not in again.stdout
+    assert content() == before
+
+
+def test_a_project_of_the_older_program_goes_on_where_it_stood(tmp_path: Path) -> None:
+    config = "supervisor_prompt: supervisor.md\nmain_prompt: main.md\ntmp_dir: tmp\n"
+    (tmp_path / "orchestration.yaml").write_text(config)
+    (tmp_path / "sync").mkdir()
+    old = '{"iteration": 3, "expected_actor": "ralph", "status": "waiting-ralph"}'
+    (tmp_path / "sync" / "state.json").write_text(old)
+    assert cli(tmp_path, "init").returncode == 0
+    assert (tmp_path / "orchestration.yaml").read_text() == config
+    ran = cli(tmp_path, "run", "--agent", "rehearsal", "--max-steps", "1")
+    assert ran.returncode == 0, ran.stderr
+    assert head(tmp_path)["step_index"] == 6
+    assert (tmp_path / "sync" / "state.json.before-migration").read_text() == old

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.cli_process import cli, done, environment, head, scripted_project, until
+from tests.unit.store.broken_runs import damage_line
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    scripted_project(tmp_path)
+    assert cli(tmp_path, "run", "--max-steps", "5").returncode == 0
+    return tmp_path
+
+
+def goes_on(folder: Path, step_index: int) -> None:
+    """Assert that the next step is the one at *step_index*, and that it is accepted."""
+    before = done(folder)
+    ran = cli(folder, "tick")
+    assert ran.returncode == 0, ran.stderr
+    assert done(folder) == [*before, step_index]
+    assert head(folder)["step_index"] == step_index + 1
+    assert cli(folder, "check").returncode == 0
+    assert cli(folder, "repair").returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["half", "empty", "conflict", "folder", "link", "gone"])
+def test_a_damaged_head_never_begins_at_0_again(folder: Path, kind: str) -> None:
+    state = folder / "sync" / "state.json"
+    whole = state.read_bytes()
+    state.unlink()
+    if kind == "folder":
+        state.mkdir()
+    elif kind == "link":
+        (folder / "other.json").write_bytes(whole)
+        state.symlink_to(folder / "other.json")
+    elif kind != "gone":
+        texts = {"half": whole[: len(whole) // 2], "empty": b"", "conflict": b"<<<<<<< a\n"}
+        state.write_bytes(texts[kind])
+    shown = cli(folder, "repair", "--json")
+    assert shown.returncode == 3
+    assert json.loads(shown.stdout)["action"] == "restore"
+    repaired = cli(folder, "repair", "--apply")
+    assert repaired.returncode == 0, repaired.stderr
+    goes_on(folder, 5)
+
+
+def test_a_gap_in_the_journal_without_a_head(folder: Path) -> None:
+    bad = damage_line(folder / "sync" / "journal.jsonl", 3)
+    (folder / "sync" / "state.json").unlink()
+    refused = cli(folder, "tick")
+    assert refused.returncode == 3
+    assert "sequencer repair" in refused.stderr
+    assert done(folder) == [0, 1, 2, 3, 4]
+    shown = cli(folder, "repair")
+    assert f"the line at byte {bad}" in shown.stdout
+    assert cli(folder, "repair", "--apply").returncode == 0
+    goes_on(folder, 5)
+
+
+def test_a_journal_that_is_gone_is_accepted_by_a_person(folder: Path) -> None:
+    (folder / "sync" / "journal.jsonl").unlink()
+    assert cli(folder, "tick").returncode == 3
+    assert cli(folder, "repair", "--apply").returncode == 3
+    assert cli(folder, "repair", "--apply", "--accept-head").returncode == 0
+    token = head(folder)["token"]
+    goes_on(folder, 5)
+    assert head(folder)["token"] == token + 1
+
+
+def test_a_refused_edit_is_undone(folder: Path) -> None:
+    content = head(folder) | {"token": 1, "step_index": 50}
+    (folder / "sync" / "state.json").write_text(json.dumps(content))
+    assert cli(folder, "tick").returncode == 3
+    assert cli(folder, "repair", "--apply").returncode == 0
+    goes_on(folder, 5)
+
+
+def test_a_repair_beside_a_running_step_leaves_the_step_alone(folder: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sequencer", "run", "--max-steps", "1"],
+        cwd=folder,
+        env=environment(SLOW="3"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        until(lambda: done(folder)[-1] == 5)
+        damage_line(folder / "sync" / "journal.jsonl", 2)
+        (folder / "sync" / "state.json").write_text("<<<<<<< a\n")
+        assert cli(folder, "repair", "--apply").returncode == 0
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, said
+    assert head(folder)["step_index"] == 6
+    assert done(folder) == [0, 1, 2, 3, 4, 5]

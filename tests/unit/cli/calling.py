@@ -1,0 +1,68 @@
+"""The command line called in this process, and projects for it to work on."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sequencer.cli.program import run
+
+CONFIGURATION = """\
+workflow: {name: review_cadence, review_every_n: 2}
+agent: {default: rehearsal}
+"""
+
+
+@dataclass(frozen=True)
+class Called:
+    """What one call said, and how it ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def call(folder: Path, *arguments: str) -> Called:
+    """Run ``sequencer ARGUMENTS`` in *folder*."""
+    out, err = io.StringIO(), io.StringIO()
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run(list(arguments))
+    finally:
+        os.chdir(before)
+    return Called(code, out.getvalue(), err.getvalue())
+
+
+def project(folder: Path, configuration: str = CONFIGURATION, *prompts: str) -> Path:
+    """Make a project whose agent is a rehearsal."""
+    (folder / "prompts").mkdir(parents=True)
+    for name in prompts or ("supervisor.md", "main.md", "reviewer.md"):
+        (folder / "prompts" / name).write_text(f"# {name}\n")
+    (folder / "orchestration.yaml").write_text(configuration)
+    return folder
+
+
+def state(folder: Path) -> dict[str, Any]:
+    """Return the content of the default run's state.json."""
+    found: dict[str, Any] = json.loads((folder / "sync" / "state.json").read_text())
+    return found
+
+
+def worked(folder: Path, steps: int) -> Path:
+    """Make a project and run *steps* steps in it."""
+    project(folder)
+    if steps:
+        ended = call(folder, "run", "--max-steps", str(steps), "--quiet")
+        assert ended.code == 0, ended.err
+    return folder

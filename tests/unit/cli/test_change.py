@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer import open_run
+from sequencer.model.head import Owner
+from tests.unit.cli.calling import CONFIGURATION, call, project, state, worked
+from tests.unit.store import broken_runs
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in call(folder, "history", "--json").out.splitlines()]
+
+
+def hold(folder: Path, owner: Owner | None = None) -> None:
+    broken_runs.hold(open_run(folder).store, owner)
+
+
+def test_stamp_ok_accepts_and_says_what_is_next(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    called = call(tmp_path, "stamp", "ok", "--note", "by hand")
+    assert called.code == 0
+    assert called.out.splitlines() == [
+        "stamped ok: step 'main', step_index 1",
+        "next: step 'reviewer' (reviewer.md), step_index 2",
+    ]
+    assert events(tmp_path)[-1]["outcome"] == {"note": "ok: by hand"}
+
+
+def test_stamp_begins_a_run_that_was_never_begun(tmp_path: Path) -> None:
+    project(tmp_path)
+    called = call(tmp_path, "stamp", "ok")
+    assert called.out.splitlines()[0] == "stamped ok: step 'supervisor', step_index 0"
+    assert [event["event"] for event in events(tmp_path)] == ["initialised", "stamped"]
+
+
+def test_stamp_fail_counts_a_failure_and_retry_forgets_it(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    for count in (1, 2, 3):
+        assert call(tmp_path, "stamp", "fail", "--note", "red").code == 0
+        assert state(tmp_path)["failures_in_row"] == count
+    assert "failed 4 times in a row" in call(tmp_path, "stamp", "fail").out
+    called = call(tmp_path, "retry")
+    assert called.out.splitlines()[0] == "the failures in a row (4) are forgotten"
+    assert state(tmp_path)["failures_in_row"] == 0
+    assert call(tmp_path, "retry").code == 3
+
+
+def test_stamp_knows_two_verdicts(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    called = call(tmp_path, "stamp", "maybe")
+    assert called.code == 2
+    assert "'ok', 'fail'" in called.err
+
+
+def test_skip_goes_on_without_the_step(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    called = call(tmp_path, "skip", "--note", "nothing to do")
+    assert called.out.splitlines()[0] == "skipped: step 'main', step_index 1"
+    assert state(tmp_path)["usage"]["steps"] == 1
+    assert events(tmp_path)[-1]["event"] == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("exit=true", True),
+        ("ticket=ABC-12", "ABC-12"),
+        ("ticket=", ""),
+        ('ticket="a=b"', "a=b"),
+        ("ticket=a=b", "a=b"),
+        ("ticket=[1, {}]", [1, {}]),
+        ("ticket=null", None),
+        ("ticket=1.5", 1.5),
+        ("ticket=NaN", "NaN"),
+        ("ticket=1} , {", "1} , {"),
+        ("last_prompt=other.md", "other.md"),
+        ("step_index=5", 5),
+    ],
+)
+def test_set_takes_json_or_text(tmp_path: Path, text: str, value: object) -> None:
+    worked(tmp_path, 1)
+    called = call(tmp_path, "set", text)
+    assert called.code == 0, called.err
+    field = text.partition("=")[0]
+    assert state(tmp_path)[field] == value
+    assert called.out.splitlines()[0] == f"{field} is {json.dumps(value)}"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("step_index", 2, "not FIELD=VALUE"),
+        ("=1", 2, "not FIELD=VALUE"),
+        ("token=99", 3, "not to be set by hand"),
+        ("step_index=-1", 3, "step_index"),
+        ("status=dreaming", 3, "status"),
+        ('exit="yes"', 3, "exit"),
+    ],
+)
+def test_set_refuses_what_would_break_the_run(
+    tmp_path: Path, text: str, code: int, said: str
+) -> None:
+    worked(tmp_path, 1)
+    before = state(tmp_path)
+    called = call(tmp_path, "set", text)
+    assert called.code == code
+    assert said in called.err
+    assert state(tmp_path) == before
+
+
+def test_reset_asks_before_something_is_lost(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    refused = call(tmp_path, "reset")
+    assert refused.code == 2
+    assert "2 accepted steps" in refused.err
+    assert "--yes" in refused.err
+    assert state(tmp_path)["step_index"] == 2
+    old = state(tmp_path)["run_id"]
+    called = call(tmp_path, "reset", "--yes")
+    assert called.code == 0
+    assert state(tmp_path)["step_index"] == 0
+    assert state(tmp_path)["run_id"] != old
+    assert state(tmp_path)["token"] == 2
+
+
+def test_reset_of_a_run_at_its_beginning_asks_nothing(tmp_path: Path) -> None:
+    worked(tmp_path, 0)
+    call(tmp_path, "stamp", "fail")
+    assert call(tmp_path, "reset").code == 0
+
+
+def test_reset_can_change_the_workflow(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    called = call(tmp_path, "reset", "--yes", "--workflow", "standard2")
+    assert called.code == 0, called.err
+    assert state(tmp_path)["workflow_name"] == "standard2"
+    call(tmp_path, "reset", "--yes", "--workflow", "review_cadence")
+    called = call(tmp_path, "reset", "--yes", "--review-every", "7")
+    assert called.code == 0, called.err
+    assert state(tmp_path)["params"] == {"review_every_n_cycles": 7}
+
+
+def test_rewind_names_the_steps_that_run_again(tmp_path: Path) -> None:
+    worked(tmp_path, 3)
+    called = call(tmp_path, "rewind", "1")
+    assert called.out.splitlines() == [
+        "back from step_index 3 to 1; 2 steps run again: 1 main, 2 reviewer",
+        "next: step 'main' (main.md), step_index 1",
+    ]
+    assert call(tmp_path, "rewind", "1").out.startswith(
+        "back from step_index 1 to 1; no step runs again"
+    )
+
+
+def test_rewind_lists_a_few_of_many(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    call(tmp_path, "set", "step_index=1000000")
+    assert "999988 more" in call(tmp_path, "rewind", "0").out
+
+
+def test_rewind_goes_back_only(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    called = call(tmp_path, "rewind", "9")
+    assert called.code == 3
+    assert "sequencer skip" in called.err
+    assert call(tmp_path, "rewind", "-1").code == 2
+
+
+def test_adopt_says_what_changed(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    (tmp_path / "orchestration.yaml").write_text(CONFIGURATION.replace(": 2", ": 5"))
+    assert call(tmp_path, "run").code == 3
+    called = call(tmp_path, "adopt")
+    assert called.code == 0, called.err
+    first = called.out.splitlines()[0]
+    assert "review_every_n_cycles=2 -> review_every_n_cycles=5" in first
+    assert "step reviewer -> supervisor" in first
+    assert "definition" not in first
+    assert call(tmp_path, "run", "--max-steps", "1", "--quiet").code == 0
+
+
+def test_adopt_takes_another_workflow(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    (tmp_path / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
+    called = call(tmp_path, "adopt", "--workflow", "standard")
+    assert called.code == 0, called.err
+    assert "workflow review_cadence -> standard" in called.out
+    assert "definition sha256:" in called.out
+    assert "set the same in orchestration.yaml" in called.err
+    assert call(tmp_path, "run", "--max-steps", "1", "--quiet").code == 0
+
+
+def test_adopt_without_a_change_is_refused(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    assert call(tmp_path, "adopt").code == 3
+
+
+def test_adopt_of_an_unknown_workflow_lists_the_known(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    called = call(tmp_path, "adopt", "--workflow", "standart")
+    assert called.code == 2
+    assert "did you mean 'standard'" in called.err
+
+
+def test_takeover_says_who_holds_the_step_and_how_alive(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    hold(tmp_path)
+    called = call(tmp_path, "takeover")
+    assert called.code == 75
+    assert f"process {os.getpid()}" in called.err
+    assert "its heartbeat is fresh" in called.err
+    assert "--force" in called.err
+    assert state(tmp_path)["claims"]
+
+
+def test_takeover_knows_a_dead_holder(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    me = open_run(tmp_path).store.owner()
+    hold(tmp_path, me.model_copy(update={"pid_start": me.pid_start + 1}))
+    called = call(tmp_path, "takeover")
+    assert called.code == 75
+    assert "the next run takes over by itself" in called.err
+
+
+def test_takeover_by_force_drops_the_claim(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    hold(tmp_path)
+    called = call(tmp_path, "takeover", "--force")
+    assert called.code == 0
+    assert "token 2 is stale" in called.out
+    assert state(tmp_path)["claims"] == []
+    assert events(tmp_path)[-1]["event"] == "taken-over"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--force",)])
+def test_takeover_of_nothing_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    worked(tmp_path, 1)
+    called = call(tmp_path, "takeover", *arguments)
+    assert called.code == 3
+    assert "nobody holds a step" in called.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [("stamp", "ok"), ("skip",), ("rewind", "0"), ("reset", "--yes")]
+)
+def test_a_step_that_runs_is_not_decided_by_hand(
+    tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    worked(tmp_path, 1)
+    hold(tmp_path)
+    before = state(tmp_path)
+    called = call(tmp_path, *arguments)
+    assert called.code == 3
+    assert "is being run" in called.err
+    assert state(tmp_path) == before
+
+
+@pytest.mark.parametrize("verb", ["retry", "reset", "rewind", "adopt", "takeover"])
+def test_a_run_that_was_never_begun_has_nothing_to_change(tmp_path: Path, verb: str) -> None:
+    project(tmp_path)
+    called = call(tmp_path, verb, *(["0"] if verb == "rewind" else []))
+    assert called.code == 3
+    assert "never begun" in called.err
+    assert not (tmp_path / "sync").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("stamp", "ok"),
+        ("stamp", "fail"),
+        ("skip",),
+        ("set", "a=1"),
+        ("rewind", "0"),
+        ("reset", "--yes"),
+        ("adopt", "--review-every", "9"),
+    ],
+)
+def test_json_prints_the_head(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    worked(tmp_path, 1)
+    called = call(tmp_path, *arguments, "--json")
+    assert called.code == 0, called.err
+    assert called.json == state(tmp_path)
+
+
+def test_a_named_run_has_to_exist(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    called = call(tmp_path, "skip", "--run", "nightly")
+    assert called.code == 2
+    assert "unknown run 'nightly'" in called.err
+    assert not (tmp_path / "sync" / "runs").exists()
+
+
+def test_a_change_under_a_changed_definition_still_says_where_it_stands(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    (tmp_path / "orchestration.yaml").write_text(CONFIGURATION.replace(": 2", ": 5"))
+    called = call(tmp_path, "set", "a=1")
+    assert called.code == 0
+    assert "next: nothing: the run was begun differently" in called.out
+
+
+def test_an_edit_by_hand_on_the_way_is_told(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    content = state(tmp_path) | {"ticket": "A"}
+    (tmp_path / "sync" / "state.json").write_text(json.dumps(content))
+    called = call(tmp_path, "skip")
+    assert "edited by hand" in called.err
+    assert state(tmp_path)["ticket"] == "A"
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["stamp", "retry", "skip", "set", "reset", "rewind", "adopt", "takeover"],
+)
+def test_every_help_has_an_example(tmp_path: Path, verb: str) -> None:
+    called = call(tmp_path, verb, "--help")
+    assert called.code == 0
+    assert f"sequencer {verb}" in called.out.split("Example", 1)[1]

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.calling import CONFIGURATION, call, project, worked
+from tests.unit.store.broken_runs import edit
+
+
+def test_nothing_is_wrong(tmp_path: Path) -> None:
+    called = call(worked(tmp_path, 2), "check")
+    assert (called.code, called.out) == (0, "nothing is wrong\n")
+
+
+def test_all_errors_of_the_file_at_once_with_their_lines(tmp_path: Path) -> None:
+    project(
+        tmp_path,
+        "workflow: {name: standart}\nlimts: {max_steps: 3}\nlimits: {max_steps: -1}\n"
+        "agent: {default: clode}\n",
+    )
+    called = call(tmp_path, "check")
+    assert called.code == 2
+    for line, said in ((1, "standart"), (2, "limts"), (3, "max_steps"), (4, "clode")):
+        assert any(
+            f"orchestration.yaml:{line}:" in text and said in text
+            for text in called.out.splitlines()
+        ), (line, called.out)
+    assert "errors: 4, warnings: 0" in called.out
+
+
+def test_the_state_is_looked_at_although_the_configuration_is_wrong(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    edit(tmp_path / "sync" / "state.json", token=0)
+    (tmp_path / "orchestration.yaml").write_text(CONFIGURATION + "nonsense: 1\n")
+    called = call(tmp_path, "check", "--json")
+    assert called.code == 2
+    assert [finding["area"] for finding in called.json["findings"]] == ["configuration", "state"]
+
+
+def test_the_state_of_a_named_run_is_looked_at(tmp_path: Path) -> None:
+    worked(tmp_path, 0)
+    assert call(tmp_path, "--run", "Night 1", "run", "--max-steps", "2", "--quiet").code == 0
+    folder = next((tmp_path / "sync" / "runs").iterdir())
+    edit(folder / "state.json", token=0)
+    assert call(tmp_path, "check").code == 0
+    assert call(tmp_path, "--run", "Night 1", "check").code == 3
+    (tmp_path / "orchestration.yaml").write_text("nonsense: 1\n")
+    called = call(tmp_path, "--run", "Night 1", "check", "--json")
+    assert {finding["area"] for finding in called.json["findings"]} == {"configuration", "state"}
+
+
+def test_an_unknown_run_is_an_error(tmp_path: Path) -> None:
+    called = call(worked(tmp_path, 1), "check", "--run", "nightly")
+    assert called.code == 2
+    assert "unknown run" in called.err
+
+
+def test_a_file_that_is_no_yaml_is_an_error(tmp_path: Path) -> None:
+    project(tmp_path, "workflow: {name: [\n")
+    called = call(tmp_path, "check")
+    assert called.code == 2
+    assert "orchestration.yaml" in called.out
+
+
+def test_a_named_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    called = call(tmp_path, "check", "--config", "other.yaml")
+    assert called.code == 2
+    assert "there is no such file" in called.out
+
+
+def test_state_errors_exit_with_3_and_warnings_with_0(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    (tmp_path / "sync" / "state.json").write_text("{")
+    called = call(tmp_path, "check")
+    assert called.code == 0
+    assert "warning: state:" in called.out
+    (tmp_path / "sync" / "journal.jsonl").write_text("")
+    called = call(tmp_path, "check")
+    assert called.code == 3
+    assert "sequencer repair" in called.out
+
+
+def test_json_has_everything(tmp_path: Path) -> None:
+    project(tmp_path, CONFIGURATION + "auto_commit_docs: true\n", "supervisor.md", "reviewer.md")
+    called = call(tmp_path, "check", "--json")
+    assert called.code == 2
+    found = called.json
+    assert (found["ok"], found["exit_code"]) == (False, 2)
+    assert {finding["level"] for finding in found["findings"]} == {"error", "notice"}
+    assert set(found["findings"][0]) == {"level", "area", "message", "where", "hint"}
+
+
+def test_notices_are_for_those_who_ask(tmp_path: Path) -> None:
+    project(tmp_path, CONFIGURATION + "auto_commit_docs: true\n")
+    assert call(tmp_path, "check").out == "nothing is wrong\n"
+    assert "auto_commit_docs" in call(tmp_path, "check", "--verbose").out
+
+
+def test_settings_have_their_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project(tmp_path, CONFIGURATION + "limits: {max_cost_usd: 5}\n")
+    monkeypatch.setenv("SEQUENCER_LIMITS__MAX_STEPS", "7")
+    called = call(tmp_path, "check", "--settings", "--json")
+    assert called.code == 0, called.err
+    rows = {row["key"]: row for row in called.json}
+    assert rows["limits.max_cost_usd"]["source"].endswith("orchestration.yaml:3")
+    assert rows["limits.max_steps"]["source"] == "SEQUENCER_LIMITS__MAX_STEPS"
+    assert rows["prompts_dir"] == {"key": "prompts_dir", "value": "prompts", "source": "default"}
+
+
+def test_settings_as_a_table_hide_secrets(tmp_path: Path) -> None:
+    secret = "sk-" + "a1B2" * 12
+    text = f"agents: {{t: {{kind: command, argv: [sh], env: {{MY_API_KEY: {secret}}}}}}}\n"
+    called = call(project(tmp_path, CONFIGURATION + text), "check", "--settings")
+    assert called.out.splitlines()[0].split() == ["KEY", "VALUE", "FROM"]
+    assert secret not in called.out
+    assert "workflow.review_every_n" in called.out
+
+
+def test_control_characters_of_a_name_do_not_reach_the_terminal(tmp_path: Path) -> None:
+    project(tmp_path, 'workflow: {name: "a\\x1b]0;owned\\x07"}\n')
+    assert "\x1b" not in call(tmp_path, "check").out
+
+
+def test_help_has_an_example(tmp_path: Path) -> None:
+    assert "sequencer check" in call(tmp_path, "check", "--help").out.split("Example", 1)[1]

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from sequencer.cli.feed import BURST_BYTES, BYTES_PER_S, LAST_CHARS, LINE_CHARS, Feed, Line
+from sequencer.executors.protocol import Kind
+
+OUT = Kind.OUTPUT
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def texts(lines: list[Line]) -> list[str]:
+    return [line.text for line in lines]
+
+
+def test_only_whole_lines_come_out() -> None:
+    feed = Feed()
+    assert texts(feed.take(b"one\ntw", OUT)) == ["one"]
+    assert texts(feed.take(b"o\n", OUT)) == ["two"]
+    assert texts(feed.take(b"three", OUT)) == []
+    assert texts(feed.finish()) == ["three"]
+    assert feed.finish() == []
+
+
+def test_another_kind_ends_the_line() -> None:
+    feed = Feed()
+    feed.take(b"thinking", Kind.THOUGHT)
+    lines = feed.take(b"answer\n", Kind.RESPONSE)
+    assert lines == [Line(Kind.THOUGHT, "thinking"), Line(Kind.RESPONSE, "answer")]
+
+
+def test_lines_are_safe_for_a_terminal() -> None:
+    feed = Feed()
+    assert texts(feed.take(b"\x1b[31mred\x1b[0m\x1b]0;t", OUT)) == []
+    assert texts(feed.take(b"itle\x07!\n", OUT)) == ["red!"]
+
+
+def test_the_newest_words_are_known_before_their_line_ends() -> None:
+    feed = Feed()
+    feed.take(b"first\n\n", OUT)
+    assert feed.last == "first"
+    feed.take(b"  half a li", OUT)
+    assert feed.last == "half a li"
+    feed.take(b"x" * 1000, OUT)
+    assert len(feed.last) == LAST_CHARS
+
+
+def test_a_line_without_end_comes_in_pieces() -> None:
+    feed = Feed()
+    lines = [line for _ in range(10) for line in feed.take(b"x" * LINE_CHARS, OUT)]
+    lines += feed.finish()
+    assert "".join(texts(lines)) == "x" * (10 * LINE_CHARS)
+    assert max(map(len, texts(lines))) <= LINE_CHARS
+
+
+def test_a_flood_is_left_out_and_counted() -> None:
+    clock = Clock()
+    feed = Feed(clock)
+    chunk = b"x" * 63 + b"\n"
+    shown = [line for _ in range(200_000) for line in feed.take(chunk, OUT)]
+    assert len(shown) == BURST_BYTES // 64
+    hidden = 200_000 * 64 - BURST_BYTES
+    rest = feed.finish()
+    assert texts(rest) == [
+        f"[{hidden / 1024 / 1024:.1f} MiB of output are not shown; the step log has them]"
+    ]
+    assert rest[0].kind is Kind.NOTICE
+
+
+def test_it_goes_on_once_the_flood_is_over() -> None:
+    clock = Clock()
+    feed = Feed(clock)
+    feed.take(b"x" * BURST_BYTES, OUT)
+    assert feed.take(b"lost\n", OUT) == []
+    clock.now += 0.01
+    assert feed.take(b"lost too\n", OUT) == []
+    clock.now += 10
+    lines = texts(feed.take(b"seen\n", OUT))
+    assert "14 bytes of output are not shown" in lines[-2]
+    assert lines[-1].endswith("seen")
+
+
+def test_a_steady_stream_below_the_allowance_is_shown_whole() -> None:
+    clock = Clock()
+    feed = Feed(clock)
+    for _ in range(100):
+        clock.now += 0.1
+        assert texts(feed.take(b"y" * (BYTES_PER_S // 20) + b"\n", OUT))
+    assert feed.finish() == []
+
+
+def test_what_is_kept_between_chunks_is_bounded() -> None:
+    feed = Feed(Clock())
+    for _ in range(1000):
+        feed.take(b"z" * 10_000, OUT)
+    assert sum(map(len, texts(feed.finish()))) <= LINE_CHARS + 200
+
+
+def test_where_there_is_no_room_output_is_counted_too() -> None:
+    feed = Feed(Clock())
+    assert feed.take(b"lost\n", OUT, has_room=False) == []
+    assert texts(feed.take(b"seen\n", OUT)) == [
+        "[5 bytes of output are not shown; the step log has them]",
+        "seen",
+    ]
+
+
+def test_secrets_are_hidden_in_what_is_shown_and_in_the_last_line() -> None:
+    feed = Feed(hide=lambda text: text.replace("hunter2", "[secret]"))
+    lines = feed.take(b"the word is hunter2\nhunter2 aga", Kind.OUTPUT)
+    assert [line.text for line in lines] == ["the word is [secret]"]
+    assert feed.last == "[secret] aga"
+    assert [line.text for line in feed.finish()] == ["[secret] aga"]

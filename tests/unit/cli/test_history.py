@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.unit.cli.calling import call, project, worked
+
+FIELDS = {"revision", "at", "event", "step", "step_index", "token", "attempt"}
+DENIED = """\
+agent: {default: strict}
+agents:
+  strict:
+    kind: scripted
+    outcomes:
+      - {denials: ["Bash: rm -rf build", "Edit: secrets"], output: done}
+"""
+FAILING = """\
+agent: {default: broken}
+agents: {broken: {kind: scripted, outcomes: [{status: failed, error: "no\\x1b[31m luck"}]}}
+"""
+
+
+def facts(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    ended = call(folder, "history", "--json", *arguments)
+    assert ended.code == 0, ended.err
+    return [json.loads(line) for line in ended.out.splitlines()]
+
+
+def test_an_object_a_fact_oldest_first(tmp_path: Path) -> None:
+    found = facts(worked(tmp_path / "p", 2))
+    assert all(set(fact) >= FIELDS for fact in found)
+    assert [(fact["event"], fact["step"], fact["step_index"]) for fact in found] == [
+        ("initialised", "supervisor", 0),
+        ("claimed", "supervisor", 0),
+        ("succeeded", "supervisor", 0),
+        ("claimed", "main", 1),
+        ("succeeded", "main", 1),
+    ]
+    assert found[2]["outcome"]["agent"] == "rehearsal"
+    assert [fact["revision"] for fact in found] == [1, 2, 3, 3, 4]
+
+
+def test_only_the_newest(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 2)
+    assert facts(folder, "-n", "2") == facts(folder)[-2:]
+    assert facts(folder, "--limit", "99") == facts(folder)
+    lines = call(folder, "history", "-n", "1").out.splitlines()
+    assert len(lines) == 2
+    assert "succeeded" in lines[1]
+    assert call(folder, "history", "-n", "0").code == 2
+
+
+def test_people_get_a_table(tmp_path: Path) -> None:
+    lines = call(worked(tmp_path / "p", 1), "history").out.splitlines()
+    assert lines[0].split()[:4] == ["REVISION", "AT", "EVENT", "STEP"]
+    assert lines[-1].split()[2:4] == ["succeeded", "supervisor"]
+    assert "rehearsal" in lines[-1]
+
+
+def test_refused_tool_calls_are_warned_of(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", DENIED)
+    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+    ended = call(folder, "history")
+    assert "2 tool calls refused" in ended.out
+    assert "warning: the agents' permissions refused 2 tool calls" in ended.err
+    assert facts(folder)[-1]["outcome"]["denials"] == ["Bash: rm -rf build", "Edit: secrets"]
+    assert call(folder, "history", "--json").err == ""
+
+
+def test_a_failure_says_why_in_one_safe_line(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", FAILING)
+    assert call(folder, "run", "--quiet").code == 1
+    out = call(folder, "history").out
+    assert "no luck" in out
+    assert "\x1b" not in out
+
+
+def test_a_run_that_was_never_begun(tmp_path: Path) -> None:
+    ended = call(project(tmp_path / "p"), "history")
+    assert (ended.code, ended.out) == (0, "")
+    assert "never begun" in ended.err
+    assert facts(tmp_path / "p") == []

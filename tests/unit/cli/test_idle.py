@@ -1,0 +1,361 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.cli import idle
+from sequencer.errors import SequencerError
+from tests.unit.cli.calling import call, project, state, worked
+
+ROOT = Path(__file__).parents[3]
+PAUSED = "nothing due: the run is paused"
+HEAVY = ("pydantic", "rich", "psutil", "anthropic", "filelock", "click", "yaml")
+
+
+def fast(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> idle.Answer | None:
+    """Return what the short way would answer in *folder*."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        question = idle.ask(arguments, os.environ if env is None else env)
+        return None if question is None else idle.recall(question)
+    finally:
+        os.chdir(before)
+
+
+def paused(folder: Path) -> Path:
+    worked(folder, 2)
+    assert call(folder, "pause").code == 0
+    return folder
+
+
+def edit(folder: Path, **fields: Any) -> None:
+    path = folder / "sync" / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def test_nothing_is_known_before_the_first_tick(tmp_path: Path) -> None:
+    assert fast(paused(tmp_path / "p"), "tick") is None
+
+
+def test_the_second_tick_repeats_the_first_ones_answer(tmp_path: Path) -> None:
+    folder = paused(tmp_path / "p")
+    first = call(folder, "tick")
+    assert first.code == 0
+    assert first.out.startswith(PAUSED)
+    answer = fast(folder, "tick")
+    assert answer == idle.Answer(first.out, "", None)
+    assert call(folder, "tick") == first
+
+
+def in_an_hour() -> str:
+    return (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+LIMITED = """\
+agent: {default: rehearsal}
+limits: {max_steps: 2}
+"""
+PROCEDURE = """\
+workflow: {name: once}
+agent: {default: rehearsal}
+workflows: {once: {kind: procedure, steps: [main, supervisor]}}
+"""
+STANDARD = "agent: {default: rehearsal}\n"
+
+
+@pytest.mark.parametrize(
+    ("configuration", "change", "expected"),
+    [
+        (STANDARD, ("pause",), "nothing due: the run is paused"),
+        (STANDARD, ("stop", "--reason", "over"), "nothing due: the run was stopped: over"),
+        (STANDARD, ("set", f'not_before="{in_an_hour()}"'), "nothing due: not due: nothing starts"),
+        (LIMITED, ("status",), "nothing due: the run's limit of 2 steps is reached"),
+        (PROCEDURE, ("status",), "nothing due: the run is complete"),
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--json",), ("--quiet",), ("--max-cost", "3")])
+def test_both_ways_agree(
+    tmp_path: Path,
+    configuration: str,
+    change: tuple[str, ...],
+    expected: str,
+    options: tuple[str, ...],
+) -> None:
+    folder = project(tmp_path / "p", configuration)
+    assert call(folder, "run", "--max-steps", "2", "--quiet").code == 0
+    assert call(folder, *change).code == 0
+    slow = call(folder, "tick", *options)
+    assert slow.code == 0, slow.err
+    assert expected in slow.out
+    again = fast(folder, "tick", *options)
+    assert again is not None
+    assert (again.out, again.err) == (slow.out, slow.err)
+    assert call(folder, "tick", *options) == slow
+
+
+def test_a_position_that_is_not_due(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    slow = call(folder, "tick", "--position", "supervisor")
+    assert slow.out == "nothing due: step 'main' is at another position\n"
+    assert fast(folder, "tick", "--position", "supervisor") == idle.Answer(slow.out, "", None)
+    # Another position is another question.
+    assert fast(folder, "tick", "--position", "main") is None
+    assert fast(folder, "tick") is None
+    assert call(folder, "tick", "--position", "main").code == 0
+    assert state(folder)["step_index"] == 2
+    assert fast(folder, "tick", "--position", "supervisor") is None
+
+
+def resume(folder: Path) -> None:
+    assert call(folder, "resume").code == 0
+
+
+def edit_by_hand(folder: Path) -> None:
+    edit(folder, status="waiting-next")
+
+
+def edit_a_note(folder: Path) -> None:
+    edit(folder, my_note="hello")
+
+
+def reformat(folder: Path) -> None:
+    path = folder / "sync" / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text())))
+
+
+def delete_state(folder: Path) -> None:
+    (folder / "sync" / "state.json").unlink()
+
+
+def cut_state(folder: Path) -> None:
+    path = folder / "sync" / "state.json"
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def delete_journal(folder: Path) -> None:
+    (folder / "sync" / "journal.jsonl").unlink()
+
+
+def append_to_journal(folder: Path) -> None:
+    with (folder / "sync" / "journal.jsonl").open("ab") as journal:
+        journal.write(b'{"revision": 99')
+
+
+def damage_journal(folder: Path) -> None:
+    path = folder / "sync" / "journal.jsonl"
+    data = bytearray(path.read_bytes())
+    data[-40] ^= 1
+    path.write_bytes(bytes(data))
+
+
+def change_configuration(folder: Path) -> None:
+    with (folder / "orchestration.yaml").open("a") as file:
+        file.write("limits: {max_steps: 1}\n")
+
+
+def break_configuration(folder: Path) -> None:
+    (folder / "orchestration.yaml").write_text("nonsense: 1\n")
+
+
+def link_state(folder: Path) -> None:
+    path = folder / "sync" / "state.json"
+    path.rename(folder / "elsewhere.json")
+    path.symlink_to(folder / "elsewhere.json")
+
+
+def damage_memory(folder: Path) -> None:
+    (folder / "sync" / "idle.json").write_text('{"state": 1, "answers": []}')
+
+
+def link_memory(folder: Path) -> None:
+    path = folder / "sync" / "idle.json"
+    path.rename(folder / "idle.json")
+    path.symlink_to(folder / "idle.json")
+
+
+CHANGES: list[Callable[[Path], None]] = [
+    resume,
+    edit_by_hand,
+    edit_a_note,
+    reformat,
+    delete_state,
+    cut_state,
+    delete_journal,
+    append_to_journal,
+    damage_journal,
+    change_configuration,
+    break_configuration,
+    link_state,
+    damage_memory,
+    link_memory,
+]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_any_change_takes_the_long_way(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    folder = paused(tmp_path / "p")
+    call(folder, "tick")
+    assert fast(folder, "tick") is not None
+    change(folder)
+    try:
+        assert fast(folder, "tick") is None
+    except SequencerError:
+        # Something is no plain file any more: `answers` leaves that to the long way.
+        assert not _answers_in(folder)
+
+
+def _answers_in(folder: Path) -> bool:
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        return idle.answers(["tick"])
+    finally:
+        os.chdir(before)
+
+
+def test_a_date_that_comes_ends_the_answer(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    due = datetime.now(UTC) + timedelta(seconds=1.5)
+    assert call(folder, "set", f'not_before="{due.isoformat()}"').code == 0
+    call(folder, "tick")
+    answer = fast(folder, "tick")
+    assert answer is not None
+    assert answer.until == pytest.approx(due.timestamp(), abs=0.01)
+    time.sleep(max(0.0, due.timestamp() - time.time()) + 0.05)
+    assert fast(folder, "tick") is None
+    assert call(folder, "tick").out.startswith("the step that was due is done")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("run",),
+        ("status",),
+        ("--nonsense", "tick"),
+        ("tock",),
+        ("tick", "--run"),
+        ("--config",),
+        ("--help",),
+        ("status", "tick"),
+    ],
+)
+def test_what_is_no_tick_is_no_question(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    folder = project(tmp_path / "p")
+    assert fast(folder, *arguments) is None
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        assert idle.ask(arguments, {}) is None
+    finally:
+        os.chdir(before)
+
+
+def test_global_options_lead_to_the_same_run_as_on_the_long_way(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    for arguments in (("--run", "nightly", "tick"), ("tick", "--run=nightly")):
+        assert call(folder, "--run", "nightly", "run", "--max-steps", "1", "--quiet").code == 0
+        assert call(folder, "--run", "nightly", "pause").code == 0
+        slow = call(folder, *arguments)
+        assert slow.out.startswith(PAUSED)
+        answer = fast(folder, *arguments)
+        assert answer is not None
+        assert answer.out == slow.out
+        assert (folder / "sync" / "runs" / "nightly" / "idle.json").exists()
+        assert not (folder / "sync" / "idle.json").exists()
+        assert call(folder, "--run", "nightly", "resume").code == 0
+
+
+def test_a_configuration_by_name(tmp_path: Path) -> None:
+    folder = paused(tmp_path / "p")
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    config = str(folder / "orchestration.yaml")
+    assert call(other, "tick", "--config", config).out.startswith(PAUSED)
+    assert fast(other, "tick", "--config", config) is not None
+    assert fast(other, "tick") is None
+    with pytest.raises(SequencerError):
+        fast(other, "tick", "--config", "missing.yaml")
+    shutil.copytree(folder, tmp_path / "copy")
+    # The same question about another run is another question.
+    assert fast(tmp_path / "copy", "tick") is None
+
+
+def test_the_environment_is_a_part_of_the_question(tmp_path: Path) -> None:
+    folder = paused(tmp_path / "p")
+    call(folder, "tick")
+    env = dict(os.environ)
+    assert fast(folder, "tick", env=env) is not None
+    env["SEQUENCER_LIMITS__MAX_STEPS"] = "1"
+    assert fast(folder, "tick", env=env) is None
+
+
+def test_notices_of_the_configuration_are_repeated(tmp_path: Path) -> None:
+    # A cadence without a review step has no effect, and is said to have none.
+    configuration = "workflow: {name: standard, review_every_n: 2}\n" + STANDARD
+    folder = project(tmp_path / "p", configuration)
+    assert call(folder, "pause").code == 0
+    slow = call(folder, "tick")
+    assert slow.err.startswith("notice: ")
+    answer = fast(folder, "tick")
+    assert answer is not None
+    assert (answer.out, answer.err) == (slow.out, slow.err)
+
+
+def test_several_questions_are_kept_and_old_ones_go(tmp_path: Path) -> None:
+    folder = paused(tmp_path / "p")
+    for number in range(idle.MAX_ANSWERS + 2):
+        call(folder, "tick", "--max-cost", str(number + 1))
+    newest = idle.MAX_ANSWERS + 2
+    assert fast(folder, "tick", "--max-cost", str(newest)) is not None
+    assert fast(folder, "tick", "--max-cost", str(newest - 1)) is not None
+    assert fast(folder, "tick", "--max-cost", "1") is None
+    assert (folder / "sync" / "idle.json").stat().st_size < idle.MAX_BYTES
+
+
+def test_a_folder_that_cannot_be_written_is_nobodys_error(tmp_path: Path) -> None:
+    folder = paused(tmp_path / "p")
+    (folder / "sync" / "idle.json").mkdir()
+    ended = call(folder, "tick")
+    assert (ended.code, ended.err) == (0, "")
+
+
+def test_a_step_that_was_run_is_no_answer(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 0)
+    assert call(folder, "tick").code == 0
+    assert not (folder / "sync" / "idle.json").exists()
+
+
+def test_the_short_way_imports_nothing_heavy(tmp_path: Path) -> None:
+    folder = paused(tmp_path / "p")
+    call(folder, "tick")
+    code = (
+        "import sys\nsys.argv = ['sequencer', 'tick']\nfrom sequencer.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as end:\n"
+        "    print(end.code, *sorted(sys.modules), file=sys.stderr)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert ended.stdout.startswith(PAUSED)
+    code_word, *modules = ended.stderr.split()
+    assert code_word == "0"
+    assert [name for name in HEAVY if name in modules] == []

@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sequencer.assembly import EXECUTORS, open_project
+from sequencer.cli import scaffold
+from sequencer.resolution.registry import Registry
+from sequencer.settings.sources import IDENTITY_VARIABLES
+from tests.unit.cli.calling import call
+
+PROJECT = Path(__file__).parents[3]
+PROMPTS = ("main.md", "main2.md", "reviewer.md", "router.md", "supervisor.md", "supervisor2.md")
+
+
+@pytest.fixture
+def path_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder that is the whole PATH, for programs that a test wants found."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def install(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+
+
+def test_a_new_project(tmp_path: Path) -> None:
+    called = call(tmp_path, "init", "app")
+    assert called.code == 0, called.err
+    app = tmp_path / "app"
+    files = sorted(str(p.relative_to(app)) for p in app.rglob("*") if p.is_file())
+    assert files == [
+        "logs/.gitignore",
+        "orchestration.yaml",
+        "prompts/main.md",
+        "prompts/router.md",
+        "prompts/supervisor.md",
+        "sync/.gitignore",
+    ]
+    assert called.out.splitlines() == [
+        "created  orchestration.yaml",
+        "created  prompts/main.md",
+        "created  prompts/router.md",
+        "created  prompts/supervisor.md",
+        "created  sync/.gitignore",
+        "created  logs/.gitignore",
+    ]
+    assert "cd app && sequencer check" in called.err
+
+
+@pytest.mark.parametrize(
+    ("workflow", "prompts"),
+    [
+        ("standard", {"supervisor.md", "main.md"}),
+        ("standard2", {"supervisor2.md", "main2.md"}),
+        ("review_cadence", {"supervisor.md", "main.md", "reviewer.md"}),
+        ("review_cadence2", {"supervisor2.md", "main2.md", "reviewer.md"}),
+    ],
+)
+def test_each_workflow_gets_its_prompts_and_runs(
+    tmp_path: Path, workflow: str, prompts: set[str]
+) -> None:
+    assert call(tmp_path, "init", "--workflow", workflow).code == 0
+    found = {path.name for path in (tmp_path / "prompts").iterdir()}
+    assert found == prompts | {"router.md"}
+    ran = call(tmp_path, "run", "--agent", "rehearsal", "--max-steps", "6", "--quiet")
+    assert ran.code == 0, ran.err
+    assert open_project(tmp_path).settings.workflow.name == workflow
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    call(tmp_path, "init")
+    mine = {"prompts/main.md": "mine\n", "sync/.gitignore": "", "logs/.gitignore": "x\n"}
+    for name, text in mine.items():
+        (tmp_path / name).write_text(text)
+    config = (tmp_path / "orchestration.yaml").read_bytes()
+    (tmp_path / "prompts" / "router.md").unlink()
+    called = call(tmp_path, "init")
+    assert called.code == 0
+    assert {name: (tmp_path / name).read_text() for name in mine} == mine
+    assert (tmp_path / "orchestration.yaml").read_bytes() == config
+    assert called.out.splitlines() == [
+        "created  prompts/router.md",
+        "kept     orchestration.yaml",
+        "kept     prompts/main.md",
+        "kept     prompts/supervisor.md",
+        "kept     sync/.gitignore",
+        "kept     logs/.gitignore",
+    ]
+
+
+def test_a_link_is_kept_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "main.md").symlink_to(tmp_path / "outside.md")
+    assert "kept     prompts/main.md" in call(tmp_path, "init").out
+    assert not (tmp_path / "outside.md").exists()
+
+
+def test_json_lists_what_was_done(tmp_path: Path) -> None:
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "main.md").write_text("mine")
+    called = call(tmp_path, "init", "--json")
+    assert called.json["folder"] == str(tmp_path)
+    assert called.json["kept"] == ["prompts/main.md"]
+    assert "orchestration.yaml" in called.json["created"]
+
+
+def test_an_unknown_workflow_lists_the_known_and_writes_nothing(tmp_path: Path) -> None:
+    called = call(tmp_path, "init", "app", "--workflow", "review")
+    assert called.code == 2
+    assert "review_cadence, review_cadence2, standard, standard2" in called.err
+    assert not (tmp_path / "app").exists()
+
+
+@pytest.mark.parametrize("option", [("--config", "x.yaml"), ("--run", "nightly")])
+def test_options_that_would_be_ignored_are_refused(tmp_path: Path, option: tuple[str, str]) -> None:
+    assert call(tmp_path, "init", *option).code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_in_the_way_is_named(tmp_path: Path) -> None:
+    (tmp_path / "prompts").write_text("a file")
+    called = call(tmp_path, "init")
+    assert called.code == 2
+    assert str(tmp_path / "prompts") in called.err
+
+
+def test_a_project_of_the_older_program_keeps_its_file(tmp_path: Path) -> None:
+    old = (
+        "workflow: {name: review_cadence, review_every_n: 3}\n"
+        "prompts_dir: old\nsupervisor_prompt: galph.md\nmain_prompt: ralph.md\n"
+        "state_file: shared/state.json\nauto_commit_docs: true\n"
+    )
+    (tmp_path / "orchestration.yaml").write_text(old)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "galph.md").write_text("the old one")
+    called = call(tmp_path, "init")
+    assert called.code == 0, called.err
+    assert (tmp_path / "orchestration.yaml").read_text() == old
+    assert (tmp_path / "old" / "galph.md").read_text() == "the old one"
+    texts = scaffold.prompt_texts()
+    assert (tmp_path / "old" / "ralph.md").read_text() == texts["main.md"]
+    assert (tmp_path / "old" / "reviewer.md").read_text() == texts["reviewer.md"]
+    assert (tmp_path / "shared" / ".gitignore").exists()
+    ran = call(tmp_path, "run", "--agent", "rehearsal", "--max-steps", "4", "--quiet")
+    assert ran.code == 0, ran.err
+
+
+def test_prompts_that_nobody_else_can_write_are_named(tmp_path: Path) -> None:
+    (tmp_path / "orchestration.yaml").write_text(
+        "workflow: {name: nightly}\n"
+        "agents: {tests: {kind: command, argv: [make, test]}}\n"
+        "workflows: {nightly: {steps: [plan, {name: main}, {name: verify, executor: tests}]}}\n"
+    )
+    called = call(tmp_path, "init")
+    assert called.code == 0, called.err
+    assert "missing  prompts/plan.md" in called.out
+    assert "verify" not in called.out
+    assert (tmp_path / "prompts" / "main.md").exists()
+
+
+def test_another_workflow_than_the_files_is_told(tmp_path: Path) -> None:
+    (tmp_path / "orchestration.yaml").write_text("workflow: {name: standard}\n")
+    called = call(tmp_path, "init", "--workflow", "standard2")
+    assert (tmp_path / "prompts" / "main2.md").exists()
+    assert "names workflow 'standard'" in called.err
+
+
+def test_a_state_file_in_the_project_folder_does_not_hide_the_project(tmp_path: Path) -> None:
+    (tmp_path / "orchestration.yaml").write_text("state_file: state.json\n")
+    called = call(tmp_path, "init")
+    assert not (tmp_path / ".gitignore").exists()
+    assert "add them to .gitignore by hand" in called.err
+
+
+def test_a_folder_with_other_files_does_not_become_ignored(tmp_path: Path) -> None:
+    (tmp_path / "sync").mkdir()
+    (tmp_path / "sync" / "notes.txt").write_text("shared")
+    called = call(tmp_path, "init")
+    assert not (tmp_path / "sync" / ".gitignore").exists()
+    assert "holds other files too" in called.err
+
+
+def test_agents_found_on_path_get_an_entry(tmp_path: Path, path_with: Path) -> None:
+    install(path_with, "codex", "gemini")
+    assert call(tmp_path, "init", "app").code == 0
+    settings = open_project(tmp_path / "app").settings
+    assert set(settings.agents) == {"codex", "gemini"}
+
+
+def test_without_an_agent_the_file_says_what_to_do(tmp_path: Path, path_with: Path) -> None:
+    assert path_with.is_dir()
+    assert call(tmp_path, "init", "app").code == 0
+    text = (tmp_path / "app" / "orchestration.yaml").read_text()
+    assert "Install one of" in text
+    assert open_project(tmp_path / "app").settings.agents == {}
+    uncommented = text.replace("#agents:", "agents:").replace("\n#  ", "\n  ")
+    assert yaml.safe_load(uncommented)["agents"]["claude"]["permission_mode"] == "acceptEdits"
+
+
+def test_every_entry_is_accepted_by_its_executor_and_switches_no_check_off() -> None:
+    text = scaffold.configuration(Registry().get("standard"), list(scaffold.ENTRIES))
+    for dangerous in ("bypassPermissions", "danger-full-access", "yolo", "dangerously"):
+        assert dangerous not in text
+    agents = yaml.safe_load(text)["agents"]
+    assert set(agents) == set(scaffold.ENTRIES) <= set(EXECUTORS)
+
+
+def test_every_entry_builds(tmp_path: Path) -> None:
+    text = scaffold.configuration(Registry().get("standard"), list(scaffold.ENTRIES))
+    (tmp_path / "orchestration.yaml").write_text(text)
+    agents = open_project(tmp_path).agents
+    for name in scaffold.ENTRIES:
+        assert agents.build(name).kind == name
+    assert agents.build("codex").options.sandbox == "workspace-write"  # type: ignore[attr-defined]
+    assert agents.build("gemini").options.approval_mode == "auto_edit"  # type: ignore[attr-defined]
+    permission = agents.build("opencode").options.permission  # type: ignore[attr-defined]
+    # opencode takes the last pattern that fits, so the general one stands first.
+    assert next(iter(permission["bash"])) == "*"
+
+
+def test_the_prompts_are_whole_and_name_real_variables() -> None:
+    texts = scaffold.prompt_texts()
+    assert tuple(texts) == PROMPTS
+    known = IDENTITY_VARIABLES
+    for name, text in texts.items():
+        variables = set(re.findall(r"SEQUENCER_[A-Z_]+", text))
+        assert variables <= known, name
+        assert len(text) > 500, name
+        assert text.startswith("# "), name
+        if name != "router.md":
+            assert "SEQUENCER_RESULT" in text, name
+
+
+def test_the_project_itself_has_what_init_makes() -> None:
+    texts = scaffold.prompt_texts()
+    for name, text in texts.items():
+        assert (PROJECT / "prompts" / name).read_text() == text, name
+    wanted = scaffold.configuration(Registry().get("review_cadence"), list(scaffold.ENTRIES))
+    assert (PROJECT / "orchestration.yaml").read_text() == wanted
+
+
+def test_help_has_an_example(tmp_path: Path) -> None:
+    assert "sequencer init" in call(tmp_path, "init", "--help").out.split("Example", 1)[1]
+
+
+def test_a_folder_that_can_not_be_written_to_is_named(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root writes everywhere")
+    tmp_path.chmod(0o500)
+    called = call(tmp_path, "init", "app")
+    tmp_path.chmod(0o700)
+    assert called.code == 2
+    assert "Permission denied" in called.err

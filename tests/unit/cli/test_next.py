@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.calling import call, project, state, worked
+
+FIELDS = {"step_index", "iteration", "cycle_index", "position", "step", "prompt", "review"}
+S, M, R = "supervisor", "main", "reviewer"
+
+
+def steps(folder: Path, *arguments: str) -> list[str]:
+    ended = call(folder, "next", "--json", *arguments)
+    assert ended.code == 0, ended.err
+    return [step["step"] for step in ended.json]
+
+
+@pytest.mark.parametrize(
+    ("every", "expected"),
+    [
+        (0, [S, M] * 6),
+        (-3, [S, M] * 6),
+        (1, [R] * 12),
+        (2, [S, M, R, R] * 3),
+        (3, [S, M, S, M, R, R] * 2),
+        (5, [S, M] * 4 + [R, R] + [S, M]),
+    ],
+)
+def test_the_cadences_in_an_empty_folder(tmp_path: Path, every: int, expected: list[str]) -> None:
+    options = ("--count", "12", "--workflow", "review_cadence", "--review-every", str(every))
+    assert steps(tmp_path, *options) == expected
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_entry_says_everything(tmp_path: Path) -> None:
+    options = ("--workflow", "review_cadence", "--review-every", "2", "--step-index", "3")
+    found = call(tmp_path, "next", "--count", "2", "--json", *options).json
+    assert found == [
+        {
+            "step_index": 3,
+            "iteration": 4,
+            "cycle_index": 1,
+            "position": "main",
+            "step": "reviewer",
+            "prompt": "reviewer.md",
+            "review": True,
+        },
+        {
+            "step_index": 4,
+            "iteration": 5,
+            "cycle_index": 2,
+            "position": "supervisor",
+            "step": "supervisor",
+            "prompt": "supervisor.md",
+            "review": False,
+        },
+    ]
+    assert set(found[0]) == FIELDS
+
+
+def test_far_ahead_is_as_quick(tmp_path: Path) -> None:
+    index = 1_000_000_000_000
+    found = call(tmp_path, "next", "--step-index", str(index), "--count", "4", "--json",
+                 "--workflow", "review_cadence", "--review-every", "3").json  # fmt: skip
+    assert [step["step_index"] for step in found] == [index + n for n in range(4)]
+    cycles = [index // 2, index // 2, index // 2 + 1, index // 2 + 1]
+    assert [step["review"] for step in found] == [(cycle + 1) % 3 == 0 for cycle in cycles]
+
+
+@pytest.mark.parametrize("workflow", ["standard", "standard2", "review_cadence", "review_cadence2"])
+def test_the_built_in_workflows_need_no_file(tmp_path: Path, workflow: str) -> None:
+    assert len(steps(tmp_path, "--workflow", workflow)) == 10
+
+
+def test_it_begins_where_the_run_is(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 3)
+    assert call(folder, "next", "--json", "--count", "1").json[0]["step_index"] == 3
+    # What if: another cadence than the run's, which `run` would refuse.
+    assert steps(folder, "--count", "3", "--review-every", "1") == [R, R, R]
+    assert (
+        call(folder, "next", "--count", "1", "--review-every", "1", "--json").json[0]["step_index"]
+        == 3
+    )
+    assert state(folder)["step_index"] == 3
+
+
+def test_people_get_a_table(tmp_path: Path) -> None:
+    lines = call(tmp_path, "next", "--count", "4", "--workflow", "review_cadence",
+                 "--review-every", "2").out.splitlines()  # fmt: skip
+    assert lines[0].split() == ["STEP_INDEX", "ITERATION", "CYCLE", "POSITION", "STEP", "PROMPT"]
+    assert lines[3].split() == ["2", "3", "1", "supervisor", "reviewer", "reviewer.md", "review"]
+    assert len(lines) == 5
+
+
+def test_a_procedure_ends(tmp_path: Path) -> None:
+    text = "workflow: {name: once}\nworkflows: {once: {kind: procedure, steps: [main, done]}}\n"
+    folder = project(tmp_path / "p", text + "agent: {default: rehearsal}\n", "main.md", "done.md")
+    assert steps(folder) == ["main", "done"]
+    assert call(folder, "run", "--quiet").code == 0
+    ended = call(folder, "next")
+    assert (ended.code, ended.out) == (0, "")
+    assert "complete" in ended.err
+    assert steps(folder) == []
+    beyond = call(folder, "next", "--step-index", "9")
+    assert beyond.code == 2
+    assert "2 steps" in beyond.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--workflow", "nightly"), "known workflows: review_cadence, review_cadence2, standard"),
+        (("--workflow", "standard", "--review-every", "2"), "review"),
+        (("--step-index", "-1"), "--step-index"),
+        (("--count", "0"), "--count"),
+        (("--review-every", "x"), "--review-every"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, arguments: tuple[str, ...], word: str) -> None:
+    ended = call(tmp_path, "next", *arguments)
+    assert ended.code == 2
+    assert word in ended.err
+
+
+def test_a_run_under_another_definition_is_refused(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    (folder / "orchestration.yaml").write_text(
+        "workflow: {name: standard}\nagent: {default: rehearsal}\n"
+    )
+    ended = call(folder, "next")
+    assert ended.code == 3
+    assert "sequencer adopt" in ended.err

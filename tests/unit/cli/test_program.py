@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import click
+import pytest
+
+from sequencer import __version__
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import Verb
+from sequencer.cli.program import COMMANDS, NAME, group
+from tests.unit.cli.calling import call, project, worked
+
+ROOT = Path(__file__).parents[3]
+
+
+def python(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_every_verb_of_the_table_exists_and_has_that_name() -> None:
+    for name, entry in COMMANDS.items():
+        module = import_module(f"sequencer.cli.{entry.module}")
+        command = getattr(module, entry.attribute)
+        assert isinstance(command, click.Command)
+        assert command.name == name
+        assert entry.help.endswith(".")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_verb_has_a_help_with_an_example_and_global_options(
+    tmp_path: Path, name: str
+) -> None:
+    ended = call(tmp_path, name, "--help")
+    assert ended.code == 0
+    assert "Example" in ended.out
+    assert f"sequencer {name}" in ended.out.partition("Example")[2] or "--run" in ended.out
+    assert "Global options:" in ended.out
+    # Click's mark for a paragraph that keeps its lines.
+    assert "\\b" not in ended.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_explained(name: str) -> None:
+    command = group().get_command(click.Context(group()), name)
+    assert command is not None
+    silent = [
+        option.name
+        for option in command.params
+        if isinstance(option, click.Option) and not option.help
+    ]
+    assert silent == []
+
+
+def test_the_first_screen(tmp_path: Path) -> None:
+    ended = call(tmp_path, "--help")
+    assert ended.code == 0
+    for name, entry in COMMANDS.items():
+        assert f"  {name} " in ended.out
+        assert entry.section in ended.out
+    assert "Exit codes" in ended.out
+    assert "_SEQUENCER_COMPLETE=bash_source" in ended.out
+    assert call(tmp_path, "-h") == ended
+
+
+def test_without_a_verb_the_first_screen_is_shown_as_an_error(tmp_path: Path) -> None:
+    ended = call(tmp_path)
+    assert ended.code == 2
+    assert "sequencer status --watch" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_the_version(tmp_path: Path) -> None:
+    assert call(tmp_path, "--version").out == f"sequencer {__version__}\n"
+    assert call(tmp_path, "status", "--version").out == f"sequencer {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("statsu",), ("unknown command 'statsu'", "did you mean 'status'?", "history, init")),
+        (("status", "--jsn"), ("No such option '--jsn'", "'--json'")),
+        (("--quit", "status"), ("No such option '--quit'", "--quiet")),
+        (("next", "--count", "many"), ("'--count'", "not a valid integer")),
+        (("next", "extra"), ("unexpected extra argument",)),
+        (("run", "--mode", "turbo"), ("'--mode'", "combined", "sync", "async")),
+    ],
+)
+def test_wrong_usage_is_said_with_what_is_known(
+    tmp_path: Path, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    ended = call(project(tmp_path / "p"), *arguments)
+    assert ended.code == 2
+    assert ended.out == ""
+    assert ended.err.startswith("error: ")
+    for word in words:
+        assert word in ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--json", "--run", "nightly", "status"),
+        ("status", "--json", "--run", "nightly"),
+        ("--json", "status", "--run", "nightly"),
+        ("--run=nightly", "status", "--json"),
+    ],
+)
+def test_global_options_stand_before_or_behind(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    folder = project(tmp_path / "p")
+    assert call(folder, "run", "--run", "nightly", "--max-steps", "3", "--quiet").code == 0
+    assert call(folder, *arguments).json["step_index"] == 3
+
+
+def test_the_later_of_two_names_counts(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    assert call(folder, "run", "--run", "nightly", "--max-steps", "1", "--quiet").code == 0
+    assert call(folder, "--run", "other", "status", "--json", "--run", "nightly").code == 0
+
+
+def test_another_configuration(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 2)
+    config = str(folder / "orchestration.yaml")
+    assert call(tmp_path, "--config", config, "status", "--json").json["step_index"] == 2
+    ended = call(tmp_path, "--config", "missing.yaml", "status")
+    assert ended.code == 2
+    assert "missing.yaml: there is no such file" in ended.err
+
+
+def test_a_verb_without_facts_refuses_json() -> None:
+    @click.command("sleep", cls=Verb, has_json=False)
+    def sleep() -> None:
+        """Do nothing."""
+
+    assert sleep.main([], standalone_mode=False, obj=Invocation()) is None
+    with pytest.raises(click.UsageError, match="No such option '--json'"):
+        sleep.main(["--json"], standalone_mode=False)
+    with pytest.raises(click.UsageError, match="has no --json"):
+        sleep.main([], standalone_mode=False, obj=Invocation(is_json=True))
+
+
+def test_help_and_listing_import_no_verb(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom sequencer.cli.program import run\nrun(['--help'])\n"
+        "print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    modules = python(tmp_path, "-c", code).stderr.split()
+    assert "sequencer.cli.program" in modules
+    loaded = {f"sequencer.cli.{entry.module}" for entry in COMMANDS.values()} & set(modules)
+    assert loaded == set()
+    assert not {"pydantic", "rich", "psutil", "anthropic", "yaml"} & set(modules)
+
+
+@pytest.mark.parametrize("verb", ["next", "status", "history", "log", "run", "tick"])
+def test_the_help_of_a_verb_needs_no_engine(tmp_path: Path, verb: str) -> None:
+    code = (
+        f"import sys\nfrom sequencer.cli.program import run\nrun(['{verb}', '--help'])\n"
+        "print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    modules = python(tmp_path, "-c", code).stderr.split()
+    assert not {"pydantic", "rich", "psutil", "anthropic", "yaml", "sequencer.assembly"} & set(
+        modules
+    )
+
+
+def test_the_console_script_and_the_module_are_the_same(tmp_path: Path) -> None:
+    by_module = python(tmp_path, "-m", "sequencer", "next", "--count", "1", "--json")
+    script = Path(sys.executable).with_name("sequencer")
+    by_script = subprocess.run(
+        [script, "next", "--count", "1", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert by_module.stdout == by_script.stdout
+    assert by_module.returncode == 0
+
+
+def completed(folder: Path, words: str, count: int) -> list[str]:
+    """Return what the shell would offer for the word number *count* of *words*."""
+    env = {"COMP_WORDS": words, "COMP_CWORD": str(count), "_SEQUENCER_COMPLETE": "bash_complete"}
+    ended = python(folder, "-m", "sequencer", **env)
+    assert ended.stderr == ""
+    return [line.partition(",")[2] for line in ended.stdout.splitlines() if line]
+
+
+def test_the_shell_gets_its_script(tmp_path: Path) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        ended = python(tmp_path, "-m", "sequencer", _SEQUENCER_COMPLETE=f"{shell}_source")
+        assert ended.returncode == 0 or shell == "bash", ended.stderr
+        assert "_SEQUENCER_COMPLETE" in ended.stdout or shell == "bash"
+
+
+def test_verbs_and_options_are_completed(tmp_path: Path) -> None:
+    assert completed(tmp_path, f"{NAME} st", 1) == [n for n in COMMANDS if n.startswith("st")]
+    assert set(COMMANDS) <= set(completed(tmp_path, f"{NAME} ", 1))
+    assert "--json" in completed(tmp_path, f"{NAME} --j", 1)
+    assert completed(tmp_path, f"{NAME} status --wat", 2) == ["--watch"]
+
+
+def test_names_of_the_project_are_completed(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    assert call(folder, "run", "--run", "nightly", "--max-steps", "1", "--quiet").code == 0
+    assert completed(folder, f"{NAME} status --run n", 3) == ["nightly"]
+    assert completed(folder, f"{NAME} next --workflow standard", 3) == ["standard", "standard2"]
+    assert completed(folder, f"{NAME} run --position ", 3) == ["main", "supervisor"]
+    assert completed(folder, f"{NAME} log re", 2) == ["reviewer"]
+    assert completed(folder, f"{NAME} run --agent re", 3) == ["rehearsal"]
+    assert completed(folder, f"{NAME} run --agent-step ma", 3) == ["main="]
+    assert "main=rehearsal" in completed(folder, f"{NAME} run --agent-step main=re", 3)
+
+
+def test_a_broken_project_completes_nothing_and_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "orchestration.yaml").write_text("nonsense: [")
+    assert completed(tmp_path, f"{NAME} run --position ", 3) == []

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sequencer.cli.progress import (
+    MAX_HELD_CHARS,
+    LiveProgress,
+    PlainProgress,
+    Quiet,
+    end_line,
+    progress,
+    start_line,
+    waiting_line,
+)
+from sequencer.engine.attempt import Attempt
+from sequencer.executors.protocol import Kind
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.step import Step
+
+LOG = Path("logs/local/steps/iter-00013_main.log")
+
+
+def attempt(number: int = 1, step: str = "main", position: str | None = None) -> Attempt:
+    return Attempt(
+        run_id="r",
+        workflow="standard",
+        step=Step(name=step),
+        position=position or step,
+        step_index=12,
+        token=17,
+        attempt=number,
+        agent="claude",
+        prompt="main.md",
+        state_path=Path("sync/state.json"),
+        result_path=Path("sync/results/result.json"),
+    )
+
+
+def outcome(**changes: object) -> Outcome:
+    usage = Usage(input_tokens=1200, output_tokens=34, cost_usd=0.5, seconds=75.0)
+    return Outcome.model_validate({"status": OutcomeStatus.OK, "usage": usage, **changes})
+
+
+def test_the_start_says_which_step_and_where_its_log_is() -> None:
+    assert start_line(attempt(), LOG) == f"[13] main: claude with main.md, log {LOG}"
+    assert "attempt 2" in start_line(attempt(2), LOG)
+    assert "reviewer at position main:" in start_line(attempt(1, "reviewer", "main"), LOG)
+
+
+def test_the_end_says_what_it_took() -> None:
+    assert end_line(attempt(), outcome()) == (
+        "[13] main: ok after 1 min 15 s, 1,200 + 34 tokens, 0.5000 USD"
+    )
+    assert "failed" in end_line(attempt(), outcome(status="failed"))
+    refused = outcome(denials=("Bash: rm -rf", "Edit: x"))
+    assert "2 tool calls were refused" in end_line(attempt(), refused)
+
+
+def test_no_name_can_write_control_sequences() -> None:
+    strange = attempt(step="a\u009b31mb")
+    assert "\u009b" not in start_line(strange, Path("log\x1b[2J"))
+    assert "\x1b" not in start_line(strange, Path("log\x1b[2J"))
+    assert "\x1b" not in waiting_line("held by \x1b[31m", None)
+
+
+def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = PlainProgress()
+    shown.started(attempt(), LOG)
+    shown.write(b"half ", Kind.RESPONSE)
+    shown.write(b"a line\n\x1b[31mred\x1b[0m", Kind.RESPONSE)
+    shown.used(Usage(input_tokens=1))
+    shown.ended(attempt(), outcome())
+    shown.notice("restored")
+    shown.close()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        start_line(attempt(), LOG),
+        "half a line",
+        "red",
+        end_line(attempt(), outcome()),
+        "notice: restored",
+    ]
+
+
+def test_waiting_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = PlainProgress()
+    for _ in range(3):
+        shown.waiting("not due", "2027-01-01T00:00:00Z")
+    shown.waiting("held", None)
+    shown.started(attempt(), LOG)
+    shown.waiting("held", None)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("waiting")]
+    assert lines == ["waiting: not due (until 2027-01-01T00:00:00Z)", *["waiting: held"] * 2]
+
+
+def test_which_one_suits(capsys: pytest.CaptureFixture[str]) -> None:
+    assert isinstance(progress(is_quiet=True), Quiet)
+    assert isinstance(progress(is_quiet=False), PlainProgress)
+    quiet = progress(is_quiet=True)
+    quiet.started(attempt(), LOG)
+    quiet.notice("x")
+    quiet.ended(attempt(), outcome())
+    quiet.close()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_closed_stderr_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path(os.devnull).open("w") as closed:
+        pass
+    monkeypatch.setattr(sys, "stderr", closed)
+    shown = PlainProgress()
+    shown.started(attempt(), LOG)
+    shown.write(b"text\n", Kind.OUTPUT)
+    shown.ended(attempt(), outcome())
+
+
+class Terminal:
+    """A pseudo-terminal with standard error at its end."""
+
+    def __init__(self) -> None:
+        self.master, slave = pty.openpty()
+        self.stream = os.fdopen(slave, "w")
+        self.seen = b""
+
+    def read(self, seconds: float = 0.5) -> bytes:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            if select.select([self.master], [], [], left)[0]:
+                self.seen += os.read(self.master, 65536)
+        return self.seen
+
+    def wait_for(self, text: bytes) -> bytes:
+        deadline = time.monotonic() + 10
+        while text not in self.seen:
+            assert time.monotonic() < deadline, self.seen
+            self.read(0.05)
+        return self.seen
+
+
+@contextlib.contextmanager
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    made = Terminal()
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    try:
+        with contextlib.redirect_stderr(made.stream):
+            yield made
+    finally:
+        made.stream.close()
+        os.close(made.master)
+
+
+def test_a_terminal_gets_a_live_line_and_the_output_above(monkeypatch: pytest.MonkeyPatch) -> None:
+    with at_a_terminal(monkeypatch) as terminal:
+        shown = progress(is_quiet=False)
+        assert isinstance(shown, LiveProgress)
+        shown.started(attempt(), LOG)
+        shown.used(Usage(input_tokens=1200, output_tokens=34, cost_usd=0.5))
+        shown.write(b"working on \x1b]0;owned\x07it\n", Kind.RESPONSE)
+        shown.write(b"reading a file\n", Kind.ACTION)
+        seen = terminal.wait_for(b"1,200 + 34 tokens, 0.5000 USD")
+        assert b"owned" not in seen
+        assert b"working on it" in seen
+        # Dim, because a person reads answers first.
+        assert b"\x1b[2mreading a file" in terminal.wait_for(b"reading a file")
+        shown.ended(attempt(), outcome())
+        shown.close()
+        assert b"ok after 1 min 15 s" in terminal.read(0.2)
+        # The cursor is given back.
+        assert terminal.seen.rindex(b"\x1b[?25h") > terminal.seen.rindex(b"\x1b[?25l")
+
+
+def test_waiting_counts_on_the_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    with at_a_terminal(monkeypatch) as terminal:
+        shown = LiveProgress()
+        shown.waiting("step 'main' is not ours", None)
+        terminal.wait_for(b"is not ours")
+        terminal.wait_for(b"0:01")
+        shown.notice("state restored\x1b[2J")
+        seen = terminal.wait_for(b"notice: state restored")
+        assert b"\x1b[2J" not in seen
+        shown.close()
+
+
+def test_a_flood_neither_blocks_nor_piles_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with at_a_terminal(monkeypatch) as terminal:
+        shown = LiveProgress()
+        shown.started(attempt(), LOG)
+        chunk = b"x" * 99 + b"\n"
+        started = time.monotonic()
+        for _ in range(300_000):
+            shown.write(chunk, Kind.OUTPUT)
+        took = time.monotonic() - started
+        pending = sum(len(line.text) for line in list(shown._lines))
+        assert pending <= MAX_HELD_CHARS + 100_000
+        # Nobody reads the terminal meanwhile: only the painter may be held up by that.
+        assert took < 10
+        terminal.read(3)
+        shown.ended(attempt(), outcome())
+        _close_while_read(shown, terminal)
+        assert b"of output are not shown" in terminal.seen
+
+
+def _close_while_read(shown: LiveProgress, terminal: Terminal) -> None:
+    """Close *shown* as a program does whose terminal is read by somebody."""
+    closer = threading.Thread(target=shown.close)
+    closer.start()
+    while closer.is_alive():
+        terminal.read(0.1)
+
+
+def test_a_terminal_that_goes_away_fails_nothing() -> None:
+    code = """
+import os, pty, sys
+from pathlib import Path
+master, slave = pty.openpty()
+sys.stderr = os.fdopen(slave, "w")
+os.environ["TERM"] = "xterm"
+from tests.unit.cli.test_progress import LOG, attempt, outcome
+from sequencer.cli.progress import LiveProgress
+from sequencer.executors.protocol import Kind
+shown = LiveProgress()
+shown.started(attempt(), LOG)
+os.close(master)
+import time
+for _ in range(20):
+    shown.write(b"text\\n", Kind.OUTPUT)
+    time.sleep(0.02)
+shown.ended(attempt(), outcome())
+shown.close()
+print("alive")
+os._exit(0)
+"""
+    root = Path(__file__).parents[3]
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    )
+    assert ended.stdout == "alive\n"

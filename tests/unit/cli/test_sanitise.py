@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequencer.cli.sanitise import STRING_CHARS, Sanitiser, one_line, plain
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+HOSTILE = st.lists(
+    st.sampled_from(
+        [
+            "text",
+            "\x1b",
+            "[",
+            "]",
+            "31m",
+            "0;title",
+            "\x07",
+            "\x1b\\",
+            "P",
+            "\x9b",
+            "\x9d",
+            "\x9c",
+            "\r",
+            "\n",
+            "\t",
+            "é",
+            "計",
+            "\x08",
+            "\x00",
+            "?25l",
+            " ",
+        ]
+    ),
+    max_size=30,
+).map("".join)
+
+
+def streamed(chunks: list[bytes]) -> str:
+    sanitiser = Sanitiser()
+    return "".join([*map(sanitiser.feed, chunks), sanitiser.finish()])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("plain text\n\tindented\n", "plain text\n\tindented\n"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b[38;5;196;1mred\x1b[m", "red"),
+        ("\x9b31mred", "red"),
+        ("\x1b[2J\x1b[H\x1b[?25lgone", "gone"),
+        ("\x1b[5 qcursor", "cursor"),
+        ("\x1b]0;owned\x07title", "title"),
+        ("\x1b]0;owned\x1b\\title", "title"),
+        ("\x9d8;;http://example.org\x9clink", "link"),
+        ("\x1b]8;;http://example.org\x07link\x1b]8;;\x07", "link"),
+        ("\x1bPq#0;2;0;0;0\x1b\\sixel", "sixel"),
+        ("\x1b_apc\x1b\\\x1b^pm\x1b\\\x1bXsos\x1b\\rest", "rest"),
+        ("\x1bcreset\x1b(Bcharset\x1b7saved", "resetcharsetsaved"),
+        ("bell\x07 back\x08space null\x00 del\x7f", "bell backspace null del"),
+        ("vertical\x0btab form\x0cfeed", "verticaltab formfeed"),
+        ("answer\x1b[c\x1b[6n\x05back", "answerback"),
+        ("10%\r50%\r100%\n", "100%\n"),
+        ("windows\r\nline\r\n", "windows\nline\n"),
+        ("over\rwritten", "written"),
+        ("kept\r", "kept"),
+        ("a\ud800b", "a\ufffdb"),
+        ("lonely \x1b", "lonely "),
+        ("unfinished \x1b[31", "unfinished 31"),
+        ("unfinished \x1b]0;title", "unfinished "),
+        ("unfinished \x1b]0;title\nnext line", "unfinished \nnext line"),
+    ],
+)
+def test_what_is_left_of_a_text(text: str, expected: str) -> None:
+    assert plain(text) == expected
+    if "\ud800" not in text:
+        assert streamed([text.encode()]) == expected
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_sequences_are_found_across_chunks(size: int) -> None:
+    data = (
+        "é \x1b[31mred\x1b[0m \x1b]0;a title\x07計画 \x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\ "
+        "\x1bPdevice\x1b\\end\n\x9b1mbold\n"
+    ).encode()
+    chunks = [data[start : start + size] for start in range(0, len(data), size)]
+    assert streamed(chunks) == "é red 計画 link end\nbold\n"
+
+
+def test_a_line_end_split_over_chunks_is_one_line_end() -> None:
+    assert streamed([b"one\r", b"\ntwo\r", b"\r", b"\nthree"]) == "one\ntwo\nthree"
+
+
+def test_what_was_shown_already_is_not_overwritten_but_ended() -> None:
+    assert streamed([b"10%", b"\r20%", b"\r30%", b"\r\n"]) == "10%\n20%\n30%\n"
+    assert streamed([b"line\n", b"\rnext"]) == "line\nnext"
+
+
+def test_a_flood_of_carriage_returns_leaves_one_line() -> None:
+    flood = b"".join(b"%d%%\r" % number for number in range(50_000)) + b"done\n"
+    assert streamed([flood]) == "done\n"
+    shown = streamed([b"\r" * 1000] * 100)
+    assert shown.strip() == ""
+    assert len(shown) < 10
+
+
+def test_bytes_that_are_no_utf_8_are_replaced_and_split_letters_are_not() -> None:
+    assert streamed([b"\xff\xfe ok"]) == "\ufffd\ufffd ok"
+    assert streamed(["é".encode()[:1], "é".encode()[1:]]) == "é"
+    assert streamed([b"torn \xc3"]) == "torn \ufffd"
+    # 0x9b alone is no letter of UTF-8 and no control sequence either.
+    assert streamed([b"\x9b31m"]) == "\ufffd31m"
+
+
+def test_an_endless_title_does_not_swallow_everything_behind_it() -> None:
+    sanitiser = Sanitiser()
+    shown = "".join(sanitiser.feed(b"\x1b]0;" + b"x" * 1000) for _ in range(1))
+    shown += "".join(sanitiser.feed(b"y" * 1000) for _ in range(10))
+    shown += sanitiser.feed(b"\nafter\n")
+    assert shown.endswith("after\n")
+    assert shown.count("y") >= 10_000 - STRING_CHARS - 1000
+
+
+def test_the_held_back_part_is_bounded() -> None:
+    sanitiser = Sanitiser()
+    for _ in range(200):
+        sanitiser.feed(b"\x1b[" + b"1" * 10_000)
+    assert len(sanitiser.finish()) < 20_000
+
+
+def test_a_finished_stream_leaves_nothing_to_the_next() -> None:
+    sanitiser = Sanitiser()
+    assert sanitiser.feed(b"one\x1b]0;half a title") == "one"
+    sanitiser.finish()
+    assert sanitiser.feed(b"two") == "two"
+
+
+@given(HOSTILE)
+def test_nothing_that_moves_a_terminal_is_left(text: str) -> None:
+    assert CONTROL.search(plain(text)) is None
+
+
+@given(st.lists(HOSTILE.map(str.encode), max_size=8), st.binary(max_size=40))
+def test_nothing_that_moves_a_terminal_is_left_of_a_stream(chunks: list[bytes], odd: bytes) -> None:
+    assert CONTROL.search(streamed([*chunks, odd])) is None
+
+
+@given(st.text(alphabet=st.characters(blacklist_categories=["Cc", "Cs"]), max_size=100))
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert plain(text) == text
+    data = text.encode()
+    assert streamed([data[:7], data[7:]]) == text
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "\x1b" * 300_000,
+        "\x9b1;" * 100_000,
+        "\x1b]" * 150_000,
+        "x" * 300_000 + "\x07",
+        "a\r" * 150_000,
+    ],
+)
+def test_no_text_takes_quadratic_time(hostile: str) -> None:
+    started = time.process_time()
+    plain(hostile)
+    assert time.process_time() - started < 2
+
+
+def test_one_line_is_one_line() -> None:
+    assert one_line("a\nb\r\n\tc\x1b[0m  d") == "a b c d"
+    assert one_line("") == ""

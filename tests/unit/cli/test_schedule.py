@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import configparser
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from sequencer.cli.schedule import _cron_times, _is_regular, _path
+from sequencer.errors import UsageRefused
+from tests.unit.cli.calling import call, project, worked
+
+ODD = 'it\'s 50% "off" $HOME; !x & `y` \\z'
+
+
+def entry_of(text: str) -> tuple[list[str], str]:
+    """Return the five time fields and the command that cron would hand to sh."""
+    line = next(line for line in text.splitlines() if not line.startswith("#"))
+    fields = line.split(" ", 5)
+    # cron: an unescaped % ends the command, an escaped one loses its backslash.
+    assert not re.search(r"(?<!\\)%", fields[5])
+    return fields[:5], fields[5].replace(r"\%", "%")
+
+
+def units_of(text: str) -> tuple[configparser.ConfigParser, configparser.ConfigParser]:
+    """Return service and timer; duplicate keys would be refused by the parser."""
+    service, timer = text.split("\n\n# Put this into", 1)
+    found = []
+    for part in (service, timer):
+        parser = configparser.ConfigParser(interpolation=None, delimiters=("=",))
+        parser.optionxform = str  # type: ignore[assignment,method-assign]
+        parser.read_string("#" + part)
+        found.append(parser)
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize(
+    ("every", "fields"),
+    [
+        (1, "* * * * *"),
+        (5, "*/5 * * * *"),
+        (30, "*/30 * * * *"),
+        (60, "0 * * * *"),
+        (180, "0 */3 * * *"),
+        (1440, "0 0 * * *"),
+    ],
+)
+def test_the_times_of_cron(every: int, fields: str) -> None:
+    assert _cron_times(every) == fields
+
+
+@pytest.mark.parametrize("every", [7, 45, 90, 300, 1439])
+def test_a_distance_that_cron_can_not_keep_is_refused(every: int) -> None:
+    assert not _is_regular(every)
+    with pytest.raises(UsageRefused) as refused:
+        _cron_times(every)
+    assert refused.value.hint is not None
+    assert "1, 2, 3, 4, 5, 6, 10" in refused.value.hint
+
+
+@pytest.mark.parametrize("every", ["0", "-5", "1441", "x"])
+@pytest.mark.parametrize("verb", ["crontab", "systemd"])
+def test_a_distance_that_means_nothing_is_refused(tmp_path: Path, verb: str, every: str) -> None:
+    assert call(project(tmp_path), verb, "--every", every).code == 2
+
+
+def test_the_command_of_cron_runs_a_step(tmp_path: Path) -> None:
+    folder = project(tmp_path / ODD)
+    called = call(folder, "crontab", "--every", "10")
+    assert called.code == 0, called.err
+    fields, command = entry_of(called.out)
+    assert fields == ["*/10", "*", "*", "*", "*"]
+    # As cron does it: sh, another folder, almost no environment.
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd="/",
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    log = (folder / "logs" / "tick.log").read_text()
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), log
+    assert (folder / "sync" / "state.json").exists(), log
+    assert list((folder / "logs" / "local" / "steps").iterdir())
+
+
+def test_keys_come_from_a_file_and_are_not_inlined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project(
+        tmp_path / "app",
+        "agent: {default: show}\nagents:\n  show:\n    kind: command\n"
+        "    argv: [sh, -c, 'echo key=$MY_WORD']\n    pass_env: [MY_WORD]\n",
+    )
+    monkeypatch.setenv("MY_WORD", "in-the-environment")
+    keys = tmp_path / "my keys.env"
+    keys.write_text("MY_WORD='from the file'\n")
+    called = call(folder, "crontab", "--env-file", str(keys))
+    assert "in-the-environment" not in called.out
+    assert "from the file" not in called.out
+    _, command = entry_of(called.out)
+    subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd="/",
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        timeout=60,
+        check=True,
+    )
+    log = next((folder / "logs" / "local" / "steps").iterdir()).read_text()
+    assert "key=from the file" in log
+
+
+def test_the_comments_say_why_there_is_no_lock(tmp_path: Path) -> None:
+    out = call(project(tmp_path), "crontab").out
+    assert "No flock is needed" in out
+    assert "--env-file" in out
+
+
+def test_a_named_run_is_passed_on(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "app", 0)
+    call(folder, "run", "--run", "Nightly build", "--max-steps", "1", "--quiet")
+    _, command = entry_of(call(folder, "--run", "Nightly build", "crontab").out)
+    assert "'--run=Nightly build'" in command
+    service, _ = units_of(call(folder, "--run", "Nightly build", "systemd").out)
+    assert service["Service"]["ExecStart"].endswith('"--run=Nightly build"')
+    assert call(folder, "--run", "nihgtly", "crontab").code == 2
+
+
+def test_an_entry_that_is_too_long_for_cron_is_refused(tmp_path: Path) -> None:
+    folder = project(tmp_path / ("x" * 200) / ("y" * 200))
+    called = call(folder, "crontab")
+    assert called.code == 2
+    assert "sequencer systemd" in called.err
+
+
+@pytest.mark.parametrize("verb", ["crontab", "systemd"])
+def test_a_folder_with_a_line_end_in_its_name_is_refused(tmp_path: Path, verb: str) -> None:
+    called = call(project(tmp_path / "a\nb"), verb)
+    assert called.code == 2
+    assert "line end" in called.err
+
+
+def test_the_units_of_systemd(tmp_path: Path) -> None:
+    folder = project(tmp_path / "my app")
+    called = call(folder, "systemd", "--every", "45")
+    assert called.code == 0, called.err
+    service, timer = units_of(called.out)
+    section = service["Service"]
+    assert section["Type"] == "oneshot"
+    assert section["WorkingDirectory"] == str(folder)
+    assert section["SuccessExitStatus"] == "4 75"
+    words = shlex.split(section["ExecStart"])
+    assert Path(words[0]).is_absolute()
+    assert words[-2:] == ["tick", f"--config={folder / 'orchestration.yaml'}"]
+    assert timer["Timer"]["OnUnitActiveSec"] == "45min"
+    assert timer["Install"]["WantedBy"] == "timers.target"
+    name = re.search(r"user/(\S+)\.service", called.out)
+    assert name is not None
+    assert f"{name[1]}.timer" in called.out
+
+
+def test_odd_names_are_escaped_for_systemd(tmp_path: Path) -> None:
+    folder = project(tmp_path / ODD)
+    service, _ = units_of(call(folder, "systemd", "--env-file", str(folder / "k.env")).out)
+    section = service["Service"]
+    assert section["WorkingDirectory"].replace("%%", "%") == str(folder)
+    assert not re.search(r"(?<!%)%(?!%)", section["WorkingDirectory"])
+    assert section["EnvironmentFile"].startswith("-/")
+    command = section["ExecStart"]
+    assert "50%% " in command
+    assert "$$HOME" in command
+    assert '\\"off\\"' in command
+    assert "\\\\z" in command
+
+
+def test_systemd_itself_accepts_the_units(tmp_path: Path) -> None:
+    verify = shutil.which("systemd-analyze")
+    if verify is None:
+        pytest.skip("systemd-analyze is not here")
+    folder = project(tmp_path / "my 50% app")
+    out = call(folder, "systemd").out
+    service, timer = out.split("\n\n# Put this into", 1)
+    (tmp_path / "s.service").write_text(service)
+    (tmp_path / "s.timer").write_text("#" + timer)
+    done = subprocess.run(
+        [verify, "verify", str(tmp_path / "s.service"), str(tmp_path / "s.timer")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert str(tmp_path) not in done.stderr, done.stderr
+
+
+def _finder(where: Mapping[str, str]) -> Callable[[str], str | None]:
+    def find(program: str) -> str | None:
+        return where.get(program)
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("present", "where", "path"),
+    [
+        (
+            "/opt/c:/opt/a:/opt/b:/usr/bin:/bin",
+            {"claude": "/opt/b/claude", "node": "/opt/a/node", "git": "/usr/bin/git"},
+            "/opt/a:/opt/b:/usr/bin:/bin:/usr/local/bin",
+        ),
+        ("", {}, "/usr/local/bin:/usr/bin:/bin"),
+        # A relative entry would mean another folder under cron.
+        (".:/usr/bin", {"git": "./git"}, "/usr/bin:/usr/local/bin:/bin"),
+        ("/opt/a:/opt/a", {"git": "/opt/a/git"}, "/opt/a:/usr/local/bin:/usr/bin:/bin"),
+    ],
+)
+def test_path_is_short_and_keeps_its_order(
+    present: str, where: Mapping[str, str], path: str
+) -> None:
+    assert _path(present, _finder(where)) == path
+
+
+def test_without_a_project_the_present_folder_is_meant(tmp_path: Path) -> None:
+    _, command = entry_of(call(tmp_path, "crontab").out)
+    assert f"cd {shlex.quote(str(tmp_path))}" in command
+    assert "--config" not in command
+
+
+@pytest.mark.parametrize("verb", ["crontab", "systemd"])
+def test_they_write_nothing_and_have_no_json(tmp_path: Path, verb: str) -> None:
+    project(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    call(tmp_path, verb)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert call(tmp_path, verb, "--json").code == 2
+    assert f"sequencer {verb}" in call(tmp_path, verb, "--help").out.split("Example", 1)[1]

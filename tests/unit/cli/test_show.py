@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.calling import call, project
+
+CONFIGURATION = """\
+workflow: {name: nightly}
+agent:
+  default: rehearsal
+  roles: {main: slow}
+  prompts: {check.md: quick}
+agents:
+  quick: {kind: rehearsal}
+  slow: {kind: rehearsal, seconds: 1}
+workflows:
+  nightly:
+    steps:
+      - plan
+      - {name: main, timeout_s: 60, max_turns: 5, retry: {max_attempts: 3}}
+      - {name: verify, executor: quick, single_turn: true}
+    review: {every: 4, step: {name: check}}
+  release: {kind: procedure, steps: [build, publish]}
+step_defaults: {timeout_s: 7200}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return project(tmp_path, CONFIGURATION)
+
+
+def test_all_workflows_are_listed(folder: Path) -> None:
+    called = call(folder, "show")
+    assert called.code == 0, called.err
+    lines = called.out.splitlines()
+    assert lines[0].split() == ["WORKFLOW", "KIND", "STEPS", "REVIEW", "FROM"]
+    assert [line.split()[0] for line in lines[1:]] == [
+        "nightly",
+        "release",
+        "review_cadence",
+        "review_cadence2",
+        "standard",
+        "standard2",
+    ]
+    assert re.match(r"nightly \* +cycle +plan, main, verify +check every 4 cycles +orch", lines[1])
+    assert re.match(r"release +procedure +build, publish +- +orchestration.yaml", lines[2])
+    assert "reviewer (never: N is not set)" in lines[3]
+    assert lines[5].endswith("built in")
+
+
+def test_json_lists_the_same(folder: Path) -> None:
+    found = {entry["name"]: entry for entry in call(folder, "show", "--json").json}
+    assert found["nightly"]["review_every"] == 4
+    assert found["nightly"]["is_chosen"] is True
+    assert found["release"]["kind"] == "procedure"
+    assert found["standard"]["source"] == "built in"
+    assert found["standard"]["digest"].startswith("sha256:")
+
+
+def test_one_workflow_as_a_table(folder: Path) -> None:
+    lines = call(folder, "show", "nightly").out.splitlines()
+    assert lines[0].startswith("nightly: a cycle of 3 steps, without end; every cycle of 4")
+    cells = [re.split(r"  +", line) for line in lines[3:]]
+    assert cells == [
+        ["0", "plan", "plan.md", "rehearsal", "agent.default", "7200 s"],
+        ["1", "main", "main.md", "slow", "agent.roles", "60 s, 5 turns, 3 tries"],
+        ["2", "verify", "verify.md", "quick", "executor of step 'verify'", "7200 s, single turn"],
+        ["review", "check", "check.md", "quick", "agent.prompts", "7200 s"],
+    ]
+
+
+def test_a_review_that_depends_on_its_position_has_a_line_for_each(folder: Path) -> None:
+    text = CONFIGURATION.replace("  prompts: {check.md: quick}\n", "")
+    (folder / "orchestration.yaml").write_text(text)
+    lines = call(folder, "show", "nightly").out.splitlines()
+    reviews = [line for line in lines if line.startswith("review")]
+    assert [line.split("  ")[0] for line in reviews] == [
+        "review at plan, verify",
+        "review at main",
+    ]
+    assert "rehearsal" in reviews[0]
+    assert "slow" in reviews[1]
+
+
+def test_a_procedure_says_that_it_ends(folder: Path) -> None:
+    assert "once from the first to the last" in call(folder, "show", "release").out
+
+
+def test_a_workflow_without_its_number_says_so(folder: Path) -> None:
+    assert "not set (review_every_n)" in call(folder, "show", "review_cadence").out
+
+
+def test_the_cadence_of_the_chosen_workflow_counts(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    assert call(folder, "show", "review_cadence", "--json").json["review_every"] == 2
+
+
+def test_json_of_one_has_its_steps(folder: Path) -> None:
+    found = call(folder, "show", "nightly", "--json").json
+    assert [step["place"] for step in found["steps"]] == ["0", "1", "2", "review"]
+    assert found["steps"][1]["agent"] == "slow"
+
+
+def test_an_unknown_workflow_lists_the_known(folder: Path) -> None:
+    called = call(folder, "show", "nigthly")
+    assert called.code == 2
+    assert "did you mean 'nightly'" in called.err
+    assert "release" in called.err
+
+
+@pytest.mark.parametrize("arguments", [("--mermaid",), ("nightly", "--mermaid", "--json")])
+def test_options_that_contradict_are_refused(folder: Path, arguments: tuple[str, ...]) -> None:
+    assert call(folder, "show", *arguments).code == 2
+
+
+def test_auto_says_whom_it_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = project(tmp_path, "agent: {default: auto}\n")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    for key in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(key, raising=False)
+    assert "auto: none found" in call(folder, "show", "standard").out
+    (programs / "gemini").write_text("#!/bin/sh\n")
+    (programs / "gemini").chmod(0o755)
+    assert "auto: gemini" in call(folder, "show", "standard").out
+
+
+def test_a_chart_is_all_that_is_printed(folder: Path) -> None:
+    called = call(folder, "show", "nightly", "--mermaid")
+    assert called.out.startswith("flowchart TD\n")
+    assert called.err == ""
+
+
+def test_help_has_an_example(folder: Path) -> None:
+    assert "sequencer show" in call(folder, "show", "--help").out.split("Example", 1)[1]

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sequencer.cli.signals import ENDING, EndOnSignal
+
+
+def open_descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def wait_until(condition: threading.Event) -> None:
+    assert condition.wait(5)
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_a_signal_asks_for_the_end(number: signal.Signals) -> None:
+    asked, told = threading.Event(), list[str]()
+    with EndOnSignal(told.append) as signals:
+        signals.on_ready(asked.set)
+        os.kill(os.getpid(), number)
+        wait_until(asked)
+    assert len(told) == 1
+
+
+def test_a_signal_before_the_work_is_ready_is_not_lost() -> None:
+    asked, told = threading.Event(), threading.Event()
+    with EndOnSignal(lambda _: told.set()) as signals:
+        os.kill(os.getpid(), signal.SIGINT)
+        wait_until(told)
+        assert not asked.is_set()
+        signals.on_ready(asked.set)
+        assert asked.is_set()
+
+
+def test_later_signals_are_said_once_and_do_no_harm() -> None:
+    calls, told = list[int](), list[str]()
+    asked = threading.Event()
+
+    def interrupt() -> None:
+        calls.append(1)
+        asked.set()
+
+    with EndOnSignal(told.append) as signals:
+        signals.on_ready(interrupt)
+        for _ in range(5):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.02)
+        wait_until(asked)
+    assert len(told) == 1
+    assert calls
+
+
+def test_the_end_is_asked_for_on_another_thread() -> None:
+    # On the main thread it could wait for a lock that the main thread holds.
+    threads = list[threading.Thread]()
+    lock, asked = threading.Lock(), threading.Event()
+
+    def interrupt() -> None:
+        with lock:
+            threads.append(threading.current_thread())
+            asked.set()
+
+    with EndOnSignal(lambda _: None) as signals:
+        signals.on_ready(interrupt)
+        with lock:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.05)
+        wait_until(asked)
+    assert threads[0] is not threading.main_thread()
+
+
+def test_the_signals_are_given_back() -> None:
+    before = {number: signal.getsignal(number) for number in ENDING}
+    with EndOnSignal(lambda _: None):
+        assert signal.getsignal(signal.SIGINT) is not before[signal.SIGINT]
+    assert {number: signal.getsignal(number) for number in ENDING} == before
+    assert signal.set_wakeup_fd(-1) == -1
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_that_was_ignored_from_the_start_stays_ignored() -> None:
+    code = """
+import os, signal, time
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+from sequencer.cli.signals import EndOnSignal
+with EndOnSignal(print) as signals:
+    signals.on_ready(lambda: print("asked"))
+    os.kill(os.getpid(), signal.SIGHUP)
+    time.sleep(0.1)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True
+    )
+    assert ended.stdout == ""
+
+
+def test_nothing_is_left_open() -> None:
+    before = open_descriptors()
+    for _ in range(20):
+        with EndOnSignal(lambda _: None):
+            pass
+    assert open_descriptors() == before
+    assert not any(thread.name == "signals" for thread in threading.enumerate())

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.calling import call, project, state, worked
+
+ROOT = Path(__file__).parents[3]
+HEAD_FIELDS = {"schema_version", "run_id", "revision", "step_index", "status", "claims", "usage"}
+HOLDER = """
+import sys, time
+import sequencer
+with sequencer.open_run(".").turn():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+@contextmanager
+def holder(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that holds the next step until its standard input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER],
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def test_before_the_run_began(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    facts = call(folder, "status", "--json").json
+    assert set(facts) >= HEAD_FIELDS | {"next", "busy"}
+    assert (facts["status"], facts["step_index"], facts["run_id"]) == ("idle", 0, None)
+    assert facts["next"]["step"] == "supervisor"
+    assert facts["busy"] is False
+    text = call(folder, "status").out
+    assert "never begun" in text
+    assert "review_cadence, review_every_n_cycles 2" in text
+    assert not (folder / "sync").exists()
+
+
+def test_an_empty_folder_is_no_error(tmp_path: Path) -> None:
+    ended = call(tmp_path, "status")
+    assert (ended.code, ended.err) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_head_and_what_comes_next(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 3)
+    facts = call(folder, "status", "--json").json
+    head = state(folder)
+    assert {name: facts[name] for name in head} == head
+    assert facts["next"] == call(folder, "next", "--json").json[0]
+    assert facts["busy"] is False
+
+
+def test_the_view_for_people(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 2)
+    lines = call(folder, "status").out.splitlines()
+    labels = {line[:10].strip(): line[12:] for line in lines}
+    assert labels["run"].startswith("default, workflow review_cadence")
+    assert labels["status"].startswith("waiting-next since 20")
+    assert labels["next step"] == (
+        "reviewer (step_index 2, iteration 3, cycle 1, a review at position supervisor, "
+        "prompt reviewer.md)"
+    )
+    assert labels["used"].startswith("2 steps")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("pause",), "the run is paused"),
+        (("stop", "--reason", "over and out"), "the run was stopped: over and out"),
+        (("set", 'not_before="2999-01-01T00:00:00Z"'), "nothing starts before 2999-01-01"),
+        (("stamp", "fail"), "1 in a row of 3"),
+    ],
+)
+def test_what_is_in_the_way(tmp_path: Path, change: tuple[str, ...], words: str) -> None:
+    folder = worked(tmp_path / "p", 1)
+    assert call(folder, *change).code == 0
+    assert words in call(folder, "status").out
+
+
+def test_limits_and_how_much_of_them_is_used(tmp_path: Path) -> None:
+    text = "agent: {default: rehearsal}\nlimits: {max_steps: 2, max_cost_usd: 5, max_seconds: 60}\n"
+    folder = project(tmp_path / "p", text)
+    assert call(folder, "run", "--quiet").code == 0
+    out = call(folder, "status").out
+    assert "2 of 2 steps, 0.00 of 5.00 USD" in out
+    assert "the run's limit of 2 steps is reached" in out
+
+
+def test_who_holds_the_step(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    with holder(folder) as process:
+        facts = call(folder, "status", "--json").json
+        assert (facts["status"], facts["busy"]) == ("running", True)
+        assert facts["claims"][0]["owner"]["pid"] == process.pid
+        out = call(folder, "status").out
+        assert f"process {process.pid} on " in out
+        assert "step main, token 2, attempt 1, for " in out
+        assert out.rstrip().splitlines()[3].endswith("alive")
+        process.kill()
+        process.wait()
+        assert call(folder, "status", "--json").json["busy"] is False
+        assert "gone; the next run or tick takes over" in call(folder, "status").out
+
+
+def test_the_end_of_a_procedure(tmp_path: Path) -> None:
+    text = "workflow: {name: once}\nworkflows: {once: {kind: procedure, steps: [main]}}\n"
+    folder = project(tmp_path / "p", text + "agent: {default: rehearsal}\n")
+    assert call(folder, "run", "--quiet").code == 0
+    facts = call(folder, "status", "--json").json
+    assert (facts["status"], facts["next"]) == ("complete", None)
+    assert "the run is complete" in call(folder, "status").out
+
+
+def test_another_definition_is_said_and_the_head_shown(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    (folder / "orchestration.yaml").write_text(
+        "workflow: {name: standard}\nagent: {default: rehearsal}\n"
+    )
+    ended = call(folder, "status", "--json")
+    assert ended.code == 0
+    assert ended.json["step_index"] == 1
+    assert ended.json["next"] is None
+    assert "begun differently" in ended.err
+    assert "sequencer adopt" in ended.err
+
+
+def test_a_workflow_that_is_gone_is_said_too(tmp_path: Path) -> None:
+    text = "workflow: {name: mine}\nworkflows: {mine: {steps: [main]}}\n"
+    folder = project(tmp_path / "p", text + "agent: {default: rehearsal}\n")
+    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+    (folder / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
+    ended = call(folder, "status")
+    assert ended.code == 0
+    assert "unknown workflow 'mine'" in ended.err
+    assert "default, workflow mine" in ended.out
+
+
+def test_an_edit_by_hand_is_noticed(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    path = folder / "sync" / "state.json"
+    path.write_text(json.dumps({**state(folder), "my_note": "x"}))
+    ended = call(folder, "status", "--json")
+    assert ended.json["my_note"] == "x"
+    assert "edited by hand" in ended.err
+    assert call(folder, "status", "--json", "--quiet").err == ""
+
+
+def test_a_state_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    (folder / "sync" / "state.json").write_text("<<<<<<< ours")
+    (folder / "sync" / "journal.jsonl").write_text("=======\n")
+    ended = call(folder, "status")
+    assert ended.code == 3
+    assert "sequencer repair" in ended.err
+
+
+def test_refused_tool_calls_are_seen(tmp_path: Path) -> None:
+    text = (
+        "agent: {default: strict}\nagents: {strict: {kind: scripted, outcomes: [{denials: "
+        '["Bash: one", "Bash: two\\x1b[2J", "Bash: three", "Bash: four"]}]}}\n'
+    )
+    folder = project(tmp_path / "p", text)
+    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+    out = call(folder, "status").out
+    assert out.count("refused by the agent's permissions") == 3
+    assert "and 1 more refused tool calls" in out
+    assert "\x1b" not in out
+
+
+@contextmanager
+def watching(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sequencer", "status", "--watch", *options],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_watching_prints_a_line_a_change_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    with watching(folder) as process:
+        assert "waiting-next · step_index 1 · next main" in line_of(process)
+        assert call(folder, "pause").code == 0
+        assert "paused · step_index 1" in line_of(process)
+        assert call(folder, "resume").code == 0
+        assert "waiting-next" in line_of(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_watching_as_json(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 0)
+    with watching(folder, "--json") as process:
+        assert json.loads(line_of(process))["status"] == "idle"
+        assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+        seen: dict[str, Any] = {"step_index": 0}
+        while not (seen["step_index"] == 1 and not seen["busy"]):
+            seen = json.loads(line_of(process))
+        assert seen["next"]["step"] == "main"
+
+
+def test_watching_uses_no_cpu_while_nothing_happens(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    with watching(folder) as process:
+        line_of(process)
+        before = _cpu_s(process.pid)
+        time.sleep(2)
+        assert _cpu_s(process.pid) - before <= 0.02
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sequencer.cli.step_logs import _start_of_tail
+from tests.unit.cli.calling import call, project, worked
+
+ROOT = Path(__file__).parents[3]
+
+
+def logs(folder: Path) -> Path:
+    return folder / "logs" / "local" / "steps"
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+
+
+def shown(folder: Path, *arguments: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-m", "sequencer", "log", *arguments],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.decode("utf-8", "surrogateescape")
+
+
+def titles(text: str) -> list[str]:
+    return [Path(line.split()[1]).name for line in text.splitlines() if line.startswith("==> /")]
+
+
+def test_the_newest_logs_come_last(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 5)
+    text = shown(folder)
+    assert titles(text) == [
+        "iter-00003_reviewer.log",
+        "iter-00004_reviewer.log",
+        "iter-00005_supervisor.log",
+    ]
+    assert "# ended ok" in text
+    assert titles(shown(folder, "-n", "1")) == ["iter-00005_supervisor.log"]
+    assert len(titles(shown(folder, "-n", "99"))) == 5
+
+
+def test_by_step_and_by_iteration(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 5)
+    assert titles(shown(folder, "supervisor")) == [
+        "iter-00001_supervisor.log",
+        "iter-00005_supervisor.log",
+    ]
+    assert titles(shown(folder, "main", "4")) == ["iter-00002_main.log", "iter-00004_reviewer.log"]
+
+
+def test_paths_and_facts(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 2)
+    assert shown(folder, "--path", "-n", "1") == f"{logs(folder) / 'iter-00002_main.log'}\n"
+    facts = [json.loads(line) for line in call(folder, "log", "--json").out.splitlines()]
+    assert [(fact["step_index"], fact["step"], fact["attempt"]) for fact in facts] == [
+        (0, "supervisor", 1),
+        (1, "main", 1),
+    ]
+    assert facts[0]["bytes"] == (logs(folder) / "iter-00001_supervisor.log").stat().st_size
+
+
+def test_an_unknown_step_is_refused_and_a_known_one_without_a_log_is_not(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    ended = call(folder, "log", "mian")
+    assert ended.code == 2
+    assert "unknown step 'mian'" in ended.err
+    assert "did you mean 'main'? known steps: main, reviewer, supervisor" in ended.err
+    none = call(folder, "log", "main")
+    assert (none.code, none.out) == (0, "")
+    assert "no such step log yet" in none.err
+    assert call(folder, "log", "77").code == 0
+
+
+def test_a_log_of_a_step_that_is_not_in_the_workflow_any_more(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    (logs(folder) / "iter-00001_retired.log").write_text("old\n")
+    assert "old" in shown(folder, "retired")
+
+
+def test_a_named_run_has_its_own_logs(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    assert call(folder, "run", "--run", "nightly", "--max-steps", "2", "--quiet").code == 0
+    assert len(titles(shown(folder, "--run", "nightly"))) == 2
+    assert len(titles(shown(folder))) == 1
+
+
+def test_a_second_attempt_stands_behind_the_first(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 2)
+    assert call(folder, "rewind", "0").code == 0
+    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+    assert titles(shown(folder))[-2:] == ["iter-00002_main.log", "iter-00001_supervisor.2.log"]
+
+
+def test_a_long_log_is_cut_at_its_beginning(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    path = logs(folder) / "iter-00001_supervisor.log"
+    path.write_text("".join(f"line {number}\n" for number in range(100_000)))
+    text = shown(folder, "--lines", "2")
+    assert text.splitlines()[1:] == ["line 99998", "line 99999"]
+    assert "the last 2 lines" in text
+    assert len(shown(folder, "--lines", "0").splitlines()) == 100_001
+    assert len(shown(folder).splitlines()) == 41
+
+
+@pytest.mark.parametrize(
+    ("content", "lines", "rest"),
+    [
+        (b"", 3, b""),
+        (b"a\nb\n", 3, b"a\nb\n"),
+        (b"a\nb\nc\n", 2, b"b\nc\n"),
+        (b"a\nb\nc", 2, b"a\nb\nc"),
+        (b"\n\n\n", 1, b"\n"),
+        (b"x" * 200_000 + b"\nend\n", 1, b"end\n"),
+        (b"x" * 200_000, 5, b"x" * 200_000),
+    ],
+)
+def test_where_the_tail_begins(tmp_path: Path, content: bytes, lines: int, rest: bytes) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(content)
+    with path.open("rb") as file:
+        assert content[_start_of_tail(file, lines) :] == rest
+
+
+def test_links_and_foreign_files_are_not_shown(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    (tmp_path / "secret").write_text("secret\n")
+    (logs(folder) / "iter-00002_main.log").symlink_to(tmp_path / "secret")
+    (logs(folder) / "notes.txt").write_text("notes\n")
+    ended = call(folder, "log", "main")
+    assert "secret" not in ended.out
+    assert "notes" not in call(folder, "log", "--path").out
+    assert ended.code == 2
+    assert "can't be read" in ended.err
+
+
+def test_bytes_are_kept_for_programs_and_made_safe_for_terminals(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    path = logs(folder) / "iter-00001_supervisor.log"
+    path.write_bytes(b"\x1b]0;owned\x07\x1b[31mred\x1b[0m \xff\n")
+    assert "\x1b]0;owned\x07\x1b[31mred\x1b[0m \udcff\n" in shown(folder)
+    master, slave = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sequencer", "log"], cwd=folder, env=environment(), stdout=slave
+    )
+    assert process.wait(20) == 0
+    seen = os.read(master, 4096)
+    os.close(slave)
+    os.close(master)
+    assert b"\x1b" not in seen
+    assert "red \ufffd".encode() in seen
+
+
+@contextmanager
+def following(folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sequencer", "log", "-f", *options],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    )
+    os.set_blocking(process.stdout.fileno(), False)  # type: ignore[union-attr]
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def wait_for(process: subprocess.Popen[bytes], word: bytes, seen: bytearray) -> None:
+    assert process.stdout is not None
+    deadline = time.monotonic() + 15
+    while word not in seen:
+        assert time.monotonic() < deadline, bytes(seen)
+        seen += process.stdout.read(65536) or b""
+        time.sleep(0.01)
+
+
+def test_following_goes_from_log_to_log(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    seen = bytearray()
+    with following(folder) as process:
+        wait_for(process, b"# ended ok", seen)
+        with (logs(folder) / "iter-00001_supervisor.log").open("a") as log:
+            log.write("late word\n")
+            log.flush()
+            wait_for(process, b"late word", seen)
+        assert call(folder, "run", "--max-steps", "2", "--quiet").code == 0
+        wait_for(process, b"iter-00003_reviewer.log <==", seen)
+        wait_for(process, b"iteration 3", seen)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 0
+    text = seen.decode()
+    assert titles(text) == [
+        "iter-00001_supervisor.log",
+        "iter-00002_main.log",
+        "iter-00003_reviewer.log",
+    ]
+    assert text.count("# ended ok") >= 2
+
+
+def test_following_begins_before_the_first_step(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    seen = bytearray()
+    with following(folder, "main") as process:
+        time.sleep(0.7)
+        assert call(folder, "run", "--max-steps", "2", "--quiet").code == 0
+        wait_for(process, b"iter-00002_main.log <==", seen)
+        wait_for(process, b"# ended ok", seen)
+    assert b"supervisor" not in seen
+
+
+def test_following_uses_no_cpu_while_nothing_is_written(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    with following(folder) as process:
+        wait_for(process, b"# ended ok", bytearray())
+        before = _cpu_ticks(process.pid)
+        time.sleep(2)
+        assert _cpu_ticks(process.pid) - before <= 2
+
+
+def _cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+@pytest.mark.parametrize("option", ["--path", "--json"])
+def test_following_has_no_facts(tmp_path: Path, option: str) -> None:
+    ended = call(worked(tmp_path / "p", 1), "log", "-f", option)
+    assert ended.code == 2
+    assert option in ended.err

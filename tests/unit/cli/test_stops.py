@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.calling import call, state, worked
+from tests.unit.cli.test_change import events, hold
+
+
+def test_stop_ends_the_run_with_its_reason(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    called = call(tmp_path, "stop", "--reason", "enough")
+    assert called.code == 0
+    done, following = called.out.splitlines()
+    assert done == "the run is stopped"
+    assert following.startswith(
+        "next: step 'main' (main.md), step_index 1; but the run was stopped: enough"
+    )
+    assert (state(tmp_path)["exit"], state(tmp_path)["exit_reason"]) == (True, "enough")
+    call(tmp_path, "run", "--quiet")
+    assert state(tmp_path)["step_index"] == 1
+
+
+def test_resume_undoes_a_stop(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    call(tmp_path, "stop")
+    called = call(tmp_path, "resume")
+    assert called.out.splitlines()[0] == "the run goes on"
+    assert state(tmp_path)["exit"] is False
+    assert call(tmp_path, "run", "--max-steps", "1", "--quiet").code == 0
+    assert state(tmp_path)["step_index"] == 2
+
+
+def test_pause_holds_the_run_and_resume_lets_it_go(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    called = call(tmp_path, "pause")
+    assert called.out.splitlines()[0] == "the run is paused"
+    assert state(tmp_path)["status"] == "paused"
+    call(tmp_path, "resume")
+    assert state(tmp_path)["status"] == "waiting-next"
+    assert [event["event"] for event in events(tmp_path)][-2:] == ["paused", "resumed"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [("stop", "the step that runs is the last"), ("pause", "when the step that runs has ended")],
+)
+def test_the_step_that_runs_is_not_ended(tmp_path: Path, verb: str, said: str) -> None:
+    worked(tmp_path, 1)
+    hold(tmp_path)
+    called = call(tmp_path, verb)
+    assert called.code == 0
+    assert said in called.out
+    assert len(state(tmp_path)["claims"]) == 1
+
+
+def test_resume_of_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    called = call(tmp_path, "resume")
+    assert called.code == 3
+    assert "neither paused nor stopped" in called.err
+
+
+@pytest.mark.parametrize("verb", ["stop", "pause"])
+def test_json_prints_the_head(tmp_path: Path, verb: str) -> None:
+    worked(tmp_path, 1)
+    assert call(tmp_path, "--json", verb).json == state(tmp_path)
+
+
+@pytest.mark.parametrize("verb", ["stop", "pause", "resume"])
+def test_every_help_has_an_example(tmp_path: Path, verb: str) -> None:
+    assert f"sequencer {verb}" in call(tmp_path, verb, "--help").out.split("Example", 1)[1]

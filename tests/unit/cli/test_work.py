@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.calling import call, project, state, worked
+
+TWO_AGENTS = """\
+agent: {default: a}
+agents:
+  a: {kind: scripted, outcomes: [{output: from a, usage: {cost_usd: 0.25, input_tokens: 10}}]}
+  b: {kind: scripted, outcomes: [{output: from b}]}
+"""
+FAILING = """\
+agent: {default: broken}
+agents: {broken: {kind: scripted, outcomes: [{status: failed, error: no luck}]}}
+"""
+LIMITED = """\
+agent: {default: tired}
+agents:
+  tired: {kind: scripted, outcomes: [{status: limited, not_before: "2999-01-01T00:00:00Z"}]}
+"""
+
+
+def agents_of(folder: Path) -> list[str]:
+    lines = call(folder, "history", "--json").out.splitlines()
+    facts = [json.loads(line) for line in lines]
+    return [fact["outcome"]["agent"] for fact in facts if fact["event"] == "succeeded"]
+
+
+def test_it_ends_at_the_limit_and_says_so_in_one_line(tmp_path: Path) -> None:
+    ended = call(project(tmp_path / "p"), "run", "--max-steps", "3")
+    assert ended.code == 0
+    assert len(ended.out.splitlines()) == 1
+    assert "(--max-steps)" in ended.out
+    assert "3 steps" in ended.out
+    assert ended.err.count("rehearsal with") == 3
+    assert state(tmp_path / "p")["step_index"] == 3
+
+
+def test_the_summary_as_json(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", TWO_AGENTS)
+    facts = call(folder, "run", "--max-steps", "2", "--json").json
+    assert facts["steps"] == 2
+    assert facts["cost_usd"] == 0.5
+    assert facts["input_tokens"] == 20
+    assert facts["exit_code"] == 0
+    assert "--max-steps" in facts["reason"]
+    assert facts["head"] == {
+        "step_index": 2,
+        "status": "waiting-next",
+        "expected_step": "supervisor",
+    }
+
+
+def test_quiet_leaves_the_final_line(tmp_path: Path) -> None:
+    ended = call(project(tmp_path / "p"), "run", "--max-steps", "2", "--quiet")
+    assert ended.err == ""
+    assert len(ended.out.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        (("--max-cycles", "2"), 4),
+        (("--max-cycles", "2", "--max-steps", "3"), 3),
+        (("--max-cost", "0.6"), 3),
+        (("--max-cost", "0.25"), 1),
+    ],
+)
+def test_limits_of_the_invocation(tmp_path: Path, options: tuple[str, ...], steps: int) -> None:
+    folder = project(tmp_path / "p", TWO_AGENTS)
+    assert call(folder, "run", *options, "--quiet").code == 0
+    assert state(folder)["step_index"] == steps
+
+
+def test_defaults_come_from_the_file_and_options_go_over_them(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", TWO_AGENTS + "run: {max_steps: 2}\n")
+    assert call(folder, "run", "--quiet").code == 0
+    assert state(folder)["step_index"] == 2
+    assert call(folder, "run", "--quiet", "--max-steps", "3").code == 0
+    assert state(folder)["step_index"] == 5
+
+
+def test_without_any_limit_it_is_twenty_steps(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", TWO_AGENTS)
+    assert call(folder, "run", "--quiet").code == 0
+    assert state(folder)["step_index"] == 20
+
+
+def test_the_workflow_and_its_cadence(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "agent: {default: rehearsal}\n")
+    options = ("--workflow", "review_cadence", "--review-every", "1")
+    assert call(folder, "run", *options, "--max-steps", "2", "--quiet").code == 0
+    assert state(folder)["workflow_name"] == "review_cadence"
+    assert state(folder)["params"] == {"review_every_n_cycles": 1}
+    # What nobody asks for is as the run has it; what is asked for has to fit.
+    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+    refused = call(folder, "run", "--workflow", "review_cadence", "--review-every", "2")
+    assert refused.code == 3
+    assert "sequencer adopt" in refused.err
+
+
+def test_agents_by_option(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", TWO_AGENTS)
+    run = ("run", "--quiet", "--max-steps", "2")
+    assert call(folder, *run, "--agent", "b").code == 0
+    assert call(folder, *run, "--agent-step", "main=b").code == 0
+    assert call(folder, *run, "--agent-prompt", "supervisor.md=b", "--agent-step",
+                "supervisor=a").code == 0  # fmt: skip
+    assert agents_of(folder) == ["b", "b", "a", "b", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--agent", "nobody"), ("--agent", "unknown agent 'nobody'", "known agents: a, ")),
+        (("--agent-step", "main=nobody"), ("--agent-step main=nobody", "unknown agent")),
+        (("--agent-prompt", "main.md=nobody"), ("--agent-prompt main.md=nobody",)),
+        (("--agent-step", "mian=a"), ("unknown step 'mian'", "did you mean 'main'?")),
+        (("--agent-prompt", "mian.md=a"), ("unknown prompt 'mian.md'", "main.md, supervisor.md")),
+        (("--agent-step", "main"), ("'main' is not STEP=A",)),
+        (("--agent-step", "=a"), ("'=a' is not STEP=A",)),
+        (("--agent-prompt", "main.md="), ("'main.md=' is not PROMPT=A",)),
+        (("--position", "nowhere"), ("unknown position 'nowhere'", "main, supervisor")),
+        (("--workflow", "nope"), ("--workflow", "unknown workflow 'nope'")),
+        (("--review-every", "2"), ("--review-every", "review")),
+        (("--max-steps", "0"), ("--max-steps",)),
+        (("--max-cycles", "0"), ("--max-cycles",)),
+        (("--max-cost", "0"), ("--max-cost",)),
+        (("--max-cost", "nan"), ("--max-cost",)),
+        (("--max-wait", "-1"), ("--max-wait",)),
+        (("--step-timeout", "0"), ("--step-timeout",)),
+        (("--step-timeout", "inf"), ("--step-timeout",)),
+        (("--router",), ("router",)),
+    ],
+)
+@pytest.mark.parametrize("verb", ["run", "tick"])
+def test_what_is_refused_before_anything_runs(
+    tmp_path: Path, verb: str, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    folder = project(tmp_path / "p", TWO_AGENTS)
+    ended = call(folder, verb, *options)
+    assert ended.code == 2, ended
+    for word in words:
+        assert word in ended.err
+    assert "Traceback" not in ended.err
+    journal = folder / "sync" / "journal.jsonl"
+    assert not journal.exists() or b'"claimed"' not in journal.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--step-index", "3"), "--step-index"),
+        (("--mode", "sync", "--step-index", "3"), "--step-index"),
+        (("--mode", "async", "--position", "main"), "--position"),
+        (("--mode", "async", "--max-wait", "3"), "--max-wait"),
+    ],
+)
+def test_options_without_a_meaning_in_the_mode(
+    tmp_path: Path, options: tuple[str, ...], word: str
+) -> None:
+    folder = project(tmp_path / "p", TWO_AGENTS)
+    ended = call(folder, "run", *options)
+    assert ended.code == 2
+    assert ended.err.startswith(f"error: {word}: ")
+    assert not (folder / "sync").exists()
+
+
+def test_async_runs_beside_the_run(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    before = (folder / "sync" / "state.json").read_bytes()
+    options = ("--mode", "async", "--step-index", "2", "--max-steps", "2", "--json")
+    facts = call(folder, "run", *options).json
+    assert (facts["steps"], facts["head"]) == (2, None)
+    assert (folder / "sync" / "state.json").read_bytes() == before
+    names = [path.name for path in (folder / "logs").rglob("*.log")]
+    assert "iter-00003_reviewer.log" in names
+
+
+def test_the_mode_of_the_file(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", TWO_AGENTS + "run: {mode: async, max_steps: 1}\n")
+    assert call(folder, "run", "--quiet").code == 0
+    assert not (folder / "sync" / "state.json").exists()
+    assert call(folder, "run", "--quiet", "--mode", "combined").code == 0
+    assert state(folder)["step_index"] == 1
+    # A tick is a tick, whatever mode `run` has.
+    assert call(folder, "tick", "--quiet").code == 0
+    assert state(folder)["step_index"] == 2
+
+
+def test_a_failed_step(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", FAILING)
+    ended = call(folder, "run")
+    assert (ended.code, ended.out) == (1, "")
+    assert "no luck" in ended.err
+    assert ".log: step 'supervisor'" in ended.err
+    as_json = call(folder, "run", "--json")
+    assert as_json.code == 1
+    assert as_json.json["exit_code"] == 1
+    assert as_json.json["failures"] == 1
+    assert as_json.json["steps"] == 0
+    assert as_json.json["head"]["status"] == "failed"
+    assert call(folder, "run", "--quiet").code == 1
+    # Three in a row: a person has to look.
+    refused = call(folder, "tick")
+    assert refused.code == 3
+    assert "sequencer retry" in refused.err
+
+
+def test_a_limited_agent_makes_the_next_tick_wait(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", LIMITED)
+    first = call(folder, "tick", "--json")
+    assert first.code == 0
+    assert first.json["failures"] == 0
+    again = call(folder, "tick")
+    assert again.code == 0
+    assert again.out.startswith("nothing due: ")
+    assert "2999-01-01" in again.out
+
+
+def test_a_tick_is_one_step(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", TWO_AGENTS)
+    for index in (1, 2, 3):
+        facts = call(folder, "tick", "--json").json
+        assert facts["steps"] == 1
+        assert facts["head"]["step_index"] == index
+
+
+def test_a_tick_never_waits(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", TWO_AGENTS + "run: {max_wait_s: 60}\n")
+    ended = call(folder, "tick", "--max-wait", "3")
+    assert ended.code == 2
+    assert "run --max-steps 1 --max-wait 3" in ended.err
+    assert call(folder, "tick", "--max-wait", "0", "--quiet").code == 0
+    for option in ("--mode", "--step-index"):
+        assert f"No such option '{option}'" in call(folder, "tick", option, "1").err
+
+
+def test_a_named_run_begins(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", TWO_AGENTS)
+    facts = call(folder, "--run", "nightly", "run", "--max-steps", "1", "--json").json
+    assert facts["run"] == "nightly"
+    assert (folder / "sync" / "runs" / "nightly" / "state.json").exists()
+    assert not (folder / "sync" / "state.json").exists()
+
+
+def test_places_instead_of_names(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", TWO_AGENTS)
+    assert call(folder, "run", "--position", "0", "--max-steps", "5").code == 75
+    assert state(folder)["step_index"] == 1
+    assert call(folder, "run", "--position", "1", "--max-steps", "1", "--quiet").code == 0
+    assert state(folder)["step_index"] == 2

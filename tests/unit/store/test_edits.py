@@ -1,0 +1,202 @@
+"""What people and agents may write into state.json, and what follows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.errors import ClaimHeld, EditRefused, StaleClaim, StateRefused, TransitionRefused
+from sequencer.store.file import FileStore
+from tests.contract import store_cases as cases
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    path = tmp_path / "state.json"
+    cases.begin(FileStore(path))
+    return path
+
+
+def test_an_agent_may_write_exit_while_its_step_runs(state: Path) -> None:
+    store = FileStore(state)
+    granted = cases.claim(store)
+    cases.edit(state, exit=True, exit_reason="nothing left to do")
+    head = cases.commit(store, granted.token)
+    assert (head.step_index, head.exit, head.exit_reason) == (1, True, "nothing left to do")
+    assert "edited by hand" in store.take_notices()[0]
+    events = [f["event"] for f in store.history()]
+    assert events == ["initialised", "claimed", "edited", "succeeded"]
+    assert "by hand: exit, exit_reason" in str(list(store.history())[2]["outcome"])
+    with pytest.raises(TransitionRefused, match="stopped: nothing left"):
+        cases.claim(store)
+
+
+def test_a_reader_sees_the_edit_before_it_is_recorded(state: Path) -> None:
+    cases.edit(state, step_index=4)
+    before = state.read_bytes()
+    view = FileStore(state).view()
+    assert view.head is not None
+    assert (view.head.step_index, view.head.iteration) == (4, 5)
+    assert "was edited by hand" in view.notices[0]
+    assert state.read_bytes() == before
+
+
+def test_an_edited_step_index_makes_who_runs_the_step_stale(state: Path) -> None:
+    store, other = FileStore(state), FileStore(state)
+    granted = cases.claim(store)
+    cases.edit(state, step_index=6)
+    with pytest.raises(StaleClaim):
+        cases.commit(store, granted.token)
+    taken = cases.claim(other)
+    assert (taken.token, taken.step_index) == (granted.token + 1, 6)
+    assert not (state.parent / "beats" / str(granted.token)).exists()
+
+
+def test_other_edits_leave_the_claim(state: Path) -> None:
+    store, other = FileStore(state), FileStore(state)
+    granted = cases.claim(store)
+    cases.edit(state, note="hello")
+    with pytest.raises(ClaimHeld):
+        cases.claim(other)
+    head = cases.commit(store, granted.token)
+    assert head.model_dump()["note"] == "hello"
+
+
+def test_notes_may_go_again(state: Path) -> None:
+    store = FileStore(state)
+    cases.edit(state, note="hello")
+    cases.claim(store)
+    content = json.loads(state.read_text())
+    assert content.pop("note") == "hello"
+    state.write_text(json.dumps(content))
+    cases.commit(store, 1)
+    assert "note" not in json.loads(state.read_text())
+
+
+def test_a_reformatted_head_is_no_edit(state: Path) -> None:
+    content = json.loads(state.read_text())
+    state.write_text(json.dumps(dict(sorted(content.items())), indent=8))
+    assert FileStore(state).view().notices == ()
+    store = FileStore(state)
+    cases.claim(store)
+    assert [f["event"] for f in store.history()] == ["initialised", "claimed"]
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"run_id": "another"},
+        {"token": 0},
+        {"revision": 1},
+        {"revision": 3},
+        {"revision": "2"},
+        {"revision": None},
+        {"schema_version": 0},
+        {"schema_version": "1"},
+        {"step_index": -1},
+        {"step_index": 1.5},
+        {"step_index": "1"},
+        {"step_index": True},
+        {"step_index": 2**63},
+        {"step_index": 2**63 - 1},
+        {"token": 2**63 - 1},
+        {"failures_in_row": -1},
+        {"claims": []},
+        {"status": "working"},
+        {"exit": "yes"},
+        {"exit": 1},
+        {"usage": {"steps": -1}},
+        {"usage": {"steps": 1}},
+        {"usage": {}},
+        {"usage": None},
+        {"last_update": None},
+        {"workflow_name": 7},
+    ],
+    ids=str,
+)
+def test_edits_that_are_refused_and_leave_everything(state: Path, update: dict[str, Any]) -> None:
+    cases.claim(FileStore(state))
+    own = state.read_bytes()
+    cases.edit(state, **update)
+    before = {path.name: path.read_bytes() for path in state.parent.glob("*.json*")}
+    store = FileStore(state)
+    for verb in (store.view, lambda: cases.commit(store, 1), lambda: cases.begin(store)):
+        with pytest.raises(StateRefused) as caught:
+            verb()
+        assert str(state) in str(caught.value)
+        assert caught.value.hint
+    assert {path.name: path.read_bytes() for path in state.parent.glob("*.json*")} == before
+    state.write_bytes(own)
+    cases.commit(FileStore(state), 1)
+    assert cases.check_files(state.parent) == 1
+
+
+@pytest.mark.parametrize("field", ["step_index", "token", "claims", "status", "usage", "exit"])
+def test_an_edit_that_lost_a_field_is_refused(state: Path, field: str) -> None:
+    """A flipped bit in a key, or a bad merge, would put step_index back to its default."""
+    store = FileStore(state)
+    cases.commit(store, cases.claim(store).token)
+    content = json.loads(state.read_text())
+    del content[field]
+    state.write_text(json.dumps(content))
+    with pytest.raises(EditRefused, match=f"{field} is missing"):
+        FileStore(state).view()
+
+
+def test_the_largest_step_can_be_worked_on(state: Path) -> None:
+    cases.edit(state, step_index=2**62 - 1)
+    store = FileStore(state)
+    granted = cases.commit_and_claim(store, cases.claim(store).token)
+    assert granted.step_index == 2**62
+    head = cases.commit(store, granted.token)
+    assert FileStore(state).view().head == head
+
+
+@pytest.mark.parametrize("value", [1e999, "\u2028", "é" * 1000, {"a": {"b": [None, 1.5]}}])
+def test_strange_notes_survive(state: Path, value: object) -> None:
+    cases.edit(state, note=value)
+    store = FileStore(state)
+    cases.commit(store, cases.claim(store).token)
+    fresh = FileStore(state)
+    assert fresh.view().notices == ()
+    cases.claim(fresh)
+    assert json.loads(state.read_text())["step_index"] == 1
+
+
+def test_a_second_edit_while_the_first_is_not_recorded(state: Path) -> None:
+    cases.edit(state, step_index=1)
+    FileStore(state).view()
+    cases.edit(state, step_index=2)
+    store = FileStore(state)
+    assert cases.claim(store).step_index == 2
+
+
+def test_an_edit_between_two_changes_of_one_worker_is_not_overwritten(state: Path) -> None:
+    store = FileStore(state)
+    granted = cases.claim(store)
+    for number in range(20):
+        cases.edit(state, note=number)
+        granted = cases.commit_and_claim(store, granted.token)
+        assert json.loads(state.read_text())["note"] == number
+    edits = [f for f in store.history() if f["event"] == "edited"]
+    assert len(edits) == 20
+
+
+def test_an_edit_that_a_stopped_writer_had_accepted_is_no_second_edit(state: Path) -> None:
+    cases.edit(state, step_index=3, note="x")
+    content = state.read_bytes()
+    store = FileStore(state)
+    store.update(lambda _: None)
+    # As if the writer had been killed between its append and its rename.
+    state.write_bytes(content)
+    fresh = FileStore(state)
+    assert fresh.view().head == store.view().head
+    fresh.update(lambda _: None)
+    assert [f["event"] for f in fresh.history()] == ["initialised", "edited"]
+    # One that differs from what was accepted is still refused.
+    state.write_bytes(content.replace(b'"x"', b'"y"'))
+    with pytest.raises(EditRefused, match="the run has gone on"):
+        FileStore(state).view()

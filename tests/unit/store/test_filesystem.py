@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import NetworkFileSystem
+from sequencer.store import filesystem
+from sequencer.store.file import FileStore
+from sequencer.store.filesystem import ensure_local, is_network, type_of
+from tests.contract import store_cases as cases
+
+NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse", "ceph", "glusterfs", "afs")
+LOCAL = ("ext4", "xfs", "btrfs", "zfs", "tmpfs", "overlay", "fuseblk", "apfs", "vfat", "")
+
+
+@pytest.mark.parametrize("kind", NETWORK)
+def test_shared_between_machines(kind: str) -> None:
+    assert is_network(kind)
+
+
+@pytest.mark.parametrize("kind", LOCAL)
+def test_on_this_machine(kind: str) -> None:
+    assert not is_network(kind)
+
+
+def fake_mounts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *mounts: tuple[str, str]) -> None:
+    """Let mountinfo have *mounts*, (mount point as it is written there, type), after the root."""
+    lines = ["22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw"]
+    lines += [f"30 22 0:5 / {at} rw - {kind} server:/x rw,a=b" for at, kind in mounts]
+    text = "\n".join(lines) + "\n"
+    real = Path.read_text
+
+    def read_text(path: Path, *args: str, **kwargs: str) -> str:
+        is_asked = str(path) == "/proc/self/mountinfo"
+        return text if is_asked else real(path, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert filesystem.type_of(Path("/")) == "ext4"
+    assert tmp_path.is_absolute()
+
+
+def escaped(path: Path) -> str:
+    table = {" ": "\\040", "\t": "\\011", "\n": "\\012", "\\": "\\134"}
+    return "".join(table.get(letter, letter) for letter in str(path))
+
+
+@pytest.mark.parametrize("name", ["plain", "a b", "tab\there", "line\nend", "back\\slash", "ä"])
+def test_the_mount_point_that_is_nearest_counts(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = tmp_path / name
+    inside = point / "local"
+    inside.mkdir(parents=True)
+    mounts = ((escaped(point), "nfs4"), (escaped(inside), "ext4"))
+    fake_mounts(monkeypatch, tmp_path, *mounts)
+    assert type_of(point) == type_of(point / "x" / "y") == "nfs4"
+    assert type_of(inside) == "ext4"
+    assert type_of(tmp_path) == "ext4"
+
+
+def test_of_two_mounts_on_one_point_the_last_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_mounts(monkeypatch, tmp_path, (str(tmp_path), "nfs"), (str(tmp_path), "tmpfs"))
+    assert type_of(tmp_path) == "tmpfs"
+
+
+def test_a_link_into_a_network_folder_is_seen_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net").mkdir()
+    (tmp_path / "link").symlink_to("net")
+    fake_mounts(monkeypatch, tmp_path, (str(tmp_path / "net"), "cifs"))
+    with pytest.raises(NetworkFileSystem, match="cifs"):
+        ensure_local(tmp_path / "link")
+
+
+def test_a_store_refuses_unless_it_is_told_that_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_mounts(monkeypatch, tmp_path, (str(tmp_path), "fuse.sshfs"))
+    state = tmp_path / "sync" / "state.json"
+    with pytest.raises(NetworkFileSystem, match=r"fuse\.sshfs") as caught:
+        cases.begin(FileStore(state))
+    assert caught.value.exit_code == 3
+    assert "allow_network_fs" in str(caught.value)
+    assert not list(state.parent.iterdir())
+    assert cases.begin(FileStore(state, allow_network_fs=True)).revision == 1

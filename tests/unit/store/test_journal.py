@@ -1,0 +1,147 @@
+"""Lines, checksums, and which of several lines with one revision counts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequencer.errors import CorruptState
+from sequencer.store.journal import decode, encode, facts_of, scan
+from sequencer.store.strictjson import MAX_BYTES, MAX_DEPTH, parse_object
+
+FACT = {"event": "edited", "step": "s", "step_index": 0, "token": 0, "attempt": 0, "outcome": None}
+
+
+def line(revision: int, note: str = "") -> bytes:
+    head = json.dumps({"revision": revision, "note": note}).encode()
+    return encode(revision, "2026-01-01T00:00:00Z", [FACT], head)
+
+
+def test_a_line_comes_back() -> None:
+    text = line(3, "ä\n")
+    assert text.count(b"\n") == 1
+    record = decode(text[:-1])
+    assert record["head"] == {"revision": 3, "note": "ä\n"}
+    assert facts_of(record) == [{"revision": 3, "at": "2026-01-01T00:00:00Z", **FACT}]
+
+
+@given(st.data())
+def test_any_damage_to_a_line_is_seen(data: st.DataObject) -> None:
+    whole = line(3, "some text")[:-1]
+    at = data.draw(st.integers(0, len(whole) * 8 - 1))
+    flipped = bytearray(whole)
+    flipped[at // 8] ^= 1 << (at % 8)
+    with pytest.raises(ValueError, match=r"torn|damaged"):
+        decode(bytes(flipped))
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(ValueError, match=r"torn|damaged"):
+        decode(whole[:cut])
+
+
+def test_what_is_sealed_and_no_record_is_refused() -> None:
+    for head in (b"[]", b'"x"', b"{}"):
+        sealed = encode(1, "", [FACT], head)[:-1]
+        if head == b"{}":
+            assert decode(sealed)
+            continue
+        with pytest.raises(ValueError, match="not a journal record"):
+            decode(sealed)
+
+
+def test_half_a_surrogate_pair_does_not_stop_a_record() -> None:
+    fact = {**FACT, "outcome": {"output": "a\udcffb"}}
+    record = decode(encode(1, "", [fact], b"{}")[:-1])
+    assert record["outcome"]["output"] == "a?b"
+
+
+def test_the_first_line_with_a_revision_wins() -> None:
+    data = line(1) + line(2, "first") + line(2, "second") + line(1) + line(3)
+    found = scan(data, 0, 1, "j")
+    assert [r.revision for r in found.winners] == [1, 2, 3]
+    assert found.winners[1].data["head"]["note"] == "first"
+    assert [reason for _, reason in found.skipped] == [
+        "revision 2 was already taken",
+        "revision 1 was already taken",
+    ]
+    assert [data[r.offset : r.end] for r in found.winners] == [line(1), line(2, "first"), line(3)]
+
+
+def test_a_torn_line_is_skipped_and_said() -> None:
+    data = line(1) + line(2)[:-10]
+    found = scan(data, 0, 1, "j")
+    assert found.is_torn
+    assert [r.revision for r in found.winners] == [1]
+    closed = data + b"\n" + line(2, "again")
+    found = scan(closed, 0, 1, "j")
+    assert not found.is_torn
+    assert [r.data["head"]["note"] for r in found.winners] == ["", "again"]
+
+
+@pytest.mark.parametrize(
+    ("revisions", "expected", "words"),
+    [((1, 3), 1, "revision 2 missing"), ((1, 5), 1, "revisions 2 to 4"), ((2,), 1, "revision 1")],
+)
+def test_a_gap_is_refused(revisions: tuple[int, ...], expected: int, words: str) -> None:
+    with pytest.raises(CorruptState, match=words) as caught:
+        scan(b"".join(line(r) for r in revisions), 0, expected, "the journal")
+    assert caught.value.where == "the journal"
+    assert caught.value.exit_code == 3
+
+
+def test_offsets_count_from_the_start_of_the_file() -> None:
+    found = scan(line(4) + line(5), 1000, None, "j")
+    assert [r.offset for r in found.winners] == [1000, 1000 + len(line(4))]
+    assert found.size == 1000 + len(line(4) + line(5))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b'{"a": NaN}', "NaN"),
+        (b'{"a": -Infinity}', "Infinity"),
+        (b'{"a": 1, "a": 2}', "'a' stands twice"),
+        (b'{"a": {"b": 1, "b": 1}}', "'b' stands twice"),
+        (b'{"a": 12345678901234567890}', "20 digits"),
+        (b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}", "deep"),
+        (b'{"a": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "deep"),
+        (b"[]", "list"),
+        (b"null", "NoneType"),
+        (b"", "Expecting value"),
+        (b"{} {}", "Extra data"),
+        (b'{"a": "\xff"}', "decode"),
+        (b'{"a": "\\ud800"}', "surrogates not allowed"),
+        (b'{"\\udfff": 1}', "surrogates not allowed"),
+        (b"{" + b" " * MAX_BYTES + b"}", "more than"),
+        (b"\xef\xbb\xbf{}", "Expecting value"),
+        (b"<<<<<<< HEAD\n{}\n=======\n{}\n>>>>>>> x\n", "Expecting value"),
+    ],
+)
+def test_json_that_could_surprise_is_refused(text: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        parse_object(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b'{"a": -9223372036854775808}', -(2**63)),
+        (b'{"a": 1e3}', 1000.0),
+        (b'{"a": "\\ud83d\\ude00"}', "😀"),
+        (b'{"a": "\xc3\xa4"}', "ä"),
+    ],
+)
+def test_json_that_is_fine(text: bytes, value: Any) -> None:
+    assert parse_object(text) == {"a": value}
+
+
+def test_the_depth_that_is_just_allowed() -> None:
+    def nested(depth: int) -> bytes:
+        return b'{"a": ' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
+
+    assert parse_object(nested(MAX_DEPTH))
+    with pytest.raises(ValueError, match="nested more than"):
+        parse_object(nested(MAX_DEPTH + 1))

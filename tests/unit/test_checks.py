@@ -1,0 +1,321 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sequencer.assembly import open_project
+from sequencer.checks import Area, Finding, Level, check_project, check_state, exit_code
+from tests.unit.cli.calling import CONFIGURATION, call, project, worked
+from tests.unit.store.broken_runs import damage_line, edit
+
+
+def findings(folder: Path, *, level: Level | None = None) -> list[Finding]:
+    found = check_project(open_project(folder), None)
+    return [finding for finding in found if level in (None, finding.level)]
+
+
+def only(folder: Path, level: Level) -> Finding:
+    """Return the one finding of *level*."""
+    found = findings(folder, level=level)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_a_new_project_is_sound(tmp_path: Path) -> None:
+    assert findings(project(tmp_path)) == []
+
+
+def test_a_run_is_sound(tmp_path: Path) -> None:
+    assert findings(worked(tmp_path, 4)) == []
+
+
+def test_a_missing_prompt_is_an_error_that_lists_the_existing(tmp_path: Path) -> None:
+    project(tmp_path, CONFIGURATION, "supervisor.md", "reviewer.md")
+    found = only(tmp_path, Level.ERROR)
+    assert found.area is Area.WORKFLOW
+    assert "'main.md'" in found.message
+    assert found.where == "workflow review_cadence, step 'main'"
+    assert found.hint is not None
+    assert "reviewer.md, supervisor.md" in found.hint
+    assert found.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"", "is empty"), (b" \n\n", "is empty"), (b"\xff\xfe", "not UTF-8")],
+)
+def test_a_prompt_that_is_no_task_is_an_error(tmp_path: Path, content: bytes, said: str) -> None:
+    project(tmp_path)
+    (tmp_path / "prompts" / "main.md").write_bytes(content)
+    assert said in only(tmp_path, Level.ERROR).message
+
+
+def test_a_prompt_that_leads_outside_is_an_error(tmp_path: Path) -> None:
+    project(tmp_path / "app")
+    (tmp_path / "secret.md").write_text("secret")
+    (tmp_path / "app" / "prompts" / "main.md").unlink()
+    (tmp_path / "app" / "prompts" / "main.md").symlink_to(tmp_path / "secret.md")
+    assert "outside the prompts folder" in only(tmp_path / "app", Level.ERROR).message
+
+
+def test_the_prompt_of_a_review_that_never_comes_is_a_warning(tmp_path: Path) -> None:
+    project(tmp_path, CONFIGURATION.replace(": 2", ": 0"), "supervisor.md", "main.md")
+    found = findings(tmp_path)
+    assert [finding.level for finding in found] == [Level.WARNING, Level.WARNING]
+    assert exit_code(found) == 0
+
+
+def test_a_review_without_its_number_is_a_warning(tmp_path: Path) -> None:
+    project(tmp_path, CONFIGURATION.replace(", review_every_n: 2", ""))
+    found = only(tmp_path, Level.WARNING)
+    assert "never reviews" in found.message
+    assert found.hint is not None
+    assert "review_every_n" in found.hint
+
+
+def test_the_prompts_of_other_workflows_are_warnings(tmp_path: Path) -> None:
+    project(tmp_path, CONFIGURATION + "workflows: {other: {steps: [dream]}}\n")
+    found = only(tmp_path, Level.WARNING)
+    assert "'dream.md'" in found.message
+    assert found.where == "workflow other, step 'dream'"
+
+
+def test_a_system_prompt_has_to_be_there(tmp_path: Path) -> None:
+    project(tmp_path, CONFIGURATION + "step_defaults: {system_prompt: tone.md}\n")
+    assert {"'tone.md'" in f.message for f in findings(tmp_path, level=Level.ERROR)} == {True}
+
+
+def test_a_program_needs_no_prompt(tmp_path: Path) -> None:
+    project(
+        tmp_path,
+        "workflow: {name: w}\nagents: {t: {kind: command, argv: [sh]}}\n"
+        "workflows: {w: {steps: [{name: verify, executor: t}]}}\n",
+    )
+    assert findings(tmp_path) == []
+
+
+def test_a_field_that_the_agent_can_not_honour_is_an_error(tmp_path: Path) -> None:
+    project(
+        tmp_path,
+        "workflow: {name: w}\nagents: {t: {kind: command, argv: [sh]}}\n"
+        "workflows: {w: {steps: [{name: main, executor: t, max_turns: 3}]}}\n",
+    )
+    found = only(tmp_path, Level.ERROR)
+    assert found.area is Area.AGENT
+    assert "max_turns" in found.message
+
+
+def test_a_program_that_is_not_there_is_an_error_where_it_is_used(tmp_path: Path) -> None:
+    agents = "agents: {t: {kind: command, argv: [no-such-program]}}\n"
+    project(tmp_path, f"agent: {{default: t}}\n{agents}")
+    found = only(tmp_path, Level.ERROR)
+    assert "no-such-program" in found.message
+    assert found.where == "agent t"
+
+
+def test_a_program_that_nobody_uses_is_a_notice(tmp_path: Path) -> None:
+    project(tmp_path, CONFIGURATION + "agents: {t: {kind: command, argv: [no-such-program]}}\n")
+    assert only(tmp_path, Level.NOTICE).area is Area.AGENT
+    assert exit_code(findings(tmp_path)) == 0
+
+
+def test_a_wrong_option_of_an_agent_is_an_error_with_its_line(tmp_path: Path) -> None:
+    project(tmp_path, CONFIGURATION + "agents:\n  quick: {kind: rehearsal, second: 3}\n")
+    found = only(tmp_path, Level.ERROR)
+    assert found.where is not None
+    assert "orchestration.yaml:4" in found.where
+    assert "agents.quick.second" in found.where
+
+
+def test_agents_by_position_are_checked_for_the_review_too(tmp_path: Path) -> None:
+    text = CONFIGURATION.replace("default: rehearsal", "default: rehearsal, roles: {main: t}")
+    project(tmp_path, text + "agents: {t: {kind: command, argv: [no-such-program]}}\n")
+    assert "no-such-program" in only(tmp_path, Level.ERROR).message
+
+
+def test_without_any_agent_it_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for key in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(key, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    project(tmp_path / "app", "agent: {default: auto}\n")
+    found = only(tmp_path / "app", Level.ERROR)
+    assert found.hint is not None
+    assert "npm install" in found.hint
+
+
+def test_the_router_needs_its_prompt_and_those_that_it_may_name(tmp_path: Path) -> None:
+    router = "router: {enabled: true, prompt: router.md, allowlist: [main.md, extra.md]}\n"
+    project(tmp_path, CONFIGURATION + router)
+    said = {f.where: f.message for f in findings(tmp_path, level=Level.ERROR)}
+    assert set(said) == {"router.prompt", "router.allowlist"}
+    assert "'extra.md'" in said["router.allowlist"]
+
+
+def test_a_router_that_is_off_needs_nothing(tmp_path: Path) -> None:
+    router = "router: {enabled: false, prompt: router.md, allowlist: [extra.md]}\n"
+    project(tmp_path, CONFIGURATION + router)
+    assert findings(tmp_path) == []
+
+
+def test_keys_without_effect_are_notices(tmp_path: Path) -> None:
+    project(tmp_path, CONFIGURATION + "auto_commit_docs: true\n")
+    assert "auto_commit_docs" in only(tmp_path, Level.NOTICE).message
+
+
+def test_a_changed_definition_is_an_error_of_the_state(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    (tmp_path / "orchestration.yaml").write_text(CONFIGURATION.replace(": 2", ": 3"))
+    found = only(tmp_path, Level.ERROR)
+    assert found.area is Area.STATE
+    assert found.exit_code == 3
+    assert found.hint is not None
+    assert "sequencer adopt" in found.hint
+
+
+def test_a_workflow_that_is_gone_is_an_error_that_lists_the_known(tmp_path: Path) -> None:
+    own = "workflows: {own: {steps: [main]}}\nagent: {default: rehearsal}\n"
+    project(tmp_path, f"workflow: {{name: own}}\n{own}")
+    assert call(tmp_path, "run", "--max-steps", "1", "--quiet").code == 0
+    (tmp_path / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
+    found = only(tmp_path, Level.ERROR)
+    assert "unknown workflow 'own'" in found.message
+    assert found.hint is not None
+    assert "standard" in found.hint
+
+
+def test_an_unreadable_state_is_a_warning_while_the_journal_has_it(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    (tmp_path / "sync" / "state.json").write_text("{")
+    found = only(tmp_path, Level.WARNING)
+    assert "restores it from the journal" in found.message
+
+
+def test_an_edit_by_hand_is_a_notice(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    edit(tmp_path / "sync" / "state.json", ticket="A")
+    assert "edited by hand" in only(tmp_path, Level.NOTICE).message
+
+
+def test_a_refused_edit_is_an_error(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    edit(tmp_path / "sync" / "state.json", token=0)
+    found = only(tmp_path, Level.ERROR)
+    assert "token went back" in found.message
+    assert found.exit_code == 3
+
+
+def test_a_newer_schema_is_an_error_that_says_to_update(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    edit(tmp_path / "sync" / "state.json", schema_version=2)
+    found = only(tmp_path, Level.ERROR)
+    assert found.hint == "update sequencer on this machine"
+    assert found.exit_code == 3
+
+
+def test_a_gap_in_the_journal_is_an_error_with_its_offset(tmp_path: Path) -> None:
+    worked(tmp_path, 4)
+    journal = tmp_path / "sync" / "journal.jsonl"
+    bad = damage_line(journal, 2)
+    found = findings(tmp_path)
+    behind = bad + len(journal.read_bytes().splitlines(keepends=True)[2])
+    said = [f.message for f in found if f.area is Area.JOURNAL]
+    assert f"revisions 3 to 3 are missing before byte {behind}" in said
+    assert f"the line at byte {bad} does not count: damaged: the checksum does not match" in said
+    assert exit_code(found) == 3
+
+
+def test_a_torn_line_is_a_warning(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    with (tmp_path / "sync" / "journal.jsonl").open("ab") as file:
+        file.write(b'{"revision":')
+    assert "torn" in only(tmp_path, Level.WARNING).message
+
+
+def test_many_bad_lines_are_counted(tmp_path: Path) -> None:
+    worked(tmp_path, 1)
+    with (tmp_path / "sync" / "journal.jsonl").open("ab") as file:
+        file.write(b"x\n" * 50)
+    found = findings(tmp_path, level=Level.WARNING)
+    assert len(found) == 21
+    assert found[-1].message == "30 more lines do not count"
+
+
+def test_a_network_file_system_is_an_error_unless_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project(tmp_path)
+    monkeypatch.setattr("sequencer.checks.type_of", lambda _: "nfs4")
+    found = only(tmp_path, Level.ERROR)
+    assert "nfs4" in found.message
+    assert found.exit_code == 3
+    (tmp_path / "orchestration.yaml").write_text(
+        CONFIGURATION + "store: {allow_network_fs: true}\n"
+    )
+    assert exit_code(findings(tmp_path)) == 0
+    assert only(tmp_path, Level.WARNING).area is Area.STATE
+
+
+def test_a_logs_folder_that_is_a_link_is_an_error(tmp_path: Path) -> None:
+    project(tmp_path / "app")
+    (tmp_path / "app" / "logs").symlink_to(tmp_path)
+    assert only(tmp_path / "app", Level.ERROR).message == "is a link"
+    (tmp_path / "app" / "logs").unlink()
+    (tmp_path / "app" / "logs" / "local").mkdir(parents=True)
+    (tmp_path / "app" / "logs" / "local" / "steps").symlink_to(tmp_path)
+    found = only(tmp_path / "app", Level.ERROR)
+    assert found.where == str(tmp_path / "app" / "logs" / "local" / "steps")
+
+
+@pytest.mark.parametrize("name", ["logs", "sync"])
+def test_a_file_in_the_place_of_a_folder_is_an_error(tmp_path: Path, name: str) -> None:
+    project(tmp_path)
+    (tmp_path / name).write_text("")
+    assert any("is no folder" in f.message for f in findings(tmp_path, level=Level.ERROR))
+
+
+def test_a_folder_that_can_not_be_written_to_is_an_error(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root writes everywhere")
+    project(tmp_path)
+    (tmp_path / "logs").mkdir(mode=0o500)
+    assert "can't be written to" in only(tmp_path, Level.ERROR).message
+
+
+def test_a_state_that_git_does_not_ignore_is_a_warning(tmp_path: Path) -> None:
+    project(tmp_path)
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    assert "git does not ignore it" in only(tmp_path, Level.WARNING).message
+    (tmp_path / "sync").mkdir()
+    (tmp_path / "sync" / ".gitignore").write_text("*\n")
+    assert findings(tmp_path) == []
+
+
+def test_everything_is_found_at_once(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    (tmp_path / "prompts" / "main.md").unlink()
+    (tmp_path / "prompts" / "reviewer.md").write_text("")
+    edit(tmp_path / "sync" / "state.json", token=0)
+    found = findings(tmp_path, level=Level.ERROR)
+    assert len(found) == 3
+    assert exit_code(found) == 2
+
+
+def test_a_check_changes_nothing(tmp_path: Path) -> None:
+    worked(tmp_path, 2)
+    (tmp_path / "sync" / "state.json").write_text("{")
+
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    before = content()
+    findings(tmp_path)
+    assert content() == before
+
+
+def test_a_run_that_was_never_begun_is_no_finding(tmp_path: Path) -> None:
+    assert list(check_state(tmp_path / "sync" / "state.json")) == []
