@@ -118,7 +118,10 @@ def _init(folder: Path, workflow_name: str | None) -> _Written:
         clients = [client for client in CLIENTS if shutil.which(client)]
         written.write(config, scaffold.configuration(workflow, clients))
         settings = load(folder, config=config, env={})
+        # Whoever starts here is to be able to run any built-in workflow.
+        is_new = True
     else:
+        is_new = False
         written.kept.append(CONFIG_NAME)
         settings = load(folder, config=config, env={})
         workflow = settings.registry.get(
@@ -129,18 +132,21 @@ def _init(folder: Path, workflow_name: str | None) -> _Written:
                 f"{CONFIG_NAME} was kept and names workflow {settings.workflow.name!r}; set "
                 f"workflow.name, or run with --workflow {workflow.name}"
             )
-    _write_prompts(written, settings, workflow)
+    _write_prompts(written, settings, workflow, with_all=is_new)
     for kind, path in (("state", settings.state_file.parent), ("logs", settings.logs_dir)):
         _write_ignore(written, settings, kind, path)
     return written
 
 
-def _write_prompts(written: _Written, settings: Settings, workflow: Workflow) -> None:
+def _write_prompts(
+    written: _Written, settings: Settings, workflow: Workflow, *, with_all: bool
+) -> None:
     from sequencer.cli.scaffold import ROUTER_PROMPT, prompt_texts  # noqa: PLC0415
     from sequencer.resolution.prompts import relative_name  # noqa: PLC0415
 
     texts = prompt_texts()
-    wanted = {
+    wanted = dict(texts) if with_all else {}
+    wanted |= {
         relative_name(settings.prompts_dir, settings.router.prompt or ROUTER_PROMPT): (
             texts[ROUTER_PROMPT]
         )

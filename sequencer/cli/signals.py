@@ -57,9 +57,10 @@ class EndOnSignal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give the signals back."""
+        """Give the signals back, or ignore more of them once the program is ending."""
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            # An impatient Ctrl-C would else replace the exit code by a death.
+            signal.signal(number, signal.SIG_IGN if self._has_come else handler)
         signal.set_wakeup_fd(self._wakeup_before)
         os.close(self._write_fd)
         self._thread.join()

@@ -248,7 +248,11 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
         ) from error
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise CorruptState("is not a plain file", where=str(path), hint="move it away")
+            raise CorruptState(
+                "is not a plain file",
+                where=str(path),
+                hint="move it away; 'sequencer repair --apply' does it and restores the file",
+            )
         # An offset comes from a file that anybody may edit; no file reaches 2**63.
         if offset > os.fstat(fd).st_size:
             return b""

@@ -61,8 +61,11 @@ def test_what_a_run_writes_is_not_committed(tmp_path: Path) -> None:
         "logs/.gitignore",
         "orchestration.yaml",
         "prompts/main.md",
+        "prompts/main2.md",
+        "prompts/reviewer.md",
         "prompts/router.md",
         "prompts/supervisor.md",
+        "prompts/supervisor2.md",
         "sync/.gitignore",
     ]
 

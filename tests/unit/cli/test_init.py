@@ -40,16 +40,12 @@ def test_a_new_project(tmp_path: Path) -> None:
     assert files == [
         "logs/.gitignore",
         "orchestration.yaml",
-        "prompts/main.md",
-        "prompts/router.md",
-        "prompts/supervisor.md",
+        *(f"prompts/{name}" for name in PROMPTS),
         "sync/.gitignore",
     ]
     assert called.out.splitlines() == [
         "created  orchestration.yaml",
-        "created  prompts/main.md",
-        "created  prompts/router.md",
-        "created  prompts/supervisor.md",
+        *(f"created  prompts/{name}" for name in PROMPTS),
         "created  sync/.gitignore",
         "created  logs/.gitignore",
     ]
@@ -57,20 +53,12 @@ def test_a_new_project(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workflow", "prompts"),
-    [
-        ("standard", {"supervisor.md", "main.md"}),
-        ("standard2", {"supervisor2.md", "main2.md"}),
-        ("review_cadence", {"supervisor.md", "main.md", "reviewer.md"}),
-        ("review_cadence2", {"supervisor2.md", "main2.md", "reviewer.md"}),
-    ],
+    "workflow", ["standard", "standard2", "review_cadence", "review_cadence2"]
 )
-def test_each_workflow_gets_its_prompts_and_runs(
-    tmp_path: Path, workflow: str, prompts: set[str]
-) -> None:
+def test_each_workflow_gets_its_prompts_and_runs(tmp_path: Path, workflow: str) -> None:
     assert call(tmp_path, "init", "--workflow", workflow).code == 0
-    found = {path.name for path in (tmp_path / "prompts").iterdir()}
-    assert found == prompts | {"router.md"}
+    found = sorted(path.name for path in (tmp_path / "prompts").iterdir())
+    assert found == list(PROMPTS)
     ran = call(tmp_path, "run", "--agent", "rehearsal", "--max-steps", "6", "--quiet")
     assert ran.code == 0, ran.err
     assert open_project(tmp_path).settings.workflow.name == workflow

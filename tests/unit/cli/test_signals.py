@@ -6,11 +6,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sequencer.cli.signals import ENDING, EndOnSignal
+
+
+@pytest.fixture(autouse=True)
+def _own_handlers() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in ENDING}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def open_descriptors() -> int:
@@ -57,6 +66,8 @@ def test_later_signals_are_said_once_and_do_no_harm() -> None:
         wait_until(asked)
     assert len(told) == 1
     assert calls
+    # The program is ending; an impatient signal must not change its exit code.
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
 def test_the_end_is_asked_for_on_another_thread() -> None:
