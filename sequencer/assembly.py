@@ -131,6 +131,11 @@ class ConfiguredAgents:
         """See `performing.Agents.warm_up`."""
         self.core.prepare()
 
+    def close(self) -> None:
+        """See `performing.Agents.close`."""
+        if "core" in self.__dict__:
+            self.core.close()
+
     def build(self, name: str) -> Executor:
         """Return the executor of the agent called *name*.
 

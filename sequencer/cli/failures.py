@@ -33,7 +33,7 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
         complain(_hidden(_usage_text(error)))
         return error.exit_code
     if isinstance(error, SequencerError):
-        complain(f"error: {error}")
+        complain(_hidden(f"error: {error}"))
         if is_verbose and error.__cause__ is not None:
             complain(_hidden(_trace(error)))
         return error.exit_code

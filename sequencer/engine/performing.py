@@ -54,6 +54,9 @@ class Agents(Protocol):
     def warm_up(self) -> None:
         """Get ready for a step while there is nothing else to do; may do nothing."""
 
+    def close(self) -> None:
+        """Undo `warm_up`; the agents may be used again."""
+
 
 class Prompts(Protocol):
     """Reads prompts by name."""

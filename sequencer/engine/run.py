@@ -6,14 +6,15 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from sequencer.engine.attempt import Observer, SilentObserver
 from sequencer.engine.control import Control, ensure_definition
 from sequencer.engine.local import LocalInvocation
 from sequencer.engine.performing import Performer
-from sequencer.engine.standing import Kind, Standing
-from sequencer.engine.work import Invocation, Mode, Summary
+from sequencer.engine.standing import Kind, Standing, parse_time
+from sequencer.engine.work import LONGEST_SLEEP_S, Invocation, Mode, Summary
 from sequencer.engine.worker import Turn, Worker
 from sequencer.errors import ClaimHeld, TransitionRefused, UnknownName
 from sequencer.executors.protocol import Cancellation
@@ -164,7 +165,7 @@ class Run:
                 on_ready(worker.interrupt)
             return Invocation(worker, mode, limits, head).work()
         finally:
-            worker.close()
+            worker.leave()
 
     @contextlib.contextmanager
     def turn(self, position: str | None = None, *, wait: bool = False) -> Iterator[OpenTurn]:
@@ -195,7 +196,7 @@ class Run:
             )
             yield from _perform_by_caller(worker, turn, opened)
         finally:
-            worker.close()
+            worker.leave()
 
 
 def _position_names(workflow: Workflow, positions: Collection[str]) -> list[str]:
@@ -217,7 +218,7 @@ def _claim(worker: Worker, *, wait: bool) -> Turn:
         head = worker.store.view().head
         if head is None:
             raise TransitionRefused("the run's files are gone")
-        here = worker.standing(head)
+        here = worker.standing_for_claim(head)
         is_mine = worker.is_mine(head.step_index)
         if here.kind in (Kind.READY, Kind.HELD) and is_mine:
             step, position = worker.performer.look(head.step_index)
@@ -230,10 +231,12 @@ def _claim(worker: Worker, *, wait: bool) -> Turn:
             if claimed is not None:
                 return Turn(claimed[1], step, position, claimed[0])
         if not wait or here.is_final or here.kind in (Kind.PERSON, Kind.REFUSED):
-            if here.kind is Kind.READY:
+            if here.kind in (Kind.READY, Kind.HELD):
                 raise ClaimHeld(f"step {here.place.step!r} is at another position")
             raise TransitionRefused(here.message)
-        worker.store.wait(head.revision, 60.0, claim=here.claim)
+        due = parse_time(here.until) if here.until else None
+        left = (due - datetime.now(UTC)).total_seconds() if due else LONGEST_SLEEP_S
+        worker.store.wait(head.revision, min(max(left, 0.0), LONGEST_SLEEP_S), claim=here.claim)
 
 
 def _perform_by_caller(worker: Worker, turn: Turn, opened: OpenTurn) -> Iterator[OpenTurn]:

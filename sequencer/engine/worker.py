@@ -98,6 +98,12 @@ class Worker:
         self._heartbeat.close()
         self.stop.close()
 
+    def leave(self) -> None:
+        """Close, and leave no process and no descriptor of the work behind."""
+        self.close()
+        self.performer.agents.close()
+        self.store.close()
+
     def standing(self, head: Head) -> Standing:
         """Return what may happen next, as this worker sees it."""
         return standing(head, self.workflow, self.limits, datetime.now(UTC))

@@ -55,6 +55,8 @@ class Cancellation:
     def __init__(self) -> None:
         """Create an unset flag; `close` frees its pipe."""
         self._event = threading.Event()
+        # Reentrant, because a signal handler interrupts the thread that may hold it.
+        self._lock = threading.RLock()
         self._reason: StopReason | None = None
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._write_fd, False)
@@ -70,11 +72,12 @@ class Cancellation:
 
     def set(self, reason: StopReason) -> None:
         """Ask for the end of the step."""
-        if self._reason is None:
-            self._reason = reason
-            self._event.set()
-            if self._write_fd >= 0:
-                os.write(self._write_fd, b"x")
+        with self._lock:
+            if self._reason is None:
+                self._reason = reason
+                self._event.set()
+                if self._write_fd >= 0:
+                    os.write(self._write_fd, b"x")
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the flag is set; return whether it is."""
@@ -86,11 +89,12 @@ class Cancellation:
 
     def close(self) -> None:
         """Free the pipe; the flag keeps its value."""
-        fds, self._write_fd, self._read_fd = (self._read_fd, self._write_fd), -1, -1
-        # A signal may still come, and the numbers may belong to other files by then.
-        for fd in fds:
-            if fd >= 0:
-                os.close(fd)
+        with self._lock:
+            fds, self._write_fd, self._read_fd = (self._read_fd, self._write_fd), -1, -1
+            # A signal may still come, and the numbers may belong to other files by then.
+            for fd in fds:
+                if fd >= 0:
+                    os.close(fd)
 
 
 class Listener(Protocol):

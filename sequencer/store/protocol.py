@@ -78,6 +78,9 @@ class Store(Protocol):
     def take_notices(self) -> list[str]:
         """Return what was restored, migrated or accepted by hand since the last call."""
 
+    def close(self) -> None:
+        """Free what waiting and writing have opened; the store may be used again."""
+
     def owner(self) -> Owner:
         """Return who this process is, for a claim."""
 

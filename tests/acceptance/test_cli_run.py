@@ -31,6 +31,8 @@ if os.environ.get("CHILD"):
 open("agent.pid", "w").write(str(os.getpid()))
 print("working on", prompt.strip(), flush=True)
 time.sleep(float(os.environ.get("SLOW", "0")))
+while os.environ.get("GATE") and not os.path.exists(os.environ["GATE"]):
+    time.sleep(0.02)
 with open("turns.log", "a") as turns:
     turns.write("%s end %s %f\\n" % (os.environ["SEQUENCER_STEP"],
                 os.environ["SEQUENCER_STEP_INDEX"], time.monotonic()))
@@ -39,7 +41,7 @@ CONFIGURATION = """\
 workflow: {name: standard}
 agent: {default: script}
 agents:
-  script: {kind: command, argv: [./agent], pass_env: [SLOW, CHILD]}
+  script: {kind: command, argv: [./agent], pass_env: [SLOW, CHILD, GATE]}
 """
 
 
@@ -155,13 +157,14 @@ def test_many_processes_on_one_run_accept_each_step_once(folder: Path) -> None:
 
 
 def test_of_two_ticks_at_once_one_runs(folder: Path) -> None:
-    with started(folder, "tick", SLOW="1.5") as first:
+    with started(folder, "tick", GATE="go") as first:
         pid_in(folder / "agent.pid")
         second = cli(folder, "tick")
         assert second.returncode == 75
         assert f"process {first.pid} on " in second.stderr
         as_json = cli(folder, "tick", "--json")
         assert json.loads(as_json.stdout)["exit_code"] == as_json.returncode == 75
+        (folder / "go").touch()
         assert first.wait(20) == 0
     assert head(folder)["step_index"] == 1
 
@@ -174,11 +177,10 @@ def test_waiting_for_a_turn_as_long_as_allowed(folder: Path) -> None:
         assert "waiting: " in waited.stderr
         assert first.wait(20) == 0
     assert head(folder)["step_index"] == 2
-    with started(folder, "tick", SLOW="3"):
+    with started(folder, "tick", GATE="go"):
         until(lambda: head(folder)["status"] == "running")
-        begun = time.monotonic()
         assert cli(folder, "run", "--max-wait", "0.3").returncode == 75
-        assert time.monotonic() - begun < 2.5
+        (folder / "go").touch()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -219,13 +221,14 @@ def test_many_signals_are_as_good_as_one(folder: Path) -> None:
 
 def test_a_signal_while_waiting_for_a_turn(folder: Path) -> None:
     with (
-        started(folder, "tick", SLOW="3") as holder,
+        started(folder, "tick", GATE="go") as holder,
         started(folder, "run", "--mode", "sync", "--position", "main") as process,
     ):
         assert process.stderr is not None
         assert process.stderr.readline().startswith("waiting: ")
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 130
+        (folder / "go").touch()
         assert holder.wait(20) == 0
     assert head(folder)["step_index"] == 1
 
