@@ -1,0 +1,52 @@
+"""A reached usage limit is nobody's failure: the run waits for the reset."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from tests.fundamentals.scratch import Project
+
+LIMITED = """\
+workflow: {name: standard}
+agent: {default: limited}
+agents:
+  limited:
+    kind: scripted
+    outcomes:
+      - {status: limited, not_before: "%s"}
+      - {status: ok}
+"""
+
+
+def in_seconds(seconds: float) -> str:
+    due = datetime.now(UTC) + timedelta(seconds=seconds)
+    return due.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def test_a_tick_says_that_nothing_is_due(project: Project) -> None:
+    reset = in_seconds(3600)
+    project.configure(LIMITED % reset)
+    project.sequencer("tick")
+    before = project.head()
+    ran = project.sequencer("tick")
+    assert "nothing due" in ran.out + ran.err
+    assert reset in ran.out + ran.err
+    assert project.head() == before
+    assert (before["step_index"], before["failures_in_row"], before["claims"]) == (0, 0, [])
+    assert before["not_before"] == reset
+    assert project.events() == ["initialised", "claimed", "released"]
+
+
+def test_a_run_sleeps_until_then_and_goes_on(project: Project) -> None:
+    project.configure(LIMITED % in_seconds(4))
+    project.sequencer("run", "--max-steps", "2")
+    head = project.head()
+    assert (head["step_index"], head["not_before"]) == (2, None)
+    assert "failed" not in project.events()
+
+
+def test_a_person_who_knows_better(project: Project) -> None:
+    project.configure(LIMITED % in_seconds(3600))
+    project.sequencer("tick")
+    project.sequencer("retry")
+    assert project.head()["not_before"] is None

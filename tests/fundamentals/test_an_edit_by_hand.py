@@ -1,0 +1,136 @@
+"""state.json may be edited; it may also be damaged. Neither is ever taken for a fresh start."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import Any
+
+import pytest
+
+from tests.fundamentals.scratch import Project
+
+
+@pytest.fixture
+def begun(project: Project) -> Project:
+    """Return a project with three accepted steps."""
+    project.sequencer("run", "--max-steps", "3")
+    return project
+
+
+def edit(project: Project, **fields: Any) -> None:
+    project.state.write_text(json.dumps({**project.head(), **fields}, indent=2))
+
+
+def test_exit_ends_the_run(begun: Project) -> None:
+    edit(begun, exit=True)
+    ran = begun.sequencer("run")
+    assert "edited by hand" in ran.err
+    assert len(begun.done()) == 3
+    begun.sequencer("resume")
+    begun.sequencer("run", "--max-steps", "1")
+    assert begun.events()[-4:] == ["edited", "resumed", "claimed", "succeeded"]
+
+
+def test_notes_of_yours_are_kept(begun: Project) -> None:
+    edit(begun, ticket="ABC-12")
+    begun.sequencer("run", "--max-steps", "2")
+    assert begun.head()["ticket"] == "ABC-12"
+    assert begun.head()["step_index"] == 5
+
+
+def test_the_step_index_may_be_moved(begun: Project) -> None:
+    edit(begun, step_index=10)
+    begun.sequencer("run", "--max-steps", "1")
+    assert begun.done()[-1] == "supervisor"
+    assert begun.head()["iteration"] == 12
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"token": 0},
+        {"run_id": "another"},
+        {"journal_offset": 0},
+        {"step_index": -1},
+        {"step_index": 1.5},
+        {"status": "on fire"},
+        {"schema_version": 2},
+        {"revision": 99},
+    ],
+    ids=str,
+)
+def test_an_edit_that_breaks_the_order_is_refused(begun: Project, fields: dict[str, Any]) -> None:
+    edit(begun, **fields)
+    before = begun.state.read_bytes()
+    begun.sequencer("run", code=3)
+    assert begun.state.read_bytes() == before
+    assert len(begun.done()) == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b'{"schema_version": 1, "step_in',
+        b"<<<<<<< ours\n{}\n=======\n{}\n>>>>>>> theirs\n",
+        b"\0" * 4096,
+        b"[]",
+        b'{"a": 1, "a": 2}',
+    ],
+    ids=["empty", "half", "merge conflict", "a page of NUL", "a list", "a key twice"],
+)
+def test_what_can_not_be_read_is_restored(begun: Project, content: bytes) -> None:
+    begun.state.write_bytes(content)
+    ran = begun.sequencer("run", "--max-steps", "1")
+    assert "restored from the journal at step_index 3" in ran.err
+    assert begun.head()["step_index"] == 4
+    assert begun.state.with_name("state.json.unreadable").read_bytes() == content
+
+
+def test_a_missing_file_is_restored(begun: Project) -> None:
+    begun.state.unlink()
+    assert begun.status()["step_index"] == 3
+    assert not begun.state.exists(), "looking changes nothing"
+    begun.sequencer("run", "--max-steps", "1")
+    assert begun.head()["step_index"] == 4
+
+
+def test_a_folder_or_a_link_in_its_place_is_refused(begun: Project) -> None:
+    elsewhere = begun.folder / "elsewhere.json"
+    begun.state.rename(elsewhere)
+    begun.state.mkdir()
+    begun.sequencer("run", code=3)
+    begun.state.rmdir()
+    begun.state.symlink_to(elsewhere)
+    begun.sequencer("run", code=3)
+    begun.state.unlink()
+    begun.sequencer("run", "--max-steps", "1")
+    assert begun.head()["step_index"] == 4
+
+
+def test_without_head_and_journal_nothing_is_guessed(begun: Project) -> None:
+    begun.state.write_text("half a fi")
+    journal = begun.state.with_name("journal.jsonl")
+    journal.write_text("nothing of use\n")
+    ran = begun.sequencer("run", code=3)
+    assert "sequencer repair" in ran.err
+    assert (begun.state.read_text(), journal.read_text()) == ("half a fi", "nothing of use\n")
+
+
+def test_an_old_copy_is_rolled_forward(begun: Project) -> None:
+    old = begun.folder / "old.json"
+    shutil.copy(begun.state, old)
+    begun.sequencer("run", "--max-steps", "2")
+    shutil.copy(old, begun.state)
+    ran = begun.sequencer("run", "--max-steps", "1")
+    assert "rolled forward" in ran.err
+    assert begun.head()["step_index"] == 6
+
+
+def test_set_is_the_same_without_an_editor(begun: Project) -> None:
+    begun.sequencer("set", "step_index=8")
+    begun.sequencer("set", "ticket=ABC-12")
+    begun.sequencer("set", "token=1", code=3)
+    assert (begun.head()["step_index"], begun.head()["ticket"]) == (8, "ABC-12")
+    assert begun.events()[-2:] == ["edited", "edited"]

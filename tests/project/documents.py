@@ -1,0 +1,186 @@
+"""The project's documents, taken apart: pages, fenced blocks, commands, links, words in code.
+
+Between ``<!-- run: start -->`` and ``<!-- run: end -->`` every console block is meant to be
+run, in order; a YAML block that begins with ``# orchestration.yaml`` there is that file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+RUN_START, RUN_END = "<!-- run: start -->", "<!-- run: end -->"
+_FENCE = re.compile(r"^```(\w*)\s*$")
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_CODE = re.compile(r"`([^`\n]+)`")
+_HEADING = re.compile(r"^#{1,6} (.+)$")
+
+
+def pages() -> list[Path]:
+    """Return every Markdown page that users read."""
+    found = [ROOT / "README.md", ROOT / "CHANGELOG.md"]
+    found += sorted((ROOT / "docs").rglob("*.md")) + sorted((ROOT / "examples").rglob("README.md"))
+    return found
+
+
+def shown(page: Path) -> str:
+    """Return the page's name for messages and test ids."""
+    return page.relative_to(ROOT).as_posix()
+
+
+@dataclass(frozen=True)
+class Fence:
+    """One fenced block."""
+
+    page: Path
+    line: int
+    language: str
+    lines: tuple[str, ...]
+    is_run: bool
+
+    @property
+    def text(self) -> str:
+        """Return the block's content."""
+        return "\n".join(self.lines) + "\n"
+
+    @property
+    def where(self) -> str:
+        """Return page and line."""
+        return f"{shown(self.page)}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line of a console block, and what the page shows below it."""
+
+    text: str
+    output: tuple[str, ...]
+    where: str
+
+
+def fences(page: Path) -> list[Fence]:
+    """Return the fenced blocks of *page*, in order."""
+    found: list[Fence] = []
+    is_run, opened, language = False, 0, ""
+    body: list[str] = []
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        match = _FENCE.match(line)
+        if not opened and match:
+            opened, language, body = number, match[1], []
+        elif opened and line.strip() == "```":
+            found.append(Fence(page, opened, language, tuple(body), is_run))
+            opened = 0
+        elif opened:
+            body.append(line)
+        elif line.strip() in (RUN_START, RUN_END):
+            is_run = line.strip() == RUN_START
+    assert not opened, f"{shown(page)}:{opened}: the block is not closed"
+    return found
+
+
+def commands(fence: Fence) -> list[Command]:
+    """Return the command lines of a console block; of a sh block every line is one."""
+    if fence.language == "sh":
+        return [Command(line, (), fence.where) for line in fence.lines if line.strip()]
+    found: list[Command] = []
+    for line in fence.lines:
+        if line.startswith("$ "):
+            found.append(Command(line[2:], (), fence.where))
+        else:
+            assert found, f"{fence.where}: a console block begins with '$ '"
+            last = found.pop()
+            found.append(Command(last.text, (*last.output, line), last.where))
+    return found
+
+
+def prose(page: Path) -> Iterator[tuple[int, str]]:
+    """Yield number and text of each line outside of fenced blocks."""
+    is_inside = False
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if line.startswith("```"):
+            is_inside = not is_inside
+        elif not is_inside:
+            yield number, line
+
+
+def inline_code(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield place and content of each `code` in the prose of *page*."""
+    for number, line in prose(page):
+        for match in _CODE.finditer(line):
+            yield f"{shown(page)}:{number}", match[1]
+
+
+def links(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield place and target of each link in the prose of *page*."""
+    for number, line in prose(page):
+        for match in _LINK.finditer(_CODE.sub("", line)):
+            yield f"{shown(page)}:{number}", match[1]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that the headings of *page* make, as GitHub does it."""
+    found = set()
+    for _, line in prose(page):
+        if match := _HEADING.match(line):
+            words = re.sub(r"[^\w\- ]", "", match[1].lower())
+            found.add(words.strip().replace(" ", "-"))
+    return found
+
+
+def clean_environment(home: Path) -> dict[str, str]:
+    """Return an environment with `sequencer` on PATH and nothing of this machine's accounts."""
+    programs = Path(sys.executable).parent
+    return {
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
+        "COLUMNS": "200",
+        "NO_COLOR": "1",
+        # A test run that measures coverage wants that of its children too.
+        **{k: v for k, v in os.environ.items() if k.startswith("COVERAGE_")},
+    }
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A command that was run."""
+
+    command: Command
+    exit_code: int
+    output: str
+
+
+def run_region(page: Path, folder: Path) -> list[Ran]:
+    """Run the marked region of *page* in *folder*, as one shell session without a network."""
+    script, listed = ["exec 2>&1"], []
+    for fence in (fence for fence in fences(page) if fence.is_run):
+        if fence.language == "yaml" and fence.lines[0] == "# orchestration.yaml":
+            script.append(f"cat > orchestration.yaml <<'END OF FILE'\n{fence.text}END OF FILE")
+        elif fence.language == "console":
+            for command in commands(fence):
+                listed.append(command)
+                script.append(f'{command.text}\nprintf "\\n@@@ %d\\n" $?')
+    environment = clean_environment(folder)
+    # Whoever would leave this machine fails at once instead of hanging.
+    environment |= {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(script)],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    outputs = re.split(r"\n@@@ (\d+)\n", done.stdout)
+    pairs = zip(outputs[::2], outputs[1::2], strict=False)
+    ran = [Ran(c, int(code), out) for c, (out, code) in zip(listed, pairs, strict=False)]
+    assert len(ran) == len(listed), f"only {len(ran)} of {len(listed)} commands ran: {done.stdout}"
+    return ran

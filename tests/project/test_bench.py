@@ -1,0 +1,381 @@
+"""The bench runs, says what it promises, and judges; how fast anything is, it does not ask."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.child import CHECKOUT, Absent, Child, cpu_of_command, cpu_seconds_of, idle_percent
+from bench.floor import RECORD_BYTES, Floor
+from bench.machine import filesystem_of
+from bench.measuring import MINIMUM_ROUNDS, Effort, compare, quartiles, rounds
+from bench.peers import installing
+from bench.plotting import plot
+from bench.project import Marks, make_project, no_op_run
+from bench.report import as_json, summary, table
+from bench.result import Row, absent, capped, compared, failures
+from bench.rows import FAMILIES, Setting, measure
+from bench.rows.handoff import SKIP, latencies
+from sequencer.engine.work import Mode
+from sequencer.model.limits import InvocationLimits
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the floor is Linux's")
+
+ROW_KEYS = {"name", "value", "unit", "ratio", "against", "bar", "ok"}
+GATED = {
+    "step",
+    "handoff",
+    "handoff whole",
+    "handoff idle",
+    "growth CPU",
+    "growth memory",
+    "growth head",
+    "growth journal",
+    "resolve",
+    "resolve far",
+}
+
+
+def run_bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "bench", "--folder", str(folder), *arguments],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+def row(ratio: float | None, bar: float | None = 1.5, name: str = "step") -> Row:
+    return Row(name=name, value=2.0, unit="ms", against="floor", ratio=ratio, bar=bar)
+
+
+# --- the whole program ---------------------------------------------------------------
+
+
+def test_quick_json_has_every_family_and_the_promised_shape(tmp_path: Path) -> None:
+    done = run_bench(tmp_path, "--quick", "--json", "--seconds", "0.1", "--steps", "200")
+    assert done.returncode in (0, 1), done.stderr
+    result: dict[str, Any] = json.loads(done.stdout)
+    assert result["quick"] is True
+    assert {"cpu", "cores", "load", "python", "filesystem", "at"} <= result["machine"].keys()
+    found = {entry["name"]: entry for entry in result["rows"]}
+    assert found.keys() >= GATED
+    assert "tick" in found
+    for entry in result["rows"]:
+        assert entry.keys() >= ROW_KEYS
+        is_judged = entry["ratio"] is not None and entry["bar"] is not None
+        assert (entry["ok"] is not None) == is_judged
+    for name in GATED:
+        assert found[name]["ratio"] >= 0, found[name]
+        assert found[name]["bar"] is not None
+    is_over = any(entry["ok"] is False for entry in result["rows"])
+    assert done.returncode == int(is_over)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_table_names_each_row_and_its_distance_from_the_floor(tmp_path: Path) -> None:
+    done = run_bench(tmp_path, "--quick", "--seconds", "0.1", "--rows", "step", "resolve")
+    assert done.returncode in (0, 1), done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split()[:4] == ["row", "ours", "other", "ratio"]
+    assert any(line.startswith("step ") and "floor: flock" in line for line in lines)
+    assert any(line.startswith("resolve far ") for line in lines)
+    assert "quick form" in done.stdout
+    assert "handoff" not in done.stdout
+
+
+def test_an_unknown_row_is_refused_and_the_known_ones_are_listed(tmp_path: Path) -> None:
+    done = run_bench(tmp_path, "--rows", "speed")
+    assert done.returncode == 2
+    for family in FAMILIES:
+        assert family in done.stderr
+
+
+def test_a_missing_peer_is_a_row_with_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installing, "ENVIRONMENTS", tmp_path / "nowhere")
+    place = tmp_path / "work"
+    place.mkdir()
+    setting = Setting(place, Effort(0.1, 300, 0.5), with_peers=True)
+    found = {entry.name: entry for entry in measure("step", setting)}
+    for peer in ("langgraph", "burr", "dbos", "huey"):
+        missing = found[f"step vs {peer}"]
+        assert missing.ratio is None
+        assert "--install-peers" in missing.note
+    assert found["step"].ratio is not None
+
+
+# --- judging -------------------------------------------------------------------------
+
+
+def test_a_ratio_over_its_bar_fails() -> None:
+    over, within = row(1.6), row(1.5, name="other")
+    assert (over.ok, within.ok) == (False, True)
+    assert failures([over, within], is_ci=False) == [over]
+
+
+def test_ci_fails_only_on_twice_the_bar() -> None:
+    noisy, broken = row(2.9), row(3.1, name="other")
+    assert failures([noisy, broken], is_ci=True) == [broken]
+
+
+@pytest.mark.parametrize("entry", [row(None), row(9.0, bar=None), absent("x", "y", "z")])
+def test_what_has_no_ratio_or_no_bar_is_not_judged(entry: Row) -> None:
+    assert entry.ok is None
+    assert failures([entry], is_ci=False) == []
+
+
+def test_a_cap_is_a_ratio_of_one() -> None:
+    assert capped("head", 2048, 4096, "bytes").ratio == 0.5
+    assert capped("head", 4097, 4096, "bytes").ok is False
+
+
+def test_the_ratio_is_that_of_the_rounds_and_survives_a_slow_stretch() -> None:
+    # The machine is ten times slower in two of five rounds, for both sides.
+    comparison = compare([2, 20, 2, 20, 2], [1, 10, 1, 10, 1])
+    assert comparison.ratio == 2
+    assert (comparison.low, comparison.high) == (2, 2)
+    entry = compared("x", comparison, against="y", unit="ms", scale=1e3, bar=2.5)
+    assert (entry.value, entry.against_value, entry.ok) == (2000, 1000, True)
+
+
+def test_the_ratio_is_the_median_of_the_rounds_ratios() -> None:
+    # Neither their worst nor the ratio of the two medians (20) nor their mean.
+    assert compare([2, 20, 20, 2, 200], [1, 10, 1, 1, 100]).ratio == 2
+
+
+def test_rounds_go_on_until_the_time_is_over_but_not_below_the_minimum() -> None:
+    assert len(list(rounds(0))) == MINIMUM_ROUNDS
+    started = time.monotonic()
+    count = sum(1 for _ in rounds(0.05, minimum=1))
+    assert count > 1
+    assert time.monotonic() - started >= 0.05
+
+
+def test_quartiles_of_one_value() -> None:
+    assert quartiles([3.0]) == (3.0, 3.0)
+
+
+def test_the_report_says_what_is_over_and_what_is_absent() -> None:
+    found = [row(1.6), row(1.0, name="fine"), absent("step vs burr", "burr", "no wheel")]
+    said = summary(found, is_quick=False)
+    assert "1 of 2 ratios" in said
+    assert "over its bar: step" in said
+    assert "no wheel" in said
+    text = table(found)
+    assert "OVER" in text
+    assert "no wheel" in text
+    assert json.loads(json.dumps(as_json(found, {}, is_quick=False)))["rows"][0]["ok"] is False
+
+
+# --- what is measured ----------------------------------------------------------------
+
+
+def test_the_floor_leaves_what_a_step_leaves(tmp_path: Path) -> None:
+    floor = Floor(tmp_path / "floor")
+    wall, cpu = floor.block(5)
+    floor.close()
+    assert len(wall) == len(cpu) == 5
+    assert min(wall) > 0
+    assert (tmp_path / "floor" / "journal").stat().st_size == 5 * RECORD_BYTES
+    assert (tmp_path / "floor" / "head").stat().st_size == RECORD_BYTES
+    assert len(list((tmp_path / "floor" / "logs").iterdir())) == 5
+
+
+def test_the_preallocated_floor_writes_the_same(tmp_path: Path) -> None:
+    floor = Floor(tmp_path / "floor", preallocates=True)
+    floor.block(2)
+    floor.close()
+    assert (tmp_path / "floor" / "head").stat().st_size == RECORD_BYTES
+
+
+def test_the_step_that_is_measured_is_a_real_one(tmp_path: Path) -> None:
+    marks = Marks()
+    run = no_op_run(make_project(tmp_path / "project"), marks)
+    run.work(Mode.COMBINED, InvocationLimits(max_steps=5))
+    head = run.head
+    assert head is not None
+    assert head.step_index == 5
+    events = [(fact["event"], fact["step_index"]) for fact in run.history()]
+    assert [index for event, index in events if event == "succeeded"] == [0, 1, 2, 3, 4]
+    assert len(list((tmp_path / "project" / "logs").rglob("iter-*.log"))) == 5
+    wall, cpu = marks.between_steps(skip=1)
+    assert len(wall) == len(cpu) == 3
+    assert min(wall) > 0
+
+
+def test_the_latencies_are_between_the_two_processes() -> None:
+    count = SKIP + 3
+    answers = [
+        {
+            "entered": {str(i): 10.0 * i for i in range(side, count, 2)},
+            "left": {str(i): 10.0 * i + 1 for i in range(side, count, 2)},
+            "accepted": {str(i): 10.0 * i + 4 for i in range(side, count, 2)},
+        }
+        for side in (0, 1)
+    ]
+    assert latencies(answers) == ([6.0, 6.0], [9.0, 9.0])
+
+
+def test_the_long_run_rotates_its_journal_and_keeps_its_bounds(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, Effort(0.0, 600, 0.5), with_peers=False)
+    found = {entry.name: entry for entry in measure("growth", setting)}
+    journal = found["growth journal"]
+    assert journal.ok is True, journal
+    folder = tmp_path / "project" / "sync" / "runs" / "old"
+    assert len(list(folder.glob("journal-*.jsonl"))) >= 2
+    assert found["growth head"].ok is True
+    logs = tmp_path / "project" / "logs"
+    assert len(list(logs.rglob("runs/old/steps/iter-*.log"))) >= 600
+
+
+# --- other processes -----------------------------------------------------------------
+
+ECHO = """
+import sys
+sys.path.insert(0, {checkout!r})
+from bench.serving import serve
+def begin():
+    print("chatter on standard output")
+    {begin}
+    return {{"hello": 1}}, lambda request: {{"twice": request["count"] * 2}}
+serve(begin)
+"""
+
+
+def child_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begin: str = "pass") -> str:
+    (tmp_path / "echo_child.py").write_text(ECHO.format(checkout=str(CHECKOUT), begin=begin))
+    monkeypatch.setattr("bench.child.CHECKOUT", tmp_path)
+    return "echo_child"
+
+
+def test_a_child_answers_whatever_it_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = child_module(tmp_path, monkeypatch)
+    with Child(module, [], tmp_path / "log") as child:
+        assert child.greeting == {"hello": 1}
+        assert child.ask({"count": 21}) == {"twice": 42}
+        pid = child.pid
+    assert "chatter" in (tmp_path / "log").read_text()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_child_that_cannot_begin_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = child_module(tmp_path, monkeypatch, begin="import no_such_peer")
+    with pytest.raises(Absent, match="no_such_peer"):
+        Child(module, [], tmp_path / "log")
+
+
+def test_a_child_that_fails_at_a_request_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = child_module(tmp_path, monkeypatch)
+    with (
+        Child(module, [], tmp_path / "log") as child,
+        pytest.raises(Absent, match="KeyError"),
+    ):
+        child.ask({"number": 1})
+
+
+def test_a_child_that_dies_leaves_its_last_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = "import os; os.write(2, b'out of luck\\n'); os._exit(3)"
+    module = child_module(tmp_path, monkeypatch, begin=begin)
+    with pytest.raises(Absent, match="out of luck"):
+        Child(module, [], tmp_path / "log")
+
+
+def test_an_interpreter_that_is_not_there_is_absent(tmp_path: Path) -> None:
+    with pytest.raises(Absent, match="No such file"):
+        Child("bench", [], tmp_path / "log", str(tmp_path / "python"))
+
+
+def test_cpu_of_a_command_counts_its_work_and_not_its_sleep(tmp_path: Path) -> None:
+    sleeping = cpu_of_command([sys.executable, "-S", "-c", "import time; time.sleep(.3)"], tmp_path)
+    busy = "import time\nend = time.process_time() + .4\nwhile time.process_time() < end:\n    pass"
+    assert cpu_of_command([sys.executable, "-S", "-c", busy], tmp_path) >= 0.4
+    assert sleeping < 0.3
+
+
+def test_a_command_that_fails_is_no_measurement(tmp_path: Path) -> None:
+    with pytest.raises(Absent, match="ended with 3"):
+        cpu_of_command([sys.executable, "-c", "raise SystemExit(3)"], tmp_path)
+    with pytest.raises(Absent, match="No such file"):
+        cpu_of_command([str(tmp_path / "nothing")], tmp_path)
+
+
+def test_idle_percent_tells_a_sleeper_from_a_poller() -> None:
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    poller = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        deadline = time.monotonic() + 20
+        while cpu_seconds_of(sleeper.pid) < 0.01 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.3)
+        assert idle_percent(sleeper.pid, 0.5) < 2
+        assert idle_percent(poller.pid, 0.5) > 10
+    finally:
+        for process in (sleeper, poller):
+            process.kill()
+            process.wait()
+
+
+# --- peers and the picture -----------------------------------------------------------
+
+
+def test_each_peer_that_is_measured_is_in_the_requirements() -> None:
+    required = installing.required()
+    assert required["langgraph"] == ["langgraph", "langgraph-checkpoint-sqlite"]
+    modules = (path.stem for path in (CHECKOUT / "bench" / "peers").glob("[!_]*_*.py"))
+    assert {module.partition("_")[0] for module in modules} <= required.keys()
+    assert {"doit", "luigi", "prefect", "matplotlib"} <= required.keys()
+
+
+def test_a_peer_that_could_not_be_installed_keeps_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(installing, "ENVIRONMENTS", tmp_path)
+    (tmp_path / "requirements.txt").write_text("# [ghost]\n./no-such-folder\n")
+    monkeypatch.setattr(installing, "REQUIREMENTS", tmp_path / "requirements.txt")
+    problems = installing.install_all()
+    assert problems["ghost"]
+    assert "could not be installed" in (installing.why_absent("ghost") or "")
+    assert (tmp_path / ".gitignore").read_text() == "*\n"
+
+
+def test_without_matplotlib_the_picture_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.plotting.find_spec", lambda _: None)
+    monkeypatch.setattr(installing, "ENVIRONMENTS", tmp_path / "nowhere")
+    with pytest.raises(Absent, match="install-peers"):
+        plot(as_json([row(1.0)], {}, is_quick=True), tmp_path / "bench.png")
+
+
+def test_the_picture_is_drawn_where_matplotlib_is_installed(tmp_path: Path) -> None:
+    if installing.why_absent("matplotlib") is not None:
+        pytest.skip("matplotlib is not installed for the bench")
+    machine = {"cpu": "x", "filesystem": "ext4", "at": "2026-01-01T00:00:00Z"}
+    path = tmp_path / "bench.png"
+    plot(as_json([row(1.0), row(3.0), absent("a", "b", "c")], machine, is_quick=True), path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_file_system_of_a_folder_is_told(tmp_path: Path) -> None:
+    assert filesystem_of(Path("/proc")) == "proc"
+    assert filesystem_of(tmp_path) != "unknown"

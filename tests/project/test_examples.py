@@ -1,0 +1,190 @@
+"""Each example runs, and does what its README says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.project.documents import ROOT, clean_environment
+
+Project = Callable[[str], Path]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """Copy an example, so that the repository stays clean."""
+
+    def copy(name: str) -> Path:
+        skipped = shutil.ignore_patterns("sync", "logs", "notes.md")
+        return Path(shutil.copytree(ROOT / "examples" / name, tmp_path / name, ignore=skipped))
+
+    return copy
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "sequencer", *arguments],
+        cwd=folder,
+        env=clean_environment(folder.parent),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def sequencer(folder: Path, *arguments: str, expect: int = 0) -> str:
+    """Run one command and return its standard output."""
+    with start(folder, *arguments) as process:
+        try:
+            out, err = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    assert process.returncode == expect, f"{arguments}: {process.returncode}\n{out}\n{err}"
+    return out
+
+
+def status(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(sequencer(folder, "status", "--json"))
+    return found
+
+
+def noted_steps(folder: Path) -> list[str]:
+    """Return the step of each line that the stand-in agent wrote, in order."""
+    lines = (folder / "notes.md").read_text().splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        f"- iteration {number + 1}" for number in range(len(lines))
+    ]
+    return [line.split(": ")[1].split(" ")[0] for line in lines]
+
+
+def test_two_terminals(project: Project) -> None:
+    folder = project("two-terminals")
+    limit = ("--max-steps", "3")
+    terminals = [
+        start(folder, "run", "--position", position, *limit) for position in ("main", "supervisor")
+    ]
+    try:
+        codes = [terminal.communicate(timeout=60) and terminal.returncode for terminal in terminals]
+    finally:
+        for terminal in terminals:
+            terminal.kill()
+            terminal.communicate()
+    assert codes == [0, 0]
+    assert noted_steps(folder) == ["supervisor", "main"] * 3
+
+
+def test_review_cadence(project: Project) -> None:
+    folder = project("review-cadence")
+    order = ["supervisor", "main", "reviewer", "reviewer", "supervisor", "main"]
+    upcoming = json.loads(sequencer(folder, "next", "--count", "6", "--json"))
+    assert [entry["step"] for entry in upcoming] == order
+    sequencer(folder, "run", "--max-steps", "6")
+    assert noted_steps(folder) == order
+
+
+def test_cron(project: Project) -> None:
+    folder = project("cron")
+    for done in (1, 2, 3):
+        sequencer(folder, "tick")
+        assert status(folder)["step_index"] == done
+    assert status(folder)["status"] == "complete"
+    before = (folder / "sync" / "state.json").read_bytes()
+    sequencer(folder, "tick")
+    assert (folder / "sync" / "state.json").read_bytes() == before
+    assert noted_steps(folder) == ["collect", "summarise", "publish"]
+    for printed in (sequencer(folder, "crontab"), sequencer(folder, "systemd")):
+        assert "tick" in printed
+        assert str(folder) in printed
+
+
+def test_python_library(project: Project) -> None:
+    folder = project("python-library")
+    done = subprocess.run(
+        [sys.executable, "loop.py"],
+        cwd=folder,
+        env=clean_environment(folder.parent),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert [line.split()[:2] for line in done.stdout.splitlines()] == [
+        ["0", "measure"],
+        ["1", "report"],
+    ]
+    facts = [json.loads(line) for line in sequencer(folder, "history", "--json").splitlines()]
+    assert [f["event"] for f in facts] == ["initialised", *["claimed", "succeeded"] * 2]
+
+
+def test_router(project: Project) -> None:
+    folder = project("router")
+    sequencer(folder, "run", "--max-steps", "1")
+    (folder / "broken.txt").touch()
+    sequencer(folder, "run", "--max-steps", "1")
+    sequencer(folder, "run", "--max-steps", "1", "--no-router")
+    notes = (folder / "notes.md").read_text().splitlines()
+    assert [note.split("asked to ")[1] for note in notes] == [
+        "plan the next piece of work.",
+        "mend what broken.txt says.",
+        "plan the next piece of work.",
+    ]
+
+
+def test_router_with_a_wrong_answer(project: Project) -> None:
+    folder = project("router")
+    (folder / "choose.py").write_text("print('../secrets.md')\n")
+    sequencer(folder, "run", "--max-steps", "1", expect=1)
+    assert status(folder)["step_index"] == 0
+    assert not (folder / "notes.md").exists()
+
+
+def test_mixed_agents_without_the_agents(project: Project) -> None:
+    folder = project("mixed-agents")
+    with start(folder, "check") as process:
+        out, err = process.communicate(timeout=60)
+    # The clients need not be installed here; nothing else may be wrong.
+    said = [line for line in (out + err).splitlines() if line.startswith("error:")]
+    assert all("is not on PATH" in line for line in said), said
+    upcoming = json.loads(sequencer(folder, "next", "--count", "15", "--json"))
+    cycle = ["plan", "build", "verify"]
+    assert [entry["step"] for entry in upcoming] == [*cycle * 3, *["review"] * 3, *cycle]
+    assert "verify" in sequencer(folder, "show", "guarded")
+
+
+def test_mixed_agents_in_a_rehearsal(project: Project) -> None:
+    folder = project("mixed-agents")
+    # A command needs no prompt; who stands in for it is shown one.
+    (folder / "prompts" / "verify.md").write_text("The tests run here.\n")
+    agents = [f"--agent-step={step}=rehearsal" for step in ("plan", "build", "verify", "review")]
+    sequencer(folder, "run", "--max-steps", "13", *agents)
+    assert status(folder)["step_index"] == 13
+
+
+@pytest.mark.parametrize("form", ["older", "newer"])
+def test_hoidn_migration(project: Project, form: str) -> None:
+    folder = project("hoidn-migration")
+    original = (folder / f"state-{form}-form.json").read_bytes()
+    (folder / "sync").mkdir()
+    (folder / "sync" / "state.json").write_bytes(original)
+    assert status(folder)["step_index"] == 13
+    assert (folder / "sync" / "state.json").read_bytes() == original, "looking changed the file"
+    sequencer(folder, "run", "--max-steps", "1")
+    after = status(folder)
+    assert (after["step_index"], after["expected_step"]) == (14, "supervisor")
+    assert (folder / "sync" / "state.json.before-migration").read_bytes() == original
+    assert (folder / "notes.md").read_text().startswith("- iteration 14: main ")
+
+
+def test_every_example_has_a_test() -> None:
+    tests = Path(__file__).read_text()
+    folders = [path.name for path in (ROOT / "examples").iterdir() if path.is_dir()]
+    assert [name for name in folders if f'project("{name}")' not in tests] == []

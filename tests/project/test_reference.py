@@ -1,0 +1,254 @@
+"""The tables of docs/reference and docs/decisions say what the code says, row for row."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+from collections.abc import Mapping
+from importlib import import_module
+
+import click
+import pytest
+from pydantic import BaseModel
+
+import sequencer
+from sequencer import errors
+from sequencer.assembly import EXECUTORS
+from sequencer.cli.program import COMMANDS, group
+from sequencer.engine.control import Control
+from sequencer.engine.run import Run
+from sequencer.executors.protocol import EVERY_EXECUTOR
+from sequencer.model.decisions import EDITABLE
+from sequencer.model.head import Claim, Head, Owner, Session, Status
+from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.names import slug
+from sequencer.model.outcome import OutcomeStatus, Usage
+from sequencer.model.step import Step
+from sequencer.model.transitions import Event
+from sequencer.settings.schema import BUILTIN_AGENTS, StoreOptions
+from tests.project.documents import ROOT
+
+REFERENCE = ROOT / "docs" / "reference"
+CLI = (REFERENCE / "cli.md").read_text()
+FILES = (REFERENCE / "files.md").read_text()
+EXECUTOR_PAGE = (REFERENCE / "executors.md").read_text()
+LIBRARY = (REFERENCE / "library.md").read_text()
+EXIT_CODES = (REFERENCE / "exit-codes.md").read_text()
+PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
+
+
+def section(text: str, title: str) -> str:
+    """Return what stands below the heading *title*, up to the next heading."""
+    match = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert match, f"no section {title!r}"
+    return match[1]
+
+
+def table(text: str) -> list[list[str]]:
+    """Return the rows of the first table of *text*, its heading left out."""
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in row.strip("| ").split(" | ")] for row in rows]
+    return cells[1:]
+
+
+def words(cell: str) -> list[str]:
+    """Return each `word` in code of a cell."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def first_words(text: str) -> list[str]:
+    """Return the words in code of the first column of a table."""
+    return [word for row in table(text) for word in words(row[0])]
+
+
+@pytest.mark.parametrize(
+    ("title", "model"),
+    [
+        ("state.json, the head", Head),
+        ("A claim", Claim),
+        ("The owner of a claim", Owner),
+    ],
+)
+def test_the_fields_of_a_head(title: str, model: type[BaseModel]) -> None:
+    assert first_words(section(FILES, title)) == list(model.model_fields)
+
+
+def test_the_parts_of_a_head_and_its_words() -> None:
+    head = section(FILES, "state.json, the head")
+    rows = {words(row[0])[0]: row[2] for row in table(head)}
+    assert words(rows["status"]) == [str(status) for status in Status]
+    assert words(rows["usage"]) == list(Usage.model_fields)
+    assert words(rows["session"])[:2] == list(Session.model_fields)
+    changeable = head.split("may be changed:")[1].split(", and any")[0]
+    assert set(words(changeable)) == EDITABLE
+
+
+def test_the_events() -> None:
+    listed = FILES.split("Events: ")[1].split(".")[0]
+    assert words(listed) == [str(event) for event in Event]
+
+
+def test_a_head_is_as_small_as_promised() -> None:
+    owner = Owner(
+        host="h" * 64,
+        machine="m" * 12,
+        boot_id="b" * 36,
+        pid_ns="pid:[4026531836]",
+        pid=4_194_304,
+        pid_start=2**40,
+        nonce="n" * 16,
+    )
+    time = "2026-11-21T20:55:12Z"
+    claim = Claim(
+        token=2**40,
+        step="s" * 100,
+        step_index=2**40,
+        attempt=20,
+        owner=owner,
+        claimed_at=time,
+        ttl_s=60,
+    )
+    head = Head(
+        run_id="r" * 36,
+        workflow_name="w" * 100,
+        workflow_digest="sha256:" + "d" * 64,
+        expected_step="s" * 100,
+        last_update=time,
+        last_prompt="p" * 300,
+        claims=(claim,),
+        session=Session(executor="claude", id="i" * 100),
+    )
+    assert "less than 4 KiB" in FILES
+    assert len(head.model_dump_json(indent=2)) < 4096
+
+
+def test_the_names_of_logs_are_those_of_the_example() -> None:
+    from sequencer.logs import log_name  # noqa: PLC0415
+
+    assert f"logs/BRANCH/steps/{log_name(11, 'supervisor', 1)}" in FILES
+    assert f"`{log_name(11, 'supervisor', 2)}`" in FILES
+    assert slug("main") == "main"
+
+
+def test_every_error_and_its_exit_code() -> None:
+    found = {
+        name: str(cls.exit_code)
+        for name, cls in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(cls, errors.SequencerError)
+    }
+    rows = table(section(EXIT_CODES, "Errors of the library"))
+    assert {words(row[0])[0]: row[1] for row in rows} == found
+    documented = {row[0] for row in table(section(EXIT_CODES, "Exit codes"))}
+    assert documented == set(found.values()) | {"0"}
+
+
+def test_what_each_executor_honours() -> None:
+    rows = {words(row[0])[0]: row[1:] for row in table(section(EXECUTOR_PAGE, FIELDS))}
+    kinds = ["claude", "codex", "gemini", "opencode", "anthropic", "command"]
+    assert set(rows) | EVERY_EXECUTOR == set(Step.model_fields)
+    for place, kind in enumerate(kinds[:-1]):
+        said = {field for field, cells in rows.items() if cells[place] == "yes"}
+        recipe = EXECUTORS[kind]
+        supported = getattr(import_module(recipe.module), recipe.executor).supported_fields
+        assert said == supported - EVERY_EXECUTOR, kind
+    assert {field for field, cells in rows.items() if cells[-1] == "yes"} == {"idle_timeout_s"}
+
+
+FIELDS = "Which step fields each honours"
+
+
+def test_what_every_executor_honours() -> None:
+    sentence = section(EXECUTOR_PAGE, FIELDS).split("All honour ")[1].split(".\n")[0]
+    assert set(words(sentence)) == EVERY_EXECUTOR
+
+
+def test_the_agents_that_need_no_entry() -> None:
+    listed = first_words(EXECUTOR_PAGE.split("## Which agent")[0])
+    assert set(listed) == set(BUILTIN_AGENTS)
+    assert EXECUTORS.keys() - set(BUILTIN_AGENTS) == {"command", "scripted"}
+
+
+def test_the_variables_of_an_agent() -> None:
+    from sequencer.settings.sources import IDENTITY_VARIABLES  # noqa: PLC0415
+
+    assert set(first_words(section(EXECUTOR_PAGE, "The environment"))) == IDENTITY_VARIABLES
+
+
+def test_the_library_names_everything_that_is_public() -> None:
+    listed = {name.split("(")[0] for name in first_words(LIBRARY.split("## A run")[0])}
+    assert listed == set(sequencer.__all__)
+
+
+def test_the_members_of_a_run() -> None:
+    rows = table(section(LIBRARY, "A run"))
+    members = {re.split(r"\W", words(row[0])[0].removeprefix("run."))[0]: row[1] for row in rows}
+    own = {name for name in vars(Run) if not name.startswith("_")}
+    assert set(members) == own
+    controls = {name for name in vars(Control) if not name.startswith("_")} - {"begin"}
+    assert set(words(members["control"])) == controls
+
+
+def test_the_limits_of_an_invocation() -> None:
+    row = next(row for row in table(LIBRARY) if words(row[0]) == ["InvocationLimits"])
+    assert words(row[1])[1:] == list(InvocationLimits.model_fields)
+    assert InvocationLimits().max_steps == 20
+
+
+def test_the_numbers_of_the_protocol() -> None:
+    store, limits = StoreOptions(), RunLimits()
+    assert f"`store.ttl_s`, {store.ttl_s:g} s" in PROTOCOL
+    assert f"`store.journal.keep` ({store.journal.keep})" in PROTOCOL
+    assert store.journal.rotate_bytes == 4 * 1024 * 1024
+    assert "`store.journal.rotate_bytes` (4 MiB)" in PROTOCOL
+    decision = (ROOT / "docs" / "decisions" / "0006-failures.md").read_text()
+    assert f"`limits.max_failures_in_row` ({limits.max_failures_in_row})" in decision
+    assert f"`limits.max_attempts` ({limits.max_attempts})" in decision
+
+
+def test_the_outcomes_of_the_glossary() -> None:
+    glossary = (ROOT / "docs" / "glossary.md").read_text()
+    row = next(row for row in table(glossary) if row[0] == "**outcome**")
+    assert words(row[1]) == [str(status) for status in OutcomeStatus]
+
+
+def test_each_dependency_has_a_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[<>=;\s]", needed)[0] for needed in project["dependencies"]}
+    page = (ROOT / "docs" / "decisions" / "0002-dependencies.md").read_text()
+    rows = {row[0]: row for row in table(page)}
+    assert rows.keys() == names
+    assert all(len(row[2]) > 20 for row in rows.values())
+
+
+def verbs() -> Mapping[str, click.Command]:
+    root, context = group(), click.Context(click.Command("sequencer"))
+    found = {name: root.get_command(context, name) for name in COMMANDS}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+GLOBAL = {name for option in group().params for name in option.opts} | {"--help", "-h"}
+
+
+@pytest.mark.parametrize("verb", COMMANDS)
+def test_each_command_with_its_options_and_arguments(verb: str) -> None:
+    command, text = verbs()[verb], section(CLI, verb)
+    own = {
+        name
+        for parameter in command.params
+        for name in (*parameter.opts, *parameter.secondary_opts)
+        if isinstance(parameter, click.Option)
+    } - GLOBAL
+    listed = {w for word in words(text) for w in re.findall(r"(?<!\S)--?[a-z][a-z-]*", word)}
+    assert own - listed == set(), "not documented"
+    assert listed - own - GLOBAL == set(), "no such option"
+
+
+def test_the_page_has_no_command_that_is_gone() -> None:
+    titles = re.findall(r"^### (.+)$", CLI, re.MULTILINE)
+    assert sorted(titles) == sorted(COMMANDS)
+
+
+def test_the_global_options() -> None:
+    listed = {word.split()[0] for word in first_words(section(CLI, "Global options"))}
+    assert listed == GLOBAL - {"-h"}

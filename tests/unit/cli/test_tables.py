@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequencer.cli.tables import columns, width
+from sequencer.cli.wording import clock, duration, size, spent
+from sequencer.model.outcome import Usage
+
+CELLS = st.text(
+    alphabet=st.characters(blacklist_categories=["Cc", "Cs", "Zl", "Zp"], blacklist_characters="|"),
+    max_size=8,
+)
+
+
+def test_columns_are_as_wide_as_their_widest_cell() -> None:
+    assert columns(("A", "LONG HEAD"), [("x", "1"), ("yyy", "22")]).splitlines() == [
+        "A    LONG HEAD",
+        "x    1",
+        "yyy  22",
+    ]
+
+
+def test_wide_letters_take_two_columns_and_marks_none() -> None:
+    lines = columns(("NAME", "N"), [("計画", "1"), ("e\u0301a", "2")], right={1}).splitlines()
+    assert [width(line) for line in lines] == [7, 7, 7]
+
+
+def test_a_head_alone_is_a_table() -> None:
+    assert columns(("A", "B"), []) == "A  B"
+
+
+@given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=5))
+def test_every_second_column_starts_at_the_same_place(rows: list[tuple[str, str]]) -> None:
+    found = columns(("A", "B"), [(a, f"|{b}") for a, b in rows])
+    starts = {width(line.partition("|")[0]) for line in found.split("\n")[1:]}
+    assert len(starts) == 1
+
+
+def test_amounts() -> None:
+    assert [duration(s) for s in (0, 59.94, 60, 3599, 3600, 86_400)] == [
+        "0.0 s",
+        "59.9 s",
+        "1 min 0 s",
+        "59 min 59 s",
+        "1 h 0 min",
+        "1 d 0 h",
+    ]
+    assert [clock(s) for s in (0, 59, 60, 3600)] == ["0:00", "0:59", "1:00", "1:00:00"]
+    assert [size(n) for n in (0, 1023, 1024, 5 * 1024**3, 7 * 1024**4)] == [
+        "0 bytes",
+        "1023 bytes",
+        "1.0 KiB",
+        "5.0 GiB",
+        "7168.0 GiB",
+    ]
+    assert spent(Usage(output_tokens=5)) == "0 + 5 tokens"
+    assert spent(Usage(cost_usd=0.00001)) == "0.0000 USD"

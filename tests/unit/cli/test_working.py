@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from sequencer.assembly import open_project
+from sequencer.cli.progress import Quiet
+from sequencer.cli.working import Tally, as_json, end_line, ensure_sensible
+from sequencer.engine.run import Run
+from sequencer.engine.work import Summary
+from sequencer.errors import Interrupted, StaleClaim, StepFailed, StorageFailed, UnknownName
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.resolution.registry import BuiltinPrompts, builtin_workflows
+from sequencer.settings.agents import AgentOverrides
+from tests.unit.cli.calling import call, project, state, worked
+from tests.unit.cli.test_progress import LOG, attempt, outcome
+
+ROUTED = """\
+agent: {default: rehearsal}
+router: {enabled: true, prompt: router.md, allowlist: [main.md, extra.md]}
+"""
+
+
+class Heard(Quiet):
+    """Notes what is shown."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def notice(self, text: str) -> None:
+        self.said.append(f"notice {text}")
+
+    def waiting(self, reason: str, until: str | None) -> None:
+        self.said.append(f"waiting {reason} {until}")
+
+    def write(self, data: bytes, kind: object) -> None:
+        self.said.append(f"write {data!r} {kind}")
+
+
+def tally(*outcomes: Outcome) -> Tally:
+    counted = Tally(Quiet())
+    for ended in outcomes:
+        counted.started(attempt(), LOG)
+        counted.ended(attempt(), ended)
+    return counted
+
+
+def test_what_was_done_before_an_error_is_counted() -> None:
+    failed = outcome(status="failed")
+    summary = tally(outcome(), outcome(), failed).summary(StepFailed("no luck"))
+    assert (summary.usage.steps, summary.failures) == (2, 1)
+    assert summary.usage.cost_usd == 1.5
+    assert summary.reason == "no luck"
+
+
+@pytest.mark.parametrize(
+    ("error", "steps"),
+    [
+        (StaleClaim("taken over"), 1),
+        (StorageFailed("no space"), 1),
+        (Interrupted("now"), 2),
+    ],
+)
+def test_a_step_that_the_store_did_not_take_is_not_counted(error: Interrupted, steps: int) -> None:
+    assert tally(outcome(), outcome()).summary(error).usage.steps == steps
+
+
+def test_a_refusal_after_a_failed_step_takes_nothing_away() -> None:
+    counted = tally(outcome(), outcome(status=OutcomeStatus.FAILED))
+    assert counted.summary(StaleClaim("x")).usage.steps == 1
+
+
+def test_everything_is_passed_on() -> None:
+    heard = Heard()
+    counted = Tally(heard)
+    counted.notice("restored")
+    counted.waiting("held", None)
+    counted.write(b"x", cast("object", "output"))  # type: ignore[arg-type]
+    assert heard.said == ["notice restored", "waiting held None", "write b'x' output"]
+    assert counted.noticed
+    assert not Tally(heard).noticed
+
+
+def test_the_end_in_one_line() -> None:
+    assert end_line(Summary("nothing due: the run is paused")) == "nothing due: the run is paused"
+    usage = Usage(steps=1, cost_usd=0.5, input_tokens=10, seconds=75)
+    assert end_line(Summary("done", usage)) == (
+        "done · 1 step · 10 + 0 tokens, 0.5000 USD · 1 min 15 s"
+    )
+    assert "2 failed" in end_line(Summary("over", Usage(seconds=1.0), failures=2))
+    assert "\n" not in end_line(Summary("two\nlines\x1b[2J"))
+
+
+def test_the_end_as_json_without_a_head() -> None:
+    class Named:
+        name = "nightly"
+
+    facts = as_json(cast("Run", Named()), Summary("x", Usage(steps=2)), 3)
+    assert (facts["run"], facts["exit_code"], facts["steps"]) == ("nightly", 3, 2)
+    assert facts["head"] is None
+
+
+def test_overrides_have_to_name_what_exists(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", ROUTED)
+    workflow = builtin_workflows(BuiltinPrompts())["review_cadence"]
+
+    def check(by_prompt: dict[str, str], by_step: dict[str, str]) -> None:
+        overrides = AgentOverrides(by_prompt, by_step)
+        ensure_sensible(open_project(folder, overrides=overrides), workflow)
+
+    check({}, {})
+    check({"reviewer.md": "claude", "prompts/main.md": "claude", "main": "claude"}, {})
+    # The router may choose it, although no step has it.
+    check({"extra.md": "claude"}, {"reviewer": "claude", "ralph": "claude"})
+    with pytest.raises(UnknownName, match=r"unknown prompt 'other\.md'"):
+        check({"other.md": "claude"}, {})
+    with pytest.raises(UnknownName, match="unknown step 'other'"):
+        check({}, {"other": "claude"})
+
+
+def test_a_notice_is_not_kept_for_the_next_tick(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    assert call(folder, "pause").code == 0
+    (folder / "sync" / "state.json").unlink()
+    first = call(folder, "tick")
+    assert first.code == 0
+    assert "restored from the journal" in first.err
+    assert state(folder)["status"] == "paused"
+    assert not (folder / "sync" / "idle.json").exists()
+    second = call(folder, "tick")
+    assert (second.code, second.err) == (0, "")
+    assert (folder / "sync" / "idle.json").exists()
