@@ -214,7 +214,9 @@ class PromptFolder:
 
     def read_for(self, step: Step, executor: Executor) -> str:
         """See `performing.Prompts.read_for`."""
-        is_optional = step.prompt is None and executor.kind == "command"
+        # A rehearsal stands in for a command whose step needs no prompt.
+        stands_in = executor.kind in ("rehearsal", "scripted") and step.executor is not None
+        is_optional = step.prompt is None and (executor.kind == "command" or stands_in)
         if is_optional:
             try:
                 prompt_path(self.folder, step.prompt_name)

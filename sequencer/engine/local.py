@@ -17,7 +17,7 @@ from sequencer.engine.control import fresh_head
 from sequencer.engine.due import limit_end, retry_at
 from sequencer.engine.performing import Budget, Performer, Prepared
 from sequencer.engine.standing import parse_time
-from sequencer.engine.work import LONGEST_SLEEP_S, Summary
+from sequencer.engine.work import LONGEST_SLEEP_S, Summary, counted
 from sequencer.errors import Interrupted, StepFailed
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Head, Session
@@ -85,11 +85,11 @@ class LocalInvocation:
     def _reached(self, cycles: int) -> str | None:
         limits, usage = self._limits, self.summary.usage
         if limits.max_steps is not None and usage.steps >= limits.max_steps:
-            return f"{usage.steps} steps are done (--max-steps)"
+            return f"{counted(usage.steps, 'step')} done (--max-steps)"
         if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
             return f"{usage.cost_usd:.4f} USD are spent (--max-cost)"
         if limits.max_cycles is not None and cycles >= limits.max_cycles:
-            return f"{cycles} cycles are done (--max-cycles)"
+            return f"{counted(cycles, 'cycle')} done (--max-cycles)"
         return None
 
     def _until_accepted(self, head: Head) -> tuple[Outcome, str] | None:

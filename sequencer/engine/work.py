@@ -32,6 +32,15 @@ LONGEST_SLEEP_S = 60.0
 """A date is compared with the wall clock at least this often, since people set that clock."""
 
 
+def counted(number: int, noun: str) -> str:
+    """Return how many are done, as a person would say it.
+
+    >>> counted(1, "step"), counted(2, "step")
+    ('1 step is', '2 steps are')
+    """
+    return f"{number} {noun} is" if number == 1 else f"{number} {noun}s are"
+
+
 class Mode(StrEnum):
     """How a process takes part in a run."""
 
@@ -123,12 +132,12 @@ class Invocation:
         if self._mode is Mode.TICK and usage.steps:
             return "the step that was due is done"
         if limits.max_steps is not None and usage.steps >= limits.max_steps:
-            return f"{usage.steps} steps are done (--max-steps)"
+            return f"{counted(usage.steps, 'step')} done (--max-steps)"
         if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
             return f"{usage.cost_usd:.4f} USD are spent (--max-cost)"
         cycles = head.step_index // self._cycle_length - self._first_cycle
         if limits.max_cycles is not None and cycles >= limits.max_cycles:
-            return f"{cycles} cycles are done (--max-cycles)"
+            return f"{counted(cycles, 'cycle')} done (--max-cycles)"
         return None
 
     def _reason_to_end(self, here: Standing, head: Head) -> str | None:

@@ -179,11 +179,7 @@ def claim(
     ensure_claimable(head)
     held = next((c for c in head.claims if c.step_index == place.step_index), None)
     if held is not None and not may_take_over:
-        raise ClaimHeld(
-            f"step {held.step!r} (step_index {held.step_index}) is run by process {held.owner.pid} "
-            f"on {held.owner.host}, token {held.token}",
-            hint="wait for it (--max-wait), or 'sequencer takeover --force' if it is really gone",
-        )
+        raise _held_by(held)
     token, attempt = head.token + 1, head.attempt + 1
     granted = Claim(
         token=token,
@@ -208,13 +204,21 @@ def claim(
         not_before_reason=None,
     )
     fact = Fact(Event.CLAIMED, place.step, place.step_index, token, attempt)
-    if held is None:
-        return Transition(new, (fact,))
-    note = {"note": f"token {held.token} of process {held.owner.pid} on {held.owner.host}"}
-    lost = Fact(
-        Event.TAKEN_OVER, held.step, held.step_index, held.token, held.attempt, outcome=note
+    return Transition(new, (fact,) if held is None else (_taken_over(held), fact))
+
+
+def _held_by(held: Claim) -> ClaimHeld:
+    return ClaimHeld(
+        f"step {held.step!r} (step_index {held.step_index}) is run by process {held.owner.pid} "
+        f"on {held.owner.host}, token {held.token}",
+        hint="wait for it (--max-wait), or 'sequencer takeover --force' if it is really gone",
     )
-    return Transition(new, (lost, fact))
+
+
+def _taken_over(held: Claim) -> Fact:
+    note = {"note": f"token {held.token} of process {held.owner.pid} on {held.owner.host}"}
+    event = Event.TAKEN_OVER
+    return Fact(event, held.step, held.step_index, held.token, held.attempt, outcome=note)
 
 
 def succeed(

@@ -152,11 +152,13 @@ def _read_regular(path: Path, name: str) -> bytes:
             f"the prompt can't be read: {error.strerror}", where=str(path)
         ) from error
     # fdopen refuses a folder's descriptor without closing it, so the look comes first.
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
         os.close(fd)
         raise _not_regular(path, name)
     with os.fdopen(fd, "rb") as file:
-        data = file.read(MAX_PROMPT_BYTES + 1)
+        # One byte more than it has: a file that is being written may have grown.
+        data = file.read(min(found.st_size, MAX_PROMPT_BYTES) + 1)
     if len(data) > MAX_PROMPT_BYTES:
         raise ConfigurationError(
             f"the prompt has more than {MAX_PROMPT_BYTES} bytes",

@@ -131,23 +131,9 @@ def load(
     """
     config_path = find_config(start, config)
     project_dir = config_path.parent if config_path else start.resolve()
-    layers = Layers()
-    if config_path is not None:
-        legacy.lay_file(layers, reader.read(config_path))
-    lay_environment(layers, env)
-    for path, given in (flags or {}).items():
-        for below, value in flatten(given.value, path):
-            layers.put(below, value, Source("flag", name=given.flag))
-    legacy.inherit_cadence(layers)
+    layers = _laid(config_path, env, flags or {})
     schema, found = _validated(layers)
-    paths: dict[str, Path] = {}
-    for key in ("prompts_dir", "state_file", "logs_dir"):
-        where = located(layers.where((key,)), (key,))
-        try:
-            paths[key] = resolve_path(project_dir, getattr(schema, key), where)
-        except ConfigurationError as error:
-            found.append(((key,), error))
-            paths[key] = project_dir
+    paths = _resolved(project_dir, schema, layers, found)
     prompts = BuiltinPrompts(schema.supervisor_prompt, schema.main_prompt, schema.reviewer_prompt)
     workflows = {name: entry.named(name) for name, entry in schema.workflows.items()}
     registry = Registry(workflows, prompts)
@@ -174,6 +160,36 @@ def load(
         sources=MappingProxyType(_with_default_sources(layers.sources)),
         values=MappingProxyType(layers.values),
     )
+
+
+def _laid(
+    config_path: Path | None, env: Mapping[str, str], flags: Mapping[KeyPath, Given]
+) -> Layers:
+    """Return the layers that `load` lays one over the other, the strongest last."""
+    layers = Layers()
+    if config_path is not None:
+        legacy.lay_file(layers, reader.read(config_path))
+    lay_environment(layers, env)
+    for path, given in flags.items():
+        for below, value in flatten(given.value, path):
+            layers.put(below, value, Source("flag", name=given.flag))
+    legacy.inherit_cadence(layers)
+    return layers
+
+
+def _resolved(
+    project_dir: Path, schema: Schema, layers: Layers, found: list[Found]
+) -> dict[str, Path]:
+    """Return the absolute paths; what is wrong with one is added to *found*."""
+    paths: dict[str, Path] = {}
+    for key in ("prompts_dir", "state_file", "logs_dir"):
+        where = located(layers.where((key,)), (key,))
+        try:
+            paths[key] = resolve_path(project_dir, getattr(schema, key), where)
+        except ConfigurationError as error:
+            found.append(((key,), error))
+            paths[key] = project_dir
+    return paths
 
 
 def _validated(layers: Layers) -> tuple[Schema, list[Found]]:

@@ -296,9 +296,9 @@ class FileStore:
                     os.unlink(entry.path)  # noqa: PTH108 (a DirEntry is no Path)
 
     def _oldest_token(self) -> int:
-        record = next(self._journal.records(), None)
+        oldest = self._journal.oldest()
         # One record may accept a step and grant the token of the next.
-        return min((fact["token"] for fact in facts_of(record.data)), default=0) if record else 0
+        return min((fact["token"] for fact in facts_of(oldest)), default=0) if oldest else 0
 
     # --- claims and waiting --------------------------------------------------------
 

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema
 from sequencer.model.head import SCHEMA_VERSION, Head
-from sequencer.store.journal_file import open_new, read_regular
+from sequencer.store.journal_file import read_regular
 from sequencer.store.strictjson import MAX_BYTES, parse_object
 
 
@@ -62,14 +62,33 @@ def write_head(path: Path, head: Head) -> tuple[int, int, int]:
     Raises:
         OSError: the old file is untouched; a temporary file may be left for `sweep`.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open_new(temporary) as file:
-        file.write(head.model_dump_json(indent=2).encode() + b"\n")
-        file.flush()
-        written = os.fstat(file.fileno())
+    temporary = f"{path.parent}/.{path.name}.{os.getpid()}.tmp"
+    data = head.model_dump_json(indent=2).encode() + b"\n"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(temporary, flags, 0o644)
+    try:
+        _reserve(fd, len(data))
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        written = os.fstat(fd)
+    finally:
+        os.close(fd)
     os.replace(temporary, path)  # noqa: PTH105 (on every step's path)
     # Not a look at the path: somebody may have edited what stands there since.
     return (written.st_ino, written.st_mtime_ns, written.st_size)
+
+
+def _reserve(fd: int, size: int) -> None:
+    """Give a new file its blocks before it is written.
+
+    ext4 flushes a file without blocks when it replaces another one, which costs more than
+    all the rest of a transition. Nothing is lost by it: after a power loss the file may
+    hold zeros, and the journal restores it.
+    """
+    if hasattr(os, "posix_fallocate"):
+        with contextlib.suppress(OSError):
+            os.posix_fallocate(fd, 0, size)
 
 
 def keep_copy(path: Path, suffix: str) -> Path:

@@ -17,10 +17,10 @@ import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from sequencer.errors import CorruptState
-from sequencer.store.journal import Record, Scan, scan
+from sequencer.store.journal import Record, Scan, decode, scan
 
 NAME = "journal.jsonl"
 _ROTATED = re.compile(r"journal-(\d{6,})\.jsonl")
@@ -114,6 +114,15 @@ class JournalFile:
             for record in fresh:
                 newest = record.revision
                 yield record
+
+    def oldest(self) -> dict[str, Any] | None:
+        """Return the first record that can be read in the oldest file, reading no more."""
+        for path in (*self.rotated(), self.path):
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                for line in file:
+                    with contextlib.suppress(ValueError):
+                        return decode(line.rstrip(b"\n"))
+        return None
 
     def _put_aside_meanwhile(self, newest: int) -> list[Path]:
         """Return the files that a writer put aside while this reader was on its way."""

@@ -76,11 +76,7 @@ def migrate(
         DefinitionChanged: *raw* was written under another workflow than *workflow_name*,
             or counts cycles of two where *workflow_name* has *cycle_length* steps.
     """
-    if not is_legacy(raw):
-        _refuse("it is not a state file of hoidn/orchestration")
-    mixed = sorted(_OURS & raw.keys())
-    if mixed:
-        _refuse(f"it has fields of two programs: {', '.join(mixed)}")
+    _ensure_legacy(raw)
     _ensure_same_workflow(raw, workflow_name, cycle_length)
     step_index = _step_index(raw)
     status = _status(raw)
@@ -107,6 +103,14 @@ def migrate(
         )
     except ValidationError as error:
         _refuse(str(error.errors()[0]["msg"]), error)
+
+
+def _ensure_legacy(raw: Mapping[str, Any]) -> None:
+    if not is_legacy(raw):
+        _refuse("it is not a state file of hoidn/orchestration")
+    mixed = sorted(_OURS & raw.keys())
+    if mixed:
+        _refuse(f"it has fields of two programs: {', '.join(mixed)}")
 
 
 def _ensure_same_workflow(raw: Mapping[str, Any], workflow_name: str, cycle_length: int) -> None:

@@ -1,0 +1,38 @@
+"""huey: enqueue, dequeue, execute and keep the result, in one process, with fsync on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from bench.serving import Answer, serve
+
+
+def begin() -> tuple[dict[str, Any], Answer]:
+    """Open a queue in the folder of the first argument."""
+    module: Any = import_module("huey")
+    queue = module.SqliteHuey("bench", filename=str(Path(sys.argv[1]) / "huey.db"), fsync=True)
+
+    def no_op() -> bool:
+        return True  # None would not be kept as a result
+
+    task = queue.task()(no_op)
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        seconds = []
+        for _ in range(request["count"]):
+            started = time.perf_counter()
+            queue.enqueue(task.s())
+            queue.execute(queue.dequeue())
+            seconds.append(time.perf_counter() - started)
+        return {"seconds": seconds}
+
+    return {"what": f"huey {version('huey')}, SqliteHuey fsync"}, answer
+
+
+if __name__ == "__main__":
+    serve(begin)

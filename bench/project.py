@@ -1,0 +1,153 @@
+"""A real project on disk whose steps do nothing.
+
+Everything but the executor is what a user gets: settings are read from a file, prompts
+from a folder, the store and the logs are the assembly's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+from sequencer.assembly import Project, make_store, open_project, workflow_for
+from sequencer.engine.run import Run
+from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
+from sequencer.model.head import Head
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import Step
+from sequencer.store.protocol import Change, Store
+
+
+@dataclass(slots=True)
+class Marks:
+    """When each step began, ended and was accepted, by step_index; the clock is common."""
+
+    entered: dict[int, float] = field(default_factory=dict)
+    left: dict[int, float] = field(default_factory=dict)
+    accepted: dict[int, float] = field(default_factory=dict)
+    entered_cpu: dict[int, float] = field(default_factory=dict)
+    left_cpu: dict[int, float] = field(default_factory=dict)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for times in (
+            self.entered,
+            self.left,
+            self.accepted,
+            self.entered_cpu,
+            self.left_cpu,
+        ):
+            times.clear()
+
+    def between_steps(self, skip: int) -> tuple[list[float], list[float]]:
+        """Return wall and CPU seconds from each step's end to the next one's begin.
+
+        That is the whole cost of a step that does nothing. The first *skip* are left out:
+        the first steps of an invocation pay for its beginning.
+        """
+        following = sorted(index for index in self.entered if index - 1 in self.left)[skip:]
+        wall = [self.entered[index] - self.left[index - 1] for index in following]
+        cpu = [self.entered_cpu[index] - self.left_cpu[index - 1] for index in following]
+        return wall, cpu
+
+
+class NoOp:
+    """An executor that succeeds at once and notes when."""
+
+    kind: ClassVar[str] = "no-op"
+    supported_fields: frozenset[str] = frozenset()
+
+    def __init__(self, marks: Marks, on_step: Callable[[int], None] | None = None) -> None:
+        """Note times in *marks*; *on_step* hears of each step_index."""
+        self._marks = marks
+        self._on_step = on_step
+
+    def problems(self) -> list[str]:
+        """Return nothing: it can always run."""
+        return []
+
+    def perform(
+        self, request: StepRequest, listener: Listener, cancellation: Cancellation
+    ) -> Outcome:
+        """Do nothing."""
+        del listener, cancellation
+        entered, entered_cpu = time.monotonic(), time.process_time()
+        index, marks = int(request.environment["SEQUENCER_STEP_INDEX"]), self._marks
+        marks.entered[index], marks.entered_cpu[index] = entered, entered_cpu
+        if self._on_step is not None:
+            self._on_step(index)
+        outcome = Outcome(status=OutcomeStatus.OK)
+        marks.left_cpu[index], marks.left[index] = time.process_time(), time.monotonic()
+        return outcome
+
+
+class NoOpAgents:
+    """Gives every step the same executor."""
+
+    def __init__(self, executor: Executor) -> None:
+        """Use *executor*."""
+        self._executor = executor
+
+    def choose(self, step: Step, position: str) -> tuple[str, Executor]:
+        """See `performing.Agents.choose`."""
+        del step, position
+        return "no-op", self._executor
+
+    def warm_up(self) -> None:
+        """See `performing.Agents.warm_up`."""
+
+    def close(self) -> None:
+        """See `performing.Agents.close`; there is nothing to end."""
+
+
+class MarkedStore:
+    """A store that notes when a step's acceptance was acknowledged."""
+
+    def __init__(self, store: Store, marks: Marks) -> None:
+        """Pass everything on to *store*."""
+        self._store = store
+        self._marks = marks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def update(self, change: Change) -> Head:
+        """See `Store.update`."""
+        head = self._store.update(change)
+        if not head.claims:
+            self._marks.accepted[head.step_index - 1] = time.monotonic()
+        return head
+
+
+def make_project(folder: Path, extra: str = "") -> Project:
+    """Create a project with the two-step workflow in *folder* and open it."""
+    prompts = folder / "prompts"
+    prompts.mkdir(parents=True)
+    for name in ("supervisor", "main"):
+        (prompts / f"{name}.md").write_text(f"Do what the {name} does.\n", encoding="utf-8")
+    settings = folder / "orchestration.yaml"
+    settings.write_text(f"workflow: {{name: standard}}\n{extra}", encoding="utf-8")
+    return open_project(folder)
+
+
+def no_op_run(
+    project: Project,
+    marks: Marks,
+    name: str | None = None,
+    on_step: Callable[[int], None] | None = None,
+) -> Run:
+    """Return the run called *name* of *project*, as the assembly makes it, with no-op steps."""
+    agents = NoOpAgents(NoOp(marks, on_step))
+    store = cast("Store", MarkedStore(make_store(project.settings, name), marks))
+    return Run(
+        name,
+        store,
+        project.settings.limits,
+        lambda head: workflow_for(project.settings, head),
+        lambda workflow, observer: replace(
+            project.performer(workflow, observer, name), agents=agents
+        ),
+    )
