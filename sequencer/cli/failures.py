@@ -29,6 +29,9 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
         complain("interrupted")
         return INTERRUPTED
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        complain(error.format_message())
+        return error.exit_code
     if isinstance(error, click.ClickException):
         complain(_hidden(_usage_text(error)))
         return error.exit_code

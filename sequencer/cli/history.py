@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,9 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.tables import columns
+
+if TYPE_CHECKING:
+    from sequencer.engine.run import Run
 
 NOTE_CHARS = 72
 
@@ -35,7 +38,7 @@ def history(invocation: Invocation, limit: int | None) -> None:
       sequencer --run nightly history
     """
     run = invocation.run()
-    facts: Iterable[dict[str, Any]] = run.history()
+    facts: Iterable[dict[str, Any]] = _accepted(run)
     kept = facts if limit is None else deque(facts, maxlen=limit)
     if invocation.is_json:
         for fact in kept:
@@ -55,6 +58,16 @@ def history(invocation: Invocation, limit: int | None) -> None:
             f"warning: the agents' permissions refused {denials} tool calls; "
             "'sequencer log' shows them"
         )
+
+
+def _accepted(run: Run) -> Iterator[dict[str, Any]]:
+    """Yield the facts of *run*; that there is none is believed only of a run that has no state."""
+    is_empty = True
+    for fact in run.history():
+        is_empty = False
+        yield fact
+    if is_empty:
+        run.view()
 
 
 def _outcome(fact: dict[str, Any]) -> dict[str, Any]:

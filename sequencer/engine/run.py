@@ -158,7 +158,7 @@ class Run:
             if on_ready is not None:
                 on_ready(local.interrupt)
             return local.work()
-        head = self.control.begin()
+        head = self._begin(observer, positions)
         worker = self._worker(self._choose_workflow(head), observer, positions)
         try:
             if on_ready is not None:
@@ -166,6 +166,21 @@ class Run:
             return Invocation(worker, mode, limits, head).work()
         finally:
             worker.leave()
+
+    def _begin(self, observer: Observer, positions: Collection[str]) -> Head:
+        """Begin the run, unless that was done.
+
+        What can't even start must not begin it: the mistake is still to be corrected, and
+        the definition would be fixed already.
+        """
+        if self.head is None:
+            worker = self._worker(self._choose_workflow(None), observer, positions)
+            try:
+                if worker.is_mine(0):
+                    worker.performer.prepare(0)
+            finally:
+                worker.leave()
+        return self.control.begin()
 
     @contextlib.contextmanager
     def turn(self, position: str | None = None, *, wait: bool = False) -> Iterator[OpenTurn]:

@@ -22,6 +22,9 @@ DEFAULT_WAIT_S = 300.0
 TOO_MANY_REQUESTS = 429
 _LONGEST = timedelta(days=32)
 """A reset further away than a month is a misread number, not a date."""
+_JUST_OVER = timedelta(hours=1)
+"""A time of day that passed so recently is the reset that was meant, not tomorrow's: a client
+takes its time to say it, and clocks differ."""
 
 # Said of a subscription: believed even if the client reports no status or another one.
 _SUBSCRIPTION = re.compile(
@@ -168,7 +171,10 @@ def _zone(name: str | None, fallback: tzinfo | None) -> tzinfo | None:
 
 
 def _from_clock(text: str, now: datetime) -> datetime | None:
-    """Return the next moment at which a clock shows what *text* names, for example ``3pm``."""
+    """Return the moment at which a clock shows what *text* names, for example ``3pm``.
+
+    That is the next such moment, or one that is just over.
+    """
     for match in _CLOCK.finditer(text):
         when = _moment(match, now)
         if when is not None:
@@ -194,7 +200,11 @@ def _moment(match: re.Match[str], now: datetime) -> datetime | None:
             return when.replace(year=when.year + 1) if is_next_year else when
     except ValueError:
         return None  # no such date or time
+    period = timedelta(days=1)
     if match["weekday"]:
         when += timedelta(days=(_DAYS.index(match["weekday"].lower()) - when.weekday()) % 7)
-        return when if when > here else when + timedelta(days=7)
-    return when if when > here else when + timedelta(days=1)
+        period = timedelta(days=7)
+    earliest = here - _JUST_OVER
+    if when - period > earliest:
+        return when - period
+    return when if when > earliest else when + period

@@ -6,6 +6,7 @@ step that it is about is decided by hand, so that its holder finds itself stale.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +27,14 @@ EDITABLE = frozenset(
     {"exit", "exit_reason", "failures_in_row", "last_prompt", "not_before", "status", "step_index"}
 )
 """Known fields that `set` may change; others are the program's own."""
+
+
+_DATE = re.compile(
+    r"\d{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12]\d|3[01])"
+    r"(?:[T ](?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:[.]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?",
+    re.ASCII,
+)
+"""ISO 8601 as people and programs write it; the calendar is not known here."""
 
 
 def _fact(event: Event, head: Head, note: str | None = None) -> Fact:
@@ -255,6 +264,8 @@ def accept_edit(head: Head, edited: Head, *, at: str) -> Transition:
             hint="undo it, or 'sequencer repair' restores the last accepted state",
         )
     _ensure_room_to_count(edited)
+    if edited.not_before != head.not_before:
+        _ensure_date(edited.not_before)
     before, after = head.model_dump(), edited.model_dump()
     changed = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
     new = _changed(edited, at, iteration=edited.step_index + 1)
@@ -274,6 +285,15 @@ def _ensure_room_to_count(edited: Head) -> None:
                 f"an edit by hand is refused: {field} {getattr(edited, field)} is too large",
                 hint=f"the largest that can be set is {MAX_COUNTER // 2}",
             )
+
+
+def _ensure_date(text: str | None) -> None:
+    """Refuse a date that nobody could wait for: the step would start at once."""
+    if text and not _DATE.fullmatch(text):
+        raise EditRefused(
+            f"an edit by hand is refused: not_before {text!r} is not a date",
+            hint="write it like 2027-01-31T08:00:00Z",
+        )
 
 
 def edit_field(head: Head, field: str, value: Any, *, at: str) -> Transition:

@@ -33,6 +33,8 @@ IDENTITY_VARIABLES = frozenset(
         "STATE",
     )
 )
+_GUARD_MARK = f"{PREFIX}GUARD"
+"""By this a guard finds the processes of its agent, among them a ``sequencer`` that it calls."""
 _KEEPS_NULL = frozenset({"agents", "step_defaults", "workflows"})
 """There ``null`` is a statement ("no time limit"); elsewhere it is a key left empty."""
 
@@ -161,7 +163,9 @@ def lay_environment(layers: Layers, env: Mapping[str, str]) -> None:
     """
     for variable in sorted(env):
         text = env[variable]
-        if not variable.startswith(PREFIX) or variable in IDENTITY_VARIABLES or not text:
+        if not variable.startswith(PREFIX) or not text:
+            continue
+        if variable in IDENTITY_VARIABLES or variable == _GUARD_MARK:
             continue
         path: KeyPath = tuple(variable.removeprefix(PREFIX).lower().split("__"))
         annotation = keys.annotation_at(Schema, path)

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sequencer.errors import CorruptState, EditRefused, StorageFailed
+from sequencer.errors import CorruptState, EditRefused, StateRefused, StorageFailed
 from sequencer.model.decisions import accept_edit
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition, initialise
@@ -189,7 +189,11 @@ class FileStore:
     def _migrated(self, legacy: dict[str, Any]) -> Head:
         if self._migrate is None:
             raise CorruptState("is the state of another program", where=str(self._state_path))
-        return self._migrate(legacy)
+        try:
+            return self._migrate(legacy)
+        except StateRefused as refusal:
+            refusal.where = refusal.where or str(self._state_path)
+            raise
 
     def _load(self) -> Found:
         """Return the present state under the lock, with state.json brought up to it."""
@@ -249,7 +253,9 @@ class FileStore:
             self._leases.beat(claim, 0)
         except OSError as error:
             raise StorageFailed(
-                f"the heartbeat can't be written: {error.strerror}", where=str(self._leases.folder)
+                f"the heartbeat can't be written: {error.strerror}",
+                where=str(self._leases.folder),
+                hint="make room or mend the permissions, then start again",
             ) from error
 
     def _append(self, line: bytes, offset: int, *, is_torn: bool) -> bool:

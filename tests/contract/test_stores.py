@@ -231,7 +231,7 @@ def test_racing_changes_are_all_accepted_one_after_the_other(peer: Peers) -> Non
         seen.extend(store.update(cases.on_run(change)).step_index for _ in range(rounds))
 
     stores = [peer() for _ in range(workers)]
-    threads = [threading.Thread(target=stamp, args=(store,)) for store in stores]
+    threads = [threading.Thread(target=stamp, args=(store,), daemon=True) for store in stores]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -87,3 +87,28 @@ def test_the_project_of_hoidn_orchestration_goes_on(project: Project) -> None:
     assert project.head()["step_index"] == 15
     kept = project.state.with_name("state.json.before-migration")
     assert json.loads(kept.read_text()) == old
+
+
+NO_ARGV = (
+    "workflow: {name: review_cadence}\nagent: {default: bad}\nagents:\n  bad: {kind: command}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "arguments"),
+    [
+        (NO_ARGV, ()),
+        ("workflow: {name: standard2}\nagent: {default: scribe}\n", ()),
+        ("workflow: {name: review_cadence}\nagent: {default: scribe}\n", ("--position", "x")),
+    ],
+)
+@pytest.mark.parametrize("verb", ["run", "tick"])
+def test_a_run_that_could_not_start_has_not_begun(
+    project: Project, wrong: str, arguments: tuple[str, ...], verb: str
+) -> None:
+    project.configure(wrong)
+    project.sequencer(verb, *arguments, code=2)
+    assert not project.state.exists()
+    project.configure(STANDARD)
+    project.sequencer("tick")
+    assert project.head()["step_index"] == 1

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.unit.cli.calling import call, project, worked
 
 FIELDS = {"revision", "at", "event", "step", "step_index", "token", "attempt"}
@@ -81,3 +83,16 @@ def test_a_run_that_was_never_begun(tmp_path: Path) -> None:
     assert (ended.code, ended.out) == (0, "")
     assert "never begun" in ended.err
     assert facts(tmp_path / "p") == []
+
+
+@pytest.mark.parametrize("left", [b"", b"rubbish\n"])
+@pytest.mark.parametrize("flags", [(), ("--json",), ("-n", "1")])
+def test_a_journal_that_lost_its_records_is_not_an_empty_history(
+    tmp_path: Path, left: bytes, flags: tuple[str, ...]
+) -> None:
+    folder = worked(tmp_path / "p", 1)
+    (folder / "sync" / "journal.jsonl").write_bytes(left)
+    ended = call(folder, "history", *flags)
+    assert ended.code == 3
+    assert "repair" in ended.err
+    assert "never begun" not in ended.out + ended.err

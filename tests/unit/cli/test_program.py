@@ -80,6 +80,8 @@ def test_without_a_verb_the_first_screen_is_shown_as_an_error(tmp_path: Path) ->
     assert ended.code == 2
     assert "sequencer status --watch" in ended.err
     assert "Traceback" not in ended.err
+    assert not ended.err.startswith("error:")
+    assert ended.err.count("Usage:") == 1
 
 
 def test_the_version(tmp_path: Path) -> None:

@@ -88,6 +88,10 @@ def test_the_reset_is_read_from_the_text(text: str, expected: str) -> None:
         "usage limit reached|9995300000",  # in 2286
         "try again in 400 days",
         "resets 2020-01-01T00:00:00Z",
+        # Said late, or by a clock that is behind: it is over, and not a day or a week away.
+        "session limit · resets 12pm (Europe/Berlin)",
+        "session limit · resets 11:01am",
+        "weekly limit · resets Sat 11:30am",
     ],
 )
 def test_what_cannot_be_believed_leaves_the_configured_wait(text: str) -> None:
@@ -119,3 +123,10 @@ def test_times_are_rounded_up_and_the_clock_has_a_zone() -> None:
     assert as_utc(datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC)) == "2026-01-01T00:00:01Z"
     assert as_utc(datetime(2026, 1, 1, 0, 0, 0, 0, tzinfo=UTC)) == "2026-01-01T00:00:00Z"
     assert local_clock().tzinfo is not None
+
+
+def test_a_reset_just_before_midnight_is_over_just_after_it() -> None:
+    after = datetime(2026, 11, 22, 0, 10, tzinfo=UTC)
+    assert not_before("resets 11:50pm", after) == "2026-11-22T00:15:00Z"
+    assert not_before("resets 11:05pm", after) == "2026-11-22T23:05:00Z"
+    assert not_before("resets Sat 11:50pm", after) == "2026-11-22T00:15:00Z"

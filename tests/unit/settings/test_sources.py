@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError
+from sequencer.executors.guarding import MARK
 from sequencer.settings.keys import leaves
 from sequencer.settings.reader import KeyPath
 from sequencer.settings.schema import Schema
@@ -71,6 +72,10 @@ def test_what_an_agent_is_told_about_its_step_sets_nothing(tmp_path: Path, varia
     settings = load(tmp_path, env={variable: "anything {"})
     assert settings == load(tmp_path, env={}) or settings.values == {}
     assert settings.notices == ()
+
+
+def test_the_mark_of_an_agents_processes_is_no_misspelt_setting(tmp_path: Path) -> None:
+    assert load(tmp_path, env={MARK: "1-2"}).notices == ()
 
 
 def test_the_identity_variables_are_those_that_agents_get() -> None:

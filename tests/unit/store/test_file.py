@@ -162,6 +162,19 @@ def test_another_programs_state_without_a_way_to_migrate_is_refused(tmp_path: Pa
     assert json.loads(state.read_text()) == LEGACY
 
 
+def test_a_state_that_cannot_be_migrated_says_where_it_is(tmp_path: Path) -> None:
+    def refuse(raw: dict[str, Any]) -> Head:
+        raise CorruptState(f"can't carry {raw['old']} over")
+
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps({"old": 1}))
+    store = FileStore(state, migrate=refuse)
+    for verb in (store.view, lambda: cases.begin(store)):
+        with pytest.raises(CorruptState, match="can't carry 1 over") as caught:
+            verb()
+        assert caught.value.where == str(state)
+
+
 def test_another_programs_state_beside_a_journal_is_no_edit(tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     state.write_text(json.dumps(LEGACY))
@@ -198,6 +211,28 @@ def test_a_lock_that_is_held_for_long_is_an_answer(
         cases.claim(store)
     assert caught.value.exit_code == 75
     assert cases.claim(store).token == 1
+
+
+def test_the_lock_is_held_while_a_change_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FileStore(tmp_path / "state.json")
+    cases.begin(store)
+    other = RunLock(tmp_path / "state.json.lock", allow_network_fs=False)
+    monkeypatch.setattr(lock_module, "TIMEOUT_S", 0.05)
+    held: list[bool] = []
+
+    def look(_: Head | None) -> None:
+        try:
+            with other.held():
+                held.append(False)
+        except ClaimHeld:
+            held.append(True)
+
+    store.update(look)
+    assert held == [True]
+    look(None)
+    assert held == [True, False]
 
 
 def test_a_lock_whose_file_was_deleted_knows_it(tmp_path: Path) -> None:

@@ -109,9 +109,7 @@ def test_a_stranger_is_believed_for_one_and_a_quarter_leases(table: Leases, cloc
     assert table.liveness(claim) is EXPIRED
 
 
-def test_every_beat_of_a_stranger_starts_the_observation_again(
-    table: Leases, clock: Clock
-) -> None:
+def test_every_beat_of_a_stranger_starts_the_observation_again(table: Leases, clock: Clock) -> None:
     claim = make_claim()
     for number in range(5):
         table.beat(claim, number)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sequencer.errors import CorruptState, StorageFailed
+from sequencer.model import decisions
 from sequencer.store import journal_file
 from sequencer.store.file import FileStore
 from sequencer.store.journal_file import JournalFile
@@ -192,19 +193,23 @@ def test_the_second_of_two_appends_loses_and_decides_again(tmp_path: Path) -> No
         if not seen:
             seen.append(1)
             (tmp_path / "state.json.lock").unlink()
-            cases.edit(tmp_path / "state.json", note="x")
-            cases.claim(quicker)
+            quicker.update(
+                cases.on_run(
+                    lambda head: decisions.skip(head, cases.place_at(1), None, at=cases.now())
+                )
+            )
         return real(self, line, offset)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JournalFile, "append", late)
-        head = store.update(
-            lambda head: (
-                None if head is None or head.claims else cases.claiming(store, head)
-            )
-        )
-    assert head.claims[0].token == 1
-    assert [f["event"] for f in store.history()] == ["initialised", "edited", "claimed"]
+        granted = cases.claim(store)
+    assert (granted.token, granted.step_index) == (1, 1)
+    assert store.view().head == quicker.view().head
+    assert [(f["event"], f["token"]) for f in store.history()] == [
+        ("initialised", 0),
+        ("skipped", 0),
+        ("claimed", 1),
+    ]
 
 
 def test_a_write_of_unknown_outcome_is_looked_up(

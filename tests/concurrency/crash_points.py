@@ -1,0 +1,308 @@
+"""Make call k of the system fail, for every k, in a child; then recover and look.
+
+Run as ``python -m tests.concurrency.crash_points SCENARIO FAULT FOLDER``; prints how many
+points were tried, and each violation on a line of its own.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sequencer.errors import CorruptState, SequencerError, StorageFailed
+from sequencer.model.head import Head
+from sequencer.store.file import FileStore
+from tests.contract import store_cases as cases
+
+CALLS = ("open", "write", "fsync", "fdatasync", "replace", "link", "unlink", "mkdir", "rmdir")
+ERRORS = ("EIO", "ENOSPC", "EINTR", "EDQUOT")
+FAULTS = (*ERRORS, "EIO-after", "short", "kill", "kill-after", "kill-half")
+ROTATE_BYTES = 2_000
+
+
+@dataclass
+class Injector:
+    """Fails the call with number *at*, counted over all kinds of calls."""
+
+    fault: str
+    at: int
+    seen: int = 0
+    is_armed: bool = False
+    has_fired: bool = False
+    real: dict[str, Callable[..., Any]] = field(default_factory=dict)
+
+    def install(self) -> None:
+        for name in CALLS:
+            self.real[name] = getattr(os, name)
+            setattr(os, name, self._wrap(name))
+        self.real["flock"] = fcntl.flock
+        fcntl.flock = self._wrap("flock")
+        name = "fdopen"
+        self.real[name] = getattr(os, name)
+        setattr(os, name, self._fdopen)
+
+    def _fdopen(self, fd: int, mode: str = "r", **options: Any) -> Any:
+        return Plain(fd) if mode == "wb" else self.real["fdopen"](fd, mode, **options)
+
+    def _wrap(self, name: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            real = self.real[name]
+            if not self.is_armed:
+                return real(*args, **kwargs)
+            self.seen += 1
+            if self.seen != self.at:
+                return real(*args, **kwargs)
+            self.has_fired = True
+            return self._fail(name, lambda *given: real(*(given or args), **kwargs), args)
+
+        return call
+
+    def _fail(self, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        if self.fault in ERRORS:
+            number = getattr(errno, self.fault)
+            raise OSError(number, os.strerror(number), str(args[0]))
+        if self.fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        is_write = name == "write"
+        if self.fault in ("short", "kill-half"):
+            if not is_write:
+                return real()
+            written = real(args[0], bytes(args[1])[: len(args[1]) // 2])
+            if self.fault == "kill-half":
+                os.kill(os.getpid(), signal.SIGKILL)
+            return written
+        result = real()
+        if self.fault == "kill-after":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise (
+            OSError(errno.EIO, os.strerror(errno.EIO), str(args[0]))
+            if result is None
+            else (OSError(errno.EIO, os.strerror(errno.EIO)))
+        )
+
+
+class Plain:
+    """A file without a buffer, so that its writes pass through `os.write`."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def write(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self.fd, data) :]
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self.fd)
+
+
+def new_store(folder: Path) -> FileStore:
+    def migrate(raw: dict[str, Any]) -> Head:
+        return cases.new_head(step_index=int(raw["step_index"]), iteration=raw["step_index"] + 1)
+
+    return FileStore(folder / "state.json", rotate_bytes=ROTATE_BYTES, keep=1000, migrate=migrate)
+
+
+def nothing(folder: Path) -> None:
+    """Leave a folder in which no run ever began."""
+
+
+def begun(folder: Path) -> None:
+    cases.begin(new_store(folder))
+
+
+def claimed(folder: Path) -> None:
+    begun(folder)
+    cases.claim(new_store(folder))
+
+
+def held_by_a_dead_process(folder: Path) -> None:
+    begun(folder)
+    child = os.fork()
+    if child == 0:
+        cases.claim(new_store(folder))
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def about_to_rotate(folder: Path) -> None:
+    store = new_store(folder)
+    cases.begin(store)
+    while (folder / "journal.jsonl").stat().st_size < ROTATE_BYTES:
+        cases.release(store, cases.claim(store).token)
+
+
+def rotated_half(folder: Path) -> None:
+    about_to_rotate(folder)
+    os.link(folder / "journal.jsonl", folder / "journal-000001.jsonl")
+
+
+def of_another_program(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text('{"step_index": 0, "status": "idle", "mine": 1}')
+
+
+def edited(folder: Path) -> None:
+    begun(folder)
+    cases.edit(folder / "state.json", exit_reason="by hand")
+
+
+def without_head(folder: Path) -> None:
+    begun(folder)
+    (folder / "state.json").unlink()
+
+
+def with_torn_journal(folder: Path) -> None:
+    begun(folder)
+    with (folder / "journal.jsonl").open("ab") as file:
+        file.write(b'{"revision":2,"at":"x')
+
+
+def held_token(store: FileStore) -> int:
+    head = store.view().head
+    assert head is not None
+    return head.claims[0].token
+
+
+def beat(store: FileStore) -> None:
+    head = store.view().head
+    assert head is not None
+    try:
+        store.beat(head.claims[0], 1)
+    except OSError as error:
+        raise StorageFailed("the heartbeat says so by an OSError") from error
+
+
+SCENARIOS: Mapping[str, tuple[Callable[[Path], None], Callable[[FileStore], object]]] = {
+    "init": (nothing, cases.begin),
+    "claim": (begun, cases.claim),
+    "heartbeat": (claimed, beat),
+    "commit": (claimed, lambda store: cases.commit(store, held_token(store))),
+    "commit+claim": (claimed, lambda store: cases.commit_and_claim(store, held_token(store))),
+    "fail": (claimed, lambda store: cases.fail(store, held_token(store))),
+    "release": (claimed, lambda store: cases.release(store, held_token(store))),
+    "take-over": (held_by_a_dead_process, cases.claim),
+    "rotation": (about_to_rotate, cases.claim),
+    "rotation-again": (rotated_half, cases.claim),
+    "migration": (of_another_program, cases.claim),
+    "edit": (edited, cases.claim),
+    "head-lost": (without_head, cases.claim),
+    "torn": (with_torn_journal, cases.claim),
+}
+
+
+def act(scenario: str, injector: Injector, folder: Path, report: int) -> None:
+    """Do the scenario's action under the fault, then again if it was refused."""
+    action, store = SCENARIOS[scenario][1], new_store(folder)
+    injector.install()
+    said: dict[str, Any] = {}
+    try:
+        injector.is_armed = True
+        action(store)
+    except SequencerError as error:
+        injector.is_armed = False
+        head = new_store(folder).view().head
+        said = {"refused": error.message, "revision": head.revision if head else 0}
+        store.take_notices()
+        action(store)
+    finally:
+        injector.is_armed = False
+    head = store.view().head
+    said.update(acknowledged=head.revision if head else 0, has_fired=injector.has_fired)
+    os.write(report, json.dumps(said).encode())
+
+
+def run_child(scenario: str, injector: Injector, folder: Path) -> dict[str, Any]:
+    """Return what the child said before its end, and how it ended."""
+    read_fd, write_fd = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 70
+        try:
+            act(scenario, injector, folder, write_fd)
+            code = 0
+        except BaseException:  # noqa: BLE001 (whatever it is, the parent has to hear of it)
+            os.write(write_fd, json.dumps({"bug": traceback.format_exc()}).encode())
+        os._exit(code)
+    os.close(write_fd)
+    with os.fdopen(read_fd, "rb") as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(child, 0)
+    said: dict[str, Any] = json.loads(text) if text else {}
+    return {**said, "was_killed": os.WIFSIGNALED(status)}
+
+
+def violations(folder: Path, before: list[dict[str, Any]], said: dict[str, Any]) -> list[str]:
+    """Return what does not hold after a fresh worker has come to the run."""
+    if "bug" in said:
+        return [said["bug"]]
+    revision = before[-1]["revision"] if before else 0
+    wrong = []
+    if "nothing was accepted" in said.get("refused", "") and said["revision"] > revision + 1:
+        wrong.append(f"refused, and yet at revision {said['revision']}: {said['refused']}")
+    store = new_store(folder)
+    try:
+        head = store.view().head
+        if (head.revision if head else 0) < said.get("acknowledged", 0):
+            wrong.append(f"acknowledged {said['acknowledged']}, found {head}")
+        cases.begin(store)
+        head = store.view().head
+        assert head is not None
+        if head.claims:
+            cases.release(store, head.claims[0].token)
+        granted = cases.claim(store)
+        cases.commit(store, granted.token)
+        cases.check_files(folder)
+        after = list(store.history())
+    except (AssertionError, CorruptState, SequencerError):
+        return [*wrong, traceback.format_exc()]
+    if after[: len(before)] != before:
+        wrong.append(f"what was accepted has changed: {before} -> {after}")
+    return wrong
+
+
+def main(scenario: str, fault: str, base: Path) -> int:
+    """Try every point of *scenario* under *fault*; return how many violations there were."""
+    found = 0
+    for at in itertools.count(1):
+        folder = base / f"{at}" / "sync"
+        SCENARIOS[scenario][0](folder)
+        before = list(new_store(folder).history())
+        said = run_child(scenario, Injector(fault, at), folder)
+        for text in violations(folder, before, said):
+            found += 1
+            print(f"{scenario} {fault} at call {at}: {text}")
+        shutil.rmtree(folder.parent)
+        if not said["was_killed"] and not said.get("has_fired", True):
+            print(f"points {at - 1}")
+            return found
+    return found
+
+
+if __name__ == "__main__":
+    raise SystemExit(min(main(sys.argv[1], sys.argv[2], Path(sys.argv[3])), 100))

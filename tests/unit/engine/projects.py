@@ -1,0 +1,87 @@
+"""Projects whose agents follow a script, opened as a program would open them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sequencer.assembly import open_project
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.run import Run
+from sequencer.executors.protocol import Kind
+from sequencer.model.head import Head
+from sequencer.model.outcome import Outcome, Usage
+
+OK = {"status": "ok", "output": "done"}
+FAILED = {"status": "failed", "error": "it broke"}
+
+
+def write_project(folder: Path, *outcomes: Mapping[str, Any], **settings: Any) -> Path:
+    """Write a project in *folder* whose default agent plays *outcomes*."""
+    (folder / "prompts").mkdir(parents=True, exist_ok=True)
+    for name in ("supervisor", "main", "reviewer"):
+        (folder / "prompts" / f"{name}.md").write_text(f"Do the work of {name}.\n")
+    document: dict[str, Any] = {
+        "workflow": {"name": "standard"},
+        "agent": {"default": "canned"},
+        "agents": {"canned": {"kind": "scripted", "outcomes": list(outcomes) or [OK]}},
+        **settings,
+    }
+    # YAML holds JSON.
+    (folder / "orchestration.yaml").write_text(json.dumps(document))
+    return folder
+
+
+def open_scripted(folder: Path, *outcomes: Mapping[str, Any], **settings: Any) -> Run:
+    write_project(folder, *outcomes, **settings)
+    return open_project(folder, environment={"PATH": "/usr/bin:/bin"}).run()
+
+
+def reopen(folder: Path) -> Run:
+    return open_project(folder, environment={"PATH": "/usr/bin:/bin"}).run()
+
+
+def head_of(run: Run) -> Head:
+    head = run.head
+    assert head is not None
+    return head
+
+
+def events(run: Run) -> list[str]:
+    return [fact["event"] for fact in run.history()]
+
+
+@dataclass
+class Recorder:
+    """Writes down what an observer hears."""
+
+    steps: list[tuple[str, int, int]] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+    waits: list[tuple[str, str | None]] = field(default_factory=list)
+    output: bytes = b""
+    logs: list[Path] = field(default_factory=list)
+
+    def started(self, attempt: Attempt, log: Path) -> None:
+        self.steps.append((attempt.step.name, attempt.step_index, attempt.attempt))
+        self.logs.append(log)
+
+    def write(self, data: bytes, kind: Kind) -> None:
+        assert isinstance(kind, Kind)
+        self.output += data
+
+    def used(self, usage: Usage) -> None:
+        assert usage.steps == 0
+
+    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
+        assert attempt.iteration == attempt.step_index + 1
+        self.ends.append(str(outcome.status))
+
+    def notice(self, text: str) -> None:
+        self.notices.append(text)
+
+    def waiting(self, reason: str, until: str | None) -> None:
+        self.waits.append((reason, until))

@@ -1,0 +1,134 @@
+"""The thread that keeps a lease alive: what it writes, when it gives up, what it leaves."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine.heartbeat import Heartbeat
+from sequencer.errors import CorruptState
+from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.model.head import Claim
+from sequencer.store.file import FileStore
+from sequencer.store.memory import MemoryRun, MemoryStore
+from sequencer.store.protocol import Store
+from tests.contract import store_cases as cases
+
+TTL_S = 0.3
+
+
+@pytest.fixture
+def cancellation() -> Iterator[Cancellation]:
+    made = Cancellation()
+    yield made
+    made.close()
+
+
+def held(store: Store) -> Claim:
+    cases.begin(store)
+    return cases.claim(store)
+
+
+def test_it_beats_three_times_a_lease(tmp_path: Path, cancellation: Cancellation) -> None:
+    store = FileStore(tmp_path / "state.json", ttl_s=TTL_S)
+    claim, heartbeat = held(store), Heartbeat(store)
+    heartbeat.begin(claim, cancellation)
+    time.sleep(4 * TTL_S)
+    beat = json.loads((tmp_path / "beats/1").read_text())
+    assert 5 <= beat["beat"] <= 13
+    assert not cancellation.is_set()
+    heartbeat.end()
+    cases.commit(store, claim.token)
+    time.sleep(TTL_S)
+    assert list((tmp_path / "beats").iterdir()) == []
+    heartbeat.close()
+
+
+def test_a_claim_that_is_gone_is_heard_of(cancellation: Cancellation) -> None:
+    run = MemoryRun()
+    store, heartbeat = MemoryStore(run, ttl_s=TTL_S), Heartbeat(MemoryStore(run))
+    claim = held(store)
+    heartbeat.begin(claim, cancellation)
+    cases.release(store, claim.token)
+    assert cancellation.wait(2)
+    assert cancellation.reason is StopReason.CLAIM_LOST
+    # The thread goes on to the next claim.
+    following, other = cases.claim(store), Cancellation()
+    heartbeat.begin(following, other)
+    cases.release(store, following.token)
+    assert other.wait(2)
+    heartbeat.close()
+    other.close()
+
+
+class Failing(MemoryStore):
+    """Fails where it is told to."""
+
+    can_beat = True
+    can_read = True
+
+    def beat(self, claim: Claim, number: int) -> None:
+        if not self.can_beat:
+            raise OSError(28, "No space left on device")
+        super().beat(claim, number)
+
+    def view(self) -> Any:
+        if not self.can_read:
+            raise CorruptState("half written")
+        return super().view()
+
+
+def test_beats_that_cannot_be_written_stop_the_step_before_the_lease_ends(
+    cancellation: Cancellation,
+) -> None:
+    store = Failing(ttl_s=TTL_S)
+    claim, heartbeat = held(store), Heartbeat(store)
+    store.can_beat = False
+    started = time.monotonic()
+    heartbeat.begin(claim, cancellation)
+    assert cancellation.wait(2)
+    assert 0.7 * TTL_S < time.monotonic() - started < 1.1 * TTL_S
+    assert cancellation.reason is StopReason.LEASE_LOST
+    heartbeat.close()
+
+
+def test_a_state_that_cannot_be_read_says_nothing_about_the_claim(
+    cancellation: Cancellation,
+) -> None:
+    store = Failing(ttl_s=TTL_S)
+    claim, heartbeat = held(store), Heartbeat(store)
+    store.can_read = False
+    heartbeat.begin(claim, cancellation)
+    assert not cancellation.wait(3 * TTL_S)
+    heartbeat.close()
+
+
+def test_ending_and_beginning_at_once_never_mixes_claims() -> None:
+    """A thousand turns; a late beat or a late cancellation would be of the wrong one."""
+    store = MemoryStore(ttl_s=0.003)
+    heartbeat = Heartbeat(store)
+    cases.begin(store)
+    for _ in range(300):
+        claim, cancellation = cases.claim(store), Cancellation()
+        heartbeat.begin(claim, cancellation)
+        if claim.token % 3 == 0:
+            time.sleep(0.002)
+        heartbeat.end()
+        cases.commit(store, claim.token)
+        assert not cancellation.is_set()
+        cancellation.close()
+    heartbeat.close()
+    assert "heartbeat" not in {thread.name for thread in threading.enumerate()}
+    store.close()
+
+
+def test_closing_what_was_never_begun() -> None:
+    heartbeat = Heartbeat(MemoryStore())
+    heartbeat.close()
+    heartbeat.close()

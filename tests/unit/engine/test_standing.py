@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from sequencer.engine.due import DEFAULT_PAUSE_S, SHORTEST_PAUSE_S, limit_end, retry_at
+from sequencer.engine.standing import Kind, parse_time, standing
+from sequencer.model.head import Status
+from sequencer.model.limits import RunLimits
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.step import Retry, Step
+from sequencer.model.workflow import Workflow
+from tests.contract.store_cases import WORKFLOW, make_claim, new_head
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LIMITS = RunLimits(max_steps=10)
+LATER, EARLIER = "2026-01-01T00:00:01Z", "2025-12-31T23:59:59Z"
+
+
+@pytest.mark.parametrize(
+    ("update", "kind"),
+    [
+        ({}, Kind.READY),
+        ({"status": Status.FAILED, "failures_in_row": 1}, Kind.READY),
+        ({"status": Status.RUNNING}, Kind.READY),
+        ({"claims": (make_claim(),)}, Kind.HELD),
+        ({"claims": (make_claim(),), "exit": True}, Kind.HELD),
+        ({"exit": True}, Kind.STOPPED),
+        ({"status": Status.PAUSED}, Kind.PAUSED),
+        ({"pause_requested": True}, Kind.PAUSED),
+        ({"status": Status.WAITING_APPROVAL}, Kind.PERSON),
+        ({"usage": Usage(steps=10)}, Kind.LIMIT),
+        ({"failures_in_row": 3}, Kind.REFUSED),
+        ({"attempt": 20}, Kind.REFUSED),
+        ({"not_before": LATER}, Kind.NOT_YET),
+        ({"not_before": EARLIER}, Kind.READY),
+        ({"not_before": "tomorrow"}, Kind.READY),
+        ({"not_before": LATER, "exit": True}, Kind.STOPPED),
+        ({"status": Status.COMPLETE, "exit": True}, Kind.COMPLETE),
+    ],
+    ids=lambda value: str(sorted(value)) if isinstance(value, dict) else str(value),
+)
+def test_what_may_happen_next(update: dict[str, Any], kind: Kind) -> None:
+    here = standing(new_head(**update), WORKFLOW, LIMITS, NOW)
+    assert here.kind is kind
+    assert here.message
+    assert here.is_final == (kind in (Kind.STOPPED, Kind.COMPLETE, Kind.LIMIT))
+    assert (here.until is not None) == (kind is Kind.NOT_YET)
+    assert (here.claim is not None) == (kind is Kind.HELD)
+
+
+def test_a_procedure_ends_behind_its_last_step() -> None:
+    procedure = Workflow("p", WORKFLOW.steps, kind="procedure")
+    assert standing(new_head(step_index=1), procedure, LIMITS, NOW).kind is Kind.READY
+    assert standing(new_head(step_index=2), procedure, LIMITS, NOW).kind is Kind.COMPLETE
+
+
+def test_times_are_utc_unless_they_say_otherwise() -> None:
+    assert parse_time("2026-01-01T00:00:00Z") == NOW
+    assert parse_time("2026-01-01T00:00:00") == NOW
+    assert parse_time("2026-01-01T02:00:00+02:00") == NOW
+    assert parse_time("") is None
+    assert parse_time("soon") is None
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        (None, DEFAULT_PAUSE_S),
+        ("soon", DEFAULT_PAUSE_S),
+        (EARLIER, SHORTEST_PAUSE_S),
+        (LATER, SHORTEST_PAUSE_S),
+        ("2026-01-01T05:00:00Z", 5 * 3600),
+        ("2026-01-01T05:00:00+05:00", SHORTEST_PAUSE_S),
+    ],
+)
+def test_the_end_of_a_usage_limit(told: str | None, seconds: float) -> None:
+    outcome = Outcome(status=OutcomeStatus.LIMITED, not_before=told)
+    expected = NOW + timedelta(seconds=seconds)
+    end = limit_end(outcome, NOW.astimezone(timezone(timedelta(hours=3))))
+    assert end.endswith("Z")
+    assert parse_time(end) == expected
+
+
+def test_a_retry_is_due_after_its_delay() -> None:
+    retry = Retry(max_attempts=3, backoff="linear", initial_delay_s=2)
+    step = Step(name="a", retry=retry)
+    assert retry_at(step, 1, NOW) == "2026-01-01T00:00:02.000Z"
+    assert retry_at(step, 2, NOW) == "2026-01-01T00:00:04.000Z"
+    assert retry_at(step, 3, NOW) is None
+    assert retry_at(Step(name="a"), 1, NOW) is None

@@ -1,0 +1,286 @@
+"""Steps that the caller performs, and async mode beside the run."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine import due
+from sequencer.engine.work import Mode
+from sequencer.errors import (
+    ClaimHeld,
+    Interrupted,
+    StaleClaim,
+    StepFailed,
+    TransitionRefused,
+)
+from sequencer.executors.protocol import StopReason
+from sequencer.model.limits import InvocationLimits
+from tests.unit.engine.projects import (
+    FAILED,
+    OK,
+    Recorder,
+    events,
+    head_of,
+    open_scripted,
+    reopen,
+    write_project,
+)
+
+
+def facts(folder: Path) -> list[dict[str, Any]]:
+    return list(reopen(folder).history())
+
+
+def test_the_end_of_the_block_accepts_the_step(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    with run.turn() as turn:
+        assert (turn.step, turn.step_index, turn.token, turn.attempt) == ("supervisor", 0, 1, 1)
+        assert turn.prompt_name == "supervisor.md"
+        assert head_of(run).status == "running"
+        turn.output = "written by hand \udcff"
+    assert head_of(run).step_index == 1
+    outcome = facts(tmp_path)[-1]["outcome"]
+    assert outcome["output"] == "written by hand ?"
+    assert (outcome["agent"], outcome["status"]) == ("caller", "ok")
+    assert not list((tmp_path / "sync/beats").iterdir())
+
+
+def test_an_exception_is_a_failure_and_goes_on(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    with pytest.raises(ZeroDivisionError), run.turn():
+        raise ZeroDivisionError
+    head = head_of(run)
+    assert (head.step_index, head.failures_in_row, head.status) == (0, 1, "failed")
+    assert "ZeroDivisionError" in facts(tmp_path)[-1]["outcome"]["error"]
+
+
+def test_an_interrupt_in_the_block_releases(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    with pytest.raises(KeyboardInterrupt), run.turn():
+        raise KeyboardInterrupt
+    assert events(run) == ["initialised", "claimed", "released"]
+    assert head_of(run).failures_in_row == 0
+
+
+def test_a_failure_and_the_end_can_be_said_without_raising(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    with run.turn() as turn:
+        turn.failure = "no good"
+    assert events(run)[-1] == "failed"
+    with run.turn() as turn:
+        turn.is_complete = True
+    assert head_of(run).status == "complete"
+    with pytest.raises(TransitionRefused, match="complete"), run.turn():
+        pass
+
+
+def test_a_claim_that_was_lost_is_heard_of_and_the_output_kept(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path, store={"ttl_s": 1})
+    other = reopen(tmp_path)
+
+    def lose() -> None:
+        with run.turn() as turn:
+            turn.output = "my work"
+            other.control.take_over()
+            assert turn.cancellation.wait(3)
+            assert turn.cancellation.reason is StopReason.CLAIM_LOST
+
+    with pytest.raises(StaleClaim, match="token 1 is stale"):
+        lose()
+    kept = tmp_path / "sync/results/0-1/output.txt"
+    assert kept.read_text() == "my work"
+    assert events(other)[-1] == "taken-over"
+    assert head_of(other).step_index == 0
+
+
+def test_a_turn_of_somebody_else(tmp_path: Path) -> None:
+    run, other = open_scripted(tmp_path), reopen(tmp_path)
+    with run.turn():
+        with pytest.raises(ClaimHeld, match="run by process"), other.turn():
+            pass
+        with pytest.raises(ClaimHeld, match="at another position"):
+            _try_position(other, "main")
+    with pytest.raises(ClaimHeld, match="at another position"):
+        _try_position(other, "supervisor")
+
+
+def _try_position(run: Any, position: str) -> None:
+    with run.turn(position):
+        pass
+
+
+def test_turns_that_wait_alternate(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    order: list[str] = []
+
+    def take(position: str) -> None:
+        for _ in range(3):
+            with reopen(tmp_path).turn(position, wait=True) as turn:
+                order.append(turn.step)
+
+    threads = [
+        threading.Thread(target=take, args=(name,), daemon=True) for name in ("main", "supervisor")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert order == ["supervisor", "main"] * 3
+
+
+def test_a_turn_that_waits_for_a_date_starts_when_it_comes(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path, FAILED, step_defaults={"retry": {"max_attempts": 2}})
+    soon = (datetime.now(UTC) + timedelta(seconds=0.5)).isoformat()
+    run.control.set_field("not_before", soon)
+    with pytest.raises(TransitionRefused, match="nothing starts before"):
+        _try_position(run, "supervisor")
+    started = time.monotonic()
+    with run.turn(wait=True):
+        assert 0.2 < time.monotonic() - started < 3
+
+
+def test_a_large_output_goes_to_a_file_of_its_own(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    text = "ä" * 4_000
+    with run.turn() as turn:
+        turn.output = text
+    outcome = facts(tmp_path)[-1]["outcome"]
+    assert outcome["output_bytes"] == 8_000
+    assert "output" not in outcome
+    assert (tmp_path / "sync" / outcome["output_file"]).read_text() == text
+    assert (tmp_path / "sync/state.json").stat().st_size < 4096
+
+
+def test_an_executor_with_a_bug_leaves_no_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sequencer.executors.scripted import ScriptedExecutor  # noqa: PLC0415 (this one breaks)
+
+    def explode(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(ScriptedExecutor, "perform", explode)
+    run = open_scripted(tmp_path)
+    with pytest.raises(RuntimeError, match="a bug"):
+        run.work()
+    head = head_of(run)
+    assert (head.claims, head.failures_in_row, head.status) == ((), 1, "failed")
+    assert events(run)[-1] == "failed"
+
+
+def test_logs_that_lead_elsewhere_leave_no_claim(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "logs").symlink_to("elsewhere")
+    with pytest.raises(Exception, match="no plain folder") as caught:
+        run.work()
+    assert getattr(caught.value, "exit_code", 70) == 2
+    head = head_of(run)
+    assert (head.claims, head.failures_in_row, head.status) == ((), 0, "idle")
+    assert not list((tmp_path / "elsewhere").rglob("*.log"))
+
+
+# --- async mode --------------------------------------------------------------------
+
+
+def work_beside(run: Any, *, step_index: int = 0, **options: Any) -> tuple[Any, Recorder]:
+    seen = Recorder()
+    limits = InvocationLimits(**{"max_steps": 3, **options})
+    return run.work(Mode.ASYNC, limits, observer=seen, step_index=step_index), seen
+
+
+def test_async_mode_leaves_the_run_alone(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    summary, seen = work_beside(run, step_index=5)
+    assert summary.usage.steps == 3
+    assert seen.steps == [("main", 5, 1), ("supervisor", 6, 1), ("main", 7, 1)]
+    assert not (tmp_path / "sync").exists()
+    assert seen.logs[0].name == "iter-00006_main.log"
+    run.work(limits=InvocationLimits(max_steps=1))
+    before = (tmp_path / "sync/state.json").read_bytes()
+    with run.turn():
+        held = (tmp_path / "sync/state.json").read_bytes()
+        work_beside(run)
+        assert (tmp_path / "sync/state.json").read_bytes() == held
+    assert before != held
+
+
+def test_async_mode_tries_again_after_a_failure(tmp_path: Path) -> None:
+    retry = {"max_attempts": 3, "initial_delay_s": 0.1}
+    run = open_scripted(tmp_path, {**FAILED, "attempt": 1}, OK, step_defaults={"retry": retry})
+    started = time.monotonic()
+    summary, seen = work_beside(run, max_steps=1)
+    assert time.monotonic() - started > 0.1
+    assert (summary.usage.steps, summary.failures) == (1, 1)
+    assert seen.steps == [("supervisor", 0, 1), ("supervisor", 0, 2)]
+    assert seen.waits[0][0].startswith("retry")
+    assert seen.logs[1].name == "iter-00001_supervisor.2.log"
+
+
+def test_async_mode_gives_up_where_no_try_is_left(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path, FAILED, step_defaults={"retry": {"max_attempts": 2}})
+    seen = Recorder()
+    with pytest.raises(StepFailed, match="it broke") as caught:
+        run.work(Mode.ASYNC, observer=seen, step_index=4)
+    assert len(seen.steps) == 2
+    assert "--step-index 4" in str(caught.value.hint)
+
+
+def test_async_mode_waits_for_a_usage_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due, "DEFAULT_PAUSE_S", 0.2)
+    run = open_scripted(tmp_path, {"status": "limited"}, {"status": "limited"}, OK)
+    started = time.monotonic()
+    summary, seen = work_beside(run, max_steps=1)
+    assert time.monotonic() - started > 0.4
+    assert (summary.usage.steps, summary.failures) == (1, 0)
+    assert seen.ends == ["limited", "limited", "ok"]
+
+
+def test_async_mode_sleeps_until_it_is_interrupted(tmp_path: Path) -> None:
+    limited = {"status": "limited", "not_before": "2999-01-01T00:00:00Z"}
+    run = open_scripted(tmp_path, limited)
+    stops: list[Any] = []
+
+    def ready(stop: Any) -> None:
+        stops.append(stop)
+        threading.Timer(0.2, stop).start()
+
+    started = time.monotonic()
+    with pytest.raises(Interrupted, match="no step is running"):
+        run.work(Mode.ASYNC, on_ready=ready)
+    assert time.monotonic() - started < 3
+    stops[0]()
+
+
+def test_async_mode_spends_no_more_than_it_may(tmp_path: Path) -> None:
+    costly = {**FAILED, "usage": {"cost_usd": 2.0}}
+    run = open_scripted(tmp_path, costly, step_defaults={"retry": {"max_attempts": 9}})
+    summary, seen = work_beside(run, max_cost_usd=1.0)
+    assert "USD are spent" in summary.reason
+    assert len(seen.steps) == 1
+
+
+def test_a_result_folder_of_async_mode_is_gone_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+    work_beside(open_scripted(tmp_path / "project"))
+    assert list(scratch.iterdir()) == []
+
+
+def test_facts_of_a_turn_are_json(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    with run.turn() as turn:
+        turn.output = "x"
+    assert json.loads(json.dumps(facts(tmp_path))) == facts(tmp_path)

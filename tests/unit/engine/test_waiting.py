@@ -1,0 +1,191 @@
+"""Waiting for a turn: who wakes, who ends, and how soon."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine.work import Mode
+from sequencer.errors import (
+    ClaimHeld,
+    DefinitionChanged,
+    Interrupted,
+    SequencerError,
+    StepFailed,
+)
+from sequencer.model import decisions
+from sequencer.model.limits import InvocationLimits
+from sequencer.model.transitions import Place
+from tests.unit.engine.projects import (
+    FAILED,
+    OK,
+    Recorder,
+    events,
+    head_of,
+    open_scripted,
+    reopen,
+    write_project,
+)
+
+
+def steps(number: int) -> InvocationLimits:
+    return InvocationLimits(max_steps=number)
+
+
+def test_somebody_elses_step_is_waited_for_or_not(tmp_path: Path) -> None:
+    run, other = open_scripted(tmp_path), reopen(tmp_path)
+    with run.turn():
+        before = (tmp_path / "sync/state.json").read_bytes()
+        for mode in (Mode.TICK, Mode.COMBINED):
+            with pytest.raises(ClaimHeld, match="is run by process") as caught:
+                other.work(mode)
+            assert caught.value.exit_code == 75
+        started = time.monotonic()
+        with pytest.raises(ClaimHeld):
+            other.work(Mode.SYNC, InvocationLimits(max_wait_s=0.3))
+        assert 0.25 < time.monotonic() - started < 2
+        assert (tmp_path / "sync/state.json").read_bytes() == before
+    assert other.work(Mode.TICK).usage.steps == 1
+
+
+def test_two_positions_share_the_work(tmp_path: Path) -> None:
+    write_project(
+        tmp_path,
+        workflow={"name": "review_cadence", "review_every_n": 2},
+    )
+    seen = {name: Recorder() for name in ("supervisor", "main")}
+    errors: list[BaseException] = []
+
+    def work(name: str) -> None:
+        try:
+            reopen(tmp_path).work(Mode.SYNC, steps(6), positions=[name], observer=seen[name])
+        except BaseException as error:  # noqa: BLE001 (shown below)
+            errors.append(error)
+
+    reopen(tmp_path).control.begin()
+    threads = [threading.Thread(target=work, args=(name,), daemon=True) for name in seen]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors == []
+    cadence = ["supervisor", "reviewer", "supervisor", "reviewer", "supervisor", "reviewer"]
+    assert [name for name, _, _ in seen["supervisor"].steps] == cadence
+    assert [index for _, index, _ in seen["main"].steps] == [1, 3, 5, 7, 9, 11]
+    run = reopen(tmp_path)
+    accepted = [f["step_index"] for f in run.history() if f["event"] == "succeeded"]
+    assert accepted == list(range(12))
+
+
+def in_background(run: Any, *args: Any, **options: Any) -> tuple[threading.Thread, list[Any]]:
+    answers: list[Any] = []
+
+    def work() -> None:
+        try:
+            answers.append(run.work(*args, **options))
+        except SequencerError as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread, answers
+
+
+def test_a_failure_ends_who_waits_for_another_position(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path, FAILED)
+    run.control.begin()
+    thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
+    time.sleep(0.2)
+    with pytest.raises(StepFailed):
+        run.work(Mode.SYNC, positions=["supervisor"])
+    thread.join(10)
+    assert isinstance(answers[0], StepFailed)
+    assert "failed in another process" in answers[0].message
+
+
+def test_a_failure_of_another_step_than_before_is_noticed(tmp_path: Path) -> None:
+    """The step that had failed was accepted and the next one failed between two looks."""
+    run = open_scripted(tmp_path)
+    run.control.begin()
+    run.control.stamp_fail()
+    thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
+    time.sleep(0.2)
+
+    def both(head: Any) -> Any:
+        done = decisions.stamp_ok(head, Place(1, "main", "main.md"), None, at=head.last_update)
+        return done.then(decisions.stamp_fail(done.head, None, at=head.last_update))
+
+    run.store.update(both)
+    thread.join(10)
+    assert isinstance(answers[0], StepFailed)
+    assert events(run).count("claimed") == 0
+
+
+@pytest.mark.parametrize(
+    ("decide", "words"),
+    [
+        (lambda run: run.control.stop("enough"), "stopped: enough"),
+        (lambda run: run.control.set_field("status", "complete"), "complete"),
+    ],
+)
+def test_who_waits_ends_when_the_run_does(tmp_path: Path, decide: Any, words: str) -> None:
+    run = open_scripted(tmp_path)
+    run.control.begin()
+    thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
+    time.sleep(0.2)
+    decide(run)
+    thread.join(5)
+    assert words in answers[0].reason
+
+
+def test_a_pause_holds_sync_and_ends_combined(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    run.control.begin()
+    run.control.pause()
+    assert "paused" in run.work().reason
+    assert "paused" in run.work(Mode.TICK).reason
+    thread, answers = in_background(reopen(tmp_path), Mode.SYNC, steps(1))
+    time.sleep(0.2)
+    assert answers == []
+    run.control.resume()
+    thread.join(5)
+    assert answers[0].usage.steps == 1
+
+
+def test_an_interrupt_ends_a_wait_and_a_step(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path, {**OK, "delay_s": 30})
+    run.control.begin()
+    for positions, words in ((["main"], "no step is running"), ([], "the claim was released")):
+        stops: list[Any] = []
+        thread, answers = in_background(
+            reopen(tmp_path), Mode.SYNC, positions=positions, on_ready=stops.append
+        )
+        time.sleep(0.3)
+        started = time.monotonic()
+        stops[0]()
+        thread.join(10)
+        assert time.monotonic() - started < 2
+        assert isinstance(answers[0], Interrupted)
+        assert words in answers[0].message
+        # A second signal may come when everything is closed.
+        stops[0]()
+    head = head_of(run)
+    assert (head.claims, head.status, head.failures_in_row) == ((), "idle", 0)
+    assert events(run) == ["initialised", "claimed", "released"]
+
+
+def test_a_worker_that_waited_while_the_definition_changed_does_not_go_on(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    run.control.begin()
+    thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
+    time.sleep(0.2)
+    other = open_scripted(tmp_path, workflow={"name": "review_cadence", "review_every_n": 1})
+    other.control.adopt()
+    other.control.stamp_ok()
+    thread.join(10)
+    assert isinstance(answers[0], DefinitionChanged)
+    assert events(run).count("claimed") == 0

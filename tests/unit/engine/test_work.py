@@ -1,0 +1,292 @@
+"""Combined mode and tick: what they run, and how they end."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine import due
+from sequencer.engine.work import Mode
+from sequencer.errors import (
+    ConfigurationError,
+    DefinitionChanged,
+    StepFailed,
+    TooManyFailures,
+    UnknownName,
+)
+from sequencer.model import transitions
+from sequencer.model.limits import InvocationLimits
+from tests.contract import store_cases as cases
+from tests.unit.engine.projects import (
+    FAILED,
+    OK,
+    Recorder,
+    events,
+    head_of,
+    open_scripted,
+    reopen,
+)
+
+LIMITED = {"status": "limited", "error": "usage limit"}
+
+
+def steps(number: int, **more: Any) -> InvocationLimits:
+    return InvocationLimits(max_steps=number, **more)
+
+
+def test_combined_mode_runs_step_after_step(tmp_path: Path) -> None:
+    run, seen = open_scripted(tmp_path), Recorder()
+    summary = run.work(limits=steps(5), observer=seen)
+    assert "5 steps are done (--max-steps)" in summary.reason
+    assert [name for name, _, _ in seen.steps] == ["supervisor", "main"] * 2 + ["supervisor"]
+    assert seen.ends == ["ok"] * 5
+    head = head_of(run)
+    assert (head.step_index, head.status, head.claims, head.token) == (5, "waiting-next", (), 5)
+    assert head.usage.steps == summary.usage.steps == 5
+    assert events(run) == ["initialised", *["claimed", "succeeded"] * 5]
+    assert all(log.is_file() for log in seen.logs)
+    assert not list((tmp_path / "sync" / "results").iterdir())
+
+
+def test_a_commit_and_the_next_claim_are_one_record(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    run.work(limits=steps(4))
+    revisions = [fact["revision"] for fact in run.history()]
+    assert revisions == [1, 2, 3, 3, 4, 4, 5, 5, 6]
+
+
+def test_a_failure_ends_the_work_and_the_next_start_tries_again(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path, {**FAILED, "step_index": 1, "attempt": 1}, OK)
+    with pytest.raises(StepFailed, match=r"step 'main' \(iteration 2, attempt 1\).*it broke") as e:
+        run.work(limits=steps(5))
+    assert e.value.exit_code == 1
+    assert "iter-00002_main.log" in str(e.value.where)
+    head = head_of(run)
+    assert (head.step_index, head.status, head.failures_in_row) == (1, "failed", 1)
+    again = Recorder()
+    reopen(tmp_path).work(limits=steps(1), observer=again)
+    assert again.steps == [("main", 1, 2)]
+    assert again.logs[0].name == "iter-00002_main.2.log"
+    assert head_of(run).failures_in_row == 0
+
+
+def test_too_many_failures_are_refused_until_somebody_decides(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path, FAILED, limits={"max_failures_in_row": 2})
+    for _ in range(2):
+        with pytest.raises(StepFailed):
+            run.work()
+    before = (tmp_path / "sync/state.json").read_bytes()
+    for mode in (Mode.COMBINED, Mode.TICK, Mode.SYNC):
+        with pytest.raises(TooManyFailures) as caught:
+            run.work(mode)
+        assert caught.value.exit_code == 3
+    assert (tmp_path / "sync/state.json").read_bytes() == before
+    for decide in (run.control.retry, run.control.skip, run.control.stamp_ok):
+        decide()
+        assert head_of(run).failures_in_row == 0
+        with pytest.raises(StepFailed):
+            run.work()
+        with pytest.raises(StepFailed):
+            run.work()
+        with pytest.raises(TooManyFailures):
+            run.work()
+
+
+@pytest.mark.parametrize("backoff", ["fixed", "exponential"])
+def test_a_step_is_retried_by_itself(tmp_path: Path, backoff: str) -> None:
+    retry = {"max_attempts": 3, "backoff": backoff, "initial_delay_s": 0.15}
+    run = open_scripted(
+        tmp_path,
+        {**FAILED, "attempt": 1},
+        {**FAILED, "attempt": 2},
+        OK,
+        step_defaults={"retry": retry},
+    )
+    seen, started = Recorder(), time.monotonic()
+    summary = run.work(limits=steps(1), observer=seen)
+    waited = time.monotonic() - started
+    assert waited > (0.3 if backoff == "fixed" else 0.45)
+    assert [attempt for _, _, attempt in seen.steps] == [1, 2, 3]
+    assert summary.failures == 2
+    assert seen.waits[0][0].startswith("retry: nothing starts before")
+    assert events(run).count("failed") == 2
+
+
+def test_retries_end(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path, FAILED, step_defaults={"retry": {"max_attempts": 2}})
+    with pytest.raises(StepFailed, match="attempt 2"):
+        run.work()
+    assert head_of(run).failures_in_row == 2
+
+
+def test_a_usage_limit_is_nobodys_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(due, "DEFAULT_PAUSE_S", 0.3)
+    run, seen = open_scripted(tmp_path, LIMITED, LIMITED, OK), Recorder()
+    started = time.monotonic()
+    summary = run.work(limits=steps(1), observer=seen)
+    assert time.monotonic() - started > 0.6
+    assert (summary.failures, summary.usage.steps) == (0, 1)
+    assert [attempt for _, _, attempt in seen.steps] == [1, 1, 1]
+    assert len(seen.waits) >= 2
+    assert "usage limit of the agent" in seen.waits[0][0]
+    assert events(run).count("released") == 2
+    assert head_of(run).failures_in_row == 0
+
+
+def test_tick_says_that_nothing_is_due_after_a_usage_limit(tmp_path: Path) -> None:
+    limited = {**LIMITED, "not_before": "2999-01-01T00:00:00Z"}
+    run = open_scripted(tmp_path, limited)
+    run.work(Mode.TICK)
+    head = head_of(run)
+    assert (head.not_before, head.attempt, head.status) == ("2999-01-01T00:00:00.000Z", 0, "idle")
+    before = (tmp_path / "sync/state.json").read_bytes()
+    assert "nothing due" in run.work(Mode.TICK).reason
+    assert (tmp_path / "sync/state.json").read_bytes() == before
+    run.control.retry()
+    assert head_of(run).not_before is None
+
+
+@pytest.mark.parametrize("told", [None, "soon", "1999-01-01T00:00:00Z", "2026-99-99"])
+def test_a_reset_without_a_date_that_is_to_come_does_not_ask_at_once(
+    tmp_path: Path, told: str | None
+) -> None:
+    run = open_scripted(tmp_path, {**LIMITED, "not_before": told})
+    run.work(Mode.TICK)
+    assert "nothing due" in run.work(Mode.TICK).reason
+    assert events(run).count("claimed") == 1
+
+
+def test_limits_of_the_run_survive_restarts(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path, limits={"max_steps": 3})
+    run.work(limits=steps(2))
+    summary = reopen(tmp_path).work(limits=steps(9))
+    assert "the run's limit of 3 steps" in summary.reason
+    assert summary.usage.steps == 1
+    assert reopen(tmp_path).work().usage.steps == 0
+    assert head_of(run).step_index == 3
+
+
+@pytest.mark.parametrize("where", ["run", "invocation"])
+def test_money_ends_the_work(tmp_path: Path, where: str) -> None:
+    paid = {**OK, "usage": {"cost_usd": 0.4}}
+    settings = {"limits": {"max_cost_usd": 1.0}} if where == "run" else {}
+    run = open_scripted(tmp_path, paid, **settings)
+    limits = InvocationLimits() if where == "run" else InvocationLimits(max_cost_usd=1.0)
+    summary = run.work(limits=limits)
+    assert summary.usage.steps == 3
+    assert "USD" in summary.reason
+
+
+def test_max_cycles(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    run.work(limits=steps(1))
+    summary = run.work(limits=InvocationLimits(max_cycles=2))
+    assert "2 cycles" in summary.reason
+    assert head_of(run).step_index == 4
+
+
+def test_tick_runs_one_step_and_never_waits(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    for index in range(3):
+        summary = run.work(Mode.TICK)
+        assert summary.usage.steps == 1
+        assert head_of(run).step_index == index + 1
+        assert head_of(run).claims == ()
+
+
+def test_tick_leaves_other_positions_alone(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    assert "another position" in run.work(Mode.TICK, positions=["main"]).reason
+    assert head_of(run).token == 0
+    run.work(Mode.TICK, positions=["0"])
+    assert head_of(run).step_index == 1
+    with pytest.raises(UnknownName, match="position 'boss'"):
+        run.work(Mode.TICK, positions=["boss"])
+
+
+def test_a_next_step_that_cannot_be_prepared_does_not_cost_the_one_before(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    (tmp_path / "prompts/main.md").unlink()
+    with pytest.raises(UnknownName, match=r"prompt 'main\.md'"):
+        run.work()
+    head = head_of(run)
+    assert (head.step_index, head.status, head.claims) == (1, "waiting-next", ())
+    (tmp_path / "prompts/main.md").mkdir()
+    with pytest.raises(ConfigurationError):
+        run.work()
+    assert head_of(run).token == 1
+
+
+def test_another_definition_is_refused_until_it_is_adopted(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    run.work(limits=steps(1))
+    settings = {"workflow": {"name": "review_cadence", "review_every_n": 3}}
+    other = open_scripted(tmp_path, **settings)
+    for verb in (other.work, lambda: other.workflow, other.control.stamp_ok):
+        with pytest.raises(DefinitionChanged, match="standard"):
+            verb()
+    other.control.adopt()
+    other.work(limits=steps(1))
+    head = head_of(other)
+    assert (head.workflow_name, head.step_index) == ("review_cadence", 2)
+    assert head.params == {"review_every_n_cycles": 3}
+
+
+def test_a_run_that_was_stopped_while_its_worker_died_says_so(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    run.control.begin()
+    _hold_by_a_dead_process(run)
+    run.control.stop("enough")
+    for mode in (Mode.COMBINED, Mode.SYNC, Mode.TICK):
+        assert "stopped: enough" in run.work(mode).reason
+    run.control.resume()
+    run.control.pause()
+    assert "paused" in run.work().reason
+    run.control.resume()
+    run.work(limits=steps(1))
+    assert events(run)[-3:] == ["taken-over", "claimed", "succeeded"]
+
+
+def _hold_by_a_dead_process(run: Any) -> None:
+    gone = run.store.owner().model_copy(update={"pid_start": 1})
+    store = run.store
+    store.update(
+        cases.on_run(
+            lambda head: transitions.claim(head, cases.place_at(0), gone, at=cases.now(), ttl_s=60)
+        )
+    )
+
+
+def test_a_step_that_kills_its_worker_is_not_begun_for_ever(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path, limits={"max_attempts": 3})
+    run.control.begin()
+    for _ in range(3):
+        head = head_of(run)
+        if head.claims:
+            run.control.take_over()
+        _hold_by_a_dead_process(run)
+    with pytest.raises(TooManyFailures, match="begun 3 times"):
+        run.work()
+
+
+def test_the_agent_may_end_the_run(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path, OK, OK, {"status": "complete", "step_index": 2})
+    summary = run.work()
+    assert "complete after 3 steps" in summary.reason
+    assert head_of(run).status == "complete"
+    assert events(run)[-1] == "completed"
+    assert run.work().usage.steps == 0
+
+
+def test_a_mark_on_a_line_of_its_own_completes(tmp_path: Path) -> None:
+    run = open_scripted(
+        tmp_path,
+        {"output": "not yet: ALL DONE follows"},
+        {"output": "fine\n ALL DONE \n", "step_index": 1},
+        step_defaults={"complete_when": "ALL DONE"},
+    )
+    run.work()
+    assert (head_of(run).step_index, head_of(run).status) == (2, "complete")

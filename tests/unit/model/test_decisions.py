@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sequencer.errors import EditRefused, TransitionRefused
+from sequencer.model import decisions
+from sequencer.model.head import MAX_COUNTER, Head, Status
+from sequencer.model.outcome import Usage
+from sequencer.model.transitions import Place, Transition
+from tests.contract.store_cases import make_claim, new_head
+
+AT = "2026-01-01T00:00:00Z"
+NEXT = Place(1, "main", "main.md")
+END = Place(2, "", "", is_end=True)
+Verb = Callable[[Head], Transition]
+
+VERBS: dict[str, Verb] = {
+    "stamp_ok": lambda head: decisions.stamp_ok(head, NEXT, "n", at=AT),
+    "stamp_fail": lambda head: decisions.stamp_fail(head, "n", at=AT),
+    "skip": lambda head: decisions.skip(head, NEXT, "n", at=AT),
+    "rewind": lambda head: decisions.rewind(head, Place(0, "supervisor", ""), at=AT),
+    "reset": lambda head: decisions.reset(head, new_head(run_id="two"), at=AT),
+    "adopt": lambda head: decisions.adopt(head, "other", "sha256:x", {}, NEXT, at=AT),
+    "retry": lambda head: decisions.retry(head, at=AT),
+}
+
+
+def held_head(**update: Any) -> Head:
+    fields = {"status": Status.RUNNING, "claims": (make_claim(),), "token": 1, "attempt": 1}
+    return new_head(**{**fields, **update})
+
+
+def event(transition: Transition) -> str:
+    return str(transition.facts[0].event)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_step_that_somebody_runs_is_not_decided_by_hand(verb: str) -> None:
+    head = held_head(failures_in_row=1)
+    with pytest.raises(TransitionRefused, match=r"run by process 1 on far"):
+        VERBS[verb](head)
+
+
+@pytest.mark.parametrize("verb", ["stamp_ok", "stamp_fail", "skip"])
+def test_a_complete_run_has_no_step_to_decide(verb: str) -> None:
+    with pytest.raises(TransitionRefused, match="complete"):
+        VERBS[verb](new_head(status=Status.COMPLETE))
+
+
+def test_stamping_ok_counts_a_step_and_skipping_does_not() -> None:
+    head = new_head(failures_in_row=2, attempt=3, status=Status.FAILED, not_before=AT)
+    for verb, steps in (("stamp_ok", 1), ("skip", 0)):
+        new = VERBS[verb](head).head
+        assert (new.step_index, new.iteration, new.expected_step) == (1, 2, "main")
+        assert (new.failures_in_row, new.attempt, new.not_before) == (0, 0, None)
+        assert new.usage.steps == steps
+        assert new.status == "waiting-next"
+
+
+def test_stamping_fail_counts_a_failure() -> None:
+    new = VERBS["stamp_fail"](new_head()).head
+    assert (new.failures_in_row, new.status, new.step_index) == (1, "failed", 0)
+
+
+def test_the_last_step_by_hand_completes_a_procedure() -> None:
+    for transition in (
+        decisions.stamp_ok(new_head(), END, None, at=AT),
+        decisions.skip(new_head(), END, None, at=AT),
+    ):
+        assert transition.head.status == "complete"
+        assert [str(fact.event) for fact in transition.facts][1] == "completed"
+
+
+def test_stop_lets_the_step_that_runs_end() -> None:
+    transition = decisions.stop(held_head(), "enough", at=AT)
+    assert transition.head.claims
+    assert (transition.head.exit, transition.head.exit_reason) == (True, "enough")
+    assert event(transition) == "edited"
+
+
+def test_pause_and_resume() -> None:
+    paused = decisions.pause(new_head(), at=AT).head
+    assert paused.status == "paused"
+    assert decisions.resume(paused, at=AT).head.status == "idle"
+    asked = decisions.pause(held_head(), at=AT).head
+    assert (asked.status, asked.pause_requested) == ("running", True)
+    back = decisions.resume(asked, at=AT).head
+    assert (back.status, back.pause_requested) == ("running", False)
+    failed = decisions.pause(new_head(failures_in_row=1, status=Status.FAILED), at=AT).head
+    assert decisions.resume(failed, at=AT).head.status == "failed"
+    with pytest.raises(TransitionRefused, match="neither paused nor stopped"):
+        decisions.resume(new_head(), at=AT)
+    with pytest.raises(TransitionRefused, match="complete"):
+        decisions.pause(new_head(status=Status.COMPLETE), at=AT)
+
+
+def test_resume_undoes_stop() -> None:
+    stopped = decisions.stop(new_head(), "why", at=AT).head
+    back = decisions.resume(stopped, at=AT).head
+    assert (back.exit, back.exit_reason) == (False, None)
+
+
+def test_retry_forgets_failures_and_dates() -> None:
+    head = new_head(failures_in_row=3, attempt=3, status=Status.FAILED, not_before=AT)
+    new = decisions.retry(head, at=AT).head
+    assert (new.failures_in_row, new.attempt, new.not_before) == (0, 0, None)
+    assert new.status == "idle"
+    assert decisions.retry(new_head(not_before=AT), at=AT).head.not_before is None
+    with pytest.raises(TransitionRefused, match="has not failed"):
+        decisions.retry(new_head(), at=AT)
+
+
+def test_rewind_goes_back_only() -> None:
+    head = new_head(step_index=5, iteration=6, usage=Usage(steps=5))
+    new = decisions.rewind(head, Place(2, "supervisor", ""), at=AT).head
+    assert (new.step_index, new.iteration, new.usage.steps) == (2, 3, 5)
+    with pytest.raises(TransitionRefused, match="lies ahead"):
+        decisions.rewind(head, Place(6, "x", ""), at=AT)
+
+
+def test_a_complete_run_can_be_rewound() -> None:
+    head = new_head(step_index=2, status=Status.COMPLETE, usage=Usage(steps=2))
+    assert decisions.rewind(head, NEXT, at=AT).head.status == "waiting-next"
+
+
+def test_reset_never_gives_tokens_again() -> None:
+    new = decisions.reset(new_head(token=7, step_index=4), new_head(run_id="two"), at=AT).head
+    assert (new.run_id, new.token, new.step_index) == ("two", 7, 0)
+
+
+def test_adopt_records_what_has_changed() -> None:
+    head = new_head(step_index=1)
+    transition = VERBS["adopt"](head)
+    new = transition.head
+    assert (new.workflow_name, new.workflow_digest, new.step_index) == ("other", "sha256:x", 1)
+    assert "standard {} -> other {}" in str(transition.facts[0].outcome)
+    with pytest.raises(TransitionRefused, match="are those of the run"):
+        decisions.adopt(head, head.workflow_name, head.workflow_digest, {}, NEXT, at=AT)
+
+
+def test_taking_over_by_force_drops_every_claim() -> None:
+    transition = decisions.take_over_by_force(held_head(), at=AT)
+    assert transition.head.claims == ()
+    assert (transition.head.status, transition.head.token) == ("idle", 1)
+    assert event(transition) == "taken-over"
+    paused = decisions.take_over_by_force(held_head(pause_requested=True), at=AT).head
+    assert (paused.status, paused.pause_requested) == ("paused", False)
+    with pytest.raises(TransitionRefused, match="nobody"):
+        decisions.take_over_by_force(new_head(), at=AT)
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"run_id": "x"},
+        {"journal_offset": 1},
+        {"claims": ()},
+        {"token": 0},
+        {"revision": 1},
+        {"step_index": MAX_COUNTER},
+        {"token": MAX_COUNTER},
+        {"attempt": MAX_COUNTER // 2 + 1},
+    ],
+)
+def test_edits_that_break_the_order_are_refused(update: dict[str, Any]) -> None:
+    head = held_head(revision=2)
+    with pytest.raises(EditRefused, match=next(iter(update))):
+        decisions.accept_edit(head, head.model_copy(update=update), at=AT)
+
+
+def test_an_edit_of_the_step_drops_the_claim_on_the_one_that_was_left() -> None:
+    head = held_head()
+    new = decisions.accept_edit(head, head.model_copy(update={"step_index": 4}), at=AT).head
+    assert (new.claims, new.attempt, new.iteration, new.token) == ((), 0, 5, 1)
+    assert new.status == "waiting-next"
+    kept = decisions.accept_edit(head, head.model_copy(update={"exit": True}), at=AT)
+    assert kept.head.claims == head.claims
+    assert "by hand: exit" in str(kept.facts[0].outcome)
+
+
+def test_the_largest_step_that_can_be_set_leaves_room_for_the_rest() -> None:
+    head = new_head()
+    new = decisions.edit_field(head, "step_index", MAX_COUNTER // 2, at=AT).head
+    assert Head.model_validate(new.model_dump()) == new
+
+
+def test_fields_that_can_be_set() -> None:
+    head = new_head()
+    assert decisions.edit_field(head, "exit", value=True, at=AT).head.exit
+    assert decisions.edit_field(head, "note", [1], at=AT).head.model_dump()["note"] == [1]
+    with pytest.raises(EditRefused, match="not to be set by hand"):
+        decisions.edit_field(head, "token", 9, at=AT)
+    for field, value in (("exit", "yes"), ("step_index", -1), ("step_index", 1.0)):
+        with pytest.raises(EditRefused, match=f"^{field}: "):
+            decisions.edit_field(head, field, value, at=AT)
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "2027-13-30T00:00:00Z", "1795300000"])
+def test_a_date_that_nobody_can_wait_for_is_refused(text: str) -> None:
+    with pytest.raises(EditRefused, match=r"not_before '.*' is not a date"):
+        decisions.edit_field(new_head(), "not_before", text, at=AT)
+
+
+@pytest.mark.parametrize("text", [None, "2027-01-31", "2027-01-31T08:00:00+01:00"])
+def test_a_date_may_be_set_and_taken_back(text: str | None) -> None:
+    head = new_head(not_before=AT)
+    assert decisions.edit_field(head, "not_before", text, at=AT).head.not_before == text

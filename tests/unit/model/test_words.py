@@ -1,0 +1,185 @@
+"""Limits, names, steps, workflows, heads and outcomes: what they refuse and what they compute."""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from sequencer.errors import TooManyFailures
+from sequencer.model.head import MAX_COUNTER, Head
+from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.names import MAX_COMPONENT_BYTES, slug
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.step import Retry, Step
+from sequencer.model.workflow import Review, Workflow
+from tests.contract.store_cases import new_head
+
+PLAN, BUILD, CHECK = Step(name="plan"), Step(name="build"), Step(name="check")
+
+
+@pytest.mark.parametrize(
+    ("limits", "usage", "words"),
+    [
+        ({"max_steps": 3}, {"steps": 3}, "3 steps"),
+        ({"max_cost_usd": 0.5}, {"cost_usd": 0.5}, "0.5 USD"),
+        ({"max_seconds": 60}, {"seconds": 61}, "60 s"),
+    ],
+)
+def test_a_limit_of_the_run(limits: dict[str, Any], usage: dict[str, Any], words: str) -> None:
+    chosen = RunLimits(**limits)
+    assert words in (chosen.reached(new_head(usage=Usage(**usage))) or "")
+    assert chosen.reached(new_head()) is None
+
+
+def test_too_many_failures_or_attempts() -> None:
+    limits = RunLimits(max_failures_in_row=2, max_attempts=4)
+    limits.ensure_may_try(new_head(failures_in_row=1, attempt=3))
+    with pytest.raises(TooManyFailures, match=r"failed 2 times.*max_failures_in_row: 2"):
+        limits.ensure_may_try(new_head(failures_in_row=2))
+    with pytest.raises(TooManyFailures, match=r"begun 4 times.*max_attempts: 4"):
+        limits.ensure_may_try(new_head(attempt=4))
+
+
+@pytest.mark.parametrize(
+    ("model", "values"),
+    [
+        (RunLimits, {"max_steps": 0}),
+        (RunLimits, {"max_cost_usd": float("nan")}),
+        (RunLimits, {"max_seconds": float("inf")}),
+        (RunLimits, {"max_step": 3}),
+        (InvocationLimits, {"max_cycles": 0}),
+        (InvocationLimits, {"max_wait_s": -1}),
+    ],
+)
+def test_limits_without_a_meaning(model: type[Any], values: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        model(**values)
+
+
+@pytest.mark.parametrize(
+    ("backoff", "delays"),
+    [("fixed", [3, 3, 3, 3]), ("linear", [3, 6, 9, 10]), ("exponential", [3, 6, 10, 10])],
+)
+def test_backoff(backoff: Any, delays: list[float]) -> None:
+    retry = Retry(max_attempts=9, backoff=backoff, initial_delay_s=3, max_delay_s=10)
+    assert [retry.delay_s(n) for n in (1, 2, 3, 4)] == delays
+    assert retry.delay_s(10**9) == delays[-1]
+
+
+NAMES = st.one_of(
+    st.text(alphabet=string.ascii_letters + string.digits + "-_./ ", max_size=30),
+    st.text(max_size=200),
+    st.text(alphabet="a-", min_size=1, max_size=300),
+)
+
+
+@given(st.lists(NAMES, unique=True, min_size=2, max_size=20))
+def test_slug_is_injective_and_one_plain_component(names: list[str]) -> None:
+    slugs = [slug(name) for name in names]
+    assert len({text.lower() for text in slugs}) == len(names)
+    for text in slugs:
+        assert 0 < len(text.encode()) <= MAX_COMPONENT_BYTES
+        assert text not in (".", "..")
+        assert "/" not in text
+        assert not text.startswith(("-", "."))
+        assert not text.endswith(".")
+        assert text.isascii()
+
+
+@given(NAMES)
+def test_a_slug_is_never_the_slug_of_another_name(name: str) -> None:
+    text = slug(name)
+    assert text == name or slug(text) != text
+
+
+@pytest.mark.parametrize(
+    "twins",
+    [
+        ("feature/x", "feature-x"),
+        ("Main", "main"),
+        ("e\u0301", "é"),
+        ("a b", "a-b"),
+        ("x" * 300, "x" * 301),
+        ("", "x"),
+        ("a--b", "a-b"),
+        ("con.", "con"),
+        ("-rf", "rf"),
+        ("../../etc", "etc"),
+        ("\udcff", "\udcfe"),
+    ],
+)
+def test_names_that_are_easily_mixed_up(twins: tuple[str, str]) -> None:
+    assert slug(twins[0]) != slug(twins[1])
+
+
+def test_a_name_that_looks_like_a_slug_is_hashed() -> None:
+    hashed = slug("feature/x")
+    assert slug(hashed) != hashed
+
+
+@pytest.mark.parametrize("value", [-1, 1.0, "1", True, 2**63, None])
+@pytest.mark.parametrize("field", ["step_index", "token", "revision", "journal_offset"])
+def test_counters_are_whole_numbers(field: str, value: object) -> None:
+    with pytest.raises(ValidationError):
+        Head.model_validate({**new_head().model_dump(), field: value})
+
+
+def test_a_head_keeps_what_it_does_not_know() -> None:
+    head = Head.model_validate({**new_head().model_dump(), "mine": {"a": 1}, "n": MAX_COUNTER})
+    assert head.model_dump()["mine"] == {"a": 1}
+    assert Head.model_validate_json(head.model_dump_json()) == head
+
+
+def test_a_fresh_head_is_small() -> None:
+    assert len(new_head().model_dump_json(indent=2)) < 1_200
+
+
+def test_names_in_a_workflow_tell_positions_apart() -> None:
+    with pytest.raises(ValidationError, match="twice: plan"):
+        Workflow("w", (PLAN, PLAN))
+    with pytest.raises(ValidationError, match="no cycles"):
+        Workflow("w", (PLAN,), Review(every=1, step=CHECK), "procedure")
+    with pytest.raises(ValidationError):
+        Workflow("w", ())
+    with pytest.raises(ValueError, match="no review step"):
+        Workflow("w", (PLAN,)).with_review_every(2)
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "a\x00", "\u2028", "x" * 101])
+def test_step_names_are_one_line(name: str) -> None:
+    with pytest.raises(ValidationError):
+        Step(name=name)
+
+
+def test_the_digest_is_of_the_definition_and_not_of_its_parameters() -> None:
+    one = Workflow("w", (PLAN, BUILD), Review(every=2, step=CHECK))
+    assert one.digest() == one.with_review_every(5).digest()
+    assert one.params == {"review_every_n_cycles": 2}
+    assert one.with_review_every(-3).params == {"review_every_n_cycles": 0}
+    others = [
+        Workflow("w2", (PLAN, BUILD), Review(every=2, step=CHECK)),
+        Workflow("w", (BUILD, PLAN), Review(every=2, step=CHECK)),
+        Workflow("w", (PLAN, BUILD)),
+        Workflow("w", (PLAN, Step(name="build", model="m")), Review(every=2, step=CHECK)),
+        Workflow("w", (PLAN, BUILD), kind="procedure"),
+    ]
+    assert one.digest() not in {other.digest() for other in others}
+    assert len({other.digest() for other in others}) == len(others)
+
+
+def test_usage_adds_up() -> None:
+    one = Usage(steps=1, cost_usd=0.1, input_tokens=2, output_tokens=3, seconds=0.5)
+    total = Usage()
+    for _ in range(10):
+        total = total.plus(one)
+    assert total == Usage(steps=10, cost_usd=1.0, input_tokens=20, output_tokens=30, seconds=5)
+
+
+def test_only_two_outcomes_are_accepted() -> None:
+    accepted = {status for status in OutcomeStatus if Outcome(status=status).is_accepted}
+    assert accepted == {OutcomeStatus.OK, OutcomeStatus.COMPLETE}

@@ -1,0 +1,191 @@
+"""From settings to concrete parts: what is made, and what is refused with its place."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer import assembly
+from sequencer.assembly import EXECUTORS, ensure_honoured, open_project, open_run, state_path_of
+from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
+from sequencer.executors.scripted import ScriptedExecutor, ScriptedOptions, ScriptedOutcome
+from sequencer.model.limits import InvocationLimits
+from sequencer.model.step import Step
+from sequencer.store.file import FileStore
+from tests.unit.engine.projects import OK, events, head_of, open_scripted, reopen, write_project
+
+ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
+THREE = {"three": {"steps": ["supervisor", "main", "reviewer"]}}
+
+
+def project(folder: Path, **settings: Any) -> assembly.Project:
+    return open_project(write_project(folder, **settings), environment=ENVIRONMENT)
+
+
+@pytest.mark.parametrize("kind", EXECUTORS)
+def test_every_recipe_names_what_is_there(kind: str) -> None:
+    recipe = EXECUTORS[kind]
+    module = import_module(recipe.module)
+    assert getattr(module, recipe.executor).kind == kind
+    assert hasattr(getattr(module, recipe.options), "model_validate")
+
+
+def test_looking_at_a_project_makes_no_agent(tmp_path: Path) -> None:
+    made = project(tmp_path, agents={"canned": {"kind": "scripted", "outcomes": []}})
+    assert made.run().next(1)[0]["step"] == "supervisor"
+    with pytest.raises(ConfigurationError) as caught:
+        made.agents.build("canned")
+    assert "outcomes" in str(caught.value)
+    assert "orchestration.yaml" in str(caught.value)
+
+
+def test_an_agent_is_made_once(tmp_path: Path) -> None:
+    made = project(tmp_path)
+    assert made.agents.build("canned") is made.agents.build("canned")
+    name, executor = made.agents.choose(Step(name="main"), "main")
+    assert (name, executor.kind) == ("canned", "scripted")
+    made.agents.close()
+
+
+def test_a_field_that_an_agent_would_ignore_is_refused() -> None:
+    class Narrow(ScriptedExecutor):
+        supported_fields = frozenset({"model"})
+
+    narrow = Narrow("n", ScriptedOptions(outcomes=(ScriptedOutcome(),)))
+    ensure_honoured(Step(name="a", model="m", timeout_s=3, complete_when="x"), "n", narrow)
+    with pytest.raises(ConfigurationError, match="can't honour max_turns, single_turn") as caught:
+        ensure_honoured(Step(name="a", single_turn=True, max_turns=3), "n", narrow)
+    assert caught.value.where == "step 'a'"
+    assert "model" in str(caught.value.hint)
+
+
+def plug_in(monkeypatch: pytest.MonkeyPatch, group: str, name: str, value: str) -> None:
+    found = EntryPoints([EntryPoint(name, value, group)])
+    monkeypatch.setattr(assembly, "entry_points", found.select)
+
+
+def make_plugin(name: str, options: dict[str, Any], core: object) -> ScriptedExecutor:
+    assert options == {"anything": 1}
+    assert core is not None
+    return ScriptedExecutor(name, ScriptedOptions(outcomes=(ScriptedOutcome(output="plugged"),)))
+
+
+def make_plugin_store(_: Any, state_path: Path, __: Any) -> FileStore:
+    return FileStore(state_path.with_name("plugged.json"))
+
+
+def test_a_package_of_somebody_else_brings_a_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plug_in(monkeypatch, "sequencer.stores", "mine", f"{__name__}:make_plugin_store")
+    monkeypatch.setattr(EntryPoint, "load", lambda _: make_plugin_store)
+    run = open_scripted(tmp_path, OK, store={"kind": "mine"})
+    run.work(limits=InvocationLimits(max_steps=1))
+    assert (tmp_path / "sync/plugged.json").is_file()
+
+
+def test_a_package_of_somebody_else_brings_an_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plug_in(monkeypatch, "sequencer.executors", "theirs", f"{__name__}:make_plugin")
+    monkeypatch.setattr(EntryPoint, "load", lambda _: make_plugin)
+    run = open_scripted(tmp_path, agents={"canned": {"kind": "theirs", "anything": 1}})
+    run.work(limits=InvocationLimits(max_steps=1))
+    assert list(run.history())[-1]["outcome"]["output"] == "plugged"
+
+
+def test_an_unknown_store_lists_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"file") as caught:
+        project(tmp_path, store={"kind": "floppy"}).run()
+    assert "floppy" in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_where_runs_live(tmp_path: Path) -> None:
+    settings = project(tmp_path, state_file="other/place.json").settings
+    assert state_path_of(settings, None) == tmp_path / "other/place.json"
+    assert state_path_of(settings, "nightly") == tmp_path / "other/runs/nightly/place.json"
+    outside = state_path_of(settings, "../../x")
+    assert outside.parent.parent == tmp_path / "other/runs"
+
+
+def test_named_runs_do_not_touch_each_other(tmp_path: Path) -> None:
+    made = project(tmp_path)
+    assert made.run_names() == []
+    made.run("nightly").work(limits=InvocationLimits(max_steps=2))
+    made.run().work(limits=InvocationLimits(max_steps=1))
+    assert made.run_names() == ["nightly"]
+    assert head_of(made.run("nightly")).step_index == 2
+    assert head_of(made.run()).step_index == 1
+    assert (tmp_path / "logs/local/runs/nightly/steps/iter-00002_main.log").is_file()
+
+
+def test_a_sub_folder_uses_the_same_run(tmp_path: Path) -> None:
+    open_scripted(tmp_path).work(limits=InvocationLimits(max_steps=1))
+    (tmp_path / "a/b").mkdir(parents=True)
+    run = open_run(tmp_path / "a/b", environment=ENVIRONMENT)
+    assert head_of(run).step_index == 1
+
+
+def test_what_nobody_asked_for_is_as_the_run_has_it(tmp_path: Path) -> None:
+    open_scripted(tmp_path, workflow={"name": "review_cadence", "review_every_n": 5}).work(
+        limits=InvocationLimits(max_steps=1)
+    )
+    content = json.loads((tmp_path / "orchestration.yaml").read_text())
+    del content["workflow"]
+    (tmp_path / "orchestration.yaml").write_text(json.dumps(content))
+    run = reopen(tmp_path)
+    assert (run.workflow.name, run.workflow.review_every) == ("review_cadence", 5)
+    content["workflow"] = {"name": "review_cadence", "review_every_n": 4}
+    (tmp_path / "orchestration.yaml").write_text(json.dumps(content))
+    with pytest.raises(DefinitionChanged, match="review_every_n_cycles"):
+        _ = reopen(tmp_path).workflow
+
+
+def test_next_looks_ahead_without_a_file(tmp_path: Path) -> None:
+    run = project(tmp_path, workflow={"name": "review_cadence", "review_every_n": 2}).run()
+    assert [d["step"] for d in run.next(6)] == [
+        *("supervisor", "main", "reviewer", "reviewer"),
+        *("supervisor", "main"),
+    ]
+    assert run.next(1, step_index=10**12)[0]["iteration"] == 10**12 + 1
+    assert not (tmp_path / "sync").exists()
+
+
+def old_state(folder: Path, **content: object) -> None:
+    (folder / "sync").mkdir(parents=True)
+    (folder / "sync/state.json").write_text(json.dumps(content))
+
+
+def test_an_old_state_file_goes_on_where_it_was(tmp_path: Path) -> None:
+    old_state(tmp_path, iteration=3, expected_actor="ralph", status="waiting-ralph", commit="abc")
+    run = open_scripted(tmp_path)
+    head = head_of(run)
+    assert (head.step_index, head.expected_step, head.status) == (5, "main", "waiting-next")
+    run.work(limits=InvocationLimits(max_steps=1))
+    assert events(run) == ["initialised", "claimed", "succeeded"]
+    assert head_of(run).model_dump()["commit"] == "abc"
+    assert (tmp_path / "sync/state.json.before-migration").is_file()
+
+
+def test_an_old_state_that_counts_cycles_of_two_does_not_fit_three(tmp_path: Path) -> None:
+    old_state(tmp_path, iteration=3, expected_actor="ralph", status="waiting-ralph")
+    run = open_scripted(tmp_path, workflow={"name": "three"}, workflows=THREE)
+    with pytest.raises(DefinitionChanged, match="cycles of 2 steps, and 'three' has 3"):
+        run.work()
+    assert json.loads((tmp_path / "sync/state.json").read_text())["iteration"] == 3
+
+
+def test_prompts_of_commands_may_be_missing(tmp_path: Path) -> None:
+    made = project(tmp_path, agents={"canned": {"kind": "command", "argv": ["true"]}})
+    executor = made.agents.build("canned")
+    assert made.prompts.read_for(Step(name="verify"), executor) == ""
+    assert made.prompts.read_for(Step(name="main"), executor).startswith("Do the work")
+    with pytest.raises(UnknownName):
+        made.prompts.read_for(Step(name="verify", prompt="verify.md"), executor)
+    made.agents.close()

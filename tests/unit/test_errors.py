@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from sequencer import errors
+from sequencer.errors import SequencerError, UnknownName
+
+CODES = {
+    "SequencerError": 70,
+    "StepFailed": 1,
+    "UsageRefused": 2,
+    "ConfigurationError": 2,
+    "UnsafePath": 2,
+    "UnknownName": 2,
+    "StateRefused": 3,
+    "StaleClaim": 3,
+    "CorruptState": 3,
+    "DefinitionChanged": 3,
+    "NewerSchema": 3,
+    "EditRefused": 3,
+    "TransitionRefused": 3,
+    "TooManyFailures": 3,
+    "StorageFailed": 3,
+    "NetworkFileSystem": 3,
+    "WaitsForPerson": 4,
+    "ClaimHeld": 75,
+    "Interrupted": 130,
+}
+
+
+def test_every_error_has_its_exit_code() -> None:
+    members = inspect.getmembers(errors, inspect.isclass)
+    classes = [cls for _, cls in members if issubclass(cls, SequencerError)]
+    assert {cls.__name__: cls.exit_code for cls in classes} == CODES
+    assert all(cls.__doc__ for cls in classes)
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ({}, "what"),
+        ({"where": "file:3"}, "file:3: what"),
+        ({"hint": "do this"}, "what\n  do this"),
+        ({"where": "file", "hint": "do this"}, "file: what\n  do this"),
+    ],
+)
+def test_what_where_and_what_to_do(parts: dict[str, str], text: str) -> None:
+    error = SequencerError("what", **parts)
+    assert str(error) == text
+    assert (error.message, error.where, error.hint) == (
+        "what",
+        parts.get("where"),
+        parts.get("hint"),
+    )
+
+
+def test_an_unknown_name_lists_the_known_ones_and_guesses() -> None:
+    error = UnknownName("workflow", "standrad", ["standard", "nightly"], where="f")
+    assert (error.kind, error.name, error.known) == (
+        "workflow",
+        "standrad",
+        ("nightly", "standard"),
+    )
+    assert str(error) == (
+        "f: unknown workflow 'standrad'\n"
+        "  did you mean 'standard'? known workflows: nightly, standard"
+    )
+    assert "known agents: none" in str(UnknownName("agent", "x", []))

@@ -1,0 +1,223 @@
+"""Step logs: their names, what may stand in their way, what they never hold."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequencer.engine.attempt import Attempt
+from sequencer.errors import UnsafePath
+from sequencer.executors.protocol import Kind
+from sequencer.executors.redaction import Redaction
+from sequencer.logs import FileLogs, current_branch, log_name, steps_folder
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.step import Step
+
+DONE = Outcome(status=OutcomeStatus.OK)
+
+
+def make_attempt(tmp_path: Path, **update: Any) -> Attempt:
+    facts: dict[str, Any] = {
+        "run_id": "run",
+        "workflow": "standard",
+        "step": Step(name="main"),
+        "position": "main",
+        "step_index": 11,
+        "token": 12,
+        "attempt": 1,
+        "agent": "canned",
+        "prompt": "main.md",
+        "state_path": tmp_path / "state.json",
+        "result_path": tmp_path / "result.json",
+    }
+    return Attempt(**{**facts, **update})
+
+
+class Place:
+    """A logs folder, and what was warned of."""
+
+    def __init__(self, tmp_path: Path, **options: Any) -> None:
+        self.project = tmp_path
+        self.warnings: list[str] = []
+        self.logs = FileLogs(
+            tmp_path / "logs", tmp_path, **{"warn": self.warnings.append, **options}
+        )
+
+    def write(self, data: bytes, outcome: Outcome = DONE, **update: Any) -> Path:
+        log = self.logs.open(make_attempt(self.project, **update))
+        log.write(data, Kind.OUTPUT)
+        log.close(outcome)
+        return log.path
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_log_is_named_after_its_iteration_step_and_attempt(place: Place) -> None:
+    names = [place.write(b"x", attempt=n).relative_to(place.project) for n in (1, 2)]
+    assert [str(name) for name in names] == [
+        "logs/local/steps/iter-00012_main.log",
+        "logs/local/steps/iter-00012_main.2.log",
+    ]
+    assert log_name(10**6, "a b", 1).startswith("iter-1000001_a-b--")
+
+
+def test_a_log_tells_what_it_is_and_how_it_ended(place: Place) -> None:
+    outcome = Outcome(
+        status=OutcomeStatus.FAILED,
+        error="first\nsecond",
+        denials=("Edit x",),
+        usage=Usage(input_tokens=5, output_tokens=7, cost_usd=0.25, seconds=1.26),
+    )
+    text = place.write(b"hello\xff\x00\x1b[31m", outcome).read_bytes()
+    lines = text.split(b"\n")
+    assert lines[0].startswith("# step 'main' · iteration 12 · step_index 11".encode())
+    assert b"hello\xff\x00\x1b[31m" in text
+    assert "# ended failed · ".encode() in text
+    assert "1.3 s · 5 + 7 tokens · 0.2500 USD".encode() in text
+    assert text.endswith(b"# refused by the agent's permissions: Edit x\n# first\n# second\n")
+
+
+def test_a_name_with_a_line_end_stays_on_its_line(place: Place) -> None:
+    text = place.write(b"", agent="a\nb", prompt="\udcff.md").read_bytes()
+    assert rb"'a\nb'" in text
+    assert rb"\udcff.md" in text
+
+
+def test_an_existing_log_is_never_written_again(place: Place) -> None:
+    first = place.write(b"first")
+    before = first.read_bytes()
+    second = place.write(b"second")
+    assert second.name == "iter-00012_main.2.log"
+    assert first.read_bytes() == before
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("kind", ["link", "dangling", "fifo", "folder"])
+def test_what_stands_where_the_log_should_be_is_left_alone(place: Place, kind: str) -> None:
+    taken = place.logs.folder / "iter-00012_main.log"
+    taken.parent.mkdir(parents=True)
+    target = place.project / "target"
+    if kind != "dangling":
+        target.write_text("precious")
+    if kind == "fifo":
+        os.mkfifo(taken)
+    elif kind == "folder":
+        taken.mkdir()
+    else:
+        taken.symlink_to(target)
+    assert place.write(b"x").name == "iter-00012_main.2.log"
+    assert not target.exists() or target.read_text() == "precious"
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("part", ["logs", "logs/local", "logs/local/steps"])
+@pytest.mark.parametrize("kind", ["link", "fifo", "file"])
+def test_a_part_of_the_path_that_is_no_folder(place: Place, part: str, kind: str) -> None:
+    path = place.project / part
+    path.parent.mkdir(parents=True, exist_ok=True)
+    outside = place.project / "outside"
+    (outside / "local/steps").mkdir(parents=True)
+    (outside / "steps").mkdir()
+    if kind == "link":
+        path.symlink_to(outside)
+        with pytest.raises(UnsafePath, match="no plain folder"):
+            place.write(b"x")
+    else:
+        if kind == "fifo":
+            os.mkfifo(path)
+        else:
+            path.write_text("")
+        try:
+            place.write(b"x")
+        except UnsafePath:
+            assert place.warnings == []
+        else:
+            assert "can't be written" in place.warnings[0]
+    assert not list(outside.rglob("*.log"))
+
+
+def test_a_log_that_cannot_be_written_does_not_fail_the_step(place: Place) -> None:
+    log = place.logs.open(make_attempt(place.project))
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, log._fd)
+    os.close(full)
+    log.write(b"x")
+    log.write(b"y")
+    log.close(DONE)
+    assert len(place.warnings) == 1
+    assert "ends early" in place.warnings[0]
+
+
+def test_a_log_is_capped_and_says_so(tmp_path: Path) -> None:
+    place = Place(tmp_path, max_bytes=1_000)
+    log = place.logs.open(make_attempt(tmp_path))
+    for _ in range(100):
+        log.write("ä".encode() * 101)
+    log.close(DONE)
+    text = log.path.read_bytes()
+    assert len(text) < 1_600
+    assert b"# log capped at 1000 bytes: 19200 more dropped" in text
+    assert b"# ended ok" in text
+
+
+def test_secrets_are_hidden_also_where_they_are_cut_in_two(tmp_path: Path) -> None:
+    redaction = Redaction.of({"API_KEY": "canary-canary-123"})
+    place = Place(tmp_path, redaction=redaction)
+    log = place.logs.open(make_attempt(tmp_path, agent="canary-canary-123"))
+    for piece in (b"it is canary-ca", b"nary-123 and sk-ant-abcdefghij", b"klmnopqrst end"):
+        log.write(piece)
+    log.close(Outcome(status=OutcomeStatus.FAILED, error="canary-canary-123 refused"))
+    text = log.path.read_bytes()
+    assert b"canary-canary" not in text
+    assert b"abcdefghij" not in text
+    assert text.count(b"[secret]") == 4
+    assert b" end" in text
+
+
+@given(st.lists(st.text(max_size=60), unique=True, min_size=2, max_size=8))
+def test_branches_never_share_a_folder(branches: list[str]) -> None:
+    logs = Path("/project/logs")
+    folders = [steps_folder(logs, branch, None) for branch in branches if branch]
+    assert len(set(folders)) == len(folders)
+    for folder in folders:
+        assert folder.relative_to(logs).parts[1:] == ("steps",)
+        assert ".." not in folder.parts
+
+
+def test_named_runs_have_folders_of_their_own() -> None:
+    logs = Path("/l")
+    assert steps_folder(logs, None, "nightly") == Path("/l/local/runs/nightly/steps")
+    assert steps_folder(logs, "main", "../x").parent.parent == Path("/l/main/runs")
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=t", "-c", "user.email=t@t")
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_the_branch_that_is_checked_out(tmp_path: Path) -> None:
+    assert current_branch(tmp_path) is None
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    git(repository, "init", "-b", "feature/x")
+    assert current_branch(repository) == "feature/x"
+    (repository / "deep/er").mkdir(parents=True)
+    assert current_branch(repository / "deep/er") == "feature/x"
+    git(repository, "commit", "--allow-empty", "-m", "x")
+    git(repository, "worktree", "add", "-b", "side", str(tmp_path / "side"))
+    assert current_branch(tmp_path / "side") == "side"
+    git(repository, "checkout", "--detach")
+    detached = current_branch(repository)
+    assert detached is not None
+    assert len(detached) == 12
+    (repository / ".git/HEAD").unlink()
+    assert current_branch(repository) is None
