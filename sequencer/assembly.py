@@ -24,7 +24,7 @@ from sequencer.engine.attempt import Observer
 from sequencer.engine.control import now
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
-from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.errors import ConfigurationError, StateRefused, UnknownName
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor
 from sequencer.executors.redaction import Redaction
@@ -41,6 +41,7 @@ from sequencer.settings.reader import KeyPath
 from sequencer.settings.settings import Agent, Settings, load
 from sequencer.settings.sources import Given
 from sequencer.store.file import FileStore
+from sequencer.store.headfile import read_head
 from sequencer.store.migration import migrate
 from sequencer.store.protocol import Store
 
@@ -340,9 +341,21 @@ class Project:
         )
 
     def run_names(self) -> list[str]:
-        """Return the folder names of the named runs that exist."""
+        """Return the names of the named runs that exist, as ``--run`` takes them."""
         folder = self.settings.state_file.parent / "runs"
-        return sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+        if not folder.is_dir():
+            return []
+        state = self.settings.state_file.name
+        return sorted(_run_name(entry / state) or entry.name for entry in folder.iterdir())
+
+
+def _run_name(state_path: Path) -> str | None:
+    """Return what the run in *state_path*'s folder is called, if its head can be read."""
+    try:
+        name = (read_head(state_path).content or {}).get("run_name")
+    except (OSError, StateRefused):
+        return None
+    return name if isinstance(name, str) and slug(name) == state_path.parent.name else None
 
 
 def _all_variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:

@@ -72,7 +72,7 @@ class Invocation:
         project, name = self.project(), self.run_name
         if name is not None and not may_begin:
             known = project.run_names()
-            if slug(name) not in known:
+            if slug(name) not in map(slug, known):
                 raise UnknownName("run", name, known, where="--run")
         return project.run(name)
 

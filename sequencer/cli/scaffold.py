@@ -100,8 +100,10 @@ def configuration(workflow: Workflow, clients: Collection[str]) -> str:
         "\n# Of the whole run; the counters survive restarts. What one 'sequencer run' may do\n"
         "# has its own limit (20 steps), see 'sequencer run --help'.\n"
         "limits:\n  max_failures_in_row: 3\n  # max_cost_usd: 50\n  # max_steps: 200\n\n"
-        "# A time limit for steps that set none.\n"
+        "# For steps that set none themselves. Without a retry a failed step ends 'sequencer\n"
+        "# run'; with it the step is tried again by itself, which unattended runs want.\n"
         "step_defaults:\n  timeout_s: 7200\n"
+        "  # retry: {max_attempts: 3, backoff: exponential, initial_delay_s: 60}\n"
     )
     return "".join(parts)
 

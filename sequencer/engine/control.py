@@ -21,11 +21,12 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def fresh_head(workflow: Workflow) -> Head:
-    """Return the head of a run of *workflow* that was never begun."""
+def fresh_head(workflow: Workflow, name: str | None = None) -> Head:
+    """Return the head of a run of *workflow*, called *name*, that was never begun."""
     here = place(workflow, 0)
     return Head(
         run_id=str(uuid.uuid4()),
+        run_name=name,
         workflow_name=workflow.name,
         workflow_digest=workflow.digest(),
         params=dict(workflow.params),
@@ -70,9 +71,10 @@ def ensure_definition(head: Head, workflow: Workflow) -> None:
 class Control:
     """Changes one run by hand."""
 
-    def __init__(self, store: Store, workflow: Workflow) -> None:
-        """Change the run in *store*, which has *workflow* or is to have it."""
+    def __init__(self, store: Store, workflow: Workflow, name: str | None = None) -> None:
+        """Change the run *name* in *store*, which has *workflow* or is to have it."""
         self._store = store
+        self._name = name
         self._workflow = workflow
 
     def begin(self) -> Head:
@@ -88,13 +90,15 @@ class Control:
         return head
 
     def _begin_or_keep(self, head: Head | None) -> Transition | None:
-        return transitions.initialise(fresh_head(self._workflow)) if head is None else None
+        return (
+            transitions.initialise(fresh_head(self._workflow, self._name)) if head is None else None
+        )
 
     def _change(self, change: Callable[[Head], Transition]) -> Head:
         def apply(head: Head | None) -> Transition:
             if head is not None:
                 return change(head)
-            begun = transitions.initialise(fresh_head(self._workflow))
+            begun = transitions.initialise(fresh_head(self._workflow, self._name))
             return begun.then(change(begun.head))
 
         return self._store.update(apply)
@@ -144,7 +148,7 @@ class Control:
 
     def reset(self) -> Head:
         """See `decisions.reset`; the new run has the workflow that is configured."""
-        fresh = fresh_head(self._workflow)
+        fresh = fresh_head(self._workflow, self._name)
         return self._change(lambda head: decisions.reset(head, fresh, at=now()))
 
     def adopt(self) -> Head:

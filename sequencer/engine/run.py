@@ -18,7 +18,7 @@ from sequencer.engine.work import LONGEST_SLEEP_S, Invocation, Mode, Summary
 from sequencer.engine.worker import Turn, Worker
 from sequencer.errors import ClaimHeld, TransitionRefused, UnknownName
 from sequencer.executors.protocol import Cancellation
-from sequencer.model.head import Head
+from sequencer.model.head import Head, Status
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.workflow import Workflow
@@ -98,6 +98,8 @@ class Run:
     def next(self, count: int = 1, step_index: int | None = None) -> list[Description]:
         """Return the steps that come next, at most *count*; changes nothing."""
         head = self.head
+        if step_index is None and head is not None and head.status is Status.COMPLETE:
+            return []
         workflow = self.workflow if step_index is None else self._choose_workflow(head)
         first = step_index if step_index is not None else head.step_index if head else 0
         found = []
@@ -123,7 +125,7 @@ class Run:
     @property
     def control(self) -> Control:
         """Return the changes that a person makes: stamp, skip, rewind, stop and the rest."""
-        return Control(self.store, self._choose_workflow(self.head))
+        return Control(self.store, self._choose_workflow(self.head), self.name)
 
     # --- working -------------------------------------------------------------------
 

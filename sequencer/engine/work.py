@@ -106,7 +106,11 @@ class Invocation:
         view = self._worker.store.view()
         self._notify(*view.notices, *self._worker.store.take_notices())
         if view.head is None:
-            raise StaleClaim("the run's files are gone", where=str(self._worker.store.state_path))
+            raise StaleClaim(
+                "the run's files are gone",
+                where=str(self._worker.store.state_path),
+                hint="bring the folder back, or remove all of it to begin anew",
+            )
         return view.head
 
     def _notify(self, *texts: str) -> None:
@@ -223,10 +227,10 @@ class Invocation:
                 self._worker.performer.observer.waiting(self._waits_for(here, head), None)
         left = None if limit is None else self._waiting_since + limit - now
         if left is not None and left <= 0:
-            raise ClaimHeld(
-                self._waits_for(here, head),
-                hint="wait for it (--max-wait), or 'sequencer takeover --force' if it is gone",
-            )
+            hint = "wait for it with --max-wait"
+            if here.claim is not None:
+                hint += ", or 'sequencer takeover --force' if its holder is gone"
+            raise ClaimHeld(self._waits_for(here, head), hint=hint)
         # A turn that comes while we sleep is to start at once.
         self._worker.performer.agents.warm_up()
         has_changed = self._worker.store.wait(

@@ -319,7 +319,10 @@ def _noted(verdict: str, note: str | None) -> str:
 
 def _ensure_not_complete(head: Head, verb: str) -> None:
     if head.status is Status.COMPLETE:
-        raise TransitionRefused(f"{verb}: the run is complete")
+        raise TransitionRefused(
+            f"{verb}: the run is complete",
+            hint="'sequencer rewind N' goes back to a step, 'sequencer reset' begins anew",
+        )
 
 
 def _with_end(fact: Fact, head: Head) -> tuple[Fact, ...]:

@@ -29,6 +29,7 @@ _TEXTS = {
     "dict_type": "expected a mapping ('key: value' lines)",
     "model_type": "expected a mapping ('key: value' lines)",
     "missing": "has to be there",
+    "too_short": "has to have at least one item",
 }
 
 
@@ -86,7 +87,7 @@ def _problem(
     if is_scalar and len(str(value)) <= SHOWN_CHARS:
         text = f"{text}, not {value!a}"
     problem = ConfigurationError(text, where=located(where(path), path))
-    return Problem(path, problem, is_missing=kind == "missing")
+    return Problem(path, problem, is_missing=kind in ("missing", "too_short"))
 
 
 def _plain(message: str) -> str:

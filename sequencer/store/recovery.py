@@ -115,7 +115,25 @@ def _without_journal(state_path: Path, raw: RawHead, journal: JournalFile, scan:
             where=str(journal.path),
             hint=_REPAIR,
         )
+    if (left := _left_over(state_path.parent)) is not None:
+        raise CorruptState(
+            f"and its journal are gone, but {left} shows that the run had begun",
+            where=str(state_path),
+            hint="bring the folder back, or remove all of it to begin anew",
+        )
     return Found(None, None, scan.size, scan.is_torn)
+
+
+def _left_over(folder: Path) -> Path | None:
+    """Return something that only a run that had begun leaves behind."""
+    for name in ("results", "beats"):
+        try:
+            found = next((folder / name).iterdir(), None)
+        except OSError:
+            continue
+        if found is not None:
+            return found
+    return None
 
 
 def _is_first_append(journal: JournalFile) -> bool:

@@ -189,3 +189,14 @@ def test_prompts_of_commands_may_be_missing(tmp_path: Path) -> None:
     with pytest.raises(UnknownName):
         made.prompts.read_for(Step(name="verify", prompt="verify.md"), executor)
     made.agents.close()
+
+
+def test_the_names_of_runs_are_those_that_were_given(tmp_path: Path) -> None:
+    (tmp_path / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
+    project = assembly.open_project(tmp_path, environment={})
+    for name in ("plain", "Feature/ä b", "-rf"):
+        project.run(name).control.begin()
+    assert project.run_names() == sorted(["plain", "Feature/ä b", "-rf"])
+    damaged = project.run("plain").store.state_path
+    damaged.write_text("{")
+    assert "plain" in project.run_names()

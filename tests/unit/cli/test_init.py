@@ -52,9 +52,7 @@ def test_a_new_project(tmp_path: Path) -> None:
     assert "cd app && sequencer check" in called.err
 
 
-@pytest.mark.parametrize(
-    "workflow", ["standard", "standard2", "review_cadence", "review_cadence2"]
-)
+@pytest.mark.parametrize("workflow", ["standard", "standard2", "review_cadence", "review_cadence2"])
 def test_each_workflow_gets_its_prompts_and_runs(tmp_path: Path, workflow: str) -> None:
     assert call(tmp_path, "init", "--workflow", workflow).code == 0
     found = sorted(path.name for path in (tmp_path / "prompts").iterdir())

@@ -257,3 +257,16 @@ def test_an_old_copy_that_was_edited_is_refused(state: Path) -> None:
     state.write_text(json.dumps({**old, "step_index": 0}))
     with pytest.raises(EditRefused, match="was edited at revision 3, but the run has gone on to 4"):
         FileStore(state).view()
+
+
+@pytest.mark.parametrize("left", ["results/2-3", "beats/3"])
+def test_a_run_that_lost_its_files_does_not_begin_again(tmp_path: Path, left: str) -> None:
+    """An agent that cleans the folder must not send the run back to step 0."""
+    (tmp_path / left).parent.mkdir()
+    (tmp_path / left).touch()
+    store = FileStore(tmp_path / "state.json")
+    with pytest.raises(CorruptState, match="had begun"):
+        store.view()
+    with pytest.raises(CorruptState, match="had begun"):
+        store.update(lambda _: None)
+    assert not (tmp_path / "state.json").exists()
