@@ -189,6 +189,8 @@ class ClaudeParser(JsonEventParser):
         else:
             # Older clients count by run: the last total has everything.
             shares = [as_dict(last.get("modelUsage"))]
+            if not shares[0]:
+                return _plainly_charged(last)
         models = [as_dict(entry) for share in shares for entry in share.values()]
         names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
         cost = sum(as_cost(model.get("costUSD")) for model in models)
@@ -245,6 +247,17 @@ class ClaudeParser(JsonEventParser):
 
 def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
+
+
+def _plainly_charged(result: Event) -> Usage:
+    """Return the usage of a result that does not list its models."""
+    usage = as_dict(result.get("usage"))
+    names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    return Usage(
+        cost_usd=round(as_cost(result.get("total_cost_usd")), 9),
+        input_tokens=sum(as_count(usage.get(name)) for name in names),
+        output_tokens=as_count(usage.get("output_tokens")),
+    )
 
 
 def _error_of(result: Event) -> str:

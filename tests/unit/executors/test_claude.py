@@ -317,3 +317,16 @@ def test_without_budget_nothing_is_started(tmp_path: Path) -> None:
 def _replayed(name: str) -> tuple[Any, Recorder]:
     replayed = replay(name, ClaudeParser(RULES))
     return replayed.outcome, replayed.heard
+
+
+def test_a_result_that_lists_no_models_is_charged_all_the_same() -> None:
+    result = {
+        "type": "result",
+        "subtype": "success",
+        "is_error": False,
+        "result": "done",
+        "total_cost_usd": 0.25,
+        "usage": {"input_tokens": 5, "cache_read_input_tokens": 7, "output_tokens": 2},
+    }
+    usage = feed(ClaudeParser(RULES), encoded(result)).outcome.usage
+    assert (usage.cost_usd, usage.input_tokens, usage.output_tokens) == (0.25, 12, 2)
