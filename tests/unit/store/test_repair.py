@@ -3,17 +3,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
-import time
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from sequencer.errors import (
-    ClaimHeld,
     CorruptState,
-    NetworkFileSystem,
     NewerSchema,
     StorageFailed,
     UsageRefused,
@@ -352,56 +347,6 @@ def test_two_repairs_in_one_second_keep_both_originals(tmp_path: Path) -> None:
         repair(state_path)
     kept = sorted((p / "state.json").read_text() for p in state_path.parent.glob("damaged-*"))
     assert kept == ["one", "three", "two"]
-
-
-def test_it_waits_for_the_lock(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 2)
-    state_path.write_text("{")
-    lock = FileLock(f"{state_path}.lock", thread_local=False)
-    lock.acquire()
-    released_at: list[float] = []
-
-    def release() -> None:
-        time.sleep(0.2)
-        released_at.append(time.monotonic())
-        lock.release()
-
-    thread = threading.Thread(target=release)
-    thread.start()
-    repair(state_path)
-    thread.join()
-    assert time.monotonic() >= released_at[0]
-
-
-def test_a_lock_that_is_held_for_good_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state_path = begun(tmp_path, 2)
-    state_path.write_text("{")
-    monkeypatch.setattr("sequencer.store.lock.TIMEOUT_S", 0.05)
-    with FileLock(f"{state_path}.lock"), pytest.raises(ClaimHeld):
-        repair(state_path)
-    assert state_path.read_text() == "{"
-
-
-def test_a_lock_that_is_a_folder_is_named(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 2)
-    state_path.write_text("{")
-    state_path.with_name("state.json.lock").unlink()
-    state_path.with_name("state.json.lock").mkdir()
-    with pytest.raises(StorageFailed, match="lock"):
-        repair(state_path)
-
-
-def test_a_network_file_system_is_refused_unless_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state_path = begun(tmp_path, 2)
-    state_path.write_text("{")
-    monkeypatch.setattr("sequencer.store.filesystem.type_of", lambda _: "nfs4")
-    with pytest.raises(NetworkFileSystem):
-        repair(state_path)
-    assert repair(state_path, allow_network_fs=True).head is not None
 
 
 def test_a_process_that_had_the_run_open_goes_on(tmp_path: Path) -> None:

@@ -1,0 +1,289 @@
+"""Public complaints about agents in a loop: no end, a wrong end, no patience, leftovers.
+
+Each test is named after the issue that it answers; the docstring says what happened there.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.cli_process import cli, done, head, scripted_project, until
+from tests.acceptance.test_cli_run import events, facts, is_gone, pid_in
+from tests.contract.client_cases import FAKE_CLIENTS
+
+NOTE = """\
+import os, sys
+prompt = sys.stdin.read()
+index = os.environ["SEQUENCER_STEP_INDEX"]
+with open("done.txt", "a") as file:
+    file.write(index + "\\n")
+"""
+# Claude Code as the fake one plays it, with an end of the test's choice.
+CLAUDE = f"""\
+#!{sys.executable}
+import os, sys
+sys.path.insert(0, {str(FAKE_CLIENTS)!r})
+from event_streams import ENDS, OPENINGS, _print
+sys.stdin.read()
+calls = int(open("calls").read()) if os.path.exists("calls") else 0
+open("calls", "w").write(str(calls + 1))
+"""
+LIMITED = """\
+_print(OPENINGS["claude"]("I begin"))
+end, = ENDS["claude"]("I am done", fails=False)
+if calls == 0:
+    end.update(is_error=True, api_error_status=429)
+    end["result"] = f"Claude AI usage limit reached|{open('reset').read()}"
+_print([end])
+sys.exit(1 if calls == 0 else 0)
+"""
+
+SAYS_THE_WORD = """\
+said = [
+    "I shall say LOOP_COMPLETE when I am done",
+    "LOOP_COMPLETE: not yet",
+    prompt,
+    "loop_complete",
+    "",
+]
+print(said[int(index)])
+print("LOOP_COMPLETE", file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a project whose agent notes each step_index in done.txt."""
+    made = scripted_project(tmp_path)
+    (made / "agent.py").write_text(NOTE)
+    return made
+
+
+def configure(folder: Path, more: str) -> None:
+    path = folder / "orchestration.yaml"
+    path.write_text(path.read_text() + more)
+
+
+def agent(folder: Path, script: str) -> None:
+    """Let the agent note its step_index and then do what *script* says."""
+    (folder / "agent.py").write_text(NOTE + script + "\n")
+
+
+def claude(folder: Path, script: str) -> None:
+    """Let the agent be a Claude Code that does what *script* says."""
+    program = folder / "claude"
+    program.write_text(CLAUDE + script)
+    program.chmod(0o755)
+    (folder / "orchestration.yaml").write_text(
+        f"workflow: {{name: standard}}\nagent: {{default: claude}}\n"
+        f"agents:\n  claude: {{program: {program}}}\n"
+    )
+
+
+# --- loops without an end ----------------------------------------------------------------
+
+
+def test_claude_plugins_1699_a_run_that_nobody_limited_ends(folder: Path) -> None:
+    """6,239 iterations in a night, because "0" meant unlimited and was the default."""
+    ran = cli(folder, "run")
+    assert ran.returncode == 0
+    assert done(folder) == list(range(20))
+    assert "20 steps" in ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("value", ["0", "-1"])
+def test_claude_plugins_1699_no_number_means_without_limit(folder: Path, value: str) -> None:
+    """Neither 0 nor anything else switches the limit off."""
+    assert cli(folder, "run", f"--max-steps={value}").returncode == 2
+    configure(folder, f"run: {{max_steps: {value}}}\n")
+    assert cli(folder, "run").returncode == 2
+    assert done(folder) == []
+
+
+def test_claude_plugins_1699_nor_does_a_loop_that_only_fails_go_on(folder: Path) -> None:
+    """Started again and again by a timer, a step that fails is not tried for ever."""
+    agent(folder, "sys.exit(1)")
+    assert [cli(folder, "tick").returncode for _ in range(5)] == [1, 1, 1, 3, 3]
+    assert done(folder) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--max-iterations=3",),
+        ("-max-steps=3",),
+        ("fix the tests --max-steps 3",),
+        ("fix the tests", "--max-steps", "3"),
+    ],
+)
+def test_claude_code_18646_an_option_is_never_taken_for_text(
+    folder: Path, words: tuple[str, ...]
+) -> None:
+    """--max-iterations=3 became a part of the prompt, and the loop ran 460 times."""
+    refused = cli(folder, "run", *words)
+    assert refused.returncode == 2
+    assert words[0][:2] in refused.stderr, "it says what it did not understand"
+    assert done(folder) == []
+    assert not (folder / "sync" / "state.json").exists()
+
+
+def test_ralph_234_a_step_that_says_the_same_each_time_is_left_alone(folder: Path) -> None:
+    """A detector of "stale" loops killed repetitions that were meant."""
+    agent(folder, 'print("nothing new; looked again")')
+    for _ in range(2):
+        assert cli(folder, "run", "--max-steps", "15").returncode == 0
+    assert done(folder) == list(range(30))
+    assert head(folder)["status"] == "waiting-next"
+
+
+# --- completion --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("answer", ["Tests pass.\nALL DONE", "  ALL DONE  \nBye."])
+def test_claude_plugins_1682_the_mark_of_completion_is_not_missed(
+    folder: Path, answer: str
+) -> None:
+    """The tag was looked for in a transcript that was not flushed yet: on to the cap."""
+    claude(folder, f'_print(OPENINGS["claude"]({answer!r}))\n')
+    with (folder / "claude").open("a") as program:
+        # The result comes last and without a line's end, and the program is gone at once.
+        program.write(f'end, = ENDS["claude"]({answer!r}, fails=False)\nimport json\n')
+        program.write("sys.stdout.write(json.dumps(end))\nsys.stdout.flush()\nos._exit(0)\n")
+    configure(folder, "step_defaults: {complete_when: ALL DONE}\n")
+    assert cli(folder, "run").returncode == 0
+    assert (head(folder)["status"], head(folder)["step_index"]) == ("complete", 1)
+    assert cli(folder, "tick").returncode == 0
+    assert (folder / "calls").read_text() == "1"
+
+
+def test_ralph_187_a_loop_is_not_complete_because_the_word_was_said(folder: Path) -> None:
+    """Events that nobody had sent cascaded to LOOP_COMPLETE, and no work was done."""
+    for prompt in (folder / "prompts").iterdir():
+        prompt.write_text("Work. When all is done, say LOOP_COMPLETE on a line.\n")
+    configure(folder, "step_defaults: {complete_when: LOOP_COMPLETE}\n")
+    agent(folder, SAYS_THE_WORD)
+    assert cli(folder, "run", "--max-steps", "5").returncode == 0
+    assert head(folder)["status"] == "waiting-next"
+    assert done(folder) == [0, 1, 2, 3, 4]
+
+
+def test_ralph_187_a_step_that_failed_completes_nothing(folder: Path) -> None:
+    """Whatever an agent says before it fails."""
+    configure(folder, "step_defaults: {complete_when: LOOP_COMPLETE}\n")
+    agent(folder, 'print("LOOP_COMPLETE", flush=True)\nsys.exit(1)')
+    assert cli(folder, "run").returncode == 1
+    assert (head(folder)["status"], head(folder)["step_index"]) == ("failed", 0)
+
+
+@pytest.mark.parametrize("limit", ["--max-steps", "limits"])
+def test_ralph_369_completion_on_the_last_allowed_step_is_completion(
+    folder: Path, limit: str
+) -> None:
+    """It was reported as max_iterations, with exit code 2."""
+    configure(folder, "step_defaults: {complete_when: ALL DONE}\n")
+    agent(folder, 'print("ALL DONE" if index == "2" else "more")')
+    options = ["--max-steps", "3"]
+    if limit == "limits":
+        configure(folder, "limits: {max_steps: 3}\n")
+        options = []
+    ran = cli(folder, "run", *options)
+    assert ran.returncode == 0
+    assert (head(folder)["status"], head(folder)["step_index"]) == ("complete", 3)
+    assert "complete" in ran.stdout
+    assert "limit" not in ran.stdout
+    assert events(folder)[-1] in {"succeeded", "completed"}
+
+
+def test_ralph_143_what_did_not_work_is_not_marked_as_success(folder: Path) -> None:
+    """A merge ended in a conflict, was marked as a success, and the work was stranded."""
+    agent(
+        folder,
+        "import json\n"
+        'json.dump({"status": "ok"}, open(os.environ["SEQUENCER_RESULT"], "w"))\n'
+        'print("CONFLICT (content)\\nsuccess!", flush=True)\nsys.exit(1)',
+    )
+    assert cli(folder, "run").returncode == 1
+    assert (head(folder)["status"], head(folder)["step_index"]) == ("failed", 0)
+    assert cli(folder, "run", "--position", "main").returncode != 0
+    assert set(done(folder)) == {0}, "nothing behind it has begun"
+
+
+def test_ralph_143_exit_code_0_alone_is_not_success(folder: Path) -> None:
+    """A client that breaks off without its result has not succeeded, whatever it returns."""
+    claude(folder, '_print(OPENINGS["claude"]("I merged it"))\n')
+    assert cli(folder, "run").returncode == 1
+    assert (head(folder)["status"], head(folder)["step_index"]) == ("failed", 0)
+
+
+# --- limits of a subscription ------------------------------------------------------------
+
+
+def test_ralphy_134_a_run_waits_for_the_reset_and_goes_on(folder: Path) -> None:
+    """The subscription's limit ended the program (also ralphex 157)."""
+    claude(folder, LIMITED)
+    reset = int(time.time()) + 2
+    (folder / "reset").write_text(str(reset))
+    ran = cli(folder, "run", "--max-steps", "2")
+    assert ran.returncode == 0, ran.stderr
+    assert time.time() >= reset
+    assert (folder / "calls").read_text() == "3", "asked once more, not all the time"
+    assert events(folder).count("failed") == 0
+    assert (head(folder)["step_index"], head(folder)["not_before"]) == (2, None)
+
+
+def test_ralph_168_a_timer_meets_a_reached_quota_without_spending(folder: Path) -> None:
+    """A cap on cost does not see the quota of a subscription; the client's word does."""
+    claude(folder, LIMITED)
+    reset = int(time.time()) + 7200
+    (folder / "reset").write_text(str(reset))
+    ticks = [cli(folder, "tick") for _ in range(4)]
+    assert [tick.returncode for tick in ticks] == [0] * 4
+    assert (folder / "calls").read_text() == "1"
+    found = head(folder)
+    until_then = datetime.fromisoformat(found["not_before"])
+    assert until_then.timestamp() == pytest.approx(reset, abs=120)
+    assert (found["failures_in_row"], found["attempt"], found["step_index"]) == (0, 0, 0)
+    assert until_then > datetime.now(UTC)
+    assert "nothing due" in ticks[-1].stdout + ticks[-1].stderr
+
+
+# --- processes ---------------------------------------------------------------------------
+
+
+def test_agentflow_41_a_timeout_leaves_no_process_of_the_tree(folder: Path) -> None:
+    """The agent was ended, and what it had started ran on (also snarktank/ralph 79)."""
+    agent(
+        folder,
+        "import subprocess, time\n"
+        'nested = ["sh", "-c", "echo $$ > shell.pid; sleep 300 & echo $! > leaf.pid; wait"]\n'
+        "subprocess.Popen(nested, start_new_session=True)\n"
+        'open("agent.pid", "w").write(str(os.getpid()))\n'
+        "time.sleep(300)",
+    )
+    ran = cli(folder, "run", "--step-timeout", "1.5")
+    assert ran.returncode == 1
+    for name in ("agent", "shell", "leaf"):
+        assert is_gone(pid_in(folder / f"{name}.pid")), name
+
+
+def test_ralph_279_a_time_limit_of_one_execution(folder: Path) -> None:
+    """Wished for: a limit for each execution, not for the loop as a whole."""
+    configure(
+        folder,
+        "workflows:\n  mine: {steps: [supervisor, {name: main, timeout_s: 0.5}]}\n",
+    )
+    agent(folder, 'import time\ntime.sleep(60 if index == "1" else 0.8)')
+    began = time.monotonic()
+    ran = cli(folder, "run", "--workflow", "mine")
+    assert ran.returncode == 1
+    assert time.monotonic() - began < 20
+    assert "0.5 s" in ran.stderr
+    assert [fact["event"] for fact in facts(folder)][1:] == [
+        *("claimed", "succeeded", "claimed", "failed"),
+    ]
+    until(lambda: head(folder)["status"] == "failed")

@@ -1,0 +1,222 @@
+"""Names made to leave a folder, to be mixed up, or to be taken for a command."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+
+from sequencer.engine.attempt import Attempt
+from sequencer.errors import UnknownName, UnsafePath
+from sequencer.logs import FileLogs, log_name, steps_folder
+from sequencer.model.names import slug
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import Step
+from sequencer.resolution.prompts import read_prompt
+from tests.property.amounts import AMOUNTS, FEW, for_all
+from tests.unit.cli.calling import call
+
+MOST_BYTES = 255
+"""What a file system takes for one component."""
+
+marks = st.sampled_from(
+    ["..", "/", "\\", ".", "-", "--", "~", " ", "\0", "\n", "\u2028", "\u202e", "\uff0e", "\u2215"]
+)
+letters = st.sampled_from(
+    ["a", "A", "ä", "a\u0308", "ß", "SS", "ı", "İ", "K", "\u212a", "ﬁ", "con"]
+)
+names = st.one_of(
+    st.lists(marks | letters, min_size=1, max_size=8).map("".join),
+    st.text(min_size=1, max_size=20),
+    st.text(min_size=1, max_size=2).map(lambda text: text * 200),
+    st.sampled_from(["../../etc/passwd", "-rf", "/etc/passwd", "nul", "a--217d2bf51f16e9dc"]),
+)
+
+
+def twins(name: str) -> list[str]:
+    """Return names that some file system takes for *name*."""
+    forms = [unicodedata.normalize(form, name) for form in ("NFC", "NFD", "NFKC", "NFKD")]
+    return [*forms, name.upper(), name.lower(), name.casefold(), name.swapcase(), name + "."]
+
+
+@AMOUNTS
+def test_twins_of_a_name_have_slugs_of_their_own(examples: int) -> None:
+    def check(name: str) -> None:
+        different = {name, *twins(name), slug(name).upper(), name[:-1], name + " "}
+        folded = {unicodedata.normalize("NFKC", slug(one)).casefold() for one in different}
+        assert len(folded) == len(different)
+        for one in different:
+            assert Path(slug(one)).parts == (slug(one),)
+            assert slug(one) not in (".", "..")
+
+    for_all(examples, check, names)
+
+
+@AMOUNTS
+def test_the_path_of_a_log_stays_in_its_folder(examples: int) -> None:
+    logs = Path("/project/logs")
+
+    def check(branch: str, run: str | None, step: str, index: int, attempt: int) -> None:
+        name = log_name(index, step, attempt)
+        path = steps_folder(logs, branch, run) / name
+        parts = path.relative_to(logs).parts
+        assert parts[-1] == name
+        assert parts[-2] == "steps"
+        assert len(parts) == (5 if run else 3)
+        for part in parts:
+            assert part not in (".", "..")
+            assert part.isascii()
+            assert part.isprintable()
+            assert len(part) <= MOST_BYTES
+            assert not part.startswith("-")
+        assert name.startswith(f"iter-{index + 1:05d}_{slug(step)}.")
+
+    indexes = st.integers(0, 2**63 - 2)
+    for_all(examples, check, names, st.none() | names, names, indexes, st.integers(0, 2**63))
+
+
+def tree(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if not path.is_dir()}
+
+
+@AMOUNTS
+def test_a_log_is_really_written_there_and_nowhere_else(tmp_path: Path, examples: int) -> None:
+    project = tmp_path / "outer" / "project"
+    (project / ".git").mkdir(parents=True)
+    warnings: list[str] = []
+    git = project / ".git" / "HEAD"
+
+    def check(branch: str, run: str | None, step: str) -> None:
+        git.write_text(f"ref: refs/heads/{branch}\n", errors="surrogateescape")
+        before = tree(tmp_path)
+        log = FileLogs(project / "logs", project, run, warn=warnings.append).open(
+            Attempt(
+                run_id="r",
+                workflow="w",
+                step=Step.model_construct(name=step),
+                position=step,
+                step_index=0,
+                token=1,
+                attempt=1,
+                agent="a",
+                prompt=step,
+                state_path=project / "state.json",
+                result_path=project / "result.json",
+            )
+        )
+        log.write(b"x")
+        log.close(Outcome(status=OutcomeStatus.OK))
+        assert warnings == []
+        assert tree(tmp_path) - before == {log.path}
+        assert log.path.resolve().is_relative_to(project / "logs")
+        head, *rest = log.path.read_text().split("\n")[:4]
+        assert head.startswith("# step ")
+        assert rest[1].startswith("# started ")
+
+    branches = names.map(lambda name: name.encode("utf-8", "replace").decode())
+    for_all(examples, check, branches, st.none() | names, names)
+
+
+@AMOUNTS
+def test_no_spelling_of_a_way_out_reads_a_file(tmp_path: Path, examples: int) -> None:
+    prompts = tmp_path / "project" / "prompts"
+    prompts.mkdir(parents=True)
+    secret = tmp_path / "project" / "secret.md"
+    secret.write_text("the canary")
+    (prompts / "Main.md").write_text("inside")
+    ways = st.sampled_from(
+        [str(secret), str(secret.with_suffix("")), "secret.md", "../secret", "..\\secret.md"]
+    )
+    before = st.lists(marks | st.just("prompts"), max_size=4).map("".join)
+    after = st.lists(marks | st.just("main.md"), max_size=3).map("".join)
+
+    def check(start: str, way: str, end: str) -> None:
+        with pytest.raises((UnsafePath, UnknownName)) as refused:
+            read_prompt(prompts, start + way + end)
+        assert refused.value.exit_code == 2
+        assert "the canary" not in str(refused.value)
+
+    for_all(examples, check, before, ways, after)
+
+
+# --- names that would be commands --------------------------------------------------
+
+WRAPS = [
+    "$(touch {})",
+    "`touch {}`",
+    "; touch {};",
+    "a\ntouch {}\n",
+    "a'; touch {}; '",
+    'a"; touch {}; "',
+    "| touch {}",
+    "&& touch {} #",
+    "-c touch {}",
+    "--output={}",
+    "> {}",
+    "${{IFS}}$(touch {})",
+    "{{{{prompt_file}}}} {}",
+]
+AGENT = 'printf "%s\\0" "$@" "$SEQUENCER_STEP" "$SEQUENCER_RUN_NAME" >> received\n'
+
+
+def begin(folder: Path, step: str, model: str, branch: str) -> Path:
+    """Write a project whose every name is hostile."""
+    (folder / "prompts").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    (folder / ".git" / "HEAD").write_text(f"ref: refs/heads/{branch}\n")
+    (folder / "prompts" / "main.md").write_text("Do it.\n")
+    (folder / "agent.sh").write_text(AGENT)
+    document = {
+        "workflow": {"name": "mine"},
+        "workflows": {"mine": {"steps": [{"name": step, "prompt": "main", "model": model}]}},
+        "agent": {"default": "scribe"},
+        "agents": {"scribe": {"kind": "command", "argv": ["sh", "agent.sh", "{model}"]}},
+    }
+    (folder / "orchestration.yaml").write_text(json.dumps(document))
+    return folder
+
+
+@FEW
+def test_a_name_is_never_a_command(tmp_path: Path, examples: int) -> None:
+    canary = tmp_path / "canary"
+    made = iter(range(10**6))
+    payloads = st.builds(
+        lambda start, wrap, end: start + wrap.format(canary) + end,
+        st.sampled_from(["", "-", "x "]),
+        st.sampled_from(WRAPS),
+        st.sampled_from(["", "!", " *"]),
+    )
+    received = 0
+
+    def check(step: str, model: str, run: str, branch: str) -> None:
+        nonlocal received
+        folder = begin(tmp_path / str(next(made)), step, model, branch)
+        ran = call(folder, "run", f"--run={run}", "--max-steps", "1")
+        for verb in ("status", "log", "history", "show"):
+            looked = call(folder, verb, f"--run={run}")
+            assert looked.code != 70, looked.err
+        assert not canary.exists()
+        if "\n" in step:
+            # A name is one line.
+            assert ran.code == 2
+            return
+        assert ran.code in (0, 2), ran.err
+        if ran.code == 0:
+            received += 1
+            found = (folder / "received").read_bytes().decode().split("\0")
+            assert found[:2] == [model, step]
+        assert {path.name for path in folder.iterdir()} <= {
+            ".git",
+            "prompts",
+            "agent.sh",
+            "orchestration.yaml",
+            "received",
+            "sync",
+            "logs",
+        }
+
+    for_all(examples, check, payloads.map(lambda text: text[:100]), *[payloads] * 3)
+    assert received

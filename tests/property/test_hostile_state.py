@@ -1,0 +1,343 @@
+"""state.json and the journal with anything in them: believed, restored or refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from sequencer.errors import CorruptState, StateRefused
+from sequencer.model.head import Head
+from sequencer.store.file import FileStore
+from sequencer.store.journal import decode, encode, facts_of, scan
+from sequencer.store.strictjson import MAX_DEPTH, MAX_INT_DIGITS, parse_object
+from tests.contract import store_cases as cases
+from tests.property.amounts import AMOUNTS, for_all
+
+# --- what may stand in a file ------------------------------------------------------
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+numbers = st.integers(-(2**63), 2**63 - 1) | st.integers(-2, 9)
+leaves = (
+    st.none() | st.booleans() | numbers | st.floats(allow_nan=False, allow_infinity=False) | texts
+)
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(texts, values, max_size=5)
+# Fragments that no writer of JSON makes.
+oddities = st.sampled_from(
+    ["NaN", "-Infinity", "1e999", "9" * 40, "[" * 70 + "]" * 70, '"\\ud800"', "01", "{", "", "\0"]
+)
+
+
+@dataclass(frozen=True)
+class Files:
+    """A run at rest: its folder, the bytes of its two files, its accepted heads."""
+
+    folder: Path
+    state: bytes
+    journal: bytes
+    heads: list[Head]
+
+    @property
+    def accepted(self) -> Head:
+        return self.heads[-1]
+
+    @property
+    def content(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.state)
+        return found
+
+    def put(self, state: bytes | None, journal: bytes) -> FileStore:
+        """Write the two files into a folder that holds nothing else; open it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir()
+        if state is not None:
+            (self.folder / "state.json").write_bytes(state)
+        (self.folder / "journal.jsonl").write_bytes(journal)
+        return FileStore(self.folder / "state.json")
+
+
+@pytest.fixture(params=["claimed", "at rest"])
+def files(tmp_path: Path, request: pytest.FixtureRequest) -> Files:
+    path = tmp_path / "made" / "state.json"
+    store = FileStore(path)
+    heads = [cases.begin(store)]
+    token = cases.claim(store).token
+    heads.append(store.update(lambda _: None))
+    if request.param == "claimed":
+        cases.commit_and_claim(store, token)
+    else:
+        cases.commit(store, token)
+    heads.append(store.update(lambda _: None))
+    store.close()
+    journal = path.with_name("journal.jsonl").read_bytes()
+    return Files(tmp_path / "run", path.read_bytes(), journal, heads)
+
+
+def opened(run: Files, state: bytes | None, journal: bytes) -> Head | None:
+    """Return the head that a reader and then a writer find, or None if both refuse."""
+    store = run.put(state, journal)
+    seen: Head | None = None
+    try:
+        seen = store.view().head
+        assert seen is not None
+        head = store.update(lambda _: None)
+    except StateRefused as refused:
+        assert refused.exit_code == 3  # noqa: PT017 (only some inputs are refused)
+        assert seen is None, "a reader believes what a writer refuses"  # noqa: PT017
+        kept = run.folder / "state.json"
+        assert (kept.read_bytes() if kept.exists() else None) == state  # noqa: PT017
+        assert (run.folder / "journal.jsonl").read_bytes() == journal  # noqa: PT017
+        with pytest.raises(StateRefused):
+            store.update(lambda _: None)
+        return None
+    finally:
+        store.close()
+    assert (seen.step_index, seen.token, seen.claims) == (head.step_index, head.token, head.claims)
+    assert json.loads((run.folder / "state.json").read_bytes()) == head.model_dump(mode="json")
+    return head
+
+
+# An accepted edit decides these itself; every other field has to be what was written.
+OWN = {"revision", "journal_offset", "last_update", "iteration", "attempt", "claims", "status"}
+
+
+def ensure_believable(run: Files, state: bytes) -> None:
+    """Check that *state* is refused, restored, or taken as the edit that it is."""
+    head = opened(run, state, run.journal)
+    if head is None or head == run.accepted:
+        return
+    written = json.loads(state)
+    assert head.run_id == run.accepted.run_id
+    assert head.token >= run.accepted.token
+    assert head.revision == run.accepted.revision + 1
+    assert head.iteration == head.step_index + 1
+    assert set(run.content) <= set(written)
+    found = head.model_dump(mode="json")
+    for field in found.keys() - OWN - {"usage"}:
+        assert found[field] == written[field], field
+
+
+@AMOUNTS
+def test_any_object_as_the_head(files: Files, examples: int) -> None:
+    def check(content: object) -> None:
+        ensure_believable(files, json.dumps(content).encode())
+
+    for_all(examples, check, values)
+
+
+@AMOUNTS
+def test_a_head_with_other_values(files: Files, examples: int) -> None:
+    names = st.sampled_from(sorted(files.content)) | texts
+    small = st.sampled_from([0, 1, 2, 3, 4, True, 1.0, "1", 2**62, 2**63, -1, [], {}, ""])
+    changes = st.dictionaries(names, small | values, min_size=1, max_size=2)
+
+    def check(change: dict[str, object], lost: set[str]) -> None:
+        content = {k: v for k, v in (files.content | change).items() if k not in lost}
+        ensure_believable(files, json.dumps(content).encode())
+
+    for_all(examples, check, changes, st.sets(names, max_size=1))
+
+
+@AMOUNTS
+def test_a_head_with_a_spelling_that_is_not_json(files: Files, examples: int) -> None:
+    names = sorted(files.content)
+
+    def check(name: str, odd: str) -> None:
+        mark = json.dumps(files.content | {name: "MARK"})
+        ensure_believable(files, mark.replace('"MARK"', odd).encode())
+
+    for_all(examples, check, st.sampled_from([*names, "note"]), oddities)
+
+
+def damaged(data: bytes) -> st.SearchStrategy[bytes]:
+    """Return *data* with bits flipped, pieces cut out, doubled, moved or put in."""
+    places = st.integers(0, len(data))
+
+    def flip(bits: list[int]) -> bytes:
+        flipped = bytearray(data)
+        for bit in bits:
+            flipped[bit // 8] ^= 1 << (bit % 8)
+        return bytes(flipped)
+
+    def splice(at: int, until: int, put: bytes) -> bytes:
+        return data[: min(at, until)] + put + data[max(at, until) :]
+
+    pieces = st.binary(max_size=6) | st.sampled_from([b"\n", b"\0" * 40, data, data[-300:], b"<<<"])
+    return st.one_of(
+        places.map(lambda end: data[:end]),
+        st.lists(st.integers(0, len(data) * 8 - 1), min_size=1, max_size=3).map(flip),
+        st.builds(splice, places, places, pieces),
+        st.builds(lambda at, put: splice(at, at, put), places, pieces),
+    )
+
+
+@AMOUNTS
+def test_damaged_bytes_of_the_head(files: Files, examples: int) -> None:
+    def check(state: bytes) -> None:
+        ensure_believable(files, state)
+
+    for_all(examples, check, damaged(files.state) | st.binary(max_size=40))
+
+
+def rearranged(data: bytes) -> st.SearchStrategy[bytes]:
+    """Return the lines of *data*, some lost, some twice, in any order."""
+    lines = data.splitlines(keepends=True)
+    return st.lists(st.sampled_from(lines), max_size=6).map(b"".join)
+
+
+@AMOUNTS
+def test_a_damaged_journal_beside_a_whole_head(files: Files, examples: int) -> None:
+    def check(journal: bytes) -> None:
+        assert opened(files, files.state, journal) in (None, files.accepted)
+
+    for_all(examples, check, damaged(files.journal) | rearranged(files.journal))
+
+
+@AMOUNTS
+def test_a_damaged_journal_alone_gives_only_what_was_accepted(files: Files, examples: int) -> None:
+    def check(journal: bytes) -> None:
+        (store := files.put(None, journal)).close()
+        try:
+            head = store.view().head
+        except StateRefused as refused:
+            assert refused.exit_code == 3  # noqa: PT017 (only some inputs are refused)
+            return
+        # A first line that was never finished is a run that never began.
+        assert head in files.heads or (head is None and b"\n" not in journal)
+
+    for_all(examples, check, damaged(files.journal) | rearranged(files.journal))
+
+
+# --- JSON and journal lines --------------------------------------------------------
+
+
+def strictly(text: str) -> dict[str, Any]:
+    """Return what *text* says, by the standard library and the rules in plain words."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len({key for key, _ in pairs}) < len(pairs):
+            raise ValueError("a key twice")
+        return dict(pairs)
+
+    def small(digits: str) -> int:
+        if len(digits.lstrip("-")) > MAX_INT_DIGITS:
+            raise ValueError("too many digits")
+        return int(digits)
+
+    def number(name: str) -> float:
+        raise ValueError(name)
+
+    def depth(value: object) -> int:
+        inner = value.values() if isinstance(value, dict) else value
+        return (
+            1 + max(map(depth, inner), default=0)
+            if isinstance(inner, list) or (isinstance(value, dict))
+            else 0
+        )
+
+    found = json.loads(text, object_pairs_hook=unique, parse_int=small, parse_constant=number)
+    json.dumps(found, ensure_ascii=False).encode()
+    if not isinstance(found, dict) or depth(found) > MAX_DEPTH:
+        raise ValueError("no object, or too deep")
+    return found
+
+
+def read_by(reader: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    try:
+        return reader()
+    except ValueError:
+        return None
+
+
+@AMOUNTS
+def test_the_strict_reader_is_the_standard_one_with_refusals(examples: int) -> None:
+    def check(content: dict[str, object], odd: str, depth: int, at: int, indent: int) -> None:
+        whole = json.dumps(content, ensure_ascii=bool(at % 2), indent=indent or None)
+        assert parse_object(whole.encode()) == content
+        nested = '{"a":' * depth + "1" + "}" * depth
+        assert (read_by(lambda: parse_object(nested.encode())) is None) == (depth > MAX_DEPTH)
+        place = at % (len(whole) + 1)
+        twice = whole[:-1] + (", " if content else "") + f'"k": {odd}, "k": 1}}'
+        assert read_by(lambda: parse_object(twice.encode())) is None
+        for text in (whole[:place] + odd + whole[place:], whole[:place], whole.replace("1", odd)):
+            mine = read_by(lambda text=text: parse_object(text.encode()))  # type: ignore[misc]
+            assert mine == read_by(lambda text=text: strictly(text)), text  # type: ignore[misc]
+
+    depths, ats = st.integers(1, 130), st.integers(0, 10_000)
+    for_all(examples, check, objects, oddities | texts, depths, ats, st.integers(0, 3))
+
+
+facts = st.fixed_dictionaries(
+    {
+        "event": texts,
+        "step": st.text(max_size=8).map(lambda text: text.encode("utf-8", "replace").decode()),
+        "step_index": numbers,
+        "token": numbers,
+        "attempt": numbers,
+        "outcome": st.none() | objects,
+    }
+)
+records = st.tuples(texts, st.lists(facts, min_size=1, max_size=3), objects)
+
+
+@AMOUNTS
+def test_a_record_comes_back_whole(examples: int) -> None:
+    def check(revision: int, record: tuple[str, list[dict[str, Any]], dict[str, Any]]) -> None:
+        at, told, head = record
+        line = encode(revision, at, told, json.dumps(head).encode())
+        assert line.endswith(b"\n")
+        assert line.count(b"\n") == 1
+        found = decode(line[:-1])
+        assert found["head"] == head
+        assert facts_of(found) == [{"revision": revision, "at": at, **fact} for fact in told]
+
+    for_all(examples, check, st.integers(1, 2**63 - 1), records)
+
+
+@AMOUNTS
+def test_losers_and_torn_lines_anywhere_change_no_winner(examples: int) -> None:
+    def check(made: list[Any], first: int, rubbish: list[tuple[int, str, int]]) -> None:
+        def line_of(number: int, at: str) -> bytes:
+            _, told, head = made[number]
+            return encode(first + number, at, told, json.dumps(head).encode())
+
+        lines = [line_of(number, made[number][0]) for number in range(len(made))]
+        winners, mixed = list(lines), [[line] for line in lines]
+        for place, kind, cut in rubbish:
+            number = place % len(lines)
+            loser = line_of(cut % (number + 1), "a loser")
+            torn = lines[number][: cut % len(lines[number])]
+            junk = {"loser": loser, "torn": torn + b"\n", "blank": b"\n", "raw": b"\0{x}\n"}
+            mixed[number].append(junk[kind])
+        data = b"".join(piece for group in mixed for piece in group)
+        tail = lines[-1][:-1] if len(rubbish) % 2 else b""
+        found = scan(data + tail, 0, first, "j")
+        assert [record.line + b"\n" for record in found.winners] == winners
+        assert all(
+            data[record.offset : record.end] == record.line + b"\n" for record in found.winners
+        )
+        assert (found.is_torn, found.size) == (bool(tail), len(data + tail))
+        assert len(found.skipped) == sum(kind != "blank" for _, kind, _ in rubbish) + bool(
+            tail
+        ) - sum(
+            kind == "torn" and not cut % len(lines[place % len(lines)])
+            for place, kind, cut in rubbish
+        )
+        if len(lines) > 2:
+            with pytest.raises(CorruptState):
+                scan(lines[0] + b"".join(lines[2:]), 0, first, "j")
+
+    kinds = st.sampled_from(["loser", "torn", "blank", "raw"])
+    rubbish = st.lists(st.tuples(st.integers(0, 9), kinds, st.integers(0, 10_000)), max_size=6)
+    for_all(examples, check, st.lists(records, min_size=1, max_size=4), st.integers(1, 9), rubbish)
