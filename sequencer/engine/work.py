@@ -89,7 +89,8 @@ class Invocation:
         while True:
             self._ensure_not_interrupted()
             if turn is None:
-                reached = self._reached(head)
+                # An end of the run is news; that the last allowed step reached it is not.
+                reached = None if head.status is Status.COMPLETE else self._reached(head)
                 if reached is not None:
                     return self._end(head, reached)
                 here = self._worker.standing_for_claim(head)

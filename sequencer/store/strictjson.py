@@ -1,12 +1,13 @@
 """JSON from files that anybody may have written, read without surprises.
 
-Python's own reader takes NaN, duplicate keys and integers of any length, and runs out of
-stack on deep nesting; here each of them is a `ValueError` with a reason.
+Python's own reader takes NaN, numbers beyond every float, duplicate keys and integers of
+any length, and runs out of stack on deep nesting; here each is a `ValueError` with a reason.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NoReturn
 
 MAX_BYTES = 1024 * 1024
@@ -27,6 +28,15 @@ def _parse_int(digits: str) -> int:
     return int(digits)
 
 
+def _parse_float(digits: str) -> float:
+    number = float(digits)
+    if math.isinf(number):
+        # It would be written down again as null.
+        message = f"the number {digits[:20]} is too large"
+        raise ValueError(message)
+    return number
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
@@ -40,7 +50,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_constant=_refuse_constant, parse_int=_parse_int
+    object_pairs_hook=_unique,
+    parse_constant=_refuse_constant,
+    parse_float=_parse_float,
+    parse_int=_parse_int,
 )
 
 

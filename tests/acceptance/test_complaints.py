@@ -55,7 +55,7 @@ def configure(folder: Path, more: str) -> None:
 
 def facts(folder: Path, run: str | None = None) -> list[dict[str, Any]]:
     """Return what `history` shows, without a process for it."""
-    return list(sequencer.open_run(folder, run=run).history())
+    return list(sequencer.open_run(folder, name=run).history())
 
 
 def accepted(folder: Path, run: str | None = None) -> list[int]:
@@ -101,15 +101,6 @@ def test_langgraph_8039_a_head_that_lags_behind_its_journal_replays_no_step(fold
     (folder / "sync" / "state.json").write_bytes(before)
     assert cli(folder, "tick").returncode == 0
     assert done(folder) == accepted(folder) == [0, 1, 2, 3]
-
-
-def test_langgraph_8234_what_was_written_but_never_finished_is_not_believed(folder: Path) -> None:
-    """The other half: a record that was cut off did not happen, and is no reason to give up."""
-    cli(folder, "run", "--max-steps", "2")
-    with (folder / "sync" / "journal.jsonl").open("ab") as journal:
-        journal.write(b'{"revision": 6, "event": "succeeded", "step_ind')
-    assert cli(folder, "tick").returncode == 0
-    assert done(folder) == accepted(folder) == [0, 1, 2]
 
 
 def test_langgraph_8796_two_writers_can_not_fork_the_history(folder: Path) -> None:
@@ -217,21 +208,12 @@ def test_ralph_244_caps_of_the_run_go_on_counting_after_a_restart(folder: Path) 
     assert "limit of 1.4" in ran.stdout + ran.stderr
 
 
-def test_ralph_244_so_does_the_number_of_steps(folder: Path) -> None:
-    """The same, for iterations; and a failed restart is none either."""
-    configure(folder, "limits: {max_steps: 3}\n")
-    for _ in range(3):
-        assert cli(folder, "run", "--max-steps", "2").returncode == 0
-    assert cli(folder, "tick").returncode == 0
-    assert done(folder) == [0, 1, 2]
-
-
 def test_tradingagents_1089_a_changed_workflow_is_not_resumed_unasked(folder: Path) -> None:
     """A checkpoint was resumed under another graph and went on with the wrong one."""
     flow = "workflows:\n  mine: {steps: [supervisor, main]}\n"
-    configure(folder, flow)
-    cli(folder, "run", "--workflow", "mine", "--max-steps", "1")
     path = folder / "orchestration.yaml"
+    path.write_text(path.read_text().replace("review_cadence, review_every_n: 2", "mine") + flow)
+    assert cli(folder, "run", "--max-steps", "1").returncode == 0
     path.write_text(path.read_text().replace("[supervisor, main]", "[supervisor, reviewer, main]"))
     before = (folder / "sync" / "state.json").read_bytes()
     for verb in ("run", "tick"):
@@ -240,7 +222,7 @@ def test_tradingagents_1089_a_changed_workflow_is_not_resumed_unasked(folder: Pa
         assert "adopt" in refused.stderr
     assert (folder / "sync" / "state.json").read_bytes() == before
     assert done(folder) == [0]
-    assert cli(folder, "adopt", "--workflow", "mine").returncode == 0
+    assert cli(folder, "adopt").returncode == 0
     assert cli(folder, "tick").returncode == 0
     assert facts(folder)[-1]["step"] == "reviewer"
 
@@ -254,16 +236,13 @@ def test_dagu_2388_a_step_and_all_behind_it_run_again(folder: Path) -> None:
     assert "rewound" in {fact["event"] for fact in facts(folder)}
 
 
-@pytest.mark.parametrize("verb", ["stop", "pause"])
-def test_cyrus_1389_the_result_of_a_step_that_was_asked_to_stop_is_kept(
-    folder: Path, verb: str
-) -> None:
+def test_cyrus_1389_the_result_of_a_step_that_was_asked_to_stop_is_kept(folder: Path) -> None:
     """After stop and resume the result of the step that had run was silently discarded."""
     agent = (folder / "agent.py").read_text()
     (folder / "agent.py").write_text(agent + 'print("the hard-won answer")\n')
     with started(folder, "run", SLOW="0.8") as process:
         until(lambda: done(folder) == [0])
-        assert cli(folder, verb).returncode == 0
+        assert cli(folder, "stop").returncode == 0
         process.wait(20)
     assert facts(folder)[-1]["outcome"]["output"].strip() == "the hard-won answer"
     assert cli(folder, "resume").returncode == 0

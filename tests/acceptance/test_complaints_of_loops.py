@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.cli_process import cli, done, head, scripted_project, until
-from tests.acceptance.test_cli_run import events, facts, is_gone, pid_in
+from tests.acceptance.cli_process import cli, done, head, scripted_project
+from tests.acceptance.test_cli_run import events, is_gone, pid_in
 from tests.contract.client_cases import FAKE_CLIENTS
 
 NOTE = """\
@@ -103,13 +103,6 @@ def test_claude_plugins_1699_no_number_means_without_limit(folder: Path, value: 
     configure(folder, f"run: {{max_steps: {value}}}\n")
     assert cli(folder, "run").returncode == 2
     assert done(folder) == []
-
-
-def test_claude_plugins_1699_nor_does_a_loop_that_only_fails_go_on(folder: Path) -> None:
-    """Started again and again by a timer, a step that fails is not tried for ever."""
-    agent(folder, "sys.exit(1)")
-    assert [cli(folder, "tick").returncode for _ in range(5)] == [1, 1, 1, 3, 3]
-    assert done(folder) == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -269,21 +262,3 @@ def test_agentflow_41_a_timeout_leaves_no_process_of_the_tree(folder: Path) -> N
     assert ran.returncode == 1
     for name in ("agent", "shell", "leaf"):
         assert is_gone(pid_in(folder / f"{name}.pid")), name
-
-
-def test_ralph_279_a_time_limit_of_one_execution(folder: Path) -> None:
-    """Wished for: a limit for each execution, not for the loop as a whole."""
-    configure(
-        folder,
-        "workflows:\n  mine: {steps: [supervisor, {name: main, timeout_s: 0.5}]}\n",
-    )
-    agent(folder, 'import time\ntime.sleep(60 if index == "1" else 0.8)')
-    began = time.monotonic()
-    ran = cli(folder, "run", "--workflow", "mine")
-    assert ran.returncode == 1
-    assert time.monotonic() - began < 20
-    assert "0.5 s" in ran.stderr
-    assert [fact["event"] for fact in facts(folder)][1:] == [
-        *("claimed", "succeeded", "claimed", "failed"),
-    ]
-    until(lambda: head(folder)["status"] == "failed")

@@ -1,0 +1,264 @@
+"""What models and agents say, and the plain rules that nothing they say may bend."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice, pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import strategies as st
+
+from sequencer.engine.attempt import Attempt
+from sequencer.errors import TooManyFailures
+from sequencer.executors.redaction import MIN_VALUE, Redaction
+from sequencer.logs import FileLogs
+from sequencer.model.limits import RunLimits
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.step import Retry, Step
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.registry import WorkflowDefinition
+from sequencer.resolution.resolver import describe, resolve
+from sequencer.resolution.routing import SHOWN_CHARS, RouterRefused, parse_answer
+from tests.contract.store_cases import new_head
+from tests.property.amounts import AMOUNTS, FEW, for_all
+from tests.unit.cli.calling import call, state
+
+# --- the router --------------------------------------------------------------------
+
+ALLOWED = ("main.md", "reviewer.md", "team/plan.txt")
+around = st.sampled_from(
+    [
+        "",
+        " ",
+        "\n",
+        "\t",
+        "\r\n",
+        "\u2028",
+        "\x1c",
+        "\u00a0",
+        "\ufeff",
+        "\0",
+        "./",
+        "../",
+        "- ",
+        "`",
+    ]
+)
+words = st.sampled_from(
+    [*ALLOWED, "main", "MAIN.md", "plan", "team", "secret.md", "main.md.md", "/main.md", "[]", '"']
+)
+answers = st.one_of(
+    st.lists(around | words, max_size=5).map("".join),
+    st.text(max_size=40),
+    st.builds(lambda word, piece: word + piece * 5_000, words, around),
+)
+
+
+@AMOUNTS
+def test_an_answer_near_an_allowed_name_is_that_name_or_refused(examples: int) -> None:
+    def check(answer: str, allowed: list[str]) -> None:
+        try:
+            prompt = parse_answer(answer, allowed)
+        except RouterRefused as error:
+            refused = error
+        else:
+            assert prompt in allowed
+            assert answer.strip() in (prompt, prompt.removesuffix(".md"))
+            return
+        assert answer not in allowed
+        assert refused.exit_code == 1
+        assert len(refused.answer) < SHOWN_CHARS * 10 + 50
+        assert refused.answer.isprintable()
+
+    for_all(examples, check, answers, st.lists(st.sampled_from(ALLOWED), unique=True))
+
+
+def routed(folder: Path, answer: str) -> Path:
+    """Write a project whose router answers *answer*, with a prompt outside the list."""
+    (folder / "prompts").mkdir(parents=True)
+    for name in ("router", "supervisor", "main", "secret"):
+        (folder / "prompts" / f"{name}.md").write_text(f"Do {name}.\n")
+    outcomes = [{"status": "ok", "output": answer}, {"status": "ok", "output": "done"}]
+    document = {
+        "workflow": {"name": "standard"},
+        "router": {"enabled": True, "prompt": "router.md"},
+        "agent": {"default": "canned"},
+        "agents": {"canned": {"kind": "scripted", "outcomes": outcomes}},
+    }
+    (folder / "orchestration.yaml").write_text(yaml.safe_dump(document))
+    return folder
+
+
+@FEW
+def test_a_step_runs_an_allowed_prompt_or_fails(tmp_path: Path, examples: int) -> None:
+    made = iter(range(10**6))
+
+    def check(answer: str) -> None:
+        folder = routed(tmp_path / str(next(made)), answer)
+        ran = call(folder, "run", "--max-steps", "1")
+        head = state(folder)
+        if ran.code == 0:
+            assert head["step_index"] == 1
+            assert head["last_prompt"] in ("main.md", "supervisor.md")
+            assert answer.strip().removesuffix(".md") in ("main", "supervisor")
+            return
+        assert ran.code == 1, ran.err
+        assert (head["step_index"], head["failures_in_row"]) == (0, 1)
+
+    short = st.lists(around | words | st.just("supervisor"), max_size=3).map("".join)
+    for_all(examples, check, short | words | answers)
+
+
+# --- secrets -----------------------------------------------------------------------
+
+# No brackets and line ends: "[secret]" and the log's own lines must not spell one.
+secrets = st.text(
+    st.characters(min_codepoint=33, exclude_categories=["C", "Z"], exclude_characters="[]#·"),
+    min_size=MIN_VALUE,
+    max_size=40,
+)
+
+
+@AMOUNTS
+def test_secrets_cut_anywhere_never_reach_a_log(tmp_path: Path, examples: int) -> None:
+    warnings: list[str] = []
+
+    def check(values: list[str], order: list[int | bytes], cuts: list[int], in_json: bool) -> None:
+        redaction = Redaction.of({f"N{number}_TOKEN": one for number, one in enumerate(values)})
+        forms = [json.dumps(one)[1:-1] if in_json else one for one in values]
+        text = b"".join(
+            forms[one % len(forms)].encode() if isinstance(one, int) else one for one in order
+        )
+        logs = FileLogs(tmp_path / "logs", tmp_path, warn=warnings.append, redaction=redaction)
+        log = logs.open(
+            Attempt(
+                run_id="r",
+                workflow="w",
+                step=Step(name="s"),
+                position="s",
+                step_index=0,
+                token=1,
+                attempt=1,
+                agent=values[0],
+                prompt="p",
+                state_path=tmp_path / "state.json",
+                result_path=tmp_path / "result.json",
+            )
+        )
+        places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+        for start, end in pairwise(places):
+            log.write(text[start:end])
+        log.close(Outcome(status=OutcomeStatus.FAILED, error=f"no: {values[-1]}"))
+        written = log.path.read_bytes()
+        log.path.unlink()
+        for one in (*values, *forms):
+            assert one.encode() not in written
+        assert b"# ended failed" in written
+        assert warnings == []
+
+    pieces = st.lists(st.integers(0, 9) | st.binary(max_size=6), max_size=8)
+    cuts = st.lists(st.integers(0, 400), max_size=30)
+    several = st.lists(secrets, min_size=1, max_size=3)
+    for_all(examples, check, several, pieces, cuts, st.booleans())
+
+
+# --- plain rules -------------------------------------------------------------------
+
+
+def walk(workflow: Workflow) -> list[Step]:
+    """Return the first two periods of *workflow*, cycle by cycle."""
+    found: list[Step] = []
+    every = workflow.review.every if workflow.review else 0
+    for cycle in range(1, 2 * max(every, 1) + 1):
+        is_review = workflow.review is not None and every > 0 and cycle % every == 0
+        for step in workflow.steps:
+            found += [workflow.review.step if is_review and workflow.review else step]
+    return found
+
+
+@AMOUNTS
+def test_a_workflow_as_written_resolves_like_a_loop(examples: int) -> None:
+    def check(length: int, every: int, index: int) -> None:
+        raw = {
+            "steps": [f"s{number}" for number in range(length)],
+            "review": {"every": every, "step": "check"},
+        }
+        workflow = WorkflowDefinition.model_validate(raw).named("mine")
+        walked = walk(workflow)
+        place = index % len(walked)
+        assert resolve(workflow, index) == walked[place]
+        assert resolve(workflow, place) == walked[place]
+        told = describe(workflow, index)
+        assert told["review"] == (walked[place].name == "check")
+        assert (told["step"], told["iteration"]) == (walked[place].name, index + 1)
+
+    lengths, cadences = st.integers(1, 12), st.integers(-5, 40)
+    for_all(examples, check, lengths, cadences, st.integers(0, 2**63 - 1) | st.integers(0, 500))
+
+
+@AMOUNTS
+def test_a_delay_is_bounded_and_never_shrinks(examples: int) -> None:
+    def check(backoff: str, initial: float, most: float, failures: list[int]) -> None:
+        retry = Retry.model_validate(
+            {"backoff": backoff, "initial_delay_s": initial, "max_delay_s": most}
+        )
+        ordered = sorted(failures)
+        delays = [retry.delay_s(number) for number in ordered]
+        assert all(0 <= delay <= most for delay in delays)
+        assert all(earlier <= later for earlier, later in pairwise(delays))
+        assert retry.delay_s(1) == min(initial, most)
+        expected = {
+            "fixed": initial,
+            "linear": sum(islice(iter(lambda: initial, None), 3)),
+            "exponential": initial * 4,
+        }
+        assert retry.delay_s(3) == pytest.approx(min(expected[backoff], most))
+
+    kinds = st.sampled_from(["fixed", "linear", "exponential"])
+    counts = st.lists(st.integers(1, 200) | st.integers(1, 2**63), min_size=2, max_size=6)
+    for_all(examples, check, kinds, st.floats(0, 86_400), st.floats(0, 604_800), counts)
+
+
+def refuses(limits: RunLimits, **counters: int) -> bool:
+    try:
+        limits.ensure_may_try(new_head(**counters))
+    except TooManyFailures as refused:
+        assert refused.exit_code == 3  # noqa: PT017 (only some inputs are refused)
+        return True
+    return False
+
+
+@AMOUNTS
+def test_a_limit_once_reached_stays_reached(examples: int) -> None:
+    counts, amounts = st.integers(0, 50), st.floats(0, 1e6)
+    usages = st.builds(Usage, steps=counts, cost_usd=amounts, seconds=amounts)
+    most = st.fixed_dictionaries(
+        {},
+        optional={
+            "max_steps": st.integers(1, 60),
+            "max_cost_usd": st.floats(0.01, 1e6),
+            "max_seconds": st.floats(0.01, 1e6),
+            "max_failures_in_row": st.integers(1, 60),
+            "max_attempts": st.integers(1, 60),
+        },
+    )
+
+    def check(given: dict[str, float], used: Usage, more: Usage, failed: int, tried: int) -> None:
+        limits = RunLimits.model_validate(given)
+        before, after = (limits.reached(new_head(usage=u)) for u in (used, used.plus(more)))
+        passed = [
+            used.steps >= given.get("max_steps", 10**9),
+            used.cost_usd >= given.get("max_cost_usd", 10**9),
+            used.seconds >= given.get("max_seconds", 10**9),
+        ]
+        assert (before is not None) == any(passed)
+        # The sums are rounded, so a step of less than a millionth may not show.
+        assert before is None or after is not None or used.plus(Usage()) != used
+        is_over = refuses(limits, failures_in_row=failed, attempt=tried)
+        assert is_over == (failed >= limits.max_failures_in_row or tried >= limits.max_attempts)
+        assert not is_over or refuses(limits, failures_in_row=failed + 1, attempt=tried)
+        assert not is_over or refuses(limits, failures_in_row=failed, attempt=tried + 1)
+
+    for_all(examples, check, most, usages, usages, counts, counts)
