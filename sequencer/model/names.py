@@ -13,6 +13,8 @@ MAX_COMPONENT_BYTES = 120
 """A slug is at most this long, so that prefix, suffix and attempt still fit into 255 bytes."""
 
 _PLAIN = re.compile(r"[a-z0-9_](?:[a-z0-9_.]|-(?!-))*", re.ASCII)
+_LIKE_AN_ATTEMPT = re.compile(r".*\.\d+", re.ASCII | re.DOTALL)
+"""``main.2`` is how the log of the second attempt at ``main`` begins."""
 _DIGEST_CHARS = 16
 
 
@@ -22,7 +24,7 @@ def slug(name: str) -> str:
     A name of lower-case ASCII letters, digits, ``_``, ``.`` and single ``-`` that starts with
     none of the marks is kept as it is; any other gets the first 64 bits of its SHA-256
     behind ``--``, which no kept name contains. Upper case counts as "other" because
-    macOS folds case.
+    macOS folds case, and ``main.2`` because logs count attempts so.
 
     >>> slug("main"), slug("feature/x")
     ('main', 'feature-x--217d2bf51f16e9dc')
@@ -32,6 +34,7 @@ def slug(name: str) -> str:
     is_kept = (
         _PLAIN.fullmatch(name) is not None
         and not name.endswith(("-", "."))
+        and _LIKE_AN_ATTEMPT.fullmatch(name) is None
         and len(name) <= MAX_COMPONENT_BYTES
     )
     if is_kept:

@@ -221,3 +221,8 @@ def test_the_branch_that_is_checked_out(tmp_path: Path) -> None:
     assert len(detached) == 12
     (repository / ".git/HEAD").unlink()
     assert current_branch(repository) is None
+
+
+def test_no_name_of_a_step_looks_like_an_attempt_at_another() -> None:
+    names = {log_name(0, step, attempt) for step in ("main", "main.2") for attempt in (1, 2, 3)}
+    assert len(names) == 6
