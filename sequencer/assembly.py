@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from sequencer.engine.attempt import Observer
-from sequencer.engine.control import now
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, StateRefused, UnknownName
@@ -40,6 +39,7 @@ from sequencer.settings.agents import AgentOverrides, choose_agent, resolve_auto
 from sequencer.settings.reader import KeyPath
 from sequencer.settings.settings import Agent, Settings, load
 from sequencer.settings.sources import Given
+from sequencer.store.clock import utc_now
 from sequencer.store.file import FileStore
 from sequencer.store.headfile import read_head
 from sequencer.store.migration import migrate
@@ -287,7 +287,7 @@ def make_store(settings: Settings, run: str | None) -> Store:
             digest=workflow.digest(),
             params=workflow.params,
             expected_step_for=lambda index: place(workflow, index).step,
-            at=now(),
+            at=utc_now(),
             cycle_length=len(workflow.steps),
         )
 

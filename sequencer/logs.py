@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from sequencer.engine.attempt import Attempt
@@ -19,6 +18,7 @@ from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
 from sequencer.model.names import slug
 from sequencer.model.outcome import Outcome, Usage
+from sequencer.store.clock import utc_now
 
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
 NO_BRANCH = "local"
@@ -160,7 +160,7 @@ class FileLog:
             f"{attempt.step_index} · attempt {attempt.attempt} · token {attempt.token}\n"
             f"# workflow {attempt.workflow!a} · run {attempt.run_id} · agent {attempt.agent!a} "
             f"· prompt {attempt.prompt!a}\n"
-            f"# started {_now()}\n"
+            f"# started {utc_now()}\n"
         )
 
     def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
@@ -178,7 +178,7 @@ class FileLog:
             self._raw(f"\n# log capped at {self._max_bytes} bytes: {self._dropped} more dropped\n")
         usage = outcome.usage
         spent = f" · {usage.input_tokens} + {usage.output_tokens} tokens · {usage.cost_usd:.4f} USD"
-        line = f"\n# ended {outcome.status} · {_now()} · {usage.seconds:.1f} s"
+        line = f"\n# ended {outcome.status} · {utc_now()} · {usage.seconds:.1f} s"
         self._raw(line + (spent if usage.input_tokens or usage.cost_usd else "") + "\n")
         for denial in outcome.denials:
             self._raw(f"# refused by the agent's permissions: {denial}\n")
@@ -207,7 +207,3 @@ class FileLog:
                 self._warn(f"the step log {self.path} ends early: {error.strerror}")
                 os.close(self._fd)
                 self._fd = -1
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

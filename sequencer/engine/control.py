@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from sequencer.errors import DefinitionChanged
@@ -13,12 +12,8 @@ from sequencer.model.head import Head
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.resolver import place
+from sequencer.store.clock import utc_now
 from sequencer.store.protocol import Store
-
-
-def now() -> str:
-    """Return the time for people, as state.json has it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def fresh_head(workflow: Workflow, name: str | None = None) -> Head:
@@ -31,7 +26,7 @@ def fresh_head(workflow: Workflow, name: str | None = None) -> Head:
         workflow_digest=workflow.digest(),
         params=dict(workflow.params),
         expected_step=here.step,
-        last_update=now(),
+        last_update=utc_now(),
     )
 
 
@@ -110,22 +105,22 @@ class Control:
     def stamp_ok(self, note: str | None = None) -> Head:
         """See `decisions.stamp_ok`."""
         return self._change(
-            lambda head: decisions.stamp_ok(head, self._following(head), note, at=now())
+            lambda head: decisions.stamp_ok(head, self._following(head), note, at=utc_now())
         )
 
     def stamp_fail(self, note: str | None = None) -> Head:
         """See `decisions.stamp_fail`."""
-        return self._change(lambda head: decisions.stamp_fail(head, note, at=now()))
+        return self._change(lambda head: decisions.stamp_fail(head, note, at=utc_now()))
 
     def skip(self, note: str | None = None) -> Head:
         """See `decisions.skip`."""
         return self._change(
-            lambda head: decisions.skip(head, self._following(head), note, at=now())
+            lambda head: decisions.skip(head, self._following(head), note, at=utc_now())
         )
 
     def retry(self) -> Head:
         """See `decisions.retry`."""
-        return self._change(lambda head: decisions.retry(head, at=now()))
+        return self._change(lambda head: decisions.retry(head, at=utc_now()))
 
     def rewind(self, step_index: int) -> Head:
         """See `decisions.rewind`."""
@@ -138,18 +133,18 @@ class Control:
                 if step_index <= head.step_index
                 else Place(step_index, "", "")
             )
-            return decisions.rewind(head, here, at=now())
+            return decisions.rewind(head, here, at=utc_now())
 
         return self._change(change)
 
     def set_field(self, field: str, value: Any) -> Head:
         """See `decisions.edit_field`."""
-        return self._change(lambda head: decisions.edit_field(head, field, value, at=now()))
+        return self._change(lambda head: decisions.edit_field(head, field, value, at=utc_now()))
 
     def reset(self) -> Head:
         """See `decisions.reset`; the new run has the workflow that is configured."""
         fresh = fresh_head(self._workflow, self._name)
-        return self._change(lambda head: decisions.reset(head, fresh, at=now()))
+        return self._change(lambda head: decisions.reset(head, fresh, at=utc_now()))
 
     def adopt(self) -> Head:
         """See `decisions.adopt`."""
@@ -158,23 +153,23 @@ class Control:
         def change(head: Head) -> Transition:
             here = place(workflow, head.step_index)
             return decisions.adopt(
-                head, workflow.name, workflow.digest(), workflow.params, here, at=now()
+                head, workflow.name, workflow.digest(), workflow.params, here, at=utc_now()
             )
 
         return self._change(change)
 
     def take_over(self) -> Head:
         """See `decisions.take_over_by_force`."""
-        return self._change(lambda head: decisions.take_over_by_force(head, at=now()))
+        return self._change(lambda head: decisions.take_over_by_force(head, at=utc_now()))
 
     def stop(self, reason: str | None = None) -> Head:
         """See `decisions.stop`."""
-        return self._change(lambda head: decisions.stop(head, reason, at=now()))
+        return self._change(lambda head: decisions.stop(head, reason, at=utc_now()))
 
     def pause(self) -> Head:
         """See `decisions.pause`."""
-        return self._change(lambda head: decisions.pause(head, at=now()))
+        return self._change(lambda head: decisions.pause(head, at=utc_now()))
 
     def resume(self) -> Head:
         """See `decisions.resume`."""
-        return self._change(lambda head: decisions.resume(head, at=now()))
+        return self._change(lambda head: decisions.resume(head, at=utc_now()))

@@ -31,6 +31,7 @@ from sequencer.model.step import Step
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.resolver import describe, place
+from sequencer.store.clock import utc_now
 from sequencer.store.protocol import Store
 
 INLINE_BYTES = 4 * 1024
@@ -155,7 +156,7 @@ class Worker:
             head,
             place(self.workflow, head.step_index),
             self.store.owner(),
-            at=_now(),
+            at=utc_now(),
             ttl_s=self.store.ttl_s,
             may_take_over=may_take_over,
         )
@@ -316,7 +317,7 @@ class Worker:
             turn.claim.token,
             outcome,
             following,
-            at=_now(),
+            at=utc_now(),
             record=record,
             executor=agent,
         )
@@ -330,7 +331,7 @@ class Worker:
                 return transitions.release(
                     present,
                     token,
-                    at=_now(),
+                    at=utc_now(),
                     record=record,
                     usage=outcome.usage,
                     not_before=limit_end(outcome, datetime.now(UTC)),
@@ -338,12 +339,12 @@ class Worker:
                 )
             if outcome.status is OutcomeStatus.INTERRUPTED:
                 return transitions.release(
-                    present, token, at=_now(), record=record, usage=outcome.usage
+                    present, token, at=utc_now(), record=record, usage=outcome.usage
                 )
             failures = present.failures_in_row + 1
             not_before = retry_at(turn.step, failures, datetime.now(UTC))
             return transitions.fail(
-                present, token, outcome, at=_now(), record=record, not_before=not_before
+                present, token, outcome, at=utc_now(), record=record, not_before=not_before
             )
 
         return self._update(change, turn, outcome)
@@ -377,7 +378,3 @@ def _remove(folder: Path) -> None:
         return
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

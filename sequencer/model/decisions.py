@@ -20,6 +20,8 @@ from sequencer.model.transitions import (
     Fact,
     Place,
     Transition,
+    changed,
+    moved,
     resting_status,
 )
 
@@ -42,27 +44,11 @@ def _fact(event: Event, head: Head, note: str | None = None) -> Fact:
     return Fact(event, head.expected_step, head.step_index, head.token, head.attempt, outcome)
 
 
-def _changed(head: Head, at: str, **update: Any) -> Head:
-    return head.model_copy(update={"last_update": at, **update})
-
-
-def _moved(head: Head, at: str, place: Place, **update: Any) -> Head:
-    moved = _changed(
-        head,
-        at,
-        step_index=place.step_index,
-        iteration=place.step_index + 1,
-        expected_step=place.step,
-        claims=(),
-        attempt=0,
-        failures_in_row=0,
-        not_before=None,
-        not_before_reason=None,
-        **update,
-    )
-    if place.is_end:
-        return moved.model_copy(update={"status": Status.COMPLETE})
-    return moved.model_copy(update={"status": resting_status(moved)})
+def _decided(head: Head, at: str, place: Place, **update: Any) -> Head:
+    """Return *head* at *place* with nobody at work; a claim on the step that it leaves goes."""
+    there = moved(head, at, place, claims=(), **update)
+    status = Status.COMPLETE if place.is_end else resting_status(there)
+    return there.model_copy(update={"status": status})
 
 
 def _ensure_nobody_runs(head: Head, verb: str) -> None:
@@ -77,7 +63,7 @@ def _ensure_nobody_runs(head: Head, verb: str) -> None:
 
 def stop(head: Head, reason: str | None, *, at: str) -> Transition:
     """Let the step that runs end and start no other."""
-    new = _changed(head, at, exit=True, exit_reason=reason)
+    new = changed(head, at, exit=True, exit_reason=reason)
     return Transition(new, (_fact(Event.EDITED, head, f"stop: {reason or 'by hand'}"),))
 
 
@@ -90,9 +76,9 @@ def pause(head: Head, *, at: str) -> Transition:
     if head.status is Status.COMPLETE:
         raise TransitionRefused("pause: the run is complete")
     if head.claims:
-        new = _changed(head, at, pause_requested=True)
+        new = changed(head, at, pause_requested=True)
     else:
-        new = _changed(head, at, status=Status.PAUSED, pause_requested=False)
+        new = changed(head, at, status=Status.PAUSED, pause_requested=False)
     return Transition(new, (_fact(Event.PAUSED, head),))
 
 
@@ -105,7 +91,7 @@ def resume(head: Head, *, at: str) -> Transition:
     is_held = head.exit or head.pause_requested or head.status is Status.PAUSED
     if not is_held:
         raise TransitionRefused("resume: the run is neither paused nor stopped")
-    new = _changed(head, at, exit=False, exit_reason=None, pause_requested=False)
+    new = changed(head, at, exit=False, exit_reason=None, pause_requested=False)
     if new.status is Status.PAUSED:
         new = new.model_copy(update={"status": resting_status(new)})
     return Transition(new, (_fact(Event.RESUMED, head),))
@@ -120,7 +106,7 @@ def retry(head: Head, *, at: str) -> Transition:
     if not head.failures_in_row and head.not_before is None and head.status is not Status.FAILED:
         raise TransitionRefused("retry: the present step has not failed")
     _ensure_nobody_runs(head, "retry")
-    new = _changed(head, at, failures_in_row=0, attempt=0, not_before=None, not_before_reason=None)
+    new = changed(head, at, failures_in_row=0, attempt=0, not_before=None, not_before_reason=None)
     new = new.model_copy(update={"status": resting_status(new)})
     return Transition(new, (_fact(Event.RESUMED, head, "retry"),))
 
@@ -134,7 +120,7 @@ def stamp_ok(head: Head, following: Place, note: str | None, *, at: str) -> Tran
     _ensure_not_complete(head, "stamp")
     _ensure_nobody_runs(head, "stamp")
     usage = head.usage.plus(Usage(steps=1))
-    new = _moved(head, at, following, usage=usage)
+    new = _decided(head, at, following, usage=usage)
     return Transition(new, _with_end(_fact(Event.STAMPED, head, _noted("ok", note)), new))
 
 
@@ -146,7 +132,7 @@ def stamp_fail(head: Head, note: str | None, *, at: str) -> Transition:
     """
     _ensure_not_complete(head, "stamp")
     _ensure_nobody_runs(head, "stamp")
-    new = _changed(head, at, failures_in_row=head.failures_in_row + 1, status=Status.FAILED)
+    new = changed(head, at, failures_in_row=head.failures_in_row + 1, status=Status.FAILED)
     return Transition(new, (_fact(Event.STAMPED, head, _noted("fail", note)),))
 
 
@@ -158,7 +144,7 @@ def skip(head: Head, following: Place, note: str | None, *, at: str) -> Transiti
     """
     _ensure_not_complete(head, "skip")
     _ensure_nobody_runs(head, "skip")
-    new = _moved(head, at, following)
+    new = _decided(head, at, following)
     return Transition(new, _with_end(_fact(Event.SKIPPED, head, note), new))
 
 
@@ -174,7 +160,7 @@ def rewind(head: Head, place: Place, *, at: str) -> Transition:
             hint="'sequencer skip' goes forward",
         )
     _ensure_nobody_runs(head, "rewind")
-    new = _moved(head, at, place)
+    new = _decided(head, at, place)
     return Transition(new, (_fact(Event.REWOUND, head, f"to step_index {place.step_index}"),))
 
 
@@ -208,7 +194,7 @@ def adopt(
     if is_same:
         raise TransitionRefused("adopt: the definition and the parameters are those of the run")
     note = f"{head.workflow_name} {dict(head.params)} -> {name} {dict(params)}"
-    new = _changed(
+    new = changed(
         head,
         at,
         workflow_name=name,
@@ -233,7 +219,7 @@ def take_over_by_force(head: Head, *, at: str) -> Transition:
         Fact(Event.TAKEN_OVER, c.step, c.step_index, c.token, c.attempt, {"note": "by force"})
         for c in head.claims
     )
-    new = _changed(head, at, claims=())
+    new = changed(head, at, claims=())
     if new.pause_requested:
         new = new.model_copy(update={"status": Status.PAUSED, "pause_requested": False})
     else:
@@ -267,14 +253,14 @@ def accept_edit(head: Head, edited: Head, *, at: str) -> Transition:
     if edited.not_before != head.not_before:
         _ensure_date(edited.not_before)
     before, after = head.model_dump(), edited.model_dump()
-    changed = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
-    new = _changed(edited, at, iteration=edited.step_index + 1)
+    fields = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
+    new = changed(edited, at, iteration=edited.step_index + 1)
     if edited.step_index != head.step_index:
         # Whoever runs the step that was left has to find itself stale.
         new = new.model_copy(update={"attempt": 0, "claims": ()})
         if new.status is Status.RUNNING:
             new = new.model_copy(update={"status": resting_status(new)})
-    return Transition(new, (_fact(Event.EDITED, head, f"by hand: {', '.join(changed)}"),))
+    return Transition(new, (_fact(Event.EDITED, head, f"by hand: {', '.join(fields)}"),))
 
 
 def _ensure_room_to_count(edited: Head) -> None:

@@ -87,13 +87,14 @@ def resting_status(head: Head) -> Status:
     return Status.WAITING_NEXT
 
 
-def _changed(head: Head, at: str, **update: Any) -> Head:
+def changed(head: Head, at: str, **update: Any) -> Head:
+    """Return *head* with *update*, written at *at*."""
     return head.model_copy(update={"last_update": at, **update})
 
 
-def _moved(head: Head, at: str, place: Place, **update: Any) -> Head:
+def moved(head: Head, at: str, place: Place, **update: Any) -> Head:
     """Return *head* at *place*, with the counters of the step that it leaves cleared."""
-    return _changed(
+    return changed(
         head,
         at,
         step_index=place.step_index,
@@ -191,7 +192,7 @@ def claim(
         ttl_s=ttl_s,
     )
     others = _without_claim(head, held.token) if held else head.claims
-    new = _changed(
+    new = changed(
         head,
         at,
         token=token,
@@ -242,7 +243,7 @@ def succeed(
     session = head.session
     if executor is not None:
         session = Session(executor=executor, id=outcome.session_id) if outcome.session_id else None
-    new = _moved(
+    new = moved(
         head,
         at,
         following,
@@ -275,7 +276,7 @@ def fail(
         StaleClaim: see `held_claim`.
     """
     held = held_claim(head, token)
-    new = _changed(
+    new = changed(
         head,
         at,
         claims=_without_claim(head, token),
@@ -307,7 +308,7 @@ def release(
         StaleClaim: see `held_claim`.
     """
     held = held_claim(head, token)
-    new = _changed(
+    new = changed(
         head,
         at,
         claims=_without_claim(head, token),

@@ -16,7 +16,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from sequencer.model.decisions import accept_edit
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition, initialise
 from sequencer.store import headfile, results
+from sequencer.store.clock import utc_now
 from sequencer.store.identity import is_proven_dead, open_process, this_process
 from sequencer.store.journal import Record, encode, fact_fields, facts_of
 from sequencer.store.journal_file import JournalFile, JournalMoved
@@ -354,8 +354,3 @@ class FileStore:
         finally:
             if holder is not None:
                 os.close(holder)
-
-
-def utc_now() -> str:
-    """Return the time for people, as state.json has it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

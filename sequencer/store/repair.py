@@ -24,6 +24,7 @@ from pathlib import Path
 from sequencer.errors import CorruptState, StorageFailed, UsageRefused
 from sequencer.model.head import MAX_COUNTER, Head, Status
 from sequencer.model.transitions import Event, resting_status
+from sequencer.store.clock import utc_now
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.headfile import parse_head, write_head
 from sequencer.store.journal import encode
@@ -195,7 +196,7 @@ def _repaired_head(found: Diagnosis, base: Head, offset: int, *, may_be_behind: 
         "revision": base.revision + 1,
         "journal_offset": offset,
         "token": max(base.token, found.highest_token),
-        "last_update": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "last_update": utc_now(),
     }
     head = base.model_copy(update=update)
     if may_be_behind and head.claims:

@@ -11,8 +11,6 @@ import shutil
 from pathlib import Path
 
 _NAME = re.compile(r"(\d+)-(\d+)")
-INLINE_BYTES = 4 * 1024
-"""An output up to this size stays in the journal record."""
 
 
 def folder(run_folder: Path, step_index: int, token: int) -> Path:

@@ -129,6 +129,8 @@ def test_ending_and_beginning_at_once_never_mixes_claims() -> None:
 
 
 def test_closing_what_was_never_begun() -> None:
+    before = threading.active_count()
     heartbeat = Heartbeat(MemoryStore())
     heartbeat.close()
     heartbeat.close()
+    assert threading.active_count() == before
