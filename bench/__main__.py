@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from bench.child import CHECKOUT, Absent
+from bench.disk import spread
 from bench.machine import describe_machine
 from bench.measuring import FULL, QUICK, Effort
 from bench.peers.installing import install_all
@@ -90,10 +91,11 @@ def _effort(seconds: float | None, steps: int | None, *, is_quick: bool) -> Effo
 
 def _measure(chosen: list[str], folder: Path, effort: Effort, *, with_peers: bool) -> list[Row]:
     folder.mkdir(parents=True, exist_ok=True)
+    spread(folder)
     found: list[Row] = []
     for family in chosen:
         print(f"bench: {family}: {FAMILIES[family]}", file=sys.stderr)
-        place = Path(tempfile.mkdtemp(prefix=f"{family}-", dir=folder))
+        place = spread(Path(tempfile.mkdtemp(prefix=f"{family}-", dir=folder)))
         try:
             rows = measure(family, Setting(place, effort, with_peers))
         except Absent as reason:

@@ -27,7 +27,7 @@ class Effort:
 
 
 QUICK = Effort(seconds=4.0, growth_steps=2_000, idle_s=3.0)
-FULL = Effort(seconds=40.0, growth_steps=100_000, idle_s=20.0)
+FULL = Effort(seconds=20.0, growth_steps=100_000, idle_s=20.0)
 
 
 def rounds(seconds: float, minimum: int = MINIMUM_ROUNDS) -> Iterator[int]:

@@ -2,7 +2,8 @@
 
 The long run has really made all its steps: the engine ran each of them, and its journal
 and its log folder have grown with them. That happens in a child process, whose memory is
-compared with itself.
+compared with itself, and in files that are in memory: a disk's file system has a growth of
+its own, which depends on what else was made and removed there in the last minutes.
 """
 
 from __future__ import annotations
@@ -10,29 +11,35 @@ from __future__ import annotations
 from typing import Any
 
 from bench.child import Absent, Child
+from bench.disk import in_memory
 from bench.measuring import compare
 from bench.result import Row, absent, capped, compared
 from bench.rows import Setting
 
 BAR = 1.05
 HEAD_CAP = 4096
+BYTES_A_STEP = 5_000
+"""What the log of a step takes in memory; the journal is bounded."""
 
 
 def measure(setting: Setting) -> list[Row]:
     """Return the rows of a run of `Effort.growth_steps` steps."""
     effort = setting.effort
-    arguments = [str(setting.folder), str(effort.growth_steps)]
+    log = setting.folder / "child.log"
     try:
-        with Child("bench.rows.growth_child", arguments, setting.folder / "child.log") as child:
-            grown = child.ask({"do": "grow"})
-            times = child.ask({"do": "compare", "seconds": effort.seconds})
+        with in_memory(setting.folder, effort.growth_steps * BYTES_A_STEP) as (folder, is_memory):
+            arguments = [str(folder), str(effort.growth_steps)]
+            with Child("bench.rows.growth_child", arguments, log) as child:
+                grown = child.ask({"do": "grow"})
+                times = child.ask({"do": "compare", "seconds": effort.seconds})
     except Absent as reason:
         return [absent("growth", "step 10", str(reason))]
-    return _rows(effort.growth_steps, grown, times)
+    where = "in memory" if is_memory else "on disk"
+    return _rows(f"step {effort.growth_steps:,}, {where}", grown, times)
 
 
-def _rows(steps: int, grown: dict[str, Any], times: dict[str, Any]) -> list[Row]:
-    against, note = "step 10 of a young run", f"step {steps:,}"
+def _rows(note: str, grown: dict[str, Any], times: dict[str, Any]) -> list[Row]:
+    against = "step 10 of a young run"
     memory = (grown["memory_last"], grown["memory_first"])
     return [
         compared(
@@ -51,7 +58,7 @@ def _rows(steps: int, grown: dict[str, Any], times: dict[str, Any]) -> list[Row]
             unit="ms",
             scale=1e3,
             bar=None,
-            note=f"{note}, with the disk's share",
+            note=note,
         ),
         Row(
             name="growth memory",

@@ -40,9 +40,12 @@ FIRST = 10
 BLOCK = 12
 """Steps of a young run that are compared: those around step 10."""
 SKIP = 4
-WARM_UP = 200
+WARM_UP = 3_000
+"""Steps; enough for a rotation and for the heartbeat's thread to wake up."""
+LEASE = "ttl_s: 3"
+"""Seconds; the heartbeat's thread wakes up three times in it."""
 QUICK_BELOW = 10_000
-QUICK_ROTATION = "store: {journal: {rotate_bytes: 131072, keep: 4}}\n"
+QUICK_ROTATION = "journal: {rotate_bytes: 131072, keep: 4}"
 """A short run's journal has to rotate several times as well, or nothing is shown."""
 
 
@@ -51,7 +54,8 @@ class LongRun:
 
     def __init__(self, folder: Path, steps: int) -> None:
         """Prepare a run of *steps* steps in *folder*."""
-        extra = QUICK_ROTATION if steps < QUICK_BELOW else ""
+        store = [LEASE, QUICK_ROTATION] if steps < QUICK_BELOW else [LEASE]
+        extra = f"store: {{{', '.join(store)}}}\n"
         self._steps = steps
         self._project = make_project(folder / "project", extra)
         self._folder = self._project.settings.state_file.parent / "runs" / "old"

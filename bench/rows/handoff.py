@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from bench.child import Absent, Child, idle_percent
+from bench.disk import undisturbed
 from bench.measuring import Comparison, compare, rounds
 from bench.project import make_project
 from bench.result import Row, absent, capped, compared
@@ -33,7 +34,8 @@ HOIDN = "hoidn/orchestration: polls every 5 s, so 0 to 5 s, 2.5 s on average; st
 
 def measure(setting: Setting) -> list[Row]:
     """Return both readings, the cost of waiting, and huey's."""
-    make_project(setting.folder / "project")
+    make_project(undisturbed(setting.folder, "project"))
+    undisturbed(setting.folder, "raw")
     with ExitStack() as stack:
         pair = []
         for index, position in enumerate(POSITIONS):

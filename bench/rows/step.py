@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from bench.child import Absent, Child
+from bench.disk import undisturbed
 from bench.floor import Floor
 from bench.measuring import Comparison, compare, rounds
 from bench.peers.installing import interpreter, why_absent
@@ -22,8 +23,9 @@ from sequencer.engine.work import Mode
 from sequencer.model.limits import InvocationLimits
 
 BAR = 1.5
-BLOCK = 20
-"""Steps in a row on one side. The first flush of a block may pay for the other side."""
+BLOCK = 8
+"""Steps in a row on one side. The first flush of a block may pay for the other side; the
+more steps, the more does each pay for what the file system keeps of the others' files."""
 SKIP = 2
 PEER_BLOCK = 6
 PEERS = ("langgraph", "burr", "dbos", "huey")
@@ -66,8 +68,7 @@ def started(setting: Setting, peer: str, what: str = "step") -> Iterator[Child]:
     reason = why_absent(peer)
     if reason is not None:
         raise Absent(reason)
-    folder = setting.folder / peer
-    folder.mkdir()
+    folder = undisturbed(setting.folder, peer)
     log = setting.folder / f"{peer}.log"
     with Child(f"bench.peers.{peer}_{what}", [str(folder)], log, str(interpreter(peer))) as child:
         child.ask({"count": PEER_BLOCK})
@@ -77,10 +78,12 @@ def started(setting: Setting, peer: str, what: str = "step") -> Iterator[Child]:
 def _rounds(setting: Setting, present: dict[str, Child]) -> dict[str, Comparison]:
     """Return the comparison of each row, by the row's name."""
     marks = Marks()
-    run = no_op_run(make_project(setting.folder / "project"), marks)
+    run = no_op_run(make_project(undisturbed(setting.folder, "project")), marks)
     floors = {
-        "step": Floor(setting.folder / "floor"),
-        "step vs preallocated": Floor(setting.folder / "preallocated", preallocates=True),
+        "step": Floor(undisturbed(setting.folder, "floor")),
+        "step vs preallocated": Floor(
+            undisturbed(setting.folder, "preallocated"), preallocates=True
+        ),
     }
     ours: list[float] = []
     ours_cpu: list[float] = []
