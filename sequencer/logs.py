@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,11 @@ from sequencer.store.clock import utc_now
 
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
 NO_BRANCH = "local"
+MAX_LOOKS = 100
+"""Step logs that are opened to find one of a run; mode async writes its logs beside them."""
+_FIRST_LINE_BYTES = 4096
+GIT_KNOWN_S = 1.0
+"""How long it is believed that a project has a git folder or has none; HEAD is always read."""
 
 
 def current_branch(project: Path) -> str | None:
@@ -30,20 +36,45 @@ def current_branch(project: Path) -> str | None:
     Read from the files, because a git process a step costs more than the step's own
     bookkeeping. A detached HEAD is named by the first 12 digits of its commit.
     """
-    for folder in (project, *project.parents):
-        git = folder / ".git"
+    git = git_folder(project)
+    return None if git is None else branch_of(git)
+
+
+def git_folder(project: Path) -> Path | None:
+    """Return the folder in which git keeps the HEAD of *project*; None without git."""
+    folder = str(project)
+    while True:
+        git = os.path.join(folder, ".git")  # noqa: PTH118 (on every step's path)
         try:
-            if git.is_file():
-                # A work tree or a submodule: the file names the real folder.
-                git = folder / git.read_text().partition("gitdir:")[2].strip()
-            if not git.is_dir():
-                continue
-            head = (git / "HEAD").read_text(errors="surrogateescape").strip()
+            mode = os.stat(git).st_mode  # noqa: PTH116 (same)
         except OSError:
+            mode = 0
+        if stat.S_ISDIR(mode):
+            return Path(git)
+        if mode:
+            # A work tree or a submodule: the file names the real folder.
+            return _named_by(Path(git))
+        parent = os.path.dirname(folder)  # noqa: PTH120 (same)
+        if parent == folder:
             return None
-        reference = head.removeprefix("ref: ")
-        return reference.removeprefix("refs/heads/") if reference != head else head[:12]
-    return None
+        folder = parent
+
+
+def _named_by(file: Path) -> Path | None:
+    try:
+        return file.parent / file.read_text().partition("gitdir:")[2].strip()
+    except OSError:
+        return None
+
+
+def branch_of(git: Path) -> str | None:
+    """Return the branch that is checked out where git keeps its files in *git*."""
+    try:
+        head = (git / "HEAD").read_text(errors="surrogateescape").strip()
+    except OSError:
+        return None
+    reference = head.removeprefix("ref: ")
+    return reference.removeprefix("refs/heads/") if reference != head else head[:12]
 
 
 def steps_folder(logs_dir: Path, branch: str | None, run: str | None) -> Path:
@@ -60,6 +91,22 @@ def log_name(step_index: int, step: str, attempt: int) -> str:
     """
     suffix = "" if attempt <= 1 else f".{attempt}"
     return f"iter-{step_index + 1:05d}_{slug(step)}{suffix}.log"
+
+
+def _is_of_a_run(path: Path) -> bool:
+    """Return whether the log at *path* is of a step that was claimed; async mode has token 0."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        first = os.read(fd, _FIRST_LINE_BYTES).partition(b"\n")[0]
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    _, found, token = first.rpartition(b" token ")
+    return bool(found) and token.isdigit() and int(token) > 0
 
 
 class FileLogs:
@@ -82,11 +129,34 @@ class FileLogs:
         self._redaction = redaction or Redaction()
         self._max_bytes = max_bytes
         self._warn = warn
+        self._git: Path | None = None
+        self._git_known_until = 0.0
+        self._folders: dict[str | None, tuple[Path, tuple[str, ...]]] = {}
 
     @property
     def folder(self) -> Path:
         """Return where the next log goes; it depends on the branch that is checked out."""
-        return steps_folder(self._logs_dir, current_branch(self._project), self._run)
+        return self._folder()[0]
+
+    def left_behind(self) -> Path | None:
+        """See `engine.attempt.Logs`."""
+        try:
+            newest = sorted(self.folder.glob("iter-*.log"), reverse=True)[:MAX_LOOKS]
+        except OSError:
+            return None
+        return next((path for path in newest if _is_of_a_run(path)), None)
+
+    def _folder(self) -> tuple[Path, tuple[str, ...]]:
+        """Return the folder of the next log, and every folder from `logs_dir` to it."""
+        now = time.monotonic()
+        if now >= self._git_known_until:
+            self._git, self._git_known_until = git_folder(self._project), now + GIT_KNOWN_S
+        branch = None if self._git is None else branch_of(self._git)
+        if branch not in self._folders:
+            folder = steps_folder(self._logs_dir, branch, self._run)
+            below = [part for part in folder.parents if part.is_relative_to(self._logs_dir)]
+            self._folders[branch] = (folder, tuple(map(str, (*reversed(below), folder))))
+        return self._folders[branch]
 
     def open(self, attempt: Attempt) -> FileLog:
         """See `engine.attempt.Logs`.
@@ -95,38 +165,38 @@ class FileLogs:
             UnsafePath: a part of the path is a link, or the place is taken by something
                 that is no folder; a log must not reach another file.
         """
-        folder = self.folder
-        fd, path = -1, folder / log_name(attempt.step_index, attempt.step.name, attempt.attempt)
+        (folder, parts), fd = self._folder(), -1
         try:
-            self._ensure_folder(folder)
-            fd, path = self._create(folder, attempt)
+            self._ensure_folder(parts)
+            fd, name = self._create(parts[-1], attempt)
         except OSError as error:
-            self._warn(f"the step log {path} can't be written: {error.strerror}")
-        log = FileLog(fd, path, self._redaction, self._max_bytes, self._warn)
+            name = log_name(attempt.step_index, attempt.step.name, attempt.attempt)
+            self._warn(f"the step log {folder / name} can't be written: {error.strerror}")
+        log = FileLog(fd, folder / name, self._redaction, self._max_bytes, self._warn)
         log.begin(attempt)
         return log
 
-    def _ensure_folder(self, folder: Path) -> None:
-        try:
-            os.stat(folder)  # noqa: PTH116 (on every step's path)
-        except FileNotFoundError:
-            folder.mkdir(parents=True, exist_ok=True)
-        part = self._logs_dir
-        for name in ("", *folder.relative_to(self._logs_dir).parts):
-            part = part / name
-            if not stat.S_ISDIR(os.lstat(part).st_mode):
+    @staticmethod
+    def _ensure_folder(parts: tuple[str, ...]) -> None:
+        for part in parts:
+            try:
+                mode = os.lstat(part).st_mode
+            except FileNotFoundError:
+                Path(part).mkdir(parents=True, exist_ok=True)
+                mode = os.lstat(part).st_mode
+            if not stat.S_ISDIR(mode):
                 raise UnsafePath(
-                    "is no plain folder", where=str(part), hint="move it away, or set logs_dir"
+                    "is no plain folder", where=part, hint="move it away, or set logs_dir"
                 )
 
     @staticmethod
-    def _create(folder: Path, attempt: Attempt) -> tuple[int, Path]:
+    def _create(folder: str, attempt: Attempt) -> tuple[int, str]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         number = max(attempt.attempt, 1)
         while True:
-            path = folder / log_name(attempt.step_index, attempt.step.name, number)
+            name = log_name(attempt.step_index, attempt.step.name, number)
             try:
-                return os.open(path, flags, 0o644), path
+                return os.open(f"{folder}/{name}", flags, 0o644), name
             except FileExistsError:
                 # An earlier run, or one that was rewound, has been here.
                 number += 1
@@ -166,7 +236,11 @@ class FileLog:
     def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
         """See `Listener.write`."""
         del kind  # the log keeps everything, in the order in which it came
-        self._capped(self._stream.feed(data))
+        if self._left:
+            self._capped(self._stream.feed(data))
+        else:
+            # Looking for secrets in what nobody will read would hold the agent up.
+            self._dropped += len(data)
 
     def used(self, usage: Usage) -> None:
         """See `Listener.used`; the final figures are in the last line."""

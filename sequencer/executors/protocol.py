@@ -8,7 +8,9 @@ bug or a deliberate `SequencerError` about its configuration.
 
 from __future__ import annotations
 
+import math
 import os
+import select
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,12 +56,12 @@ class Cancellation:
 
     def __init__(self) -> None:
         """Create an unset flag; `close` frees its pipe."""
-        self._event = threading.Event()
         # Reentrant, because a signal handler interrupts the thread that may hold it.
         self._lock = threading.RLock()
         self._reason: StopReason | None = None
-        self._read_fd, self._write_fd = os.pipe()
-        os.set_blocking(self._write_fd, False)
+        # The pipe is made when somebody asks for its descriptor: most steps never do.
+        self._read_fd = self._write_fd = -1
+        self._is_closed = False
 
     @property
     def reason(self) -> StopReason | None:
@@ -75,21 +77,37 @@ class Cancellation:
         with self._lock:
             if self._reason is None:
                 self._reason = reason
-                self._event.set()
                 if self._write_fd >= 0:
                     os.write(self._write_fd, b"x")
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the flag is set; return whether it is."""
-        return self._event.wait(timeout_s)
+        """Wait until the flag is set; return whether it is.
+
+        By the pipe and not by a `threading.Event`, whose own lock the thread that waits may
+        hold when a signal handler sets it.
+        """
+        if self._reason is None and (fd := self.fileno()) >= 0:
+            poller = select.poll()
+            poller.register(fd, select.POLLIN)
+            poller.poll(None if timeout_s is None else math.ceil(timeout_s * 1000))
+        return self.is_set()
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes readable when the flag is set."""
-        return self._read_fd
+        """Return a descriptor that becomes readable when the flag is set; -1 once closed."""
+        with self._lock:
+            if self._read_fd < 0 and not self._is_closed:
+                self._read_fd, write_fd = os.pipe()
+                os.set_blocking(write_fd, False)
+                self._write_fd = write_fd
+                # A signal handler may have set the flag before there was a pipe to write to.
+                if self._reason is not None:
+                    os.write(write_fd, b"x")
+            return self._read_fd
 
     def close(self) -> None:
         """Free the pipe; the flag keeps its value."""
         with self._lock:
+            self._is_closed = True
             fds, self._write_fd, self._read_fd = (self._read_fd, self._write_fd), -1, -1
             # A signal may still come, and the numbers may belong to other files by then.
             for fd in fds:
@@ -116,7 +134,8 @@ class StepRequest:
     cwd: Path
     """The project's folder, where the agent works."""
     result_path: Path
-    """Where the agent may write its JSON result; its folder exists, the file does not."""
+    """Where the agent may write its JSON result. Neither the file nor its folder exists:
+    an executor that starts an agent makes the folder, see `result_file.make_folder`."""
     environment: Mapping[str, str]
     """SEQUENCER_* variables that tell the agent which step this is."""
     system_prompt: str | None = None

@@ -33,16 +33,19 @@ class _Shape:
     body: bytes
     least: int
 
-    def found(self) -> list[re.Pattern[bytes]]:
-        """Return a pattern for each start.
+    def found(self) -> list[tuple[bytes, re.Pattern[bytes]]]:
+        """Return each start with its pattern.
 
         A pattern that begins with fixed text, and looks back only after it, is searched
         for a hundred times faster.
         """
         return [
-            re.compile(
-                b"%b(?<!%b%b)%b{%d,}"
-                % (re.escape(start), self.before, re.escape(start), self.body, self.least)
+            (
+                start,
+                re.compile(
+                    b"%b(?<!%b%b)%b{%d,}"
+                    % (re.escape(start), self.before, re.escape(start), self.body, self.least)
+                ),
             )
             for start in self.starts
         ]
@@ -75,10 +78,11 @@ _SHAPES = (
 # In prose a bearer is a person: a short word without a digit is no token.
 _TOKEN = rb"((?:(?=[A-Za-z._~+/-]*[0-9])[\w.~+/-]{8,}|[\w.~+/-]{20,})=*)"
 _FOUND = (
-    *(pattern for shape in _SHAPES for pattern in shape.found()),
-    re.compile(rb"earer (?<=\b[Bb]earer )" + _TOKEN, re.ASCII),
-    re.compile(rb"EARER (?<=\bBEARER )" + _TOKEN, re.ASCII),
+    *(found for shape in _SHAPES for found in shape.found()),
+    (b"earer ", re.compile(rb"earer (?<=\b[Bb]earer )" + _TOKEN, re.ASCII)),
+    (b"EARER ", re.compile(rb"EARER (?<=\bBEARER )" + _TOKEN, re.ASCII)),
 )
+"""What each secret begins with, and how it goes on; most data holds none of the beginnings."""
 _PEM_MARK = b"-----BEGIN "
 _PEM_HEAD = rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_BODY = rb"(?:[A-Za-z0-9+/=:, \r\n-]|\\[nr]){0,30000}"
@@ -93,7 +97,8 @@ _UNFINISHED = re.compile(
     ),
     re.ASCII,
 )
-_MARKS = (*(start for shape in _SHAPES for start in shape.starts), b"earer ", b"EARER ")
+_STARTS = tuple(start for start, _ in _FOUND)
+_MARK = re.compile(b"|".join(map(re.escape, (*_STARTS, _PEM_MARK))))
 _KEY_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.~+/=-"
 _HEAD_LENGTH = 90
 """Bytes of the longest beginning that holds blanks: a private key's first line."""
@@ -118,10 +123,17 @@ class Redaction:
 
     def hide(self, data: bytes) -> bytes:
         """Return *data* with each secret replaced by ``[secret]``."""
-        return _without(data, self._spans(data))
+        return _without(data, self._spans(data)) if self._may_hold(data) else data
+
+    def _may_hold(self, data: bytes) -> bool:
+        """Return whether there is the beginning of a secret, as there is in very little data."""
+        is_shaped = _MARK.search(data) is not None
+        return is_shaped or any(value in data for value in self._values)
 
     def hide_text(self, text: str) -> str:
         """Return *text* with each secret replaced."""
+        if not text:
+            return text
         data = text.encode("utf-8", "surrogatepass")
         return self.hide(data).decode("utf-8", "surrogatepass")
 
@@ -159,9 +171,10 @@ class Redaction:
             while place >= 0:
                 found.append((place, place + len(value)))
                 place = data.find(value, place + 1)
-        for pattern in _FOUND:
-            # A bearer's token is a group: the word before it stays readable.
-            found += [match.span(pattern.groups) for match in pattern.finditer(data)]
+        for mark, pattern in _FOUND:
+            if mark in data:
+                # A bearer's token is a group: the word before it stays readable.
+                found += [match.span(pattern.groups) for match in pattern.finditer(data)]
         found += [(start, end) for start, end, _ in _pem_blocks(data)]
         merged: list[tuple[int, int]] = []
         for start, end in sorted(found):
@@ -192,7 +205,7 @@ class RedactionStream:
     def finish(self) -> bytes:
         """Return what was held back; the stream has ended."""
         held, self._held = self._held, b""
-        return self._redaction.hide(held)
+        return self._redaction.hide(held) if held else held
 
 
 def _forms(value: str) -> set[bytes]:
@@ -231,7 +244,7 @@ def _unfinished_shape(data: bytes) -> int:
     tail = data[max(data.rfind(b"\n") + 1, size - WINDOW) :]
     word = len(tail.rstrip(_KEY_LETTERS)) - len(b"bearer ")
     begin = max(len(tail) - _HEAD_LENGTH, 0)
-    if word < begin and any(mark in tail for mark in _MARKS):
+    if word < begin and _MARK.search(tail):
         begin = max(word, 0)
     unfinished = _UNFINISHED.search(tail, begin)
     cut = size if unfinished is None else size - len(tail) + unfinished.start()

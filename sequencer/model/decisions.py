@@ -106,7 +106,8 @@ def retry(head: Head, *, at: str) -> Transition:
     if not head.failures_in_row and head.not_before is None and head.status is not Status.FAILED:
         raise TransitionRefused("retry: the present step has not failed")
     _ensure_nobody_runs(head, "retry")
-    new = changed(head, at, failures_in_row=0, attempt=0, not_before=None, not_before_reason=None)
+    waits = {"not_before": None, "not_before_reason": None, "not_before_since": None}
+    new = changed(head, at, failures_in_row=0, attempt=0, **waits)
     new = new.model_copy(update={"status": resting_status(new)})
     return Transition(new, (_fact(Event.RESUMED, head, "retry"),))
 
@@ -252,6 +253,8 @@ def accept_edit(head: Head, edited: Head, *, at: str) -> Transition:
     _ensure_room_to_count(edited)
     if edited.not_before != head.not_before:
         _ensure_date(edited.not_before)
+        # A person means the date itself, whenever it was written down.
+        edited = edited.model_copy(update={"not_before_since": None})
     before, after = head.model_dump(), edited.model_dump()
     fields = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
     new = changed(edited, at, iteration=edited.step_index + 1)

@@ -2,7 +2,7 @@
 
 Fields that this version does not know are kept on every rewrite, so that a person, an
 agent or another tool may keep notes there. Wall-clock values are for people; nothing but
-``not_before`` (a date that somebody waits for) is compared with a clock.
+``not_before`` (a date that somebody waits for, and since when) is compared with a clock.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from sequencer.model.frozen import Frozen
 from sequencer.model.outcome import Usage
 
 SCHEMA_VERSION = 1
@@ -33,10 +34,10 @@ class Status(StrEnum):
     COMPLETE = "complete"
 
 
-class Owner(BaseModel):
+class Owner(Frozen):
     """Which process holds a claim; enough to prove later that it is gone."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(extra="allow")
 
     host: str
     machine: str = ""
@@ -49,10 +50,10 @@ class Owner(BaseModel):
     nonce: str
 
 
-class Claim(BaseModel):
+class Claim(Frozen):
     """A step marked as being run."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(extra="allow")
 
     token: Counter
     step: str
@@ -62,21 +63,23 @@ class Claim(BaseModel):
     claimed_at: str
     ttl_s: float = Field(gt=0, allow_inf_nan=False)
     """Lease: how long the claim is believed without a heartbeat."""
+    claimed_boottime: float | None = Field(default=None, allow_inf_nan=False)
+    """The owner's clock since boot, in seconds: the lease runs from here until the first beat."""
 
 
-class Session(BaseModel):
+class Session(Frozen):
     """The conversation of the last accepted step, for ``continue_session``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     executor: str
     id: str
 
 
-class Head(BaseModel):
+class Head(Frozen):
     """The content of state.json."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(extra="allow")
 
     schema_version: Literal[1] = 1
     run_id: str = Field(min_length=1, max_length=100)
@@ -85,7 +88,7 @@ class Head(BaseModel):
     revision: Counter = 0
     workflow_name: str
     workflow_digest: str
-    params: dict[str, int | float | str | bool | None] = {}
+    params: dict[str, int | float | str | bool | None] = Field(default_factory=dict)
     step_index: Counter = 0
     iteration: Counter = 1
     """step_index + 1, for people and log names."""
@@ -109,8 +112,14 @@ class Head(BaseModel):
     not_before: str | None = None
     """ISO 8601 UTC: no step starts earlier (rate limit reset, retry delay)."""
     not_before_reason: str | None = None
+    not_before_since: str | None = None
+    """When the program set ``not_before``; None for a date that a person gave. A clock that is
+    behind this was set back since, or the other one was wrong."""
     session: Session | None = None
 
     def claim_with(self, token: int) -> Claim | None:
         """Return the claim that was granted with *token*, if it still stands."""
-        return next((claim for claim in self.claims if claim.token == token), None)
+        for claim in self.claims:
+            if claim.token == token:
+                return claim
+        return None

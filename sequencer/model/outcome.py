@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
+
+from sequencer.model.frozen import Frozen
 
 
-class Usage(BaseModel):
+class Usage(Frozen):
     """What one attempt, or a run so far, has used."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(extra="ignore")
 
     steps: int = Field(default=0, ge=0)
     """Accepted steps; 0 or 1 for one attempt."""
@@ -20,10 +22,10 @@ class Usage(BaseModel):
     output_tokens: int = Field(default=0, ge=0)
     seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
-    def plus(self, other: Usage) -> Usage:
-        """Return the sum, field by field."""
-        return Usage.model_construct(
-            steps=self.steps + other.steps,
+    def plus(self, other: Usage, *, steps: int | None = None) -> Usage:
+        """Return the sum, field by field; *steps* replaces those of *other*."""
+        return self.replace(
+            steps=self.steps + (other.steps if steps is None else steps),
             cost_usd=round(self.cost_usd + other.cost_usd, 9),
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
@@ -44,10 +46,10 @@ class OutcomeStatus(StrEnum):
     """Stopped by us (signal, lost claim): nobody's failure."""
 
 
-class Outcome(BaseModel):
+class Outcome(Frozen):
     """The result of one attempt; frozen."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     status: OutcomeStatus
     output: str = ""

@@ -9,13 +9,26 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
 Name = Annotated[
     str,
     StringConstraints(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f\u2028\u2029]+$"),
 ]
 """A name of a step, workflow or agent: one line, 1 to 100 characters."""
+
+
+def _refuse_an_option(name: str) -> str:
+    if name.startswith("-") or not name.isprintable():
+        # A client would take it for one of its options, or cut it at the line's end.
+        raise ValueError("a model's name is one printable line and does not begin with '-'")
+    return name
+
+
+ModelName = Annotated[
+    str, StringConstraints(min_length=1, max_length=200), AfterValidator(_refuse_an_option)
+]
+"""A model in a client's own words; it reaches command lines, so it can't be an option."""
 
 
 class Retry(BaseModel):
@@ -51,7 +64,7 @@ class Step(BaseModel):
     """File below prompts_dir; ``<name>.md`` if not given."""
     executor: Name | None = None
     """Name of an agent: built in, or a key of ``agents``."""
-    model: str | None = Field(default=None, min_length=1, max_length=200)
+    model: ModelName | None = None
     system_prompt: str | None = Field(default=None, min_length=1, max_length=300)
     """File below prompts_dir whose text replaces the client's own system prompt."""
     append_system_prompt: str | None = Field(default=None, min_length=1, max_length=300)

@@ -89,7 +89,7 @@ def resting_status(head: Head) -> Status:
 
 def changed(head: Head, at: str, **update: Any) -> Head:
     """Return *head* with *update*, written at *at*."""
-    return head.model_copy(update={"last_update": at, **update})
+    return head.replace(last_update=at, **update)
 
 
 def moved(head: Head, at: str, place: Place, **update: Any) -> Head:
@@ -104,6 +104,7 @@ def moved(head: Head, at: str, place: Place, **update: Any) -> Head:
         attempt=0,
         not_before=None,
         not_before_reason=None,
+        not_before_since=None,
         **update,
     )
 
@@ -111,14 +112,14 @@ def moved(head: Head, at: str, place: Place, **update: Any) -> Head:
 def _at_rest(head: Head) -> Head:
     """Return *head* with the status of a run in which nobody works."""
     if head.claims:
-        return head.model_copy(update={"status": Status.RUNNING})
+        return head.replace(status=Status.RUNNING)
     if head.pause_requested:
-        return head.model_copy(update={"status": Status.PAUSED, "pause_requested": False})
-    return head.model_copy(update={"status": resting_status(head)})
+        return head.replace(status=Status.PAUSED, pause_requested=False)
+    return head.replace(status=resting_status(head))
 
 
 def _without_claim(head: Head, token: int) -> tuple[Claim, ...]:
-    return tuple(claim for claim in head.claims if claim.token != token)
+    return tuple([claim for claim in head.claims if claim.token != token])
 
 
 def held_claim(head: Head, token: int) -> Claim:
@@ -169,9 +170,10 @@ def claim(
     *,
     at: str,
     ttl_s: float,
+    at_boottime: float | None = None,
     may_take_over: bool = False,
 ) -> Transition:
-    """Grant the next token for *place* to *owner*.
+    """Grant the next token for *place* to *owner*, whose clock since boot is *at_boottime*.
 
     Raises:
         ClaimHeld: somebody holds the step and *may_take_over* is false.
@@ -190,6 +192,7 @@ def claim(
         owner=owner,
         claimed_at=at,
         ttl_s=ttl_s,
+        claimed_boottime=at_boottime,
     )
     others = _without_claim(head, held.token) if held else head.claims
     new = changed(
@@ -203,6 +206,7 @@ def claim(
         last_prompt=place.prompt,
         not_before=None,
         not_before_reason=None,
+        not_before_since=None,
     )
     fact = Fact(Event.CLAIMED, place.step, place.step_index, token, attempt)
     return Transition(new, (fact,) if held is None else (_taken_over(held), fact))
@@ -248,13 +252,13 @@ def succeed(
         at,
         following,
         claims=_without_claim(head, token),
-        usage=head.usage.plus(outcome.usage.model_copy(update={"steps": 1})),
+        usage=head.usage.plus(outcome.usage, steps=1),
         last_prompt=outcome.prompt or head.last_prompt,
         session=session,
     )
     fact = Fact(Event.SUCCEEDED, held.step, held.step_index, token, held.attempt, outcome=record)
     if outcome.status is OutcomeStatus.COMPLETE or following.is_end:
-        done = new.model_copy(update={"status": Status.COMPLETE, "pause_requested": False})
+        done = new.replace(status=Status.COMPLETE, pause_requested=False)
         return Transition(done, (fact, replace(fact, event=Event.COMPLETED, outcome=None)))
     return Transition(_at_rest(new), (fact,))
 
@@ -281,9 +285,10 @@ def fail(
         at,
         claims=_without_claim(head, token),
         failures_in_row=head.failures_in_row + 1,
-        usage=head.usage.plus(outcome.usage.model_copy(update={"steps": 0})),
+        usage=head.usage.plus(outcome.usage, steps=0),
         not_before=not_before,
         not_before_reason="retry" if not_before else None,
+        not_before_since=at if not_before else None,
     )
     fact = Fact(Event.FAILED, held.step, held.step_index, token, held.attempt, outcome=record)
     return Transition(_at_rest(new), (fact,))
@@ -313,9 +318,10 @@ def release(
         at,
         claims=_without_claim(head, token),
         attempt=max(head.attempt - 1, 0) if not_before else head.attempt,
-        usage=head.usage.plus(usage.model_copy(update={"steps": 0})) if usage else head.usage,
+        usage=head.usage.plus(usage, steps=0) if usage else head.usage,
         not_before=not_before,
         not_before_reason=reason if not_before else None,
+        not_before_since=at if not_before else None,
     )
     fact = Fact(Event.RELEASED, held.step, held.step_index, token, held.attempt, outcome=record)
     return Transition(_at_rest(new), (fact,))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from functools import cached_property
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -94,6 +95,10 @@ class Workflow(BaseModel):
         Fields that hold their default are left out, so that a version of the program with
         one more step field gives old definitions the same digest.
         """
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> str:
         definition = self.model_dump(
             mode="json", exclude_defaults=True, exclude={"review": {"every"}}
         )

@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import os
 import stat
+import time
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 
 MAX_NAME_CHARS = 300
 MAX_PROMPT_BYTES = 5 * 1024 * 1024
+SETTLED_NS = 2_000_000_000
+"""A file that was changed more recently than this is read again at each step."""
 MAX_LISTED = 200
 """An error lists at most this many prompts; a folder of thousands would bury the message."""
 
@@ -69,6 +73,56 @@ def read_prompt(prompts_dir: Path, name: str) -> str:
             hint="save the file as UTF-8",
         ) from error
     return text.removeprefix("\ufeff")
+
+
+Marks = tuple[tuple[int, int, int, int, int], ...]
+"""What changes when a prompt or a folder on the way to it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    text: str
+    paths: tuple[str, ...]
+    marks: Marks
+
+
+class PromptReader:
+    """Reads the prompts of one folder, and again only those that have changed."""
+
+    def __init__(self, prompts_dir: Path) -> None:
+        """Read below *prompts_dir*."""
+        self.folder = prompts_dir
+        self._kept: dict[str, _Kept] = {}
+
+    def read(self, name: str) -> str:
+        """Return the text of the prompt *name* as it is now.
+
+        Raises: see `read_prompt`.
+        """
+        kept = self._kept.get(name)
+        if kept is not None and kept.marks == _marks(kept.paths):
+            return kept.text
+        key = relative_name(self.folder, name)
+        paths = tuple(str(path) for path in (self.folder / key, *_folders(self.folder, key)))
+        before, began_ns = _marks(paths), time.time_ns()
+        text = read_prompt(self.folder, name)
+        # A change within one tick of the file system's clock would leave no other mark.
+        if before and all(max(mark[2:4]) < began_ns - SETTLED_NS for mark in before):
+            self._kept[name] = _Kept(text, paths, before)
+        return text
+
+
+def _folders(prompts_dir: Path, key: str) -> list[Path]:
+    """Return the folders on the way to *key*, the prompts folder included."""
+    return [prompts_dir / part for part in PurePosixPath(key).parents]
+
+
+def _marks(paths: tuple[str, ...]) -> Marks:
+    try:
+        found = [os.stat(path) for path in paths]  # noqa: PTH116 (on every step's path)
+    except OSError:
+        return ()
+    return tuple((s.st_dev, s.st_ino, s.st_mtime_ns, s.st_ctime_ns, s.st_size) for s in found)
 
 
 def prompt_path(prompts_dir: Path, name: str) -> Path:

@@ -206,5 +206,9 @@ def test_a_date_that_nobody_can_wait_for_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", [None, "2027-01-31", "2027-01-31T08:00:00+01:00"])
 def test_a_date_may_be_set_and_taken_back(text: str | None) -> None:
-    head = new_head(not_before=AT)
-    assert decisions.edit_field(head, "not_before", text, at=AT).head.not_before == text
+    head = new_head(not_before=AT, not_before_since=AT)
+    new = decisions.edit_field(head, "not_before", text, at=AT).head
+    # The pause was measured by a clock; a date of a person's is not.
+    assert (new.not_before, new.not_before_since) == (text, None)
+    other = decisions.edit_field(head, "exit_reason", "mine", at=AT).head
+    assert other.not_before_since == AT

@@ -38,11 +38,12 @@ def events(transition: Transition) -> list[str]:
 
 
 def test_a_claim_grants_the_next_token_and_counts_the_attempt() -> None:
-    head = new_head(token=4, attempt=1, not_before="2020-01-01", not_before_reason="retry")
+    waits = {"not_before": "2020-01-01", "not_before_reason": "retry", "not_before_since": AT}
+    head = new_head(token=4, attempt=1, **waits)
     transition = claim(head)
     new = transition.head
     assert (new.token, new.attempt, new.status, new.last_prompt) == (5, 2, "running", HERE.prompt)
-    assert (new.not_before, new.not_before_reason) == (None, None)
+    assert (new.not_before, new.not_before_reason, new.not_before_since) == (None, None, None)
     assert new.claims[0].token == 5
     assert events(transition) == ["claimed"]
     assert head.claims == ()
@@ -127,7 +128,9 @@ def test_failure_stays_and_counts() -> None:
     assert (new.attempt, new.token) == (1, 1)
     assert (new.usage.cost_usd, new.usage.steps) == (0.5, 0)
     assert (new.not_before, new.not_before_reason) == ("2026-01-02T00:00:00Z", "retry")
+    assert new.not_before_since == AT
     assert fail(held, 1).head.not_before_reason is None
+    assert fail(held, 1).head.not_before_since is None
 
 
 def test_release_is_as_if_nothing_had_been() -> None:
@@ -146,6 +149,7 @@ def test_waiting_for_a_usage_limit_counts_no_attempt() -> None:
         head = transitions.release(held, held.token, at=AT, not_before=AT, reason="limit").head
     assert (head.attempt, head.failures_in_row, head.token) == (0, 0, 100)
     assert (head.not_before, head.not_before_reason) == (AT, "limit")
+    assert head.not_before_since == AT
 
 
 @pytest.mark.parametrize("token", [0, 2, 3])

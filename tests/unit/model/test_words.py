@@ -11,6 +11,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sequencer.errors import TooManyFailures
+from sequencer.executors.claude import ClaudeOptions
+from sequencer.executors.codex import CodexOptions
+from sequencer.executors.gemini import GeminiOptions
+from sequencer.executors.messages_api import MessagesOptions
+from sequencer.executors.opencode import OpencodeOptions
 from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.names import MAX_COMPONENT_BYTES, slug
@@ -154,6 +159,25 @@ def test_names_in_a_workflow_tell_positions_apart() -> None:
 def test_step_names_are_one_line(name: str) -> None:
     with pytest.raises(ValidationError):
         Step(name=name)
+
+
+@pytest.mark.parametrize("model", ["-x", "--evil=1", "a\nb", "a\0", "\x1b[2J", "\u2028", "\u202e"])
+def test_a_model_is_never_an_option_nor_several_lines(model: str) -> None:
+    for refusing in (
+        lambda: Step(name="main", model=model),
+        lambda: ClaudeOptions(model=model),
+        lambda: CodexOptions(model=model),
+        lambda: GeminiOptions(model=model),
+        lambda: MessagesOptions(model=model),
+        lambda: OpencodeOptions(model=model),
+    ):
+        with pytest.raises(ValidationError, match="does not begin with '-'"):
+            refusing()
+
+
+@pytest.mark.parametrize("model", ["sonnet", "anthropic/claude-opus-5", "qwen3:8b", "a b", "ö-1"])
+def test_a_model_is_in_the_clients_own_words(model: str) -> None:
+    assert (Step(name="main", model=model).model, ClaudeOptions(model=model).model) == (model,) * 2
 
 
 def test_the_digest_is_of_the_definition_and_not_of_its_parameters() -> None:
