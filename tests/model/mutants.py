@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from tests.model.exploring import Verdict
+from tests.model.git_protocol import GitModel, Pushing
+from tests.model.turn_protocol import Model
 from tests.model.world import Bounds, Protocol
 
 PRODUCT = Protocol()
+GIT = Pushing()
 PRODUCT_BOUNDS = {
     "crashes and three tokens": Bounds(deletions=0),
     "the lock file is deleted": Bounds(steps=1, tokens=2, lines=6),
     "power loss": Bounds(power_loss=True, deletions=0),
+    "git": Bounds(),
 }
 """Each small enough for every push; together they cover what a larger one would."""
+LONG_BOUNDS = {
+    "crashes and four tokens": Bounds(3, tokens=4, crashes=2, deletions=0, lines=10),
+    "the lock file is deleted": Bounds(3, lines=8),
+    "power loss twice": Bounds(3, power_loss=True, crashes=2, deletions=0, lines=9),
+    "power loss without a lock file": Bounds(3, 1, 2, power_loss=True, lines=6),
+    "git": Bounds(3),
+}
+"""Three workers."""
 POWER = PRODUCT_BOUNDS["power loss"]
 SMALL = Bounds(steps=1, tokens=2, lines=6, deletions=0)
-MUTANTS: dict[str, tuple[Protocol, Bounds]] = {
+MUTANTS: dict[str, tuple[Protocol | Pushing, Bounds]] = {
     "no fence": (replace(PRODUCT, fences="nothing"), Bounds()),
     "owner name only": (replace(PRODUCT, fences="owner"), Bounds()),
     "torn write": (replace(PRODUCT, has_journal=False, is_head_atomic=False), Bounds()),
-    "no lock, no look": (
+    "no lock": (
         replace(PRODUCT, has_lock=False, checks_landing=False),
         Bounds(deletions=0),
     ),
@@ -37,5 +51,25 @@ MUTANTS: dict[str, tuple[Protocol, Bounds]] = {
         POWER,
     ),
     "roll-forward skipped": (replace(PRODUCT, rolls_forward=False), SMALL),
+    "roll-forward not synced": (
+        replace(PRODUCT, syncs_forward=False),
+        replace(POWER, crashes=2),
+    ),
+    "force push": (replace(GIT, has_lease=False), Bounds()),
+    "naive retry after a lost ack": (replace(GIT, looks_after_lost_answer=False), Bounds()),
+    "no fence, in git": (replace(GIT, has_fence=False), Bounds()),
+    "no take-over, in git": (replace(GIT, takes_over=False), SMALL),
 }
 """Name -> broken rules, and the bounds under which that has to show."""
+
+
+def explore(protocol: Protocol | Pushing, bounds: Bounds) -> Verdict[Any]:
+    """Visit every world that the rules of *protocol* can reach within *bounds*."""
+    if isinstance(protocol, Pushing):
+        return GitModel(protocol, bounds).explore()
+    return Model(protocol, bounds).explore()
+
+
+def rules_for(name: str) -> Protocol | Pushing:
+    """Return the product's rules for the bounds called *name*."""
+    return GIT if name == "git" else PRODUCT

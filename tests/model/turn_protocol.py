@@ -1,35 +1,37 @@
 """An explicit-state model of the turn protocol: every interleaving, every crash point.
 
 The world is the journal, the published head and the lock; each critical section is split
-into the moves of the real one: lock, read and decide, check the lock, append, sync, look
-where the line landed, publish, unlock. A worker may crash between any two of them, in the
-middle of an append, or the power may fail; anybody may delete the lock file. Any claim may
-be believed to be expired at any moment, which covers clocks, pauses and slow heartbeats.
+into the moves of the real one: lock, read and decide, roll state.json forward, check the lock,
+append, sync, look where the line landed, publish, unlock. A worker may crash between any two
+of them, in the middle of an append, or the power may fail; anybody may delete the lock file.
+Any claim may be believed to be expired at any moment: clocks, pauses, slow heartbeats.
 
 Not modelled: rotation, edits by hand and more than one run; the fault tests have those.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from tests.model.world import GENESIS, Bounds, Head, Protocol, Record, Worker, World
+from tests.model.exploring import Explorer, Parts, Verdict
+from tests.model.world import (
+    GENESIS,
+    TORN,
+    UNREADABLE,
+    Bounds,
+    Head,
+    Protocol,
+    Record,
+    Worker,
+    World,
+)
 
-
-@dataclass
-class Verdict:
-    """What the exploration found."""
-
-    states: int
-    violation: str | None = None
-    path: list[World] = field(default_factory=list)
+IN_FLIGHT = ("roll", "restore", "check", "append", "sync", "landed", "publish", "unlock")
 
 
 class Model:
-    """Explores every world that the protocol can reach."""
+    """The moves of a run in files, and what must hold of it."""
 
     def __init__(self, protocol: Protocol, bounds: Bounds) -> None:
         self.protocol = protocol
@@ -88,20 +90,23 @@ class Model:
         dead = self._put(world, number, Worker(), lock=lock, crashes=world.crashes + 1)
         yield dead
         if worker.at == "append" and self.protocol.has_journal:
-            yield dead._replace(journal=(*world.journal, Record(None)))
+            yield dead._replace(journal=(*world.journal, TORN))
         if worker.at == "publish" and not self.protocol.is_head_atomic:
             yield dead._replace(head=None)
 
     def _power_loss(self, world: World) -> Iterator[World]:
-        """Everybody dies; what was not synced is gone, state.json may be old or new."""
+        """Everybody dies; what was not synced may be gone, state.json may be old or new."""
+        dead = world._replace(
+            lock=None,
+            workers=tuple(Worker() for _ in world.workers),
+            crashes=world.crashes + 1,
+        )
         for head in {world.head, GENESIS}:
-            yield world._replace(
-                journal=world.journal[: world.durable],
-                head=head,
-                lock=None,
-                workers=tuple(Worker() for _ in world.workers),
-                crashes=world.crashes + 1,
-            )
+            for lines in range(world.durable, len(world.journal) + 1):
+                left = world.journal[:lines]
+                yield dead._replace(journal=left, durable=lines, head=head)
+                if lines < len(world.journal):
+                    yield dead._replace(journal=(*left, TORN), durable=lines + 1, head=head)
 
     def _step(self, world: World, number: int, worker: Worker) -> Iterator[World]:
         step: dict[str, Callable[[World, int, Worker], Iterator[World]]] = {
@@ -110,6 +115,8 @@ class Model:
             "claim": self._decide_claim,
             "commit": self._decide_commit,
             "fail": self._decide_fail,
+            "roll": self._sync_forward,
+            "restore": self._restore,
             "check": self._check_lock,
             "append": self._append,
             "sync": self._sync,
@@ -124,18 +131,31 @@ class Model:
             return
         lock = number if self.protocol.has_lock else None
         for at in ("claim",) if worker.at == "idle" else ("commit", "fail"):
-            yield self._put(world, number, worker._replace(at=at, has_lock=True), lock=lock)
+            yield self._put(world, number, worker._replace(at=at), lock=lock)
 
     def _give_up(self, world: World, number: int, worker: Worker) -> World:
         lock = None if world.lock == number else world.lock
-        return self._put(world, number, worker._replace(has_lock=False, record=None), lock=lock)
+        return self._put(world, number, worker, lock=lock)
 
     def _decided(
         self, world: World, number: int, worker: Worker, head: Head, committed: bool
     ) -> World:
         record = Record(head, worker.claim if committed else None, number)
         decided = worker._replace(at="check", expected=len(world.journal), record=record)
+        newest = self.believed(world) or GENESIS
+        is_behind = world.head is None or world.head.revision < newest.revision
+        if is_behind and self.protocol.has_journal and self.protocol.rolls_forward:
+            at = "roll" if self.protocol.syncs_forward else "restore"
+            decided = decided._replace(at=at, newest=newest)
         return self._put(world, number, decided)
+
+    def _sync_forward(self, world: World, number: int, worker: Worker) -> Iterator[World]:
+        durable = len(world.journal)
+        yield self._put(world, number, worker._replace(at="restore"), durable=durable)
+
+    def _restore(self, world: World, number: int, worker: Worker) -> Iterator[World]:
+        decided = worker._replace(at="check", newest=None)
+        yield self._put(world, number, decided, head=worker.newest)
 
     def _claimed(self, base: Head, number: int) -> Head | None:
         if base.step >= self.bounds.steps or base.token >= self.bounds.tokens:
@@ -147,14 +167,14 @@ class Model:
             step=base.step,
             is_running=True,
             token=base.token + 1,
-            owner=self._name(number),
+            owner=self._owner(number),
         )
 
     @staticmethod
     def _at_rest(base: Head, step: int, token: int) -> Head:
-        return Head(base.revision + 1, step, is_running=False, token=token, owner=-1)
+        return Head(base.revision + 1, step, is_running=False, token=token)
 
-    def _name(self, number: int) -> int:
+    def _owner(self, number: int) -> int:
         return 0 if self.protocol.fences == "owner" else number
 
     def _decide_claim(self, world: World, number: int, worker: Worker) -> Iterator[World]:
@@ -168,7 +188,7 @@ class Model:
         if self.protocol.fences == "nothing":
             return base.is_running
         if self.protocol.fences == "owner":
-            return base.is_running and base.owner == self._name(number)
+            return base.is_running and base.owner == self._owner(number)
         return base.is_running and (base.step, base.token) == claim
 
     def _decide_commit(self, world: World, number: int, worker: Worker) -> Iterator[World]:
@@ -221,17 +241,21 @@ class Model:
             return
         if len(world.journal) >= self.bounds.lines:
             return
-        assert worker.record is not None
-        journal = (*world.journal, worker.record)
+        line, place = worker.record, len(world.journal)
+        assert line is not None
+        if world.journal and world.journal[-1].is_torn and place > worker.expected:
+            # Its writer did not see that a line was torn, so did not close it: they are one.
+            line = UNREADABLE
         at = "sync" if self.protocol.syncs else "landed"
-        yield self._put(world, number, worker._replace(at=at), journal=journal)
+        landed = worker._replace(at=at, has_landed=place == worker.expected)
+        yield self._put(world, number, landed, journal=(*world.journal, line))
 
     def _sync(self, world: World, number: int, worker: Worker) -> Iterator[World]:
         yield self._put(world, number, worker._replace(at="landed"), durable=len(world.journal))
 
     def _look(self, world: World, number: int, worker: Worker) -> Iterator[World]:
         # Where a line that does not count came between, the own one may have won all the same.
-        has_won = worker.record in self.winners(world.journal)
+        has_won = worker.has_landed or worker.record in self.winners(world.journal)
         if self.protocol.checks_landing and self.protocol.has_journal and not has_won:
             yield self._again(world, number, worker)
             return
@@ -246,8 +270,7 @@ class Model:
     def _unlock(self, world: World, number: int, worker: Worker) -> Iterator[World]:
         """Free the lock and acknowledge: only here does anybody learn of the change."""
         record = worker.record
-        assert record is not None
-        assert record.head is not None
+        assert record is not None and record.head is not None  # noqa: PT018
         claim = (record.head.step, record.head.token) if record.head.is_running else None
         granted = (*world.granted, claim[1]) if claim else world.granted
         told = world.acknowledged
@@ -259,13 +282,13 @@ class Model:
 
     # --- what must hold --------------------------------------------------------------
 
-    def violation(self, before: World | None, world: World) -> str | None:
+    def violation(self, before: World, world: World) -> str | None:
         """Return which promise *world* breaks, or nothing."""
         head = self.believed(world)
         if head is None:
             return "the state can't be read"
         broken = _doubled(world) or self._lost(world, head)
-        return broken or (None if before is None else self._gone_back(before, world, head))
+        return broken or self._gone_back(before, world, head)
 
     def _lost(self, world: World, head: Head) -> str | None:
         if any(step >= head.step for step, _ in world.acknowledged):
@@ -286,52 +309,86 @@ class Model:
         is_back = (head.revision, head.token) < (earlier.revision, earlier.token)
         return f"the run went back from {earlier} to {head}" if is_back else None
 
-    def explore(self) -> Verdict:
-        """Visit every reachable world; the verdict has the shortest way to a violation."""
-        start = World(workers=tuple(Worker() for _ in range(self.bounds.workers)))
-        came_from: dict[World, World | None] = {start: None}
-        leads_to: dict[World, list[World]] = {}
-        waiting = deque([start])
-        while waiting:
-            world = waiting.popleft()
-            leads_to[world] = following = list(self.moves(world))
-            for found in following:
-                if (broken := self.violation(world, found)) is not None:
-                    return Verdict(len(came_from), broken, _path(came_from, world, found))
-                if found not in came_from:
-                    came_from[found] = world
-                    waiting.append(found)
-            if len(came_from) > self.bounds.states:
-                return Verdict(len(came_from), "too many states to explore")
-        stuck = self._stuck(leads_to)
-        if stuck is not None:
-            return Verdict(len(came_from), "a run can get stuck", _path(came_from, stuck, None))
-        return Verdict(len(came_from))
+    def explore(self) -> Verdict[World]:
+        """Visit every reachable world."""
+        return Explorer(self).explore(self.bounds.states)
 
-    def _stuck(self, leads_to: dict[World, list[World]]) -> World | None:
-        """Return a world from which the run can never be finished, tokens permitting."""
-        back: dict[World, list[World]] = {}
-        for world, following in leads_to.items():
-            for found in following:
-                back.setdefault(found, []).append(world)
-        good = {w for w in leads_to if self._at(w).step >= self.bounds.steps}
-        spreading = deque(good)
-        while spreading:
-            for world in back.get(spreading.popleft(), ()):
-                if world not in good:
-                    good.add(world)
-                    spreading.append(world)
-        for world in leads_to:
-            head = self._at(world)
-            has_tokens = head.token + self.bounds.steps - head.step <= self.bounds.tokens
-            if world not in good and has_tokens:
-                return world
-        return None
+    # --- what the exploration asks ---------------------------------------------------
+
+    def start(self) -> World:
+        return World(workers=tuple(Worker() for _ in range(self.bounds.workers)))
+
+    def is_finished(self, world: World) -> bool:
+        return self._at(world).step >= self.bounds.steps
+
+    def may_finish(self, world: World) -> bool:
+        head = self._at(world)
+        return head.token + self.bounds.steps - head.step <= self.bounds.tokens
 
     def _at(self, world: World) -> Head:
         head = self.believed(world)
         assert head is not None
         return head
+
+    def parts(self, world: World) -> Parts:
+        """Take *world* apart, its workers in an order of their own.
+
+        Nobody looks at a worker's number but to know its own line again and who has the
+        lock; nor at a line that lost but to see that it is there.
+        """
+        order = sorted(range(len(world.workers)), key=lambda n: _rank(world, n))
+        place = {number: at for at, number in enumerate(order)}
+        in_flight = {n for n in order if world.workers[n].at in IN_FLIGHT}
+
+        def renamed(record: Record) -> Record:
+            head, writer = record.head, record.writer
+            if head is not None and head.owner >= 0 and self.protocol.fences == "token":
+                head = head._replace(owner=-1)
+            return record._replace(head=head, writer=place[writer] if writer in in_flight else -1)
+
+        journal = tuple(renamed(record) for record in world.journal)
+        if self.protocol.first_wins:
+            journal = _without_losers(journal)
+        workers = (world.workers[number] for number in order)
+        return (
+            journal,
+            (world.durable, world.lock if world.lock is None else place[world.lock]),
+            world.head if self.protocol.fences != "token" or not world.head else world.head[:4],
+            (tuple(sorted(world.granted)), tuple(sorted(world.acknowledged))),
+            (world.crashes, world.deletions),
+            *(w._replace(record=renamed(w.record)) if w.record else w for w in workers),
+        )
+
+    def put_together(self, parts: Parts) -> World:
+        journal, (durable, lock), head, (granted, told), ended, *workers = cast("Any", parts)
+        read = head if head is None else Head(*head)
+        return World(journal, durable, read, lock, tuple(workers), granted, told, *ended)
+
+
+def _rank(world: World, number: int) -> tuple[object, ...]:
+    worker = world.workers[number]
+    line = worker.record.head if worker.record else None
+    return (
+        worker.at,
+        worker.claim or (),
+        worker.expected,
+        worker.has_landed,
+        (line or GENESIS)[:4],
+        (worker.newest or GENESIS)[:4],
+        world.lock == number,
+    )
+
+
+def _without_losers(journal: tuple[Record, ...]) -> tuple[Record, ...]:
+    """Return *journal* with each line that can never count as one that can't be read."""
+    kept, revision = [], 0
+    for record in journal:
+        if record.head is not None and record.head.revision == revision + 1:
+            kept.append(record)
+            revision += 1
+        else:
+            kept.append(record if record.is_torn else UNREADABLE)
+    return tuple(kept)
 
 
 def _doubled(world: World) -> str | None:
@@ -341,12 +398,3 @@ def _doubled(world: World) -> str | None:
     if len(set(steps)) != len(steps):
         return f"a step was accepted twice: {world.acknowledged}"
     return None
-
-
-def _path(came_from: dict[World, World | None], world: World, last: World | None) -> list[World]:
-    path = [last] if last is not None else []
-    step: World | None = world
-    while step is not None:
-        path.append(step)
-        step = came_from[step]
-    return path[::-1]

@@ -13,19 +13,25 @@ class Head(NamedTuple):
     step: int
     is_running: bool
     token: int
-    owner: int
+    owner: int = -1
+    """A worker's number, where the rules look at names."""
 
 
-GENESIS = Head(0, 0, is_running=False, token=0, owner=-1)
+GENESIS = Head(0, 0, is_running=False, token=0)
 
 
 class Record(NamedTuple):
-    """A line of the journal; a torn one has no head."""
+    """A line of the journal; one that can't be read has no head."""
 
     head: Head | None
     committed: tuple[int, int] | None = None
     """(step, token) that this line accepts."""
     writer: int = -1
+    is_torn: bool = False
+    """Its newline is missing."""
+
+
+TORN, UNREADABLE = Record(None, is_torn=True), Record(None)
 
 
 class Worker(NamedTuple):
@@ -35,10 +41,12 @@ class Worker(NamedTuple):
     claim: tuple[int, int] | None = None
     """(step, token) that it holds."""
     expected: int = 0
-    """Number of lines before the one that it appends."""
+    """Number of lines before the one that it is about to append."""
     record: Record | None = None
-    has_lock: bool = False
-    """It believes to hold the lock."""
+    newest: Head | None = None
+    """What it rolls state.json forward to."""
+    has_landed: bool = False
+    """Its line came to where it was expected."""
 
 
 class World(NamedTuple):
@@ -69,6 +77,8 @@ class Protocol:
     checks_landing: bool = True
     first_wins: bool = True
     rolls_forward: bool = True
+    syncs_forward: bool = True
+    """What another process wrote is synced before state.json is rolled forward to it."""
     fences: str = "token"
     """What a commit needs: "token", "owner" (a name that is used again) or "nothing"."""
     syncs: bool = True
@@ -97,4 +107,4 @@ class Bounds:
     deletions: int = 1
     lines: int = 7
     """Of the journal; a protocol that goes on appending for ever is stuck."""
-    states: int = 4_000_000
+    states: int = 6_000_000
