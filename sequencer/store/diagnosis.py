@@ -13,12 +13,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, SequencerError
 from sequencer.model.decisions import accept_edit
 from sequencer.model.head import MAX_COUNTER, Head
+from sequencer.store.continuity import mark_of, misfit
 from sequencer.store.headfile import parse_head
 from sequencer.store.journal import Record, decode
 from sequencer.store.journal_file import NAME, JournalFile, read_regular
@@ -84,6 +86,8 @@ class JournalReport:
     bad_lines: tuple[tuple[int, str], ...] = ()
     """Offset in bytes, and why the line does not count."""
     gaps: tuple[Gap, ...] = ()
+    misfits: tuple[tuple[int, str], ...] = ()
+    """Offset of each place where two histories were merged, and how that is known."""
     tokens: tuple[int, ...] = ()
 
 
@@ -201,8 +205,21 @@ def look_at_journal(path: Path) -> JournalReport | None:
         records=tuple(records),
         bad_lines=tuple(bad),
         gaps=tuple(gaps),
+        misfits=_misfits(records, bad, data),
         tokens=_tokens_in(data),
     )
+
+
+def _misfits(
+    records: Sequence[Record], bad: Sequence[tuple[int, str]], data: bytes
+) -> tuple[tuple[int, str], ...]:
+    marks = [(offset, mark_of(data[offset : offset + 8])) for offset, _ in bad]
+    built = [
+        (record.offset, misfit(before.data["head"], record.data))
+        for before, record in pairwise(records)
+        if record.revision == before.revision + 1
+    ]
+    return tuple(sorted((offset, why) for offset, why in (*marks, *built) if why is not None))
 
 
 def _tokens_in(data: bytes) -> tuple[int, ...]:
@@ -274,9 +291,23 @@ def _highest_token(
     shown = [*state.tokens, *(token for report in journals for token in report.tokens)]
     for part, pattern in (("beats", r"(\d+)(?:\..*)?"), ("results", r"\d+-(\d+)")):
         # What an attempt left behind shows its token even where its record is lost.
-        entries = (folder / part).iterdir() if (folder / part).is_dir() else ()
-        shown += [int(m[1]) for e in entries if (m := re.fullmatch(pattern, e.name))]
+        shown += [
+            int(m[1]) for name in _names_in(folder / part) if (m := re.fullmatch(pattern, name))
+        ]
     return max((t for t in shown if t <= floor + MAX_LOST_TOKENS), default=floor)
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CorruptState(
+            f"can't be looked at: {error.strerror}",
+            where=str(folder),
+            hint="mend its permissions, then try again",
+        ) from error
 
 
 def _action(found: Diagnosis) -> Action:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,18 +26,25 @@ from sequencer.model.transitions import Transition, initialise
 from sequencer.store import headfile, results
 from sequencer.store.clock import utc_now
 from sequencer.store.identity import is_proven_dead, open_process, this_process
-from sequencer.store.journal import Record, encode, fact_fields, facts_of
+from sequencer.store.journal import CLOSING, Record, encode, fact_fields, facts_of
 from sequencer.store.journal_file import JournalFile, JournalMoved
 from sequencer.store.leases import Leases
 from sequencer.store.lock import RunLock
 from sequencer.store.protocol import Change, Liveness, View
-from sequencer.store.recovery import Found, digest, recover
+from sequencer.store.recovery import Found, digest, follow, recover
+from sequencer.store.turnstile import FileTurnstile, file_name
 from sequencer.store.watch import Watch, watch
 
 RECHECK_S = 5.0
 """Safety net of `wait`: how often the head is looked at without a notification."""
+LOOKS_PER_LEASE = 8
+"""How often `wait` looks at a claim in the time of its lease, if that is more often."""
 MAX_LOST_RACES = 1_000
 READ_ATTEMPTS = 20
+
+_Mark = tuple[int, int, int]
+_Signature = tuple[_Mark | None, _Mark | None]
+"""Of state.json (inode, mtime, size) and of the journal (device, inode, size)."""
 
 Migrate = Callable[[dict[str, Any]], Head]
 """From another program's state to a head at revision 0."""
@@ -63,11 +70,12 @@ class FileStore:
         self._migrate = migrate
         self._journal = JournalFile(self.folder, rotate_bytes, keep)
         self._leases = Leases(self.folder / "beats")
+        self._results = self.folder / results.NAME
         self._lock = RunLock(
             state_path.with_name(f"{state_path.name}.lock"), allow_network_fs=allow_network_fs
         )
         self._watch: Watch | None = None
-        self._cached: tuple[object, Found] | None = None
+        self._cached: tuple[_Signature, Found] | None = None
         self._is_swept = False
         self._notices: list[str] = []
 
@@ -79,6 +87,7 @@ class FileStore:
     def close(self) -> None:
         """Free descriptors; the store may be used again."""
         self._journal.close()
+        self._lock.close()
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -92,20 +101,36 @@ class FileStore:
 
     def view(self) -> View:
         """See `Store.view`."""
-        with self._storage_errors("read"):
-            for _ in range(READ_ATTEMPTS):
-                before = self._signature()
-                if self._cached is not None and self._cached[0] == before:
-                    return View(self._cached[1].head)
-                try:
-                    return self._seen(recover(self._state_path, self._journal), before)
-                except (CorruptState, EditRefused):
-                    # A writer may have rotated or published between two reads of ours.
-                    if self._signature() == before:
-                        raise
+        try:
+            return self._view()
+        except OSError as error:
+            raise self._storage_failed("read", error) from error
+
+    def _view(self) -> View:
+        for _ in range(READ_ATTEMPTS):
+            before = self._signature()
+            if self._cached is not None and self._cached[0] == before:
+                return View(self._cached[1].head)
+            try:
+                found = self._followed(before) or recover(self._state_path, self._journal)
+                return self._seen(found, before)
+            except (CorruptState, EditRefused):
+                # A writer may have rotated or published between two reads of ours.
+                if self._signature() == before:
+                    raise
         raise CorruptState("changes faster than it can be read", where=str(self._state_path))
 
-    def _seen(self, found: Found, before: object) -> View:
+    def _followed(self, now: _Signature) -> Found | None:
+        """Return what has come to be since the last look, if that is simple; see `follow`."""
+        if self._cached is None:
+            return None
+        (_, was), known = self._cached
+        there = now[1]
+        if was is None or there is None or was[:2] != there[:2] or there[2] < known.size:
+            return None
+        return follow(self._state_path, self._journal, known)
+
+    def _seen(self, found: Found, before: _Signature) -> View:
         head, notices = found.head, () if found.is_behind else found.notices
         if found.legacy is not None:
             head = self._migrated(found.legacy)
@@ -121,26 +146,24 @@ class FileStore:
         for record in self._journal.records() if self.folder.is_dir() else ():
             yield from facts_of(record.data)
 
-    def _signature(self) -> object:
+    def _signature(self) -> _Signature:
         return (headfile.signature(self._state_path), self._journal.signature())
 
     # --- writing -------------------------------------------------------------------
 
     def update(self, change: Change) -> Head:
         """See `Store.update`."""
-        with self._storage_errors("written"):
-            return self._update(change)
-
-    @contextlib.contextmanager
-    def _storage_errors(self, verb: str) -> Iterator[None]:
         try:
-            yield
+            return self._update(change)
         except OSError as error:
-            raise StorageFailed(
-                f"can't be {verb}: {error.strerror or error}",
-                where=str(error.filename or self.folder),
-                hint="make room or mend the permissions, then start again",
-            ) from error
+            raise self._storage_failed("written", error) from error
+
+    def _storage_failed(self, verb: str, error: OSError) -> StorageFailed:
+        return StorageFailed(
+            f"can't be {verb}: {error.strerror or error}",
+            where=str(error.filename or self.folder),
+            hint="make room or mend the permissions, then start again",
+        )
 
     def _update(self, change: Change) -> Head:
         for _ in range(MAX_LOST_RACES):
@@ -200,6 +223,10 @@ class FileStore:
         before = self._signature()
         if self._cached is not None and self._cached[0] == before and self._is_swept:
             return self._cached[1]
+        found = self._followed(before) if self._is_swept else None
+        if found is not None and not found.needs_publishing:
+            self._cached = (before, found)
+            return found
         found = recover(self._state_path, self._journal)
         self._notices.extend(found.notices)
         self._sweep(found.head)
@@ -208,6 +235,8 @@ class FileStore:
             if found.is_damaged:
                 copy = headfile.keep_copy(self._state_path, "unreadable")
                 self._notices.append(f"what stood in {self._state_path} was kept as {copy.name}")
+            # After a power loss no head may be ahead of the journal.
+            self._journal.sync()
             self._publish(found.head)
         return found
 
@@ -216,25 +245,25 @@ class FileStore:
         base = found.last.revision if found.last else 0
         if found.last is not None and self._rotate(found.last, found.size):
             return None
-        offset = found.size + (1 if found.is_torn else 0)
-        head = transition.head.model_copy(update={"revision": base + 1, "journal_offset": offset})
-        for claim in head.claims:
-            if found.head is None or found.head.claim_with(claim.token) is None:
-                self._first_beat(claim)
+        offset = found.size + (len(CLOSING) if found.is_torn else 0)
+        head = transition.head.replace(revision=base + 1, journal_offset=offset)
         facts = [fact_fields(fact) for fact in transition.facts]
-        line = encode(base + 1, head.last_update, facts, head.model_dump_json().encode())
+        content = headfile.content_of(head)
+        line = encode(base + 1, head.last_update, facts, headfile.in_one_line(content))
+        if found.last is not None and not found.last.offset:
+            self._journal.sync_names()
         if not self._lock.is_current():
             return None
         if not self._append(line, offset, is_torn=found.is_torn):
             return None
-        published, size = self._publish(head), offset + len(line)
+        published, size = self._publish(head, content), offset + len(line)
         record = Record(base + 1, offset, line[:-1], {"head": None})
         signature = (published, self._journal.signature_at(size))
         self._cached = (signature, Found(head, record, size)) if published else None
         if found.head is not None:
             for claim in found.head.claims:
                 if head.claim_with(claim.token) is None:
-                    self._leases.forget(claim.token)
+                    self._leases.forget(claim)
         return head
 
     def _rotate(self, last: Record, size: int) -> bool:
@@ -245,23 +274,15 @@ class FileStore:
             # A journal that grows is better than a run that stands still.
             self._notices.append(f"{self._journal.path} can't be rotated: {error.strerror}")
             return False
-        results.prune(self.folder, self._oldest_token())
+        results.prune(self._results, self._oldest_token())
         return True
 
-    def _first_beat(self, claim: Claim) -> None:
-        try:
-            self._leases.beat(claim, 0)
-        except OSError as error:
-            raise StorageFailed(
-                f"the heartbeat can't be written: {error.strerror}",
-                where=str(self._leases.folder),
-                hint="make room or mend the permissions, then start again",
-            ) from error
-
     def _append(self, line: bytes, offset: int, *, is_torn: bool) -> bool:
-        # A torn line is closed with a newline of our own, in the same write.
-        data, start = (b"\n" + line, offset - 1) if is_torn else (line, offset)
+        # A torn line is closed in the same write.
+        data, start = (CLOSING + line, offset - len(CLOSING)) if is_torn else (line, offset)
         try:
+            if not start and self._journal.signature() is None:
+                return self._journal.begin(line)
             # Where a line that does not count came between, ours may have won all the same.
             return self._journal.append(data, start) or self._journal.holds(line)
         except JournalMoved:
@@ -275,19 +296,23 @@ class FileStore:
         self._cached, verdict = None, "nothing was accepted"
         try:
             if self._journal.holds(line):
+                verdict = "whether the change was accepted can't be told"
+                self._journal.sync()
                 return True
         except CorruptState as problem:
             verdict = f"whether the change was accepted can't be told ({problem.message})"
+        except OSError:
+            pass
         raise StorageFailed(
             f"{verdict}: {error.strerror or error}",
             where=str(self._journal.path),
             hint="make room or mend the permissions, then start again",
         ) from error
 
-    def _publish(self, head: Head) -> object | None:
+    def _publish(self, head: Head, content: bytes | None = None) -> _Mark | None:
         """Replace state.json and return its signature, or None if that was not possible."""
         try:
-            return headfile.write_head(self._state_path, head)
+            return headfile.write_head(self._state_path, head, content)
         except OSError as error:
             # The journal has accepted the transition; the head file follows at the next one.
             self._notices.append(f"{self._state_path} could not be replaced: {error.strerror}")
@@ -322,7 +347,7 @@ class FileStore:
 
     def result_folder(self, step_index: int, token: int) -> Path:
         """See `Store.result_folder`."""
-        return results.folder(self.folder, step_index, token)
+        return results.folder(self._results, step_index, token)
 
     def wait(
         self,
@@ -339,18 +364,23 @@ class FileStore:
             self._watch = watch(self.folder, self._state_path.name)
         holder = open_process(claim.owner) if claim is not None else None
         fds, is_over = [fd for fd in (wake_fd, holder) if fd is not None], False
+        pause = RECHECK_S if claim is None else min(RECHECK_S, claim.ttl_s / LOOKS_PER_LEASE)
         try:
             while True:
                 head = self.view().head
                 if (head.revision if head else 0) != revision:
                     return True
-                left = RECHECK_S if deadline is None else deadline - time.monotonic()
+                left = pause if deadline is None else deadline - time.monotonic()
                 if is_over or left <= 0:
                     return False
                 if claim is not None and holder is None and is_proven_dead(claim.owner):
                     return False
                 # The lease of a claim may run out without any notification.
-                is_over = self._watch.wait(min(left, RECHECK_S), fds) or claim is not None
+                is_over = self._watch.wait(min(left, pause), fds) or claim is not None
         finally:
             if holder is not None:
                 os.close(holder)
+
+    def turnstile(self, positions: Collection[str]) -> FileTurnstile:
+        """See `Store.turnstile`."""
+        return FileTurnstile(self.folder / file_name(positions))

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema
 from sequencer.model.head import SCHEMA_VERSION, Head
-from sequencer.store.journal_file import read_regular
+from sequencer.store.journal_file import read_regular, sync_folder
 from sequencer.store.strictjson import MAX_BYTES, parse_object
 
 
@@ -56,14 +56,30 @@ def signature(path: Path) -> tuple[int, int, int] | None:
     return (found.st_ino, found.st_mtime_ns, found.st_size)
 
 
-def write_head(path: Path, head: Head) -> tuple[int, int, int]:
+def content_of(head: Head) -> bytes:
+    """Return what state.json holds for *head*."""
+    return head.model_dump_json(indent=2).encode() + b"\n"
+
+
+def in_one_line(content: bytes) -> bytes:
+    """Return the content of a state.json as one line of JSON, for the journal.
+
+    A line end inside of a string is written as an escape.
+    """
+    return content.translate(None, b"\n")
+
+
+def write_head(path: Path, head: Head, content: bytes | None = None) -> tuple[int, int, int]:
     """Replace *path* by *head* and return the signature of what was written.
+
+    *content* is what `content_of` returned, where that is at hand.
 
     Raises:
         OSError: the old file is untouched; a temporary file may be left for `sweep`.
     """
-    temporary = f"{path.parent}/.{path.name}.{os.getpid()}.tmp"
-    data = head.model_dump_json(indent=2).encode() + b"\n"
+    folder, name = os.path.split(path)
+    temporary = f"{folder}/.{name}.{os.getpid()}.tmp"
+    data = content_of(head) if content is None else content
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(temporary, flags, 0o644)
     try:
@@ -86,13 +102,23 @@ def _reserve(fd: int, size: int) -> None:
     all the rest of a transition. Nothing is lost by it: after a power loss the file may
     hold zeros, and the journal restores it.
     """
-    if hasattr(os, "posix_fallocate"):
-        with contextlib.suppress(OSError):
-            os.posix_fallocate(fd, 0, size)
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except (OSError, AttributeError):
+        return  # not every system has it
 
 
 def keep_copy(path: Path, suffix: str) -> Path:
-    """Keep what stands in *path* beside it under a free name with *suffix*."""
+    """Keep what stands in *path* beside it, durably, under a free name with *suffix*."""
+    copy = _copied(path, suffix)
+    # The original is replaced next; who made the copy may have been killed before this.
+    with copy.open("rb") as file:
+        os.fsync(file.fileno())
+    sync_folder(copy.parent)
+    return copy
+
+
+def _copied(path: Path, suffix: str) -> Path:
     for number in range(1, 10_000):
         copy = path.with_name(f"{path.name}.{suffix}" + (f"-{number}" if number > 1 else ""))
         if is_same(path, copy):

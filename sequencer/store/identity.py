@@ -22,8 +22,30 @@ _STAT_STATE, _STAT_START = 0, 19
 
 
 def boottime() -> float:
-    """Return seconds since boot, sleep included; nobody can set this clock."""
-    return time.clock_gettime(_BOOT_CLOCK)
+    """Return seconds since the machine's boot, sleep included; nobody can set this clock."""
+    return time.clock_gettime(_BOOT_CLOCK) - _namespace_offset()
+
+
+@cache
+def _namespace_offset() -> float:
+    """Return by how much the clock since boot is ahead here of the machine's own.
+
+    A container may have been given one of its own (a time namespace), so that it goes on
+    where it was on another machine; its boot is the machine's all the same.
+    """
+    try:
+        own, of_children = (
+            Path(f"/proc/self/ns/{name}").readlink().name.partition(":")[2]
+            for name in ("time", "time_for_children")
+        )
+        told = Path("/proc/self/timens_offsets").read_text()
+    except OSError:
+        return 0.0
+    if own != of_children:
+        # What can be read is the offset of the children's clock.
+        return 0.0
+    lines = (line.split() for line in told.splitlines())
+    return sum(int(line[1]) + int(line[2]) / 1e9 for line in lines if line[0] == "boottime")
 
 
 @cache
@@ -68,7 +90,9 @@ def process_start(pid: int) -> int | None:
     except OSError:
         return None
     # A zombie runs no code any more: its claim has no holder.
-    return None if fields[_STAT_STATE] in (b"Z", b"X") else int(fields[_STAT_START])
+    if fields[_STAT_STATE] in (b"Z", b"X"):
+        return None
+    return int(fields[_STAT_START]) - round(_namespace_offset() * os.sysconf("SC_CLK_TCK"))
 
 
 def _process_start_elsewhere(pid: int) -> int | None:

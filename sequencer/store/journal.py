@@ -22,8 +22,13 @@ from sequencer.store.strictjson import parse_object
 if TYPE_CHECKING:
     from sequencer.model.transitions import Fact
 
+CLOSING = b"#\n"
+"""What a writer puts behind a torn line. A newline alone would make a line count that lacks
+nothing else, after it was taken for torn."""
 _SEAL = b',"checksum":"'
 _CHECKSUM_HEX = 16
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+_FACT_KEYS = frozenset({"event", "step", "step_index", "token", "attempt", "outcome"})
 _TAIL_BYTES = len(_SEAL) + _CHECKSUM_HEX + len(b'"}')
 
 
@@ -84,7 +89,7 @@ def encode(revision: int, at: str, facts: Sequence[dict[str, Any]], head_json: b
     if rest:
         fields["also"] = rest
     # An agent's output may hold half a surrogate pair, which no UTF-8 file can.
-    start = json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    start = _ENCODER.encode(fields).encode("utf-8", "replace")
     body = start[:-1] + b',"head":' + head_json
     return body + _SEAL + checksum(body).encode() + b'"}\n'
 
@@ -103,10 +108,22 @@ def decode(line: bytes) -> dict[str, Any]:
         message = "damaged: the checksum does not match"
         raise ValueError(message)
     data = parse_object(body + b"}", max_bytes=4 * 1024 * 1024)
-    if not (isinstance(data.get("revision"), int) and isinstance(data.get("head"), dict)):
+    if not _is_record(data):
         message = "not a journal record"
-        raise ValueError(message)  # noqa: TRY004 (one kind of refusal for every damage)
+        raise ValueError(message)
     return data
+
+
+def _is_record(data: dict[str, Any]) -> bool:
+    """Return whether *data* has what every reader of a record relies on."""
+    also = data.get("also", [])
+    return (
+        type(data.get("revision")) is int
+        and isinstance(data.get("at"), str)
+        and isinstance(data.get("head"), dict)
+        and isinstance(also, list)
+        and all(isinstance(fact, dict) and fact.keys() >= _FACT_KEYS for fact in (data, *also))
+    )
 
 
 def scan(data: bytes, offset: int, expected: int | None, where: str) -> Scan:

@@ -11,6 +11,7 @@ Not promised: that two writers with one lock are fair to each other.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -23,6 +24,8 @@ from sequencer.errors import CorruptState
 from sequencer.store.journal import Record, Scan, decode, scan
 
 NAME = "journal.jsonl"
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What a file system without hard links answers."""
 _ROTATED = re.compile(r"journal-(\d{6,})\.jsonl")
 _fdatasync = getattr(os, "fdatasync", os.fsync)
 
@@ -42,6 +45,8 @@ class JournalFile:
         self._keep = keep
         self._fd: int | None = None
         self._inode = (0, 0)
+        self._has_synced_names = False
+        """Of the journal that is open."""
 
     def close(self) -> None:
         """Close the descriptor; the next append opens it again."""
@@ -143,7 +148,7 @@ class JournalFile:
             JournalMoved: the file at the path is another one than before.
             OSError: writing failed, *outcome unknown*: the line may be there.
         """
-        fd = self._descriptor()
+        fd = self._descriptor() if self._fd is None else self._fd
         fcntl.flock(fd, fcntl.LOCK_SH)
         try:
             if not self._is_current():
@@ -161,6 +166,60 @@ class JournalFile:
                 fcntl.flock(fd, fcntl.LOCK_UN)
         return landed == offset
 
+    def begin(self, line: bytes) -> bool:
+        """Make a journal that holds *line*, durably; return whether there was none.
+
+        It is there with the whole line or not at all, so that a crash can't leave a journal
+        of which nobody can say whether it ever held a record.
+
+        Raises:
+            OSError: *outcome unknown*, as in `append`.
+        """
+        fresh = self._fresh()
+        try:
+            write_durably(fresh, line)
+            os.link(fresh, self.path)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            self.sync_names()
+            return self.append(line, 0)
+        finally:
+            with contextlib.suppress(OSError):
+                fresh.unlink(missing_ok=True)
+        self.sync_names()
+        return True
+
+    def sync(self) -> None:
+        """Make what is in the journal survive a power loss, whoever wrote it.
+
+        A line that can be read need not be on the disk: its writer may have been killed
+        before its own fdatasync.
+        """
+        _fdatasync(self._descriptor())
+        self.sync_names()
+
+    def sync_names(self) -> None:
+        """Make the journal's name and those of the folders above survive a power loss.
+
+        Needed only while the journal is new; who made it may have been killed before it
+        came to that, so whoever writes the second line does it again.
+        """
+        self._descriptor()
+        if self._has_synced_names:
+            # Whoever lost a race comes again: this takes longer than all the rest.
+            return
+        sync_folder(self.folder)
+        for above in self.folder.absolute().parents:
+            # One that may not be read was not made by this program.
+            with contextlib.suppress(OSError):
+                sync_folder(above)
+            if os.path.ismount(above):
+                break
+        self._has_synced_names = True
+
     def holds(self, line: bytes) -> bool:
         """Return whether *line*, newline included, is among the winners of the journal."""
         return any(record.line == line[:-1] for record in self.read(0, None).winners)
@@ -174,7 +233,7 @@ class JournalFile:
         # A file that holds nothing but its first record would not get smaller.
         if size < self._rotate_bytes or not last.offset:
             return False
-        fd, fresh = self._descriptor(), self.folder / f"{NAME}.{os.getpid()}.tmp"
+        fd, fresh = self._descriptor(), self._fresh()
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             if not self._is_current() or os.fstat(fd).st_size != size:
@@ -182,10 +241,9 @@ class JournalFile:
             aside = self._next_rotated()
             with contextlib.suppress(FileExistsError):
                 os.link(self.path, aside)
-            with open_new(fresh) as file:
-                file.write(last.line + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
+            write_durably(fresh, last.line + b"\n")
+            # Else a power loss could leave the new file, and nothing that names the old one.
+            sync_folder(self.folder)
             fresh.replace(self.path)
             sync_folder(self.folder)
         finally:
@@ -196,6 +254,9 @@ class JournalFile:
         for old in self.rotated()[: -self._keep]:
             old.unlink(missing_ok=True)
         return True
+
+    def _fresh(self) -> Path:
+        return self.folder / f"{NAME}.{os.getpid()}.tmp"
 
     def _next_rotated(self) -> Path:
         """Return the name to rotate to; the newest again if a crash left it half done."""
@@ -209,13 +270,10 @@ class JournalFile:
         if self._fd is not None and not self._is_current():
             self.close()
         if self._fd is None:
-            is_new = not self.path.exists()
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
             self._fd = os.open(self.path, flags, 0o644)
             found = os.fstat(self._fd)
-            self._inode = (found.st_dev, found.st_ino)
-            if is_new:
-                sync_folder(self.folder)
+            self._inode, self._has_synced_names = (found.st_dev, found.st_ino), False
         return self._fd
 
     def _is_current(self) -> bool:
@@ -227,6 +285,14 @@ def open_new(path: Path) -> BinaryIO:
     """Open *path* for writing bytes, emptied, never through a link."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     return os.fdopen(os.open(path, flags, 0o644), "wb")
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write *data* to *path*, never through a link; its folder is still to be synced."""
+    with open_new(path) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
@@ -256,15 +322,21 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
             f"can't be read: {error.strerror}", where=str(path), hint="it has to be a plain file"
         ) from error
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
             raise CorruptState(
                 "is not a plain file",
                 where=str(path),
                 hint="move it away; 'sequencer repair --apply' does it and restores the file",
             )
         # An offset comes from a file that anybody may edit; no file reaches 2**63.
-        if offset > os.fstat(fd).st_size:
+        if offset > found.st_size:
             return b""
+        # One byte more than there was: a file that is being written may have grown.
+        size = found.st_size - offset + 1
+        data = os.pread(fd, size if max_bytes is None else min(size, max_bytes + 1), offset)
+        if len(data) < size and (max_bytes is None or len(data) <= max_bytes):
+            return data
         with os.fdopen(fd, "rb", closefd=False) as file:
             file.seek(offset)
             return file.read() if max_bytes is None else file.read(max_bytes + 1)

@@ -1,6 +1,7 @@
 """Heartbeats on disk, and what an observer may conclude from them.
 
-A beat is a small file that its owner replaces without the lock. Observers under the same
+A beat is a small file that its owner replaces without the lock, for the first time a third
+of the lease after the claim; a short step never writes one. Observers under the same
 boot compare its deadline with the boot clock; observers elsewhere remember when they
 first saw this (token, beat) and believe the claim for 1.25 times its lease from then on.
 The memory is a file, so that a `tick` an hour can observe as well as a waiting process.
@@ -15,7 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.model.head import Claim
-from sequencer.store.identity import boot_id, boottime, is_proven_dead, is_same_boot
+from sequencer.store.identity import (
+    boot_id,
+    boottime,
+    is_proven_dead,
+    is_same_boot,
+    this_process,
+)
 from sequencer.store.protocol import Liveness
 from sequencer.store.strictjson import parse_object
 
@@ -29,6 +36,9 @@ class Leases:
     def __init__(self, folder: Path) -> None:
         """Use *folder*; it is made with the first beat."""
         self.folder = folder
+        self._folder = str(folder)
+        self._beaten: set[int] = set()
+        """Tokens of this process's claims that have a beat."""
 
     def beat(self, claim: Claim, number: int) -> None:
         """Write beat *number* of *claim* and with it a new deadline.
@@ -37,13 +47,19 @@ class Leases:
             OSError: nothing was renewed.
         """
         beat = {"beat": number, "deadline_boottime": round(boottime() + claim.ttl_s, 3)}
-        # Nobody reads the first one before the claim is accepted, so half of it does no harm.
-        self._write(self.folder / str(claim.token), beat, is_in_place=number == 0)
+        self._beaten.add(claim.token)
+        self._write(self.folder / str(claim.token), beat)
 
-    def forget(self, token: int) -> None:
-        """Remove what belongs to a claim that is gone."""
-        with contextlib.suppress(OSError):
-            os.unlink(self.folder / str(token))  # noqa: PTH108 (on every step's path)
+    def forget(self, claim: Claim) -> None:
+        """Remove what belongs to *claim*, which is gone."""
+        token = claim.token
+        if token not in self._beaten and claim.owner.nonce == this_process().nonce:
+            return
+        self._beaten.discard(token)
+        try:
+            os.unlink(f"{self._folder}/{token}")  # noqa: PTH108 (on every step's path)
+        except OSError:
+            return  # a short step has none
 
     def sweep(self, standing: set[int]) -> None:
         """Remove beats, observations and half-written files of all but the *standing* tokens."""
@@ -61,6 +77,9 @@ class Leases:
             return Liveness.DEAD
         beat = self._read(self.folder / str(claim.token))
         deadline = beat.get("deadline_boottime")
+        if deadline is None and claim.claimed_boottime is not None:
+            # The first beat comes a third of the lease after the claim.
+            deadline = claim.claimed_boottime + claim.ttl_s
         if is_same_boot(claim.owner) and isinstance(deadline, (int, float)):
             if boottime() > deadline:
                 return Liveness.EXPIRED
@@ -92,8 +111,8 @@ class Leases:
         finally:
             os.close(fd)
 
-    def _write(self, path: Path, value: dict[str, Any], *, is_in_place: bool = False) -> None:
-        temporary = str(path) if is_in_place else f"{path}.{os.getpid()}.tmp"
+    def _write(self, path: Path, value: dict[str, Any]) -> None:
+        temporary = f"{path}.{os.getpid()}.tmp"
         try:
             self._replace(path, temporary, value)
         except FileNotFoundError:
@@ -109,5 +128,4 @@ class Leases:
             os.write(fd, json.dumps(value).encode())
         finally:
             os.close(fd)
-        if temporary != str(path):
-            os.replace(temporary, path)  # noqa: PTH105 (on every step's path)
+        os.replace(temporary, path)  # noqa: PTH105 (a pair of open and replace)

@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ class MemoryRun:
         self.deadlines: dict[int, float] = {}
         self.gone: set[str] = set()
         """Nonces of the workers that have left."""
+        self.queues: dict[frozenset[str], list[str]] = {}
+        """Nonces of the workers in each turnstile, the first first."""
         self._wakers: set[int] = set()
         self._numbers = count(1)
         self._folder: Path | None = None
@@ -123,6 +125,8 @@ class MemoryStore:
         """Be gone, as a worker that was killed: its claims may be taken over at once."""
         with self.run.lock:
             self.run.gone.add(self._owner.nonce)
+            for queue in self.run.queues.values():
+                queue[:] = [nonce for nonce in queue if nonce != self._owner.nonce]
         self.run.wake()
 
     def view(self) -> View:
@@ -189,7 +193,7 @@ class MemoryStore:
 
     def result_folder(self, step_index: int, token: int) -> Path:
         """See `Store.result_folder`."""
-        return results.folder(self.run.folder(), step_index, token)
+        return results.folder(self.run.folder() / results.NAME, step_index, token)
 
     def wait(
         self,
@@ -217,3 +221,48 @@ class MemoryStore:
                     return False
                 if waker in ready:
                     os.read(waker, 65536)
+
+    def turnstile(self, positions: Collection[str]) -> MemoryTurnstile:
+        """See `Store.turnstile`."""
+        return MemoryTurnstile(self.run, frozenset(positions), self._owner.nonce)
+
+
+class MemoryTurnstile:
+    """One worker's way into a queue of a `MemoryRun`; see `protocol.Turnstile`."""
+
+    def __init__(self, run: MemoryRun, positions: frozenset[str], nonce: str) -> None:
+        """Queue as *nonce* with those that work at *positions*."""
+        self._run = run
+        self._nonce = nonce
+        with run.lock:
+            self._queue = run.queues.setdefault(positions, [])
+
+    def is_awaited(self) -> bool:
+        """See `Turnstile.is_awaited`."""
+        return bool(self._queue)
+
+    def enter(self) -> bool:
+        """See `Turnstile.enter`."""
+        with self._run.lock:
+            if self._nonce not in self._queue:
+                self._queue.append(self._nonce)
+            return self._queue[0] == self._nonce
+
+    def wait(self, timeout_s: float, wake_fd: int) -> bool:
+        """See `Turnstile.wait`."""
+        deadline = time.monotonic() + timeout_s
+        with self._run.waker() as waker:
+            while not self.enter() and (left := deadline - time.monotonic()) > 0:
+                ready, _, _ = select.select([waker, wake_fd], [], [], left)
+                if wake_fd in ready:
+                    break
+                if waker in ready:
+                    os.read(waker, 65536)
+        return self.enter()
+
+    def leave(self) -> None:
+        """See `Turnstile.leave`."""
+        with self._run.lock:
+            if self._nonce in self._queue:
+                self._queue.remove(self._nonce)
+        self._run.wake()

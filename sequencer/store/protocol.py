@@ -7,7 +7,7 @@ the pure function that it is given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -45,6 +45,28 @@ class View:
     head: Head | None
     notices: tuple[str, ...] = field(default=())
     """What was found on the way: restored from the journal, edited by hand, …"""
+
+
+class Turnstile(Protocol):
+    """Where processes queue that wait for the same steps; the first alone watches the run.
+
+    A courtesy and no exclusion: whoever passes by it breaks nothing.
+    """
+
+    def is_awaited(self) -> bool:
+        """Return whether anybody is in the queue; for who is not in it itself."""
+
+    def enter(self) -> bool:
+        """Be in the queue from now on, at its end; return whether that is the front."""
+
+    def wait(self, timeout_s: float, wake_fd: int) -> bool:
+        """Enter and sleep until this is the first, *wake_fd* wakes or the time is over.
+
+        Returns whether this is the first; it stays so until it leaves.
+        """
+
+    def leave(self) -> None:
+        """Give the place back, at the front or not; a process that ends does so too."""
 
 
 @runtime_checkable
@@ -95,7 +117,7 @@ class Store(Protocol):
         """
 
     def result_folder(self, step_index: int, token: int) -> Path:
-        """Return the folder for the outputs of one attempt, created if need be."""
+        """Return where the outputs of one attempt go; the folder is made by who writes there."""
 
     def wait(
         self,
@@ -110,3 +132,6 @@ class Store(Protocol):
         False: the time is over, *wake_fd* became readable, or the holder of *claim* may be
         gone. Uses no CPU while it sleeps.
         """
+
+    def turnstile(self, positions: Collection[str]) -> Turnstile:
+        """Return the queue of those that work at *positions* (empty: at all of them)."""

@@ -17,9 +17,10 @@ from sequencer.errors import CorruptState, EditRefused, StateRefused
 from sequencer.model.decisions import accept_edit
 from sequencer.model.head import Head
 from sequencer.model.transitions import Event
-from sequencer.store.headfile import RawHead, parse_head, read_head
+from sequencer.store.headfile import RawHead, content_of, parse_head, read_head
 from sequencer.store.journal import Record, Scan
 from sequencer.store.journal_file import JournalFile, read_regular
+from sequencer.store.strictjson import MAX_BYTES
 
 _REPAIR = "'sequencer repair' shows what can be saved"
 
@@ -72,7 +73,35 @@ def recover(state_path: Path, journal: JournalFile) -> Found:
             is_damaged=raw.problem is not None,
             notices=(notice,),
         )
+    if is_foreign(raw.content) and _is_migrated(raw.content, journal):
+        notice = f"{state_path} was migrated, but not replaced; that is done now"
+        return replace(found, needs_publishing=True, is_behind=True, notices=(notice,))
     return _compare(state_path, raw.content, found, scan)
+
+
+def follow(state_path: Path, journal: JournalFile, known: Found) -> Found | None:
+    """Return what the files say now, read from where *known* ends; None: read all of them.
+
+    *journal* has to be the file that it was. Only what writers of this program leave behind
+    is followed, to the byte; everything else is for `recover` to judge.
+    """
+    if known.last is None or known.head is None or known.is_torn or known.needs_publishing:
+        return None
+    try:
+        scan = journal.read(known.size, known.last.revision + 1)
+        there = read_regular(state_path, max_bytes=MAX_BYTES)
+    except (CorruptState, FileNotFoundError):
+        return None
+    head, last = known.head, known.last
+    if scan.winners:
+        last = scan.winners[-1]
+        head = parse_head(last.data["head"], f"{journal.path} at byte {last.offset}")
+    found = Found(head, last, scan.size, scan.is_torn)
+    if there == content_of(head):
+        return found
+    if scan.winners and there == content_of(known.head):
+        return replace(found, needs_publishing=True, is_behind=True)
+    return None
 
 
 def _scan(raw: RawHead, journal: JournalFile) -> Scan:
@@ -129,8 +158,11 @@ def _left_over(folder: Path) -> Path | None:
     for name in ("results", "beats"):
         try:
             found = next((folder / name).iterdir(), None)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             continue
+        except OSError:
+            # Nobody can say that there is nothing in it.
+            return folder / name
         if found is not None:
             return found
     return None
@@ -150,9 +182,6 @@ def _compare(state_path: Path, content: dict[str, Any], found: Found, scan: Scan
     if content == last.data["head"]:
         return found
     where = str(state_path)
-    if is_foreign(content) and last.revision == 1 and _noted_origin(last) == digest(content):
-        notice = f"{where} was migrated, but not replaced; that is done now"
-        return replace(found, needs_publishing=True, is_behind=True, notices=(notice,))
     if type(revision) is not int:
         problem = "revision is not a number"
         if is_foreign(content):
@@ -218,9 +247,15 @@ def digest(content: dict[str, Any]) -> str:
     return f"sha256:{sha256(canonical.encode()).hexdigest()}"
 
 
-def _noted_origin(record: Record) -> str | None:
-    outcome = record.data.get("outcome")
-    return outcome.get("migrated_from") if isinstance(outcome, dict) else None
+def _is_migrated(content: dict[str, Any], journal: JournalFile) -> bool:
+    """Return whether the run began with a migration of *content*, which still stands there.
+
+    Where state.json can't be replaced, the run goes on in the journal, and perhaps far.
+    """
+    first = journal.oldest() or {}
+    outcome = first.get("outcome")
+    is_noted = isinstance(outcome, dict) and outcome.get("migrated_from") == digest(content)
+    return is_noted and first.get("revision") == 1
 
 
 def _is_accepted_edit(own: Record, following: Record, content: dict[str, Any]) -> bool:

@@ -27,8 +27,8 @@ from sequencer.model.transitions import Event, resting_status
 from sequencer.store.clock import utc_now
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.headfile import parse_head, write_head
-from sequencer.store.journal import encode
-from sequencer.store.journal_file import NAME, JournalFile, open_new, sync_folder
+from sequencer.store.journal import CLOSING, encode
+from sequencer.store.journal_file import NAME, JournalFile, sync_folder, write_durably
 from sequencer.store.lock import RunLock
 from sequencer.store.recovery import recover
 
@@ -146,6 +146,8 @@ def _keep_originals(found: Diagnosis) -> Path:
             continue
         if stat.S_ISREG(mode):
             shutil.copy2(path, kept / path.name, follow_symlinks=False)
+            with (kept / path.name).open("rb") as copy:
+                os.fsync(copy.fileno())
         else:
             path.rename(kept / path.name)
     sync_folder(kept)
@@ -175,13 +177,13 @@ def _mend(found: Diagnosis, base: Head, kept: Path, *, is_head: bool) -> Head:
     if is_appended:
         size = journal.path.stat().st_size
         is_torn = not journal.path.read_bytes().endswith(b"\n")
-        offset = size + 1 if is_torn else size
+        offset = size + len(CLOSING) if is_torn else size
     else:
         is_torn, offset = False, len(lines[-1]) if lines else 0
     head = _repaired_head(found, base, offset, may_be_behind=found.action is Action.CHOOSE)
     line = _line(head, base, note)
     if is_appended:
-        data = b"\n" + line if is_torn else line
+        data = CLOSING + line if is_torn else line
         if not journal.append(data, size):
             raise CorruptState("the journal changed while it was repaired", where=str(folder))
         journal.close()
@@ -233,7 +235,6 @@ def _replace_journals(
     with _excluding_appends(journal.path):
         _write(folder / f"journal-{number:06d}.jsonl", history)
         _write(journal.path, current)
-        sync_folder(folder)
     for path in old:
         path.unlink(missing_ok=True)
 
@@ -255,8 +256,6 @@ def _excluding_appends(path: Path) -> Iterator[None]:
 
 def _write(path: Path, lines: list[bytes]) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with open_new(temporary) as file:
-        file.writelines(lines)
-        file.flush()
-        os.fsync(file.fileno())
+    write_durably(temporary, b"".join(lines))
     temporary.replace(path)
+    sync_folder(path.parent)

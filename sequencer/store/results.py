@@ -10,20 +10,31 @@ import re
 import shutil
 from pathlib import Path
 
+from sequencer.store.journal_file import sync_folder, write_durably
+
 _NAME = re.compile(r"(\d+)-(\d+)")
 
 
-def folder(run_folder: Path, step_index: int, token: int) -> Path:
-    """Return the folder for an attempt, created if need be."""
-    path = run_folder / "results" / f"{step_index}-{token}"
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+NAME = "results"
 
 
-def prune(run_folder: Path, oldest_token: int) -> None:
-    """Remove the outputs whose records have left the journal."""
+def folder(results: Path, step_index: int, token: int) -> Path:
+    """Return where in *results* an attempt's folder is, if who writes there has made one."""
+    return results / f"{step_index}-{token}"
+
+
+def keep(attempt: Path, data: bytes) -> None:
+    """Keep *data* as the output in the folder of an *attempt*, so that it survives a power loss."""
+    attempt.mkdir(parents=True, exist_ok=True)
+    write_durably(attempt / "output.txt", data)
+    for changed in (attempt, attempt.parent, attempt.parent.parent):
+        sync_folder(changed)
+
+
+def prune(results: Path, oldest_token: int) -> None:
+    """Remove the outputs in *results* whose records have left the journal."""
     try:
-        entries = list((run_folder / "results").iterdir())
+        entries = list(results.iterdir())
     except FileNotFoundError:
         return
     for entry in entries:

@@ -78,7 +78,9 @@ def parse_object(data: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     if not isinstance(value, dict):
         message = f"a JSON {type(value).__name__} instead of an object"
         raise ValueError(message)  # noqa: TRY004 (callers handle one kind of refusal)
-    if _depth_exceeds(value, MAX_DEPTH):
+    # So few brackets can't nest deeper; what they hold need not be looked at.
+    may_be_deep = text.count("{") + text.count("[") > MAX_DEPTH
+    if may_be_deep and _depth_exceeds(value, MAX_DEPTH):
         message = f"nested more than {MAX_DEPTH} deep"
         raise ValueError(message)
     return value

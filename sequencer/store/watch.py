@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Protocol
 
 SLEEP_S = 0.25
+_ALL_EVENTS = 1024 * 1024
+"""More bytes than the kernel keeps events for one watch."""
 
 
 class Watch(Protocol):
@@ -51,9 +53,13 @@ class InotifyWatch:
 
     def __init__(self, folder: Path, name: str | None) -> None:
         """Watch *name* in *folder*; None: whatever is created or written there."""
-        from inotify_simple import INotify, flags  # noqa: PLC0415 (only who waits needs it)
+        # Only who waits needs it.
+        from inotify_simple import INotify, flags, parse_events  # noqa: PLC0415
 
         self._name = name
+        self._end_of_name = os.fsencode(name or "") + b"\0"
+        """How the events of that name end, and those of few others."""
+        self._parse = parse_events
         self._inotify = INotify(nonblocking=True)
         mask = flags.MOVED_TO | flags.CLOSE_WRITE | flags.DELETE | flags.MOVED_FROM
         if name is None:
@@ -74,10 +80,19 @@ class InotifyWatch:
             ready = {fd for fd, _ in poller.poll(left * 1000)}
             if not ready.isdisjoint(fds):
                 return True
-            events = self._inotify.read(timeout=0)
-            if any(self._name is None or e.name in (self._name, "") for e in events):
+            if self._has_changed():
                 return False
         return False
+
+    def _has_changed(self) -> bool:
+        """Take what the kernel has to tell; after a long time that is thousands of events."""
+        try:
+            data = os.read(self._inotify.fileno(), _ALL_EVENTS)
+        except BlockingIOError:
+            return False
+        if self._name is None or self._end_of_name in data:
+            return True
+        return any(event.name in (self._name, "") for event in self._parse(data))
 
     def close(self) -> None:
         """See `Watch.close`."""

@@ -16,6 +16,7 @@ from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.resolver import place
+from sequencer.store.identity import boottime
 from sequencer.store.journal_file import JournalFile
 from sequencer.store.protocol import Store
 
@@ -77,6 +78,7 @@ def claiming(store: Store, head: Head) -> Transition:
         store.owner(),
         at=now(),
         ttl_s=store.ttl_s,
+        at_boottime=boottime(),
         may_take_over=held is not None and store.liveness(held).allows_take_over,
     )
 

@@ -12,6 +12,7 @@ from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition, claim
 from sequencer.model.workflow import Review, Workflow
 from sequencer.store.file import FileStore
+from sequencer.store.identity import boottime
 from sequencer.store.protocol import Store
 
 WORKFLOW = Workflow(
@@ -80,6 +81,13 @@ def hold(store: Store, owner: Owner | None = None) -> None:
     def change(head: Head | None) -> Transition:
         assert head is not None
         place = Place(head.step_index, head.expected_step, f"{head.expected_step}.md")
-        return claim(head, place, owner or store.owner(), at=head.last_update, ttl_s=60)
+        return claim(
+            head,
+            place,
+            owner or store.owner(),
+            at=head.last_update,
+            ttl_s=60,
+            at_boottime=boottime(),
+        )
 
     store.update(change)

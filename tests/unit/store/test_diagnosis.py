@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from sequencer.store.diagnosis import (
     is_journal_sound,
     look_at_journal,
 )
+from sequencer.store.file import FileStore
 from tests.unit.store.broken_runs import begun, damage_line, edit, journal_of, lines_of
 
 
@@ -228,3 +230,27 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
     before = content()
     diagnose(state_path)
     assert content() == before
+
+
+def test_a_folder_that_may_not_be_looked_at_is_no_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What attempts left behind shows tokens; without a look one could be granted again."""
+    state_path = begun(tmp_path, 1)
+    results = state_path.with_name("results")
+    results.mkdir()
+    real = Path.iterdir
+
+    def refuse(path: Path) -> Iterator[Path]:
+        if path == results:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(CorruptState, match="can't be looked at: Permission denied") as caught:
+        diagnose(state_path)
+    assert caught.value.where == str(results)
+    for name in ("state.json", "journal.jsonl"):
+        state_path.with_name(name).unlink()
+    with pytest.raises(CorruptState, match="had begun"):
+        FileStore(state_path).view()

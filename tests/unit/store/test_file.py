@@ -39,14 +39,12 @@ def test_the_files_of_a_run(tmp_path: Path) -> None:
     names = sorted(p.relative_to(tmp_path).as_posix() for p in tmp_path.rglob("*"))
     assert names == [
         "sync",
-        "sync/beats",
-        "sync/beats/1",
         "sync/journal.jsonl",
         "sync/state.json",
         "sync/state.json.lock",
     ]
-    beat = json.loads((tmp_path / "sync/beats/1").read_text())
-    assert beat["beat"] == 0
+    store.beat(granted, 1)
+    assert json.loads((tmp_path / "sync/beats/1").read_text())["beat"] == 1
     cases.commit(store, granted.token)
     assert not (tmp_path / "sync/beats/1").exists()
     head = json.loads((tmp_path / "sync/state.json").read_text())
@@ -180,9 +178,29 @@ def test_another_programs_state_beside_a_journal_is_no_edit(tmp_path: Path) -> N
     state.write_text(json.dumps(LEGACY))
     store = FileStore(state, migrate=migrate)
     cases.commit(store, cases.claim(store).token)
-    state.write_text(json.dumps(LEGACY))
+    state.write_text(json.dumps({**LEGACY, "mine": "written since"}))
     with pytest.raises(EditRefused, match="another program's state, and its journal is at rev"):
         FileStore(state, migrate=migrate).view()
+
+
+@pytest.mark.parametrize("rotate_bytes", [1_000_000, 1_000])
+def test_a_migrated_state_that_could_not_be_replaced_for_long(
+    tmp_path: Path, rotate_bytes: int
+) -> None:
+    """A full disk may let the journal grow, and leave the old file in its place."""
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps(LEGACY))
+    store = FileStore(state, migrate=migrate, rotate_bytes=rotate_bytes)
+    for _ in range(3):
+        cases.commit(store, cases.claim(store).token)
+    accepted = store.view().head
+    state.write_text(json.dumps(LEGACY))
+    view = FileStore(state, migrate=migrate).view()
+    assert view.head == accepted
+    later = FileStore(state, migrate=migrate)
+    later.update(lambda _: None)
+    assert later.take_notices() == [f"{state} was migrated, but not replaced; that is done now"]
+    assert json.loads(state.read_text())["step_index"] == int(str(LEGACY["step_index"])) + 3
 
 
 def test_one_copy_of_the_original_is_enough(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.errors import CorruptState
-from sequencer.store.journal import decode, encode, facts_of, scan
+from sequencer.store.journal import checksum, decode, encode, facts_of, scan
 from sequencer.store.strictjson import MAX_BYTES, MAX_DEPTH, parse_object
 
 FACT = {"event": "edited", "step": "s", "step_index": 0, "token": 0, "attempt": 0, "outcome": None}
@@ -40,6 +40,22 @@ def test_any_damage_to_a_line_is_seen(data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(ValueError, match=r"torn|damaged"):
         decode(whole[:cut])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"at": None}, {"at": 3}, {"revision": True}, {"revision": "1"}, {"event": None},
+        {"token": None}, {"also": {}}, {"also": ["x"]}, {"also": [{"event": "x"}]},
+    ],
+)  # fmt: skip
+def test_a_sealed_line_without_what_readers_rely_on_is_no_record(change: dict[str, Any]) -> None:
+    body = json.loads(line(1)[:-1].rpartition(b',"checksum"')[0] + b"}") | change
+    kept = {key: value for key, value in body.items() if value is not None or key not in change}
+    start = json.dumps(kept).encode()[:-1]
+    sealed = start + b',"checksum":"' + checksum(start).encode() + b'"}'
+    with pytest.raises(ValueError, match="not a journal record"):
+        decode(sealed)
 
 
 def test_what_is_sealed_and_no_record_is_refused() -> None:

@@ -97,6 +97,25 @@ def test_a_lease_on_the_same_boot_ends_at_its_deadline(table: Leases, clock: Clo
     assert table.liveness(claim) is ALIVE
 
 
+def test_the_claim_itself_is_the_first_beat(table: Leases, clock: Clock) -> None:
+    claim = owned(pid_ns="pid:[1]").model_copy(update={"claimed_boottime": 1_000.0})
+    clock.now = 1_000.0 + claim.ttl_s
+    assert table.liveness(claim) is ALIVE
+    clock.now += 0.01
+    assert table.liveness(claim) is EXPIRED
+    table.beat(claim, 1)
+    assert table.liveness(claim) is ALIVE
+
+
+def test_a_strangers_clock_means_nothing_here(table: Leases, clock: Clock) -> None:
+    claim = make_claim().model_copy(update={"claimed_boottime": 1.0})
+    assert table.liveness(claim) is UNKNOWN
+    clock.now += 1.25 * claim.ttl_s
+    assert table.liveness(claim) is UNKNOWN
+    clock.now += 0.1
+    assert table.liveness(claim) is EXPIRED
+
+
 def test_a_stranger_is_believed_for_one_and_a_quarter_leases(table: Leases, clock: Clock) -> None:
     claim = make_claim()
     table.beat(claim, 0)
@@ -178,8 +197,8 @@ def test_sweeping_leaves_what_stands(table: Leases, clock: Clock) -> None:
     table.sweep({2})
     left = sorted(path.name.partition("-")[0] for path in table.folder.iterdir())
     assert left == ["2", "2.seen"]
-    table.forget(2)
-    table.forget(2)
+    table.forget(make_claim(2))
+    table.forget(make_claim(2))
     assert clock.now == 1_000.0
 
 

@@ -44,12 +44,18 @@ def test_every_fact_is_kept_over_all_files(tmp_path: Path) -> None:
     assert small_store(tmp_path).view().head == store.view().head
 
 
+def keep_output(store: FileStore, step_index: int, token: int) -> None:
+    folder = store.result_folder(step_index, token)
+    folder.mkdir(parents=True)
+    (folder / "output.txt").write_text("x")
+
+
 def test_only_so_many_are_kept_and_outputs_go_with_them(tmp_path: Path) -> None:
     store = small_store(tmp_path, keep=2)
     cases.begin(store)
     for _ in range(20):
         granted = cases.claim(store)
-        (store.result_folder(granted.step_index, granted.token) / "output.txt").write_text("x")
+        keep_output(store, granted.step_index, granted.token)
         cases.commit(store, granted.token)
     assert len(rotated(tmp_path)) == 2
     facts = list(store.history())
@@ -67,7 +73,7 @@ def test_the_output_of_a_step_that_was_accepted_with_a_claim_is_kept(tmp_path: P
     cases.begin(store)
     token = cases.claim(store).token
     for _ in range(30):
-        (store.result_folder(token - 1, token) / "output.txt").write_text("x")
+        keep_output(store, token - 1, token)
         token = cases.commit_and_claim(store, token).token
         facts = [f for f in store.history() if f["event"] == "succeeded"]
         for fact in facts:
@@ -217,12 +223,15 @@ def test_a_write_of_unknown_outcome_is_looked_up(
 ) -> None:
     store = small_store(tmp_path)
     cases.begin(store)
-    real = journal_file._fdatasync
+    real, calls = journal_file._fdatasync, []
 
     def fails(fd: int) -> None:
         real(fd)
-        raise OSError(5, "Input/output error")
+        calls.append(fd)
+        if len(calls) != 2:
+            raise OSError(5, "Input/output error")
 
+    # The line counts, because it is there and a second try makes it durable.
     monkeypatch.setattr(journal_file, "_fdatasync", fails)
     assert cases.claim(store).token == 1
     monkeypatch.setattr(os, "write", lambda *_: fails(os.open("/dev/null", os.O_RDONLY)))
@@ -239,3 +248,28 @@ def test_state_json_is_what_the_journal_says_after_everything(tmp_path: Path) ->
     go_on(store, 7)
     last = (tmp_path / "journal.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["head"] == json.loads((tmp_path / "state.json").read_text())
+
+
+def test_who_loses_a_race_right_after_a_rotation_does_not_sync_the_folders_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Syncing takes longer than a lock file may last that somebody keeps deleting."""
+    store = small_store(tmp_path)
+    cases.begin(store)
+    while (tmp_path / "journal.jsonl").stat().st_size < SMALL:
+        store.update(
+            cases.on_run(lambda head: decisions.edit_field(head, "note", "x", at=cases.now()))
+        )
+    synced: list[Path] = []
+    sync, answers = journal_file.sync_folder, iter([False] * 5)
+
+    def noted(folder: Path) -> None:
+        synced.append(folder)
+        sync(folder)
+
+    monkeypatch.setattr(journal_file, "sync_folder", noted)
+    monkeypatch.setattr(store._lock, "is_current", lambda: next(answers, True))
+    cases.claim(store)
+    assert len(rotated(tmp_path)) == 1
+    # Twice by the rotation, once so that the new journal's name is sure to be there.
+    assert synced.count(tmp_path) == 3

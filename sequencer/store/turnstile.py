@@ -1,0 +1,132 @@
+"""Where processes queue for the same steps, so that one of them watches the run and not all.
+
+The queue is the kernel's: each process asks for a lock on one file and is given it in the
+order of asking; one that is killed leaves the queue with its descriptor. Asking blocks, so
+a thread does it, and wakes its process through a pipe.
+
+Not promised: anything that safety needs. Without the file (deleted, a link, a folder that
+can't be written) everybody is first, and the claim decides as it always does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import threading
+from collections.abc import Collection
+from hashlib import sha256
+from pathlib import Path
+
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_DIGEST_CHARS = 16
+
+
+def file_name(positions: Collection[str]) -> str:
+    """Return the file of those that work at *positions*, or at all of them if it is empty.
+
+    >>> file_name(()), file_name({"b", "a"}) == file_name(["a", "b"])
+    ('turnstile.lock', True)
+    """
+    if not positions:
+        return "turnstile.lock"
+    names = "\0".join(sorted(positions)).encode("utf-8", "surrogatepass")
+    return f"turnstile-{sha256(names).hexdigest()[:_DIGEST_CHARS]}.lock"
+
+
+class FileTurnstile:
+    """One process's way into the queue of a file; see `protocol.Turnstile`."""
+
+    def __init__(self, path: Path) -> None:
+        """Queue at *path*, which is made when somebody has to wait."""
+        self._path = str(path)
+        self._place: _Place | None = None
+
+    def is_awaited(self) -> bool:
+        """See `Turnstile.is_awaited`."""
+        try:
+            fd = os.open(self._path, _FLAGS)
+        except OSError:
+            return False
+        try:
+            return not _try(fd)
+        finally:
+            _give_back(fd)
+
+    def enter(self) -> bool:
+        """See `Turnstile.enter`."""
+        if self._place is None:
+            self._place = _Place(self._path)
+        return self._place.is_first
+
+    def wait(self, timeout_s: float, wake_fd: int) -> bool:
+        """See `Turnstile.wait`."""
+        if not self.enter() and self._place is not None:
+            poller = select.poll()
+            for fd in (self._place.first_fd, wake_fd):
+                poller.register(fd, select.POLLIN)
+            poller.poll(timeout_s * 1000)
+        return self.enter()
+
+    def leave(self) -> None:
+        """See `Turnstile.leave`."""
+        place, self._place = self._place, None
+        if place is not None:
+            place.leave()
+
+
+class _Place:
+    """One place in the queue, from asking for the lock until it is given back."""
+
+    def __init__(self, path: str) -> None:
+        self.first_fd = self._wake_fd = self._fd = -1
+        self._is_left = False
+        self._guard = threading.Lock()
+        try:
+            self._fd = os.open(path, _FLAGS | os.O_CREAT, 0o644)
+            self.is_first = _try(self._fd)
+            if not self.is_first:
+                self.first_fd, self._wake_fd = os.pipe()
+                threading.Thread(target=self._stand, name="turnstile", daemon=True).start()
+        except (OSError, RuntimeError):
+            # No file or no thread: nobody queues, and nobody is kept waiting by that.
+            self.is_first = True
+
+    def _stand(self) -> None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        with self._guard:
+            self.is_first = True
+            if self._is_left:
+                _give_back(self._fd)
+            else:
+                os.write(self._wake_fd, b"x")
+
+    def leave(self) -> None:
+        """Give the place back; a thread that still waits for it does so when it gets it."""
+        with self._guard:
+            self._is_left = True
+            for fd in (self.first_fd, self._wake_fd):
+                if fd >= 0:
+                    os.close(fd)
+            if self.is_first and self._fd >= 0:
+                _give_back(self._fd)
+
+
+def _try(fd: int) -> bool:
+    """Lock *fd* and return True, or False if somebody else holds it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _give_back(fd: int) -> None:
+    """Unlock *fd* and close it; a process forked meanwhile may have it open as well."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)

@@ -1,0 +1,146 @@
+"""What the queue of every store promises."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from sequencer.store.file import FileStore
+from sequencer.store.memory import MemoryRun, MemoryStore
+from sequencer.store.protocol import Turnstile
+
+Peers = Callable[..., Turnstile]
+
+
+@pytest.fixture(params=["file", "memory"])
+def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peers]:
+    """A function that gives one more process's way into the queue of *positions*."""
+    run, made = MemoryRun(), list[Turnstile]()
+
+    def make(*positions: str) -> Turnstile:
+        is_file = request.param == "file"
+        store = FileStore(tmp_path / "state.json") if is_file else MemoryStore(run)
+        made.append(store.turnstile(positions))
+        return made[-1]
+
+    yield make
+    for turnstile in made:
+        turnstile.leave()
+
+
+@pytest.fixture
+def asleep() -> Iterator[int]:
+    """A descriptor that never wakes."""
+    read_fd, write_fd = os.pipe()
+    yield read_fd
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+def test_whoever_comes_first_is_first_and_stays_so(peer: Peers, asleep: int) -> None:
+    one, two = peer(), peer()
+    assert not one.is_awaited()
+    assert one.enter()
+    assert two.is_awaited()
+    assert not two.enter()
+    assert one.enter()
+    assert one.wait(10.0, asleep)
+    assert not two.wait(0.05, asleep)
+
+
+def test_the_order_is_that_of_coming(peer: Peers, asleep: int) -> None:
+    queue = [peer() for _ in range(5)]
+    for turnstile in queue:
+        turnstile.enter()
+        time.sleep(0.03)  # a place is asked for on a thread of its own
+    for turnstile, following in pairwise(queue):
+        assert not following.enter()
+        turnstile.leave()
+        assert following.wait(5.0, asleep)
+    queue[-1].leave()
+    assert not peer().is_awaited()
+
+
+def test_who_leaves_from_the_middle_is_not_waited_for(peer: Peers, asleep: int) -> None:
+    one, two, three = peer(), peer(), peer()
+    for turnstile in (one, two, three):
+        turnstile.enter()
+        time.sleep(0.03)
+    two.leave()
+    assert not three.enter()
+    one.leave()
+    assert three.wait(5.0, asleep)
+
+
+def test_who_comes_again_is_last(peer: Peers, asleep: int) -> None:
+    one, two = peer(), peer()
+    one.enter()
+    two.enter()
+    time.sleep(0.03)
+    one.leave()
+    assert two.wait(5.0, asleep)
+    assert not one.enter()
+    two.leave()
+    assert one.wait(5.0, asleep)
+
+
+def test_leaving_is_harmless_at_any_time(peer: Peers) -> None:
+    one, two = peer(), peer()
+    one.leave()
+    one.enter()
+    two.enter()
+    for _ in range(2):
+        two.leave()
+        one.leave()
+    assert one.enter()
+
+
+def test_other_positions_have_a_queue_of_their_own(peer: Peers) -> None:
+    queues = [peer(), peer("a"), peer("a", "b"), peer("\udcff/../x")]
+    assert all(turnstile.enter() for turnstile in queues)
+    assert peer("b", "a").is_awaited()
+    assert not peer("b").is_awaited()
+
+
+def test_waiting_ends_with_the_time_or_the_descriptor(peer: Peers, asleep: int) -> None:
+    one, two = peer(), peer()
+    one.enter()
+    started = time.monotonic()
+    assert not two.wait(0.2, asleep)
+    assert 0.15 < time.monotonic() - started < 2
+    read_fd, write_fd = os.pipe()
+    timer = threading.Timer(0.1, os.write, (write_fd, b"x"))
+    timer.start()
+    started = time.monotonic()
+    assert not two.wait(10.0, read_fd)
+    assert time.monotonic() - started < 2
+    timer.join()
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+def test_who_waits_is_woken_when_its_place_comes(peer: Peers, asleep: int) -> None:
+    one, two = peer(), peer()
+    one.enter()
+    timer = threading.Timer(0.1, one.leave)
+    timer.start()
+    started = time.monotonic()
+    assert two.wait(10.0, asleep)
+    assert 0.05 < time.monotonic() - started < 1
+    timer.join()
+
+
+def test_a_worker_in_memory_that_is_gone_is_not_waited_for(asleep: int) -> None:
+    run = MemoryRun()
+    gone, other = MemoryStore(run), MemoryStore(run)
+    assert gone.turnstile(()).enter()
+    place = other.turnstile(())
+    assert not place.enter()
+    threading.Timer(0.1, gone.leave).start()
+    assert place.wait(10.0, asleep)

@@ -1,0 +1,127 @@
+"""Two histories in one journal, as git makes them of two branches."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sequencer.checks import Level, check_state
+from sequencer.engine.work import Mode
+from sequencer.model.limits import InvocationLimits
+from sequencer.store.continuity import mark_of, misfit
+from sequencer.store.diagnosis import diagnose
+from tests.unit.cli.calling import call
+from tests.unit.engine.projects import FAILED, OK, head_of, open_scripted, reopen
+
+MARKED = (b"<<<<<<< ours\n", b"=======\n", b">>>>>>> theirs\n")
+
+
+def work(folder: Path, steps: int) -> None:
+    reopen(folder).work(Mode.COMBINED, InvocationLimits(max_steps=steps))
+
+
+def branches(tmp_path: Path, ours: int, theirs: int) -> tuple[Path, list[bytes], list[bytes]]:
+    """Return a project, and the lines of its journal on two branches that have gone on alone."""
+    folder, other = tmp_path / "ours", tmp_path / "theirs"
+    open_scripted(folder, {**OK, "delay_s": 0.01})
+    work(folder, 2)
+    shutil.copytree(folder, other)
+    work(folder, ours)
+    work(other, theirs)
+    lines = [
+        (place / "sync/journal.jsonl").read_bytes().splitlines(keepends=True)
+        for place in (folder, other)
+    ]
+    return folder, lines[0], lines[1]
+
+
+def union(ours: list[bytes], theirs: list[bytes]) -> list[bytes]:
+    return [*ours, *(line for line in theirs if line not in ours)]
+
+
+def with_marks(ours: list[bytes], theirs: list[bytes]) -> list[bytes]:
+    common = [line for line in ours if line in theirs]
+    mine = [line for line in ours if line not in common]
+    other = [line for line in theirs if line not in common]
+    return [*common, MARKED[0], *mine, MARKED[1], *other, MARKED[2]]
+
+
+@pytest.mark.parametrize("merge", [union, with_marks])
+@pytest.mark.parametrize(("ours", "theirs"), [(1, 2), (1, 4), (2, 5)])
+def test_a_merged_journal_is_an_error_with_its_place(
+    tmp_path: Path,
+    ours: int,
+    theirs: int,
+    merge: Callable[[list[bytes], list[bytes]], list[bytes]],
+) -> None:
+    folder, mine, other = branches(tmp_path, ours, theirs)
+    merged = merge(mine, other)
+    (folder / "sync/journal.jsonl").write_bytes(b"".join(merged))
+    (folder / "sync/state.json").unlink()
+    state = folder / "sync/state.json"
+    report = diagnose(state).journals[0]
+    assert report.misfits
+    wrong = [finding for finding in check_state(state) if finding.level is Level.ERROR]
+    assert any("two histories meet at byte" in finding.message for finding in wrong)
+    assert call(folder, "check").code == 3
+    assert "two histories meet" in call(folder, "repair").out
+
+
+def test_a_run_in_which_everything_happens_is_one_history(tmp_path: Path) -> None:
+    retry = {"max_attempts": 3, "backoff": "fixed", "initial_delay_s": 0.05}
+    run = open_scripted(
+        tmp_path,
+        {**FAILED, "attempt": 1, "step_index": 1},
+        {"status": "ok", "output": "x" * 9_000, "usage": {"cost_usd": 0.1, "input_tokens": 3}},
+        step_defaults={"retry": retry},
+    )
+    work(tmp_path, 3)
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: run.control.stamp_ok("by hand"),
+        lambda: run.control.skip("no use"),
+        run.control.pause,
+        run.control.resume,
+        lambda: run.control.rewind(2),
+        lambda: run.control.set_field("note", 1),
+        lambda: run.control.stop("enough"),
+        run.control.resume,
+        run.control.reset,
+    )
+    for change in changes:
+        change()
+        if head_of(run).status in ("idle", "waiting-next"):
+            work(tmp_path, 1)
+    found = diagnose(tmp_path / "sync/state.json").journals[0]
+    assert len(found.records) > 15
+    assert found.misfits == ()
+
+
+def test_what_a_record_says_of_the_one_before_it() -> None:
+    head = {
+        "step_index": 3,
+        "token": 7,
+        "claims": [{"token": 7}],
+        "usage": {"seconds": 1.0, "cost_usd": 0.5},
+    }
+    fact = {"revision": 2, "at": "", "event": "claimed", "step_index": 3, "token": 8}
+    same = {"head": {"usage": head["usage"]}}
+    assert misfit(head, {**fact, **same}) is None
+    assert "step_index 4" in str(misfit(head, {**fact, **same, "step_index": 4}))
+    assert "token 9" in str(misfit(head, {**fact, **same, "token": 9}))
+    grown = {"head": {"usage": {"seconds": 2.5, "cost_usd": 0.5}}}
+    assert "usage.seconds" in str(misfit(head, {**fact, **grown}))
+    done = {**fact, **grown, "event": "failed", "token": 7, "outcome": {"usage": {"seconds": 1.5}}}
+    assert misfit(head, done) is None
+    assert "ends token 6" in str(misfit(head, {**done, "token": 6}))
+    fused = {**fact, **same, "also": [{"event": "released", "token": 8, "outcome": None}]}
+    assert misfit(head, fused) is None
+    assert misfit(head, {**done, "outcome": {"usage": {"seconds": 0.5}}}) is not None
+    assert misfit(head, {**fact, **grown, "event": "edited", "step_index": 9}) is None
+
+
+def test_marks_of_a_merge() -> None:
+    assert all(mark_of(line) for line in MARKED)
+    assert mark_of(b'{"revision":1') is None

@@ -1,0 +1,216 @@
+"""The lock of a run: taken again without opening it, and never by two at once."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import ClaimHeld, StorageFailed
+from sequencer.store import lock as lock_module
+from sequencer.store.lock import RunLock
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "sync" / "state.json.lock"
+
+
+def lock_of(path: Path) -> RunLock:
+    return RunLock(path, allow_network_fs=False)
+
+
+def is_free(path: Path) -> bool:
+    """Return whether another descriptor can have the kernel's lock."""
+    fd = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def descriptors_of(path: Path) -> list[str]:
+    """Return this process's descriptors of the file at *path*."""
+    wanted, found = path.stat(), []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            there = os.fstat(int(entry.name))
+        except OSError:
+            continue
+        if (there.st_dev, there.st_ino) == (wanted.st_dev, wanted.st_ino):
+            found.append(entry.name)
+    return found
+
+
+def test_it_is_the_kernels_lock_while_it_is_held_and_no_longer(path: Path) -> None:
+    lock = lock_of(path)
+    for _ in range(3):
+        with lock.held():
+            assert not is_free(path)
+            assert lock.is_current()
+        assert is_free(path)
+    lock.close()
+    assert is_free(path)
+
+
+def test_it_is_free_after_an_exception(path: Path) -> None:
+    lock = lock_of(path)
+    with pytest.raises(ZeroDivisionError), lock.held():
+        raise ZeroDivisionError
+    assert is_free(path)
+    with lock.held():
+        assert not is_free(path)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_the_descriptor_is_kept_until_the_lock_is_closed(path: Path) -> None:
+    lock = lock_of(path)
+    with lock.held():
+        first = descriptors_of(path)
+    with lock.held():
+        assert descriptors_of(path) == first
+    assert len(first) == 1
+    lock.close()
+    assert descriptors_of(path) == []
+    with lock.held():
+        assert len(descriptors_of(path)) == 1
+
+
+def test_a_file_that_was_deleted_is_not_taken_again(path: Path) -> None:
+    lock = lock_of(path)
+    with lock.held():
+        old = path.stat().st_ino
+    path.rename(path.with_name("elsewhere"))
+    with lock.held():
+        assert path.stat().st_ino != old
+        assert not is_free(path)
+        assert is_free(path.with_name("elsewhere"))
+
+
+def test_a_file_that_is_deleted_while_it_is_held_is_noticed(path: Path) -> None:
+    lock = lock_of(path)
+    with lock.held():
+        path.unlink()
+        assert not lock.is_current()
+        path.touch()
+        assert not lock.is_current()
+        path.unlink()
+        path.symlink_to("/dev/null")
+        assert not lock.is_current()
+
+
+def test_a_link_in_its_place_is_refused(path: Path, tmp_path: Path) -> None:
+    lock = lock_of(path)
+    with lock.held():
+        pass
+    path.unlink()
+    path.symlink_to(tmp_path / "other")
+    with pytest.raises(StorageFailed), lock.held():
+        pytest.fail("locked through a link")
+    assert not (tmp_path / "other").exists()
+
+
+def test_one_thread_at_a_time(path: Path) -> None:
+    lock, inside, most = lock_of(path), 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(20):
+            with lock.held():
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0.0005)
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    assert is_free(path)
+
+
+def test_two_locks_of_one_process_exclude_each_other(path: Path) -> None:
+    one, two, order = lock_of(path), lock_of(path), []
+    with two.held():
+        pass
+    entered = threading.Event()
+
+    def wait_for_it() -> None:
+        entered.set()
+        with two.held():
+            order.append("two")
+
+    with one.held():
+        thread = threading.Thread(target=wait_for_it)
+        thread.start()
+        assert entered.wait(10)
+        time.sleep(0.05)
+        order.append("one")
+    thread.join()
+    assert order == ["one", "two"]
+
+
+def test_who_waits_too_long_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_module, "TIMEOUT_S", 0.05)
+    one, new, used = lock_of(path), lock_of(path), lock_of(path)
+    with used.held():
+        pass
+    with one.held():
+        for other in (new, used):
+            with pytest.raises(ClaimHeld, match=r"held for more than 0\.05 s"), other.held():
+                pytest.fail("two hold the lock")
+        with pytest.raises(ClaimHeld), one.held():
+            pytest.fail("it is not reentrant")
+    for other in (new, used):
+        with other.held():
+            assert not is_free(path)
+
+
+CHILD = """
+import os, sys
+from pathlib import Path
+from sequencer.store.lock import RunLock
+lock = RunLock(Path(sys.argv[1]), allow_network_fs=False)
+with lock.held():
+    pass
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    os.read(read, 1)  # the parent holds the lock by now
+    import sequencer.store.lock as module
+    module.TIMEOUT_S = 0.1
+    try:
+        with lock.held():
+            os._exit(1)
+    except Exception as error:
+        os._exit(0 if type(error).__name__ == "ClaimHeld" else 2)
+with lock.held():
+    os.write(write, b"x")
+    _, status = os.waitpid(child, 0)
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_child_does_not_hold_its_parents_lock(path: Path) -> None:
+    told = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CHILD, str(path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert told.stdout == "0\n", told.stderr

@@ -1,0 +1,198 @@
+"""The queue in a file: who is killed in it, what lies in its way, and what it leaves open."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sequencer.store.diagnosis import Action, diagnose
+from sequencer.store.file import FileStore
+from sequencer.store.turnstile import FileTurnstile, file_name
+from tests.concurrency import children
+from tests.contract import store_cases as cases
+
+
+def wait_and_note(path: Path, name: str) -> None:
+    """Queue at *path* and write down when it is this process's turn; then leave."""
+    read_fd, _ = os.pipe()
+    turnstile = FileTurnstile(path)
+    turnstile.enter()
+    children.append(path.with_name("queued"), name)
+    while not turnstile.wait(5.0, read_fd):
+        pass
+    children.append(path.with_name("order"), name)
+    turnstile.leave()
+
+
+def queue_of(path: Path, names: str) -> list[int]:
+    pids = []
+    for number, name in enumerate(names, 1):
+        pids.append(children.start(partial(wait_and_note, path, name), path.with_name("errors")))
+        while len(children.pairs(path.with_name("queued"))) < number:
+            time.sleep(0.005)
+        time.sleep(0.03)  # the note is written before the kernel has been asked
+    return pids
+
+
+def test_processes_are_served_in_order_and_the_killed_are_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / file_name(())
+    mine = FileTurnstile(path)
+    assert mine.enter()
+    pids = queue_of(path, "abcdef")
+    try:
+        children.end([pids[0], pids[3]])
+        mine.leave()
+        deadline = time.monotonic() + 10
+        while len(children.pairs(tmp_path / "order")) < 4 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        children.end(pids)
+    assert children.wrong(tmp_path / "errors") == ()
+    served = [name for (name,) in children.pairs(tmp_path / "order")]
+    # A kill in the middle of the queue can mix the two parts of it, and nothing more.
+    assert sorted(served) == ["b", "c", "e", "f"]
+    assert served.index("b") < served.index("c")
+    assert served.index("e") < served.index("f")
+
+
+def test_a_killed_first_makes_way_at_once(tmp_path: Path) -> None:
+    path = tmp_path / file_name(())
+    read_fd, write_fd = os.pipe()
+
+    def hold() -> None:
+        assert FileTurnstile(path).enter()
+        os.write(write_fd, b"x")
+        time.sleep(60)
+
+    child = children.start(hold, tmp_path / "errors")
+    os.read(read_fd, 1)
+    mine = FileTurnstile(path)
+    try:
+        assert not mine.enter()
+        children.end([child])
+        killed = time.monotonic()
+        assert mine.wait(10.0, read_fd)
+        assert time.monotonic() - killed < 1
+    finally:
+        children.end([child])
+        mine.leave()
+        os.close(read_fd)
+        os.close(write_fd)
+
+
+def a_link(path: Path) -> None:
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def no_folder(path: Path) -> None:
+    path.parent.rmdir()
+
+
+@pytest.mark.parametrize("obstacle", [a_link, a_folder, no_folder])
+def test_without_a_file_everybody_is_first(
+    tmp_path: Path, obstacle: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "sync" / file_name(())
+    path.parent.mkdir()
+    obstacle(path)
+    one, two = FileTurnstile(path), FileTurnstile(path)
+    assert one.enter()
+    assert not two.is_awaited()
+    assert two.enter()
+    one.leave()
+    two.leave()
+    assert not path.with_name("elsewhere").exists()
+
+
+def test_a_fifo_in_its_place_blocks_nobody(tmp_path: Path) -> None:
+    path = tmp_path / file_name(())
+    os.mkfifo(path)
+    started = time.monotonic()
+    one = FileTurnstile(path)
+    assert one.enter()
+    assert not FileTurnstile(tmp_path / file_name(["a"])).is_awaited()
+    one.leave()
+    assert time.monotonic() - started < 1
+
+
+def test_a_deleted_file_holds_up_nobody(tmp_path: Path) -> None:
+    path = tmp_path / file_name(())
+    before, after = FileTurnstile(path), FileTurnstile(path)
+    assert before.enter()
+    path.unlink()
+    assert not after.is_awaited()
+    assert after.enter()
+    before.leave()
+    after.leave()
+
+
+def test_a_process_that_can_start_no_thread_does_not_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = (FileTurnstile(tmp_path / file_name(())) for _ in range(2))
+    assert one.enter()
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert two.enter()
+    two.leave()
+    monkeypatch.undo()
+    one.leave()
+    assert not two.is_awaited()
+
+
+def until_no_thread_waits() -> None:
+    deadline = time.monotonic() + 20
+    while any(thread.name == "turnstile" for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_nothing_stays_open(tmp_path: Path) -> None:
+    this = psutil.Process()
+    until_no_thread_waits()
+    first = FileTurnstile(tmp_path / file_name(()))
+    asleep, write_fd = os.pipe()
+    before = this.num_fds()
+    for _ in range(20):
+        # Those of the round before give the lock back when they get it.
+        assert first.wait(5.0, asleep)
+        others = [FileTurnstile(tmp_path / file_name(())) for _ in range(3)]
+        for other in others:
+            assert not other.enter()
+            assert other.is_awaited()
+        for turnstile in (*others, first):
+            turnstile.leave()
+    until_no_thread_waits()
+    assert this.num_fds() == before
+    os.close(asleep)
+    os.close(write_fd)
+
+
+def test_the_file_is_no_part_of_the_run(tmp_path: Path) -> None:
+    """Neither a reader nor a sweep minds it, and it does not look like a run that had begun."""
+    store = FileStore(tmp_path / "sync" / "state.json")
+    (tmp_path / "sync").mkdir()
+    turnstile = store.turnstile(["main"])
+    turnstile.enter()
+    assert store.view().head is None
+    cases.begin(store)
+    token = cases.claim(FileStore(store.state_path)).token
+    cases.commit(store, token)
+    assert cases.check_files(store.folder) == 1
+    turnstile.leave()
+    assert diagnose(store.state_path).action is Action.NOTHING
+    assert [path.name for path in store.folder.glob("turnstile*")] == [file_name(["main"])]
