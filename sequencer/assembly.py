@@ -32,7 +32,7 @@ from sequencer.model.head import Head
 from sequencer.model.names import slug
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.prompts import prompt_path, read_prompt
+from sequencer.resolution.prompts import PromptReader, prompt_path
 from sequencer.resolution.registry import with_defaults
 from sequencer.resolution.resolver import place
 from sequencer.settings.agents import AgentOverrides, choose_agent, resolve_auto
@@ -207,11 +207,11 @@ def ensure_honoured(step: Step, name: str, executor: Executor) -> None:
 class PromptFolder:
     """The prompts of a project; see `performing.Prompts`."""
 
-    folder: Path
+    reader: PromptReader
 
     def read(self, name: str) -> str:
         """See `performing.Prompts.read`."""
-        return read_prompt(self.folder, name)
+        return self.reader.read(name)
 
     def read_for(self, step: Step, executor: Executor) -> str:
         """See `performing.Prompts.read_for`."""
@@ -220,10 +220,10 @@ class PromptFolder:
         is_optional = step.prompt is None and (executor.kind == "command" or stands_in)
         if is_optional:
             try:
-                prompt_path(self.folder, step.prompt_name)
+                prompt_path(self.reader.folder, step.prompt_name)
             except UnknownName:
                 return ""
-        return read_prompt(self.folder, step.prompt_name)
+        return self.reader.read(step.prompt_name)
 
 
 def workflow_for(settings: Settings, head: Head | None) -> Workflow:
@@ -387,7 +387,7 @@ def open_project(
     return Project(
         settings,
         ConfiguredAgents(settings, overrides or AgentOverrides(), env),
-        PromptFolder(settings.prompts_dir),
+        PromptFolder(PromptReader(settings.prompts_dir)),
         Redaction.of(_all_variables(settings, env)),
     )
 

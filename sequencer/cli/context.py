@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from sequencer.settings.agents import AgentOverrides
     from sequencer.settings.sources import Given
     from sequencer.store.protocol import View
+
+_ODD = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""What JSON may hold as it is, and a terminal, a reader of lines or UTF-8 may not."""
 
 
 @dataclass(slots=True)
@@ -104,14 +108,9 @@ class Invocation:
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:
-    """Return *value* as JSON that can be written as UTF-8."""
+    """Return *value* as JSON that can be written as UTF-8, to a terminal or by the line."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # Half a surrogate pair is no UTF-8; escaped, it is still the same JSON.
-        return json.dumps(value, indent=indent, default=str)
-    return text
+    return _ODD.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def complain(text: str) -> None:

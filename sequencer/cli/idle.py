@@ -44,6 +44,8 @@ class Answer(NamedTuple):
     err: str
     until: float | None = None
     """Unix time from which the answer may be another one."""
+    since: float = 0.0
+    """Unix time at which it was given; before that the clock was set back."""
 
 
 def answers(arguments: Sequence[str]) -> bool:
@@ -129,8 +131,10 @@ def recall(question: Question, now: float | None = None) -> Answer | None:
     answer = _answer(known.get(question.key))
     if answer is None or not _is_newest(path, state):
         return None
-    is_over = answer.until is not None and answer.until <= (time.time() if now is None else now)
-    return None if is_over else answer
+    if answer.until is None:
+        return answer
+    is_current = answer.since <= (time.time() if now is None else now) < answer.until
+    return answer if is_current else None
 
 
 def remember(state_path: Path, answer: Answer, arguments: Sequence[str]) -> None:
@@ -150,7 +154,7 @@ def remember(state_path: Path, answer: Answer, arguments: Sequence[str]) -> None
             return
         path, digest = state_path.with_name(NAME), _digest(state)
         known = _kept(path, digest)
-        known[question.key] = answer._asdict()
+        known[question.key] = answer._replace(since=time.time())._asdict()
         newest = dict(list(known.items())[-MAX_ANSWERS:])
         temporary = path.with_name(f".{NAME}.{os.getpid()}.tmp")
         with open_new(temporary) as file:
@@ -206,9 +210,9 @@ def _parsed(data: bytes) -> dict[str, Any]:
 def _answer(kept: object) -> Answer | None:
     if not isinstance(kept, dict) or set(kept) != set(Answer._fields):
         return None
-    out, err, until = (kept[name] for name in Answer._fields)
-    is_sound = isinstance(out, str) and isinstance(err, str)
-    return Answer(out, err, until) if is_sound and isinstance(until, float | None) else None
+    out, err, until, since = (kept[name] for name in Answer._fields)
+    is_sound = isinstance(out, str) and isinstance(err, str) and isinstance(since, float)
+    return Answer(out, err, until, since) if is_sound and isinstance(until, float | None) else None
 
 
 def _digest(data: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ class _Written:
             path.parent.mkdir(parents=True, exist_ok=True)
             # O_EXCL also refuses a link, even one that leads nowhere.
             with path.open("x", encoding="utf-8") as file:
+                self.created.append(name)
                 file.write(text)
         except FileExistsError as error:
             if not path.parent.is_dir():
@@ -47,8 +49,14 @@ class _Written:
             self.kept.append(name)
         except OSError as error:
             raise _refused(error, path) from error
-        else:
-            self.created.append(name)
+
+    def undo(self) -> None:
+        """Remove what was created: half of a file would be kept as if somebody had made it."""
+        for name in reversed(self.created):
+            path = self.folder / name
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+                path.parent.rmdir()
 
 
 def _refused(error: OSError, path: Path) -> UsageRefused:
@@ -78,7 +86,12 @@ def init(invocation: Invocation, folder: Path, workflow: str | None) -> None:
         raise UsageRefused(
             "init takes neither --config nor --run", hint="name the folder: 'sequencer init DIR'"
         )
-    written = _init(folder.absolute(), workflow)
+    written = _Written(folder.absolute())
+    try:
+        _init(written, workflow)
+    except BaseException:
+        written.undo()
+        raise
     if invocation.is_json:
         invocation.print_json(
             {
@@ -104,15 +117,15 @@ def init(invocation: Invocation, folder: Path, workflow: str | None) -> None:
         )
 
 
-def _init(folder: Path, workflow_name: str | None) -> _Written:
+def _init(written: _Written, workflow_name: str | None) -> None:
     from sequencer.cli import scaffold  # noqa: PLC0415 - pydantic; `--help` needs none
     from sequencer.resolution.registry import Registry  # noqa: PLC0415
     from sequencer.settings.agents import CLIENTS  # noqa: PLC0415
     from sequencer.settings.location import CONFIG_NAME  # noqa: PLC0415
     from sequencer.settings.settings import load  # noqa: PLC0415
 
+    folder = written.folder
     config = folder / CONFIG_NAME
-    written = _Written(folder)
     if not os.path.lexists(config):
         workflow = Registry().get(workflow_name or "standard", where="--workflow")
         clients = [client for client in CLIENTS if shutil.which(client)]
@@ -135,7 +148,6 @@ def _init(folder: Path, workflow_name: str | None) -> _Written:
     _write_prompts(written, settings, workflow, with_all=is_new)
     for kind, path in (("state", settings.state_file.parent), ("logs", settings.logs_dir)):
         _write_ignore(written, settings, kind, path)
-    return written
 
 
 def _write_prompts(

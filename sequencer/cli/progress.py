@@ -45,19 +45,16 @@ class Quiet(SilentObserver):
         """Do nothing."""
 
 
-def progress(*, is_quiet: bool) -> Progress:
-    """Return the observer that suits standard error."""
+def progress(*, is_quiet: bool, redaction: Redaction | None = None) -> Progress:
+    """Return the observer that suits standard error; *redaction* knows the project's secrets."""
     if is_quiet:
         return Quiet()
+    # Standard error may end up in a file, as with cron.
+    known = Redaction.of(os.environ) if redaction is None else redaction
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
     if is_terminal and os.environ.get("TERM", "dumb") != "dumb":
-        return LiveProgress()
-    return PlainProgress()
-
-
-def _feed() -> Feed:
-    """Return the feed of a new attempt; standard error may end up in a file, as with cron."""
-    return Feed(hide=Redaction.of(os.environ).hide_text)
+        return LiveProgress(known)
+    return PlainProgress(known)
 
 
 def _label(attempt: Attempt) -> str:
@@ -89,14 +86,15 @@ def waiting_line(reason: str, until: str | None) -> str:
 class PlainProgress:
     """One line after another: for logs, pipes and mails from cron."""
 
-    def __init__(self) -> None:
-        """Write to standard error."""
-        self._feed = _feed()
+    def __init__(self, redaction: Redaction) -> None:
+        """Write to standard error what *redaction* leaves."""
+        self._redaction = redaction
+        self._feed = Feed(redaction=redaction)
         self._waited: str | None = None
 
     def started(self, attempt: Attempt, log: Path) -> None:
         """See `Observer`."""
-        self._feed, self._waited = _feed(), None
+        self._feed, self._waited = Feed(redaction=self._redaction), None
         complain(start_line(attempt, log))
 
     def write(self, data: bytes, kind: Kind) -> None:
@@ -138,8 +136,8 @@ class LiveProgress:
     held up by a screen that is drawn ten times a second.
     """
 
-    def __init__(self) -> None:
-        """Take the terminal over."""
+    def __init__(self, redaction: Redaction) -> None:
+        """Take the terminal over, and show what *redaction* leaves."""
         from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
         from rich.live import Live  # noqa: PLC0415
 
@@ -147,7 +145,8 @@ class LiveProgress:
         self._lock = threading.Lock()
         self._lines: list[Line] = []
         self._held_chars = 0
-        self._feed = _feed()
+        self._redaction = redaction
+        self._feed = Feed(redaction=redaction)
         self._attempt: Attempt | None = None
         self._waiting: str | None = None
         self._since = time.monotonic()
@@ -171,7 +170,7 @@ class LiveProgress:
     def started(self, attempt: Attempt, log: Path) -> None:
         """See `Observer`."""
         with self._lock:
-            self._feed, self._usage = _feed(), Usage()
+            self._feed, self._usage = Feed(redaction=self._redaction), Usage()
             self._attempt, self._waiting = attempt, None
             self._since = time.monotonic()
         self._add(Line(Kind.NOTICE, start_line(attempt, log)))

@@ -151,6 +151,8 @@ def _journal(report: JournalReport) -> Iterator[str]:
     yield f"{report.path}: {report.size} bytes, {revisions}"
     for gap in report.gaps:
         yield f"  revisions {gap.first} to {gap.last} are missing before byte {gap.offset}"
+    for offset, reason in report.misfits[:MAX_BAD_LINES]:
+        yield f"  two histories meet at byte {offset}: {reason}"
     for offset, reason in report.bad_lines[:MAX_BAD_LINES]:
         yield f"  the line at byte {offset} does not count: {reason}"
     if len(report.bad_lines) > MAX_BAD_LINES:

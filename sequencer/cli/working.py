@@ -123,7 +123,7 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
     run = invocation.run(may_begin=True)
     head = run.head if plan.mode is not Mode.ASYNC else None
     ensure_sensible(project, workflow_for(project.settings, head))
-    shown = progress(is_quiet=invocation.is_quiet)
+    shown = progress(is_quiet=invocation.is_quiet, redaction=project.redaction)
     tally = Tally(shown)
     try:
         with EndOnSignal(shown.notice) as signals:

@@ -71,6 +71,9 @@ class Logs(Protocol):
     def open(self, attempt: Attempt) -> StepLog:
         """Create the log of *attempt*; an existing file is never overwritten."""
 
+    def left_behind(self) -> Path | None:
+        """Return the log of the latest step of any run that has logged here, if there is one."""
+
 
 class Observer(Protocol):
     """Hears what a worker does, to show it to people; never fails a step."""

@@ -7,8 +7,10 @@ that others may soon believe that this worker is gone.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+from dataclasses import dataclass
 
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Cancellation, StopReason
@@ -20,6 +22,22 @@ GIVE_UP_LEASES = 0.8
 """Share of the lease without a written beat after which the worker stops its own agent."""
 
 
+@dataclass(slots=True)
+class _Beating:
+    """One claim that is kept alive."""
+
+    claim: Claim
+    cancellation: Cancellation
+    next_at: float
+    """When to beat, on the monotonic clock."""
+    renewed_at: float
+    number: int = 0
+
+    @property
+    def pause_s(self) -> float:
+        return self.claim.ttl_s / BEATS_PER_LEASE
+
+
 class Heartbeat:
     """Beats for one claim at a time."""
 
@@ -28,23 +46,28 @@ class Heartbeat:
         self._store = store
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._current: tuple[Claim, Cancellation] | None = None
+        self._current: _Beating | None = None
+        self._wakes_at = 0.0
         self._is_closed = False
 
     def begin(self, claim: Claim, cancellation: Cancellation) -> None:
-        """Renew the lease of *claim* from now on; the store wrote its first beat."""
+        """Renew the lease of *claim* from now on; the claim itself is its first beat."""
+        now = time.monotonic()
+        beating = _Beating(claim, cancellation, now, now)
+        beating.next_at += beating.pause_s
         with self._condition:
-            self._current = (claim, cancellation)
+            self._current = beating
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
                 self._thread.start()
-            self._condition.notify()
+            elif self._wakes_at > beating.next_at:
+                # Only then: to wake a thread costs more than the rest of a short step's claim.
+                self._condition.notify()
 
     def end(self) -> None:
         """Stop renewing; returns when no beat of the claim can be written any more."""
         with self._condition:
             self._current = None
-            self._condition.notify()
 
     def close(self) -> None:
         """End the thread."""
@@ -55,37 +78,38 @@ class Heartbeat:
             self._thread.join()
 
     def _run(self) -> None:
+        """Hold the condition, but for the time between two beats."""
         with self._condition:
             while not self._is_closed:
-                if self._current is None:
-                    self._condition.wait()
-                else:
-                    self._beat_while_current(*self._current)
+                beating = self._current
+                left = None if beating is None else beating.next_at - time.monotonic()
+                if beating is None or left is None or left > 0:
+                    self._wakes_at = math.inf if left is None else time.monotonic() + left
+                    self._condition.wait(left)
+                elif not self._beat(beating):
+                    self._current = None
 
-    def _beat_while_current(self, claim: Claim, cancellation: Cancellation) -> None:
-        """Beat for *claim* until another one is current; holds the condition between waits."""
-        mine, number, renewed_at = self._current, 0, time.monotonic()
-        pause = claim.ttl_s / BEATS_PER_LEASE
-        while self._current is mine and not cancellation.is_set():
-            self._condition.wait(pause)
-            if self._current is not mine:
-                return
-            number += 1
-            if self._is_lost(claim):
-                cancellation.set(StopReason.CLAIM_LOST)
-                return
-            try:
-                self._store.beat(claim, number)
-            except OSError:
-                left = renewed_at + GIVE_UP_LEASES * claim.ttl_s - time.monotonic()
-                if left <= 0:
-                    cancellation.set(StopReason.LEASE_LOST)
-                    return
-                pause = min(left, claim.ttl_s / BEATS_PER_LEASE)
-            else:
-                renewed_at, pause = time.monotonic(), claim.ttl_s / BEATS_PER_LEASE
-        if self._current is mine:
-            self._current = None
+    def _beat(self, beating: _Beating) -> bool:
+        """Renew the lease and return whether there is something left to renew."""
+        claim, cancellation = beating.claim, beating.cancellation
+        if cancellation.is_set():
+            return False
+        if self._is_lost(claim):
+            cancellation.set(StopReason.CLAIM_LOST)
+            return False
+        beating.number += 1
+        now = time.monotonic()
+        try:
+            self._store.beat(claim, beating.number)
+        except OSError:
+            left = beating.renewed_at + GIVE_UP_LEASES * claim.ttl_s - now
+            if left <= 0:
+                cancellation.set(StopReason.LEASE_LOST)
+                return False
+            beating.next_at = now + min(left, beating.pause_s)
+        else:
+            beating.renewed_at, beating.next_at = now, now + beating.pause_s
+        return True
 
     def _is_lost(self, claim: Claim) -> bool:
         try:
@@ -93,4 +117,6 @@ class Heartbeat:
         except SequencerError:
             # An unreadable state says nothing about the claim; the commit will find out.
             return False
-        return head is None or head.claim_with(claim.token) is None
+        held = None if head is None else head.claim_with(claim.token)
+        # A run that was begun in the place of a lost one grants the same tokens again.
+        return held is None or held.owner.nonce != claim.owner.nonce

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -120,7 +121,9 @@ class LocalInvocation:
     def _sleep_until(self, due: str, reason: str) -> None:
         date = parse_time(due)
         self._performer.observer.waiting(f"{reason}: nothing starts before {due}", due)
-        while date is not None and (left := (date - datetime.now(UTC)).total_seconds()) > 0:
+        end = time.monotonic() + _seconds_until(date)
+        # A clock that is set back must not make the pause longer than it was meant to be.
+        while (left := min(_seconds_until(date), end - time.monotonic())) > 0:
             if self._current.wait(min(left, LONGEST_SLEEP_S)):
                 raise Interrupted("interrupted; no step is running")
 
@@ -147,10 +150,13 @@ class LocalInvocation:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         outcome = tried[0]
-        self.summary.usage = self.summary.usage.plus(
-            outcome.usage.model_copy(update={"steps": int(outcome.is_accepted)})
-        )
+        steps = int(outcome.is_accepted)
+        self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
         return tried
+
+
+def _seconds_until(date: datetime | None) -> float:
+    return 0.0 if date is None else (date - datetime.now(UTC)).total_seconds()
 
 
 def _step_failed(prepared: Prepared, head: Head, outcome: Outcome, log: Path) -> StepFailed:

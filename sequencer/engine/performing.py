@@ -187,13 +187,12 @@ class Performer:
 
     def _finished(self, outcome: Outcome, prepared: Prepared, seconds: float) -> Outcome:
         completed = apply_completion(prepared.step, outcome)
-        return completed.model_copy(
-            update={
-                "usage": completed.usage.model_copy(update={"seconds": seconds}),
-                "output": self.redact(completed.output),
-                "error": self.redact(completed.error) if completed.error else None,
-                "prompt": prepared.step.prompt_name,
-            }
+        return completed.replace(
+            usage=completed.usage.replace(seconds=seconds),
+            output=self.redact(completed.output),
+            error=self.redact(completed.error) if completed.error else None,
+            denials=tuple(map(self.redact, completed.denials)),
+            prompt=prepared.step.prompt_name,
         )
 
     def _close(self, log: StepLog, attempt: Attempt, outcome: Outcome) -> None:
@@ -263,16 +262,16 @@ def _least(*values: float | None) -> float | None:
 
 
 def journal_record(
-    outcome: Outcome, agent: str, log: Path | None, output: dict[str, Any]
+    outcome: Outcome, agent: str, log: str | None, output: dict[str, Any]
 ) -> dict[str, Any]:
     """Return what the journal keeps of *outcome*; *output* is inline or a reference."""
     record: dict[str, Any] = {
         "status": str(outcome.status),
         "agent": agent,
         "prompt": outcome.prompt,
-        "log": str(log) if log else None,
+        "log": log,
         **output,
-        "usage": outcome.usage.model_dump(exclude_defaults=True),
+        "usage": {name: value for name, value in vars(outcome.usage).items() if value},
         "error": outcome.error[:4000] if outcome.error else None,
         "denials": [line[:200] for line in outcome.denials[:20]] or None,
         "exit_code": outcome.exit_code,

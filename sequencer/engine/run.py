@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from sequencer.engine import same_run
 from sequencer.engine.attempt import Observer, SilentObserver
 from sequencer.engine.control import Control, ensure_definition
 from sequencer.engine.local import LocalInvocation
@@ -180,8 +181,14 @@ class Run:
             try:
                 if worker.is_mine(0):
                     worker.performer.prepare(0)
+                left = worker.performer.logs.left_behind()
             finally:
                 worker.leave()
+            if left is not None:
+                observer.notice(
+                    f"a new run begins at step_index 0, and {left} is of an earlier one; if its "
+                    "state was removed by mistake, bring it back, or 'sequencer set step_index=N'"
+                )
         return self.control.begin()
 
     @contextlib.contextmanager
@@ -201,7 +208,7 @@ class Run:
         positions = (position,) if position else ()
         worker = self._worker(self._choose_workflow(head), SilentObserver(), positions)
         try:
-            turn = _claim(worker, wait=wait)
+            turn = _claim(worker, head, wait=wait)
             opened = OpenTurn(
                 step=turn.claim.step,
                 position=turn.position,
@@ -230,17 +237,15 @@ def _position_names(workflow: Workflow, positions: Collection[str]) -> list[str]
     return found
 
 
-def _claim(worker: Worker, *, wait: bool) -> Turn:
+def _claim(worker: Worker, head: Head, *, wait: bool) -> Turn:
     while True:
-        head = worker.store.view().head
-        if head is None:
-            raise TransitionRefused("the run's files are gone")
+        head = same_run.followed(worker.store, head, worker.store.view().head)
         here = worker.standing_for_claim(head)
         is_mine = worker.is_mine(head.step_index)
         if here.kind in (Kind.READY, Kind.HELD) and is_mine:
             step, position = worker.performer.look(head.step_index)
             try:
-                claimed = worker.claim(head.step_index)
+                claimed = worker.claim(head)
             except ClaimHeld:
                 if not wait:
                     raise

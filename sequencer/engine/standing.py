@@ -7,7 +7,7 @@ decided here: whether the holder of a claim is alive, and whose position it is.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from sequencer.errors import TooManyFailures
@@ -36,6 +36,9 @@ class Kind(StrEnum):
     REFUSED = "refused"
     """The step failed too often; a person has to look."""
 
+
+MAX_CORRECTION = timedelta(minutes=1)
+"""How far a clock may be set back before the pauses that it measured are given up."""
 
 FINAL = frozenset({Kind.STOPPED, Kind.COMPLETE, Kind.LIMIT})
 """Nothing will start until somebody changes the run or its limits."""
@@ -83,10 +86,20 @@ def standing(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -
     if blocked is not None:
         return Standing(*blocked, here)
     due = parse_time(head.not_before) if head.not_before else None
-    if due is not None and due > now:
+    if due is not None and due > now and not _is_from_another_clock(head, now):
         message = f"{head.not_before_reason or 'not due'}: nothing starts before {head.not_before}"
         return Standing(Kind.NOT_YET, message, here, until=head.not_before)
     return Standing(Kind.READY, f"step {here.step!r} is ready", here)
+
+
+def _is_from_another_clock(head: Head, now: datetime) -> bool:
+    """Return whether ``not_before`` was set at a time that is still to come.
+
+    The clock was set back since, or was wrong when it was read: to wait for its dates could
+    take years, and what waits for them is a pause of minutes.
+    """
+    since = parse_time(head.not_before_since) if head.not_before_since else None
+    return since is not None and now < since - MAX_CORRECTION
 
 
 def _by_people(head: Head) -> tuple[Kind, str] | None:

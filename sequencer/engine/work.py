@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from sequencer.engine import same_run
 from sequencer.engine.performing import Budget
+from sequencer.engine.queueing import Queue
 from sequencer.engine.standing import Kind, Standing, parse_time
 from sequencer.engine.worker import Turn, Worker
 from sequencer.errors import (
@@ -24,9 +26,10 @@ from sequencer.errors import (
     WaitsForPerson,
 )
 from sequencer.executors.protocol import StopReason
-from sequencer.model.head import Head, Status
+from sequencer.model.head import Claim, Head, Status
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.resolution.resolver import describe
 
 LONGEST_SLEEP_S = 60.0
 """A date is compared with the wall clock at least this often, since people set that clock."""
@@ -71,7 +74,9 @@ class Invocation:
         self._cycle_length = len(worker.workflow.steps)
         self._first_cycle = head.step_index // self._cycle_length
         self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
+        self._known = head
         self._waiting_since: float | None = None
+        self._queue = self._new_queue()
         self._last_notice = ""
         self.summary = Summary(head=head)
 
@@ -85,6 +90,13 @@ class Invocation:
             WaitsForPerson: a gate waits.
             Interrupted: this process was asked to end; the claim was released.
         """
+        try:
+            return self._work()
+        finally:
+            if self._queue is not None:
+                self._queue.leave()
+
+    def _work(self) -> Summary:
         head, turn = self._head(), None
         while True:
             self._ensure_not_interrupted()
@@ -106,13 +118,8 @@ class Invocation:
     def _head(self) -> Head:
         view = self._worker.store.view()
         self._notify(*view.notices, *self._worker.store.take_notices())
-        if view.head is None:
-            raise StaleClaim(
-                "the run's files are gone",
-                where=str(self._worker.store.state_path),
-                hint="bring the folder back, or remove all of it to begin anew",
-            )
-        return view.head
+        self._known = same_run.followed(self._worker.store, self._known, view.head)
+        return self._known
 
     def _notify(self, *texts: str) -> None:
         """Tell what was found in the run's files; a view and an update may find it both."""
@@ -190,21 +197,39 @@ class Invocation:
             self._sleep_until(here, head)
             return None
         if here.kind in (Kind.READY, Kind.HELD) and self._worker.is_mine(head.step_index):
-            if here.claim is not None:
+            if here.claim is not None or not self._may_claim(head):
                 self._wait(here, head)
                 return None
             prepared = self._worker.performer.prepare(head.step_index)
             try:
-                claimed = self._worker.claim(head.step_index)
+                claimed = self._worker.claim(head)
             except ClaimHeld:
                 # Somebody was quicker between the look and the lock.
                 if self._longest_wait_s == 0.0:
                     raise
                 return None
             self._waiting_since = None
-            return None if claimed is None else Turn.of(*claimed, prepared)
+            if claimed is None:
+                return None
+            if self._queue is not None:
+                self._queue.leave()
+            return Turn.of(*claimed, prepared)
         self._wait(here, head)
         return None
+
+    def _new_queue(self) -> Queue | None:
+        """Return the queue of this mode; who does not wait does not queue."""
+        if self._mode is not Mode.SYNC or self._longest_wait_s == 0.0:
+            return None
+        worker = self._worker
+        return Queue(
+            worker.store,
+            worker.positions,
+            lambda index: str(describe(worker.workflow, index)["position"]),
+        )
+
+    def _may_claim(self, head: Head) -> bool:
+        return self._queue is None or self._queue.may_claim(head)
 
     @property
     def _longest_wait_s(self) -> float | None:
@@ -232,17 +257,25 @@ class Invocation:
             if here.claim is not None:
                 hint += ", or 'sequencer takeover --force' if its holder is gone"
             raise ClaimHeld(self._waits_for(here, head), hint=hint)
-        # A turn that comes while we sleep is to start at once.
-        self._worker.performer.agents.warm_up()
-        has_changed = self._worker.store.wait(
-            head.revision, left, wake_fd=self._worker.stop.fileno(), claim=here.claim
-        )
-        if has_changed:
+        if self._queue is None or self._queue.enter():
+            # A turn that comes while we sleep is to start at once.
+            self._worker.performer.agents.warm_up()
+        if self._sleep(head, left, here.claim):
             self._waiting_since = None
+
+    def _sleep(self, head: Head, timeout_s: float | None, claim: Claim | None = None) -> bool:
+        """Sleep until the head changes, or longer if others come first; see `Store.wait`."""
+        fd = self._worker.stop.fileno()
+        if self._queue is not None:
+            return self._queue.wait(head, timeout_s, fd, claim)
+        return self._worker.store.wait(head.revision, timeout_s, wake_fd=fd, claim=claim)
 
     def _waits_for(self, here: Standing, head: Head) -> str:
         if here.kind is Kind.READY:
-            return f"step {head.expected_step!r} (step_index {head.step_index}) is not ours"
+            why = "is left to who has waited longer"
+            if not self._worker.is_mine(head.step_index):
+                why = "is not ours"
+            return f"step {head.expected_step!r} (step_index {head.step_index}) {why}"
         return here.message
 
     def _sleep_until(self, here: Standing, head: Head) -> None:
@@ -252,9 +285,7 @@ class Invocation:
         self._worker.performer.observer.waiting(here.message, here.until)
         left = (due - datetime.now(UTC)).total_seconds()
         if left > 0:
-            self._worker.store.wait(
-                head.revision, min(left, LONGEST_SLEEP_S), wake_fd=self._worker.stop.fileno()
-            )
+            self._sleep(head, min(left, LONGEST_SLEEP_S))
 
     # --- running it ----------------------------------------------------------------
 
@@ -264,10 +295,8 @@ class Invocation:
         except BaseException as error:
             self._worker.abandon(turn, error)
             raise
-        done = self.summary.usage.plus(
-            outcome.usage.model_copy(update={"steps": int(outcome.is_accepted)})
-        )
-        self.summary.usage = done
+        steps = int(outcome.is_accepted)
+        self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
         head, following = self._worker.finish(turn, outcome, record, agent, self._may_go_on)
         self._notify(*self._worker.store.take_notices())
         if outcome.status is OutcomeStatus.INTERRUPTED:
@@ -280,7 +309,9 @@ class Invocation:
         return head, following
 
     def _may_go_on(self, head: Head) -> bool:
-        return self._reached(head) is None
+        if self._reached(head) is not None:
+            return False
+        return self._queue is None or not self._queue.yields(head.step_index)
 
     def _raise_interrupted(self, turn: Turn, record: dict[str, object]) -> None:
         if record.get("reason") == StopReason.INTERRUPTED:

@@ -8,6 +8,7 @@ store's exclusion and is pure; everything that takes time happens outside.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -15,13 +16,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sequencer.engine import same_run
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.control import ensure_definition, has_definition
 from sequencer.engine.due import limit_end, retry_at
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.performing import Budget, Performer, Prepared, journal_record
 from sequencer.engine.standing import Kind, Standing, standing
-from sequencer.errors import SequencerError, StaleClaim, StorageFailed
+from sequencer.errors import SequencerError, StaleClaim, StateRefused, StorageFailed
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Head
@@ -31,7 +33,9 @@ from sequencer.model.step import Step
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.resolver import describe, place
+from sequencer.store import results
 from sequencer.store.clock import utc_now
+from sequencer.store.identity import boottime
 from sequencer.store.protocol import Store
 
 INLINE_BYTES = 4 * 1024
@@ -122,23 +126,25 @@ class Worker:
             return True
         return describe(self.workflow, step_index)["position"] in self.positions
 
-    def claim(self, step_index: int) -> tuple[Head, Claim] | None:
-        """Claim the step at *step_index*, or return None if the run went on meanwhile.
+    def claim(self, seen: Head) -> tuple[Head, Claim] | None:
+        """Claim the step at which *seen* stands, or return None if the run went on meanwhile.
 
         Raises:
             ClaimHeld: somebody holds it and may be alive.
+            StaleClaim: the run's files are gone.
         """
         granted: list[int] = []
 
         def change(head: Head | None) -> Transition | None:
             granted.clear()
-            if head is None or head.step_index != step_index:
+            present = same_run.present(self.store, head)
+            if (present.run_id, present.step_index) != (seen.run_id, seen.step_index):
                 return None
             # Somebody may have adopted another definition since this worker was started.
-            ensure_definition(head, self.workflow)
-            if self.standing(head).kind not in (Kind.READY, Kind.HELD):
+            ensure_definition(present, self.workflow)
+            if self.standing(present).kind not in (Kind.READY, Kind.HELD):
                 return None
-            transition = self._claim(head)
+            transition = self._claim(present)
             granted.append(transition.head.token)
             return transition
 
@@ -158,6 +164,7 @@ class Worker:
             self.store.owner(),
             at=utc_now(),
             ttl_s=self.store.ttl_s,
+            at_boottime=round(boottime(), 3),
             may_take_over=may_take_over,
         )
 
@@ -237,9 +244,9 @@ class Worker:
             result_path=folder / "result.json",
         )
 
-    def _shown(self, path: Path) -> Path:
-        project = self.performer.project
-        return path.relative_to(project) if path.is_relative_to(project) else path
+    def _shown(self, path: Path) -> str:
+        """Return the log's path relative to the project if it is inside."""
+        return str(path).removeprefix(f"{self.performer.project}{os.sep}")
 
     def _keep_output(self, outcome: Outcome, folder: Path) -> dict[str, Any]:
         """Return the output for the record; a large one goes to *folder*, which else goes."""
@@ -248,7 +255,7 @@ class Worker:
             _remove(folder)
             return {"output": outcome.output} if outcome.output else {}
         try:
-            (folder / "output.txt").write_bytes(data)
+            results.keep(folder, data)
         except OSError as error:
             raise StorageFailed(
                 f"the step's output can't be kept: {error.strerror}", where=str(folder)
@@ -313,7 +320,7 @@ class Worker:
     ) -> Transition:
         following = place(self.workflow, turn.claim.step_index + 1)
         return transitions.succeed(
-            _present(head),
+            same_run.of_run(self.store, turn.head.run_id, head),
             turn.claim.token,
             outcome,
             following,
@@ -326,7 +333,7 @@ class Worker:
         token = turn.claim.token
 
         def change(head: Head | None) -> Transition:
-            present = _present(head)
+            present = same_run.of_run(self.store, turn.head.run_id, head)
             if outcome.status is OutcomeStatus.LIMITED:
                 return transitions.release(
                     present,
@@ -355,25 +362,29 @@ class Worker:
         try:
             return self.store.update(change)
         except StaleClaim:
-            self._keep_stale_output(turn, outcome)
+            with contextlib.suppress(StateRefused):
+                self._keep_stale_output(turn, outcome)
             raise
 
     def _keep_stale_output(self, turn: Turn, outcome: Outcome) -> None:
-        if outcome.output:
+        head = self.store.view().head
+        if head is not None and head.run_id != turn.head.run_id:
+            # The attempt with this index and token is that run's own.
+            return
+        # Of a run that is gone something has to stay, or the next process begins it anew.
+        if outcome.output or head is None:
             folder = self.store.result_folder(turn.claim.step_index, turn.claim.token)
-            (folder / "output.txt").write_bytes(outcome.output.encode("utf-8", "replace"))
-
-
-def _present(head: Head | None) -> Head:
-    if head is None:
-        raise StaleClaim("the run's files are gone", hint="the output was kept")
-    return head
+            # That the step is not this worker's any more is the news, whatever the disk says.
+            with contextlib.suppress(OSError):
+                results.keep(folder, outcome.output.encode("utf-8", "replace"))
 
 
 def _remove(folder: Path) -> None:
     """Remove an attempt's folder, whose content has been read into the outcome."""
+    if not os.access(folder, os.F_OK):
+        return  # most often: nobody had anything to write there
     try:
-        folder.rmdir()
+        os.rmdir(folder)  # noqa: PTH106 (on every step's path)
     except FileNotFoundError:
         return
     except OSError:

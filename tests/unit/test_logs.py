@@ -15,7 +15,7 @@ from sequencer.engine.attempt import Attempt
 from sequencer.errors import UnsafePath
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
-from sequencer.logs import FileLogs, current_branch, log_name, steps_folder
+from sequencer.logs import MAX_LOOKS, FileLogs, current_branch, log_name, steps_folder
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 
@@ -226,3 +226,19 @@ def test_the_branch_that_is_checked_out(tmp_path: Path) -> None:
 def test_no_name_of_a_step_looks_like_an_attempt_at_another() -> None:
     names = {log_name(0, step, attempt) for step in ("main", "main.2") for attempt in (1, 2, 3)}
     assert len(names) == 6
+
+
+def test_the_log_of_an_earlier_run_is_found_among_those_of_async_mode(place: Place) -> None:
+    assert place.logs.left_behind() is None
+    for index in (30, 31):
+        place.write(b"x", step_index=index, token=0)
+    assert place.logs.left_behind() is None
+    mine = [place.write(b"x", step_index=index, token=index) for index in (3, 7, 5)]
+    assert place.logs.left_behind() == mine[1]
+    mine[1].write_bytes(b"\xff no header")
+    mine[0].unlink()
+    mine[0].symlink_to(mine[1])
+    assert place.logs.left_behind() == mine[2]
+    for index in range(100, 100 + MAX_LOOKS):
+        place.write(b"x", step_index=index, token=0)
+    assert place.logs.left_behind() is None

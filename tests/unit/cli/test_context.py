@@ -97,6 +97,10 @@ def test_json_can_always_be_written() -> None:
     odd = json_text({"a": "\ud800"})
     odd.encode()
     assert json.loads(odd) == {"a": "\ud800"}
+    for letter in ("\x7f", "\x9b", "\u2028", "\u2029"):
+        text = json_text({letter: [f"a{letter}b\\u"]})
+        assert text.isprintable()
+        assert json.loads(text) == {letter: [f"a{letter}b\\u"]}
     assert json_text([Path("x")]) == '["x"]'
     assert json_text([1], indent=1) == "[\n 1\n]"
 

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import time
+
+import pytest
+
 from sequencer.cli.feed import BURST_BYTES, BYTES_PER_S, LAST_CHARS, LINE_CHARS, Feed, Line
 from sequencer.executors.protocol import Kind
+from sequencer.executors.redaction import Redaction
 
 OUT = Kind.OUTPUT
 
@@ -112,9 +117,58 @@ def test_where_there_is_no_room_output_is_counted_too() -> None:
     ]
 
 
+WORD = "hunter2-hunter2"
+
+
+def secretive(clock: Clock | None = None) -> Feed:
+    return Feed(clock or Clock(), redaction=Redaction([WORD]))
+
+
 def test_secrets_are_hidden_in_what_is_shown_and_in_the_last_line() -> None:
-    feed = Feed(hide=lambda text: text.replace("hunter2", "[secret]"))
-    lines = feed.take(b"the word is hunter2\nhunter2 aga", Kind.OUTPUT)
-    assert [line.text for line in lines] == ["the word is [secret]"]
+    feed = secretive()
+    lines = feed.take(f"the word is {WORD}\n{WORD} aga".encode(), Kind.OUTPUT)
+    assert texts(lines) == ["the word is [secret]"]
     assert feed.last == "[secret] aga"
-    assert [line.text for line in feed.finish()] == ["[secret] aga"]
+    assert texts(feed.finish()) == ["[secret] aga"]
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 100])
+def test_a_secret_in_pieces_is_hidden_also_where_a_long_line_is_cut(size: int) -> None:
+    feed = secretive()
+    text = "x" * (LINE_CHARS - 5) + WORD + "y\x1b[1m" + WORD[:6] + "\x1b[0m" + WORD[6:] + "z"
+    data = text.encode()
+    lines = [
+        line for at in range(0, len(data), size) for line in feed.take(data[at : at + size], OUT)
+    ]
+    assert "hunter" not in feed.last
+    shown = "".join(texts([*lines, *feed.finish()]))
+    assert shown == "x" * (LINE_CHARS - 5) + "[secret]y[secret]z"
+
+
+def test_half_a_secret_is_not_shown_beside_a_gap() -> None:
+    clock = Clock()
+    feed = secretive(clock)
+    feed.take(b"x" * (BURST_BYTES - 8) + b"\n", OUT)
+    shown = feed.take(WORD[:7].encode(), OUT)
+    shown += feed.take(f"{WORD[7:11]}".encode(), OUT, has_room=False)
+    clock.now += 10
+    shown += feed.take(f"{WORD[11:]} and more".encode(), OUT)
+    shown += feed.take(b" of it\nseen\n", OUT)
+    assert [text for text in texts(shown) if not text.startswith("[")] == ["seen"]
+    assert "24 bytes" in texts(shown)[0]
+
+
+def test_a_line_that_was_begun_before_a_gap_ends_there() -> None:
+    feed = Feed(Clock())
+    feed.take(b"begun", OUT)
+    feed.take(b" lost\n", OUT, has_room=False)
+    lines = feed.take(b"seen\n", OUT)
+    assert [text[:8] for text in texts(lines)] == ["begun", "[6 bytes", "seen"]
+
+
+def test_short_lines_take_little_time() -> None:
+    feed = secretive()
+    started = time.process_time()
+    assert len(feed.take(b"y\n" * (BURST_BYTES // 2), OUT)) == BURST_BYTES // 2
+    # Line by line it would be ten seconds.
+    assert time.process_time() - started < 3

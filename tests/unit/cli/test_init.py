@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,27 @@ def test_a_project_of_the_older_program_keeps_its_file(tmp_path: Path) -> None:
     assert (tmp_path / "shared" / ".gitignore").exists()
     ran = call(tmp_path, "run", "--agent", "rehearsal", "--max-steps", "4", "--quiet")
     assert ran.code == 0, ran.err
+
+
+def test_what_can_not_be_finished_is_undone(tmp_path: Path) -> None:
+    """Half of a file would be kept by the next try, as if somebody had written it."""
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "main.md").write_text("mine")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (900, hard))
+    try:
+        called = call(tmp_path, "init")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert called.code == 2
+    assert "can't be written: File too large" in called.err
+    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == [
+        "prompts",
+        "prompts/main.md",
+    ]
+    assert (tmp_path / "prompts" / "main.md").read_text() == "mine"
+    assert call(tmp_path, "init").code == 0
+    assert "workflow:" in (tmp_path / "orchestration.yaml").read_text()
 
 
 def test_prompts_that_nobody_else_can_write_are_named(tmp_path: Path) -> None:

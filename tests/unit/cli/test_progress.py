@@ -25,6 +25,7 @@ from sequencer.cli.progress import (
 )
 from sequencer.engine.attempt import Attempt
 from sequencer.executors.protocol import Kind
+from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 
@@ -75,7 +76,7 @@ def test_no_name_can_write_control_sequences() -> None:
 
 
 def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = PlainProgress()
+    shown = PlainProgress(Redaction())
     shown.started(attempt(), LOG)
     shown.write(b"half ", Kind.RESPONSE)
     shown.write(b"a line\n\x1b[31mred\x1b[0m", Kind.RESPONSE)
@@ -95,7 +96,7 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_waiting_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = PlainProgress()
+    shown = PlainProgress(Redaction())
     for _ in range(3):
         shown.waiting("not due", "2027-01-01T00:00:00Z")
     shown.waiting("held", None)
@@ -120,7 +121,7 @@ def test_a_closed_stderr_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with Path(os.devnull).open("w") as closed:
         pass
     monkeypatch.setattr(sys, "stderr", closed)
-    shown = PlainProgress()
+    shown = PlainProgress(Redaction())
     shown.started(attempt(), LOG)
     shown.write(b"text\n", Kind.OUTPUT)
     shown.ended(attempt(), outcome())
@@ -159,8 +160,10 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
         with contextlib.redirect_stderr(made.stream):
             yield made
     finally:
-        made.stream.close()
+        # This end first: a painter that nobody reads, after a failed test, would hold the other.
         os.close(made.master)
+        with contextlib.suppress(OSError):
+            made.stream.close()
 
 
 def test_a_terminal_gets_a_live_line_and_the_output_above(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +188,7 @@ def test_a_terminal_gets_a_live_line_and_the_output_above(monkeypatch: pytest.Mo
 
 def test_waiting_counts_on_the_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with at_a_terminal(monkeypatch) as terminal:
-        shown = LiveProgress()
+        shown = LiveProgress(Redaction())
         shown.waiting("step 'main' is not ours", None)
         terminal.wait_for(b"is not ours")
         terminal.wait_for(b"0:01")
@@ -197,7 +200,7 @@ def test_waiting_counts_on_the_live_line(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_flood_neither_blocks_nor_piles_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with at_a_terminal(monkeypatch) as terminal:
-        shown = LiveProgress()
+        shown = LiveProgress(Redaction())
         shown.started(attempt(), LOG)
         chunk = b"x" * 99 + b"\n"
         started = time.monotonic()
@@ -232,7 +235,8 @@ os.environ["TERM"] = "xterm"
 from tests.unit.cli.test_progress import LOG, attempt, outcome
 from sequencer.cli.progress import LiveProgress
 from sequencer.executors.protocol import Kind
-shown = LiveProgress()
+from sequencer.executors.redaction import Redaction
+shown = LiveProgress(Redaction())
 shown.started(attempt(), LOG)
 os.close(master)
 import time

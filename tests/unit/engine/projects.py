@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from sequencer.assembly import open_project
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.run import Run
+from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Kind
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, Usage
@@ -52,6 +54,20 @@ def head_of(run: Run) -> Head:
 
 def events(run: Run) -> list[str]:
     return [fact["event"] for fact in run.history()]
+
+
+def in_background(run: Any, *args: Any, **options: Any) -> tuple[threading.Thread, list[Any]]:
+    answers: list[Any] = []
+
+    def work() -> None:
+        try:
+            answers.append(run.work(*args, **options))
+        except SequencerError as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread, answers
 
 
 @dataclass

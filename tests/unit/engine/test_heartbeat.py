@@ -50,6 +50,51 @@ def test_it_beats_three_times_a_lease(tmp_path: Path, cancellation: Cancellation
     heartbeat.close()
 
 
+def test_a_long_step_after_many_short_ones_beats_in_time(
+    tmp_path: Path, cancellation: Cancellation
+) -> None:
+    store = FileStore(tmp_path / "state.json", ttl_s=TTL_S)
+    claim, heartbeat = held(store), Heartbeat(store)
+    for _ in range(30):
+        heartbeat.begin(claim, cancellation)
+        heartbeat.end()
+        time.sleep(0.005)
+    assert not (tmp_path / "beats").exists(), "a short step has no beat"
+    heartbeat.begin(claim, cancellation)
+    began = time.monotonic()
+    while not (tmp_path / "beats/1").exists():
+        assert time.monotonic() - began < TTL_S, "the lease ran out"
+        time.sleep(0.005)
+    heartbeat.close()
+
+
+def test_a_step_after_a_long_rest_beats_in_time(tmp_path: Path, cancellation: Cancellation) -> None:
+    store = FileStore(tmp_path / "state.json", ttl_s=TTL_S)
+    claim, heartbeat = held(store), Heartbeat(store)
+    heartbeat.begin(claim, cancellation)
+    heartbeat.end()
+    time.sleep(1.5 * TTL_S)  # the thread sleeps without an end by now
+    heartbeat.begin(claim, cancellation)
+    began = time.monotonic()
+    while not (tmp_path / "beats/1").exists():
+        assert time.monotonic() - began < TTL_S, "the lease ran out"
+        time.sleep(0.005)
+    heartbeat.close()
+
+
+def test_a_shorter_lease_wakes_the_thread_earlier(
+    tmp_path: Path, cancellation: Cancellation
+) -> None:
+    store = FileStore(tmp_path / "state.json", ttl_s=TTL_S)
+    claim, heartbeat = held(store), Heartbeat(store)
+    heartbeat.begin(claim.model_copy(update={"ttl_s": 600.0}), cancellation)
+    time.sleep(0.05)
+    heartbeat.begin(claim, cancellation)
+    time.sleep(TTL_S)
+    assert (tmp_path / "beats/1").exists()
+    heartbeat.close()
+
+
 def test_a_claim_that_is_gone_is_heard_of(cancellation: Cancellation) -> None:
     run = MemoryRun()
     store, heartbeat = MemoryStore(run, ttl_s=TTL_S), Heartbeat(MemoryStore(run))

@@ -37,6 +37,12 @@ LATER, EARLIER = "2026-01-01T00:00:01Z", "2025-12-31T23:59:59Z"
         ({"not_before": LATER}, Kind.NOT_YET),
         ({"not_before": EARLIER}, Kind.READY),
         ({"not_before": "tomorrow"}, Kind.READY),
+        ({"not_before": LATER, "not_before_since": EARLIER}, Kind.NOT_YET),
+        # A clock that was corrected by seconds, and one that was years ahead.
+        ({"not_before": LATER, "not_before_since": "2026-01-01T00:00:59Z"}, Kind.NOT_YET),
+        ({"not_before": LATER, "not_before_since": "2026-01-01T00:01:01Z"}, Kind.READY),
+        ({"not_before": "2036-01-01", "not_before_since": "2035-12-31"}, Kind.READY),
+        ({"not_before": LATER, "not_before_since": "some day"}, Kind.NOT_YET),
         ({"not_before": LATER, "exit": True}, Kind.STOPPED),
         ({"status": Status.COMPLETE, "exit": True}, Kind.COMPLETE),
     ],

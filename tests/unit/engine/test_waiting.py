@@ -14,7 +14,6 @@ from sequencer.errors import (
     ClaimHeld,
     DefinitionChanged,
     Interrupted,
-    SequencerError,
     StepFailed,
 )
 from sequencer.model import decisions
@@ -26,6 +25,7 @@ from tests.unit.engine.projects import (
     Recorder,
     events,
     head_of,
+    in_background,
     open_scripted,
     reopen,
     write_project,
@@ -79,20 +79,6 @@ def test_two_positions_share_the_work(tmp_path: Path) -> None:
     run = reopen(tmp_path)
     accepted = [f["step_index"] for f in run.history() if f["event"] == "succeeded"]
     assert accepted == list(range(12))
-
-
-def in_background(run: Any, *args: Any, **options: Any) -> tuple[threading.Thread, list[Any]]:
-    answers: list[Any] = []
-
-    def work() -> None:
-        try:
-            answers.append(run.work(*args, **options))
-        except SequencerError as error:
-            answers.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    return thread, answers
 
 
 def test_a_failure_ends_who_waits_for_another_position(tmp_path: Path) -> None:

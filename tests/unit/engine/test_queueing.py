@@ -1,0 +1,302 @@
+"""Who takes the next step when several processes may: who has waited longest."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine import queueing
+from sequencer.engine.queueing import Queue
+from sequencer.engine.work import Mode
+from sequencer.errors import ClaimHeld, Interrupted
+from sequencer.model.head import Head
+from sequencer.model.limits import InvocationLimits
+from sequencer.store.memory import MemoryRun, MemoryStore
+from sequencer.store.protocol import Store
+from sequencer.store.turnstile import file_name
+from tests.concurrency import children
+from tests.contract import store_cases as cases
+from tests.unit.engine.projects import (
+    OK,
+    Recorder,
+    events,
+    head_of,
+    in_background,
+    open_scripted,
+    reopen,
+    write_project,
+)
+
+SHORT = {**OK, "delay_s": 0.05}
+EVERYBODY = InvocationLimits(max_steps=None)
+
+
+def position_at(step_index: int) -> str:
+    return ("supervisor", "main")[step_index % 2]
+
+
+def present(store: Store) -> Head:
+    head = store.view().head
+    assert head is not None
+    return head
+
+
+@pytest.fixture
+def asleep() -> Iterator[int]:
+    read_fd, write_fd = os.pipe()
+    yield read_fd
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+def queue_in(run: MemoryRun, *positions: str) -> Queue:
+    return Queue(MemoryStore(run), positions, position_at)
+
+
+@pytest.fixture
+def run() -> MemoryRun:
+    run = MemoryRun()
+    cases.begin(MemoryStore(run))
+    return run
+
+
+# --- the place of one process -----------------------------------------------------------
+
+
+def test_nobody_else_means_going_on(run: MemoryRun) -> None:
+    mine = queue_in(run)
+    assert not mine.yields(1)
+    assert mine.may_claim(present(MemoryStore(run)))
+
+
+def test_a_step_is_left_to_who_waits_for_it_and_to_nobody_else(run: MemoryRun) -> None:
+    mixed, main, both = queue_in(run), queue_in(run, "main"), queue_in(run, "supervisor", "main")
+    main.enter()
+    for worker in (mixed, both):
+        assert worker.yields(1)
+        assert not worker.yields(2)
+    main.leave()
+    mixed.enter()
+    assert both.yields(2)
+    assert queue_in(run, "main").yields(1)
+
+
+def test_who_has_left_a_step_to_others_lets_them_have_it(run: MemoryRun, asleep: int) -> None:
+    store = MemoryStore(run)
+    worker, other = queue_in(run), queue_in(run, "main")
+    other.enter()
+    head = cases.commit(store, cases.claim(store).token)
+    assert worker.yields(head.step_index)
+    # First in its own queue, and yet not the one whose turn it is.
+    assert worker.enter()
+    assert not worker.may_claim(head)
+    assert other.may_claim(head)
+    assert not worker.wait(head, 0.05, asleep)
+    claim = cases.claim(MemoryStore(run))
+    assert worker.wait(head, 5.0, asleep)
+    assert worker.may_claim(cases.commit(store, claim.token))
+
+
+def test_who_does_not_come_is_passed_and_not_asked_again_for_a_while(
+    run: MemoryRun, asleep: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queueing, "PATIENCE_S", 0.2)
+    stopped, mine, head = queue_in(run), queue_in(run), present(MemoryStore(run))
+    stopped.enter()
+    assert mine.yields(head.step_index)
+    started = time.monotonic()
+    while not mine.may_claim(head):
+        assert not mine.wait(head, None, asleep)
+    # Only who gets the claim has passed; who was too late has not.
+    assert mine.yields(head.step_index)
+    assert mine.may_claim(head)
+    assert 0.2 <= time.monotonic() - started < 1
+    mine.leave()
+    assert not mine.yields(head.step_index + 1)
+    monkeypatch.setattr(mine, "_passes_until", 0.0)
+    assert mine.yields(head.step_index + 1)
+
+
+def test_one_that_is_let_to_the_front_meanwhile_looks_again_at_once(
+    run: MemoryRun, asleep: int
+) -> None:
+    other, mine, head = queue_in(run), queue_in(run), present(MemoryStore(run))
+    other.enter()
+    assert not mine.may_claim(head)
+    other.leave()
+    started = time.monotonic()
+    assert not mine.wait(head, 10.0, asleep)
+    assert mine.may_claim(head)
+    assert time.monotonic() - started < 0.5
+
+
+# --- processes on a run -----------------------------------------------------------------
+
+
+def test_two_that_may_take_every_step_take_turns(tmp_path: Path) -> None:
+    write_project(tmp_path, SHORT, limits={"max_steps": 12})
+    seen = [Recorder(), Recorder()]
+    threads = []
+    with open_scripted(tmp_path, SHORT, limits={"max_steps": 12}).turn():
+        for recorder in seen:
+            options = {"observer": recorder}
+            threads.append(in_background(reopen(tmp_path), Mode.SYNC, EVERYBODY, **options))
+            time.sleep(0.3)
+    for thread, _ in threads:
+        thread.join(20)
+    assert [[index for _, index, _ in recorder.steps] for recorder in seen] == [
+        [1, 3, 5, 7, 9, 11],
+        [2, 4, 6, 8, 10],
+    ]
+    assert all("limit of 12 steps" in answers[0].reason for _, answers in threads)
+
+
+def test_alone_a_commit_and_the_next_claim_stay_one_record(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    run.work(Mode.SYNC, InvocationLimits(max_steps=4))
+    assert [fact["revision"] for fact in run.history()] == [1, 2, 3, 3, 4, 4, 5, 5, 6]
+
+
+def test_combined_mode_gives_way_to_nobody(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path, SHORT)
+    with run.turn():
+        thread, answers = in_background(reopen(tmp_path), Mode.SYNC, InvocationLimits(max_steps=1))
+        time.sleep(0.3)
+        other, _ = in_background(
+            reopen(tmp_path), Mode.COMBINED, InvocationLimits(max_steps=4, max_wait_s=5)
+        )
+        time.sleep(0.2)
+    thread.join(10)
+    other.join(10)
+    assert answers[0].usage.steps == 1
+    revisions = [fact["revision"] for fact in run.history() if fact["event"] != "initialised"]
+    # The claims of combined mode are in the records of its acceptances, all but the first.
+    assert len(revisions) - len(set(revisions)) == 3
+    assert head_of(run).step_index == 6
+
+
+def test_everybody_in_the_queue_ends_with_the_run(tmp_path: Path) -> None:
+    run, many = open_scripted(tmp_path), 8
+    with run.turn():
+        waiting = [in_background(reopen(tmp_path), Mode.SYNC) for _ in range(many)]
+        time.sleep(0.6)
+        run.control.stop("enough")
+        stopped = time.monotonic()
+    for thread, _ in waiting:
+        thread.join(10)
+    # One after the other, and not when each would have looked by itself.
+    assert time.monotonic() - stopped < queueing.RECHECK_S / 2
+    assert ["stopped: enough" in answers[0].reason for _, answers in waiting] == [True] * many
+
+
+def test_one_in_the_middle_of_the_queue_can_be_ended_and_gives_up_in_time(tmp_path: Path) -> None:
+    run, stops = open_scripted(tmp_path), list[Any]()
+    with run.turn():
+        first, _ = in_background(reopen(tmp_path), Mode.SYNC, InvocationLimits(max_steps=1))
+        time.sleep(0.3)
+        second, ended = in_background(reopen(tmp_path), Mode.SYNC, on_ready=stops.append)
+        limits = InvocationLimits(max_wait_s=0.5)
+        started = time.monotonic()
+        third, gave_up = in_background(reopen(tmp_path), Mode.SYNC, limits)
+        third.join(10)
+        assert 0.45 < time.monotonic() - started < 2
+        assert isinstance(gave_up[0], ClaimHeld)
+        assert "is run by process" in gave_up[0].message
+        stops[0]()
+        second.join(2)
+        assert isinstance(ended[0], Interrupted)
+    first.join(10)
+    assert head_of(run).step_index == 2
+
+
+def test_one_in_the_middle_of_the_queue_hears_of_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queueing, "RECHECK_S", 0.3)
+    run, recorders, stops = open_scripted(tmp_path), [Recorder(), Recorder()], list[Any]()
+    threads = []
+    with run.turn():
+        for recorder in recorders:
+            threads.append(
+                in_background(reopen(tmp_path), Mode.SYNC, observer=recorder, on_ready=stops.append)
+            )
+            time.sleep(0.2)
+        run.control.pause()
+    time.sleep(1.0)
+    for stop in stops:
+        stop()
+    for thread, _ in threads:
+        thread.join(5)
+    assert all("is paused" in recorder.waits[-1][0] for recorder in recorders)
+    assert events(run)[-1] == "succeeded"
+
+
+def hold_the_queue(folder: Path) -> None:
+    reopen(folder).work(Mode.SYNC, EVERYBODY, observer=Tell(folder))
+
+
+class Tell(Recorder):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def waiting(self, reason: str, until: str | None) -> None:
+        super().waiting(reason, until)
+        children.append(self.folder / "waits", "x")
+
+
+def test_a_stopped_process_at_the_front_does_not_hold_up_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queueing, "PATIENCE_S", 1.0)
+    run = open_scripted(tmp_path)
+    with run.turn():
+        child = children.start(partial(hold_the_queue, tmp_path), tmp_path / "errors")
+        while not children.pairs(tmp_path / "waits"):
+            time.sleep(0.02)
+        time.sleep(0.2)
+        os.kill(child, signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        reopen(tmp_path).work(Mode.SYNC, InvocationLimits(max_steps=30))
+        # Asked once for it, not before each step.
+        assert time.monotonic() - started < 5 * queueing.PATIENCE_S
+        assert head_of(run).step_index == 31
+    finally:
+        children.end([child])
+
+
+@pytest.mark.parametrize("damage", ["deleted", "link", "folder"])
+def test_without_the_file_the_run_goes_on_as_before(tmp_path: Path, damage: str) -> None:
+    run = open_scripted(tmp_path, SHORT, limits={"max_steps": 8})
+    path = tmp_path / "sync" / file_name(())
+    is_over = threading.Event()
+
+    def spoil() -> None:
+        while not is_over.wait(0.005):
+            if damage == "deleted":
+                path.unlink(missing_ok=True)
+
+    run.control.begin()
+    if damage == "link":
+        path.symlink_to(tmp_path / "elsewhere")
+    elif damage == "folder":
+        path.mkdir()
+    spoiler = threading.Thread(target=spoil)
+    spoiler.start()
+    threads = [in_background(reopen(tmp_path), Mode.SYNC, EVERYBODY)[0] for _ in range(3)]
+    for thread in threads:
+        thread.join(20)
+    is_over.set()
+    spoiler.join()
+    accepted = [fact["step_index"] for fact in run.history() if fact["event"] == "succeeded"]
+    assert accepted == list(range(8))
+    assert not (tmp_path / "elsewhere").exists()

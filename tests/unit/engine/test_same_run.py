@@ -1,0 +1,136 @@
+"""The run's files removed, or another run begun in their place, while a process knows the run."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from sequencer.engine.run import Run
+from sequencer.engine.same_run import followed, of_run, present
+from sequencer.engine.work import Mode
+from sequencer.errors import CorruptState, StaleClaim
+from sequencer.model.limits import InvocationLimits
+from sequencer.model.transitions import claim
+from sequencer.store.file import FileStore
+from tests.contract import store_cases as cases
+from tests.unit.engine.projects import Recorder, events, head_of, open_scripted, reopen
+
+ONE = InvocationLimits(max_steps=1)
+
+
+def notices(run: Run, mode: Mode = Mode.COMBINED) -> list[str]:
+    recorder = Recorder()
+    run.work(mode, ONE, observer=recorder)
+    return [text for text in recorder.notices if "new run begins" in text]
+
+
+@pytest.mark.parametrize("output", ["said", ""])
+def test_a_run_that_lost_its_files_in_a_turn_does_not_begin_again(
+    tmp_path: Path, output: str
+) -> None:
+    run = open_scripted(tmp_path)
+
+    def lose() -> None:
+        with run.turn() as turn:
+            turn.output = output
+            shutil.rmtree(tmp_path / "sync")
+
+    with pytest.raises(StaleClaim, match="files are gone") as caught:
+        lose()
+    assert caught.value.where == str(tmp_path / "sync/state.json")
+    assert (tmp_path / "sync/results/0-1/output.txt").read_text() == output
+    with pytest.raises(CorruptState, match="had begun"):
+        reopen(tmp_path).work(Mode.TICK)
+
+
+def test_the_same_token_in_another_run_is_another_claim(tmp_path: Path) -> None:
+    run, other = open_scripted(tmp_path), reopen(tmp_path)
+
+    def end_in_the_middle_of(token: int) -> None:
+        with run.turn() as turn:
+            turn.output = "mine"
+            shutil.rmtree(tmp_path / "sync")
+            theirs = stack.enter_context(other.turn())
+            assert theirs.token == turn.token == token
+            theirs.output = "theirs"
+
+    with ExitStack() as stack:
+        with pytest.raises(StaleClaim, match="was begun in its place"):
+            end_in_the_middle_of(token=1)
+        assert head_of(other).claims
+    told = list(other.history())
+    assert [fact["event"] for fact in told] == ["initialised", "claimed", "succeeded"]
+    assert told[-1]["outcome"]["output"] == "theirs"
+    assert not (tmp_path / "sync/results/0-1").exists()
+
+
+def test_the_heartbeat_notices_another_run(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path, store={"ttl_s": 1})
+
+    def work() -> bool:
+        with run.turn() as turn:
+            shutil.rmtree(tmp_path / "sync")
+            store = FileStore(tmp_path / "sync/state.json")
+            cases.begin(store)
+            here = cases.place_at(0)
+            store.update(
+                cases.on_run(lambda head: claim(head, here, cases.STRANGER, at="", ttl_s=60))
+            )
+            assert head_of(run).claims[0].token == turn.token
+            heard.append(turn.cancellation.wait(5.0))
+        return True
+
+    heard: list[bool] = []
+    with pytest.raises(StaleClaim):
+        work()
+    assert heard == [True]
+
+
+def test_files_that_go_between_the_look_and_the_lock_are_no_bug(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    run.control.begin()
+    head = head_of(run)
+    worker = run._worker(run.workflow, Recorder(), ())
+    try:
+        shutil.rmtree(tmp_path / "sync")
+        with pytest.raises(StaleClaim, match="files are gone"):
+            worker.claim(head)
+        run.control.begin()
+        assert worker.claim(head) is None
+    finally:
+        worker.leave()
+
+
+def test_a_reset_is_followed_and_a_loss_is_not(tmp_path: Path) -> None:
+    run = open_scripted(tmp_path)
+    first = run.control.begin()
+    second = run.control.reset()
+    assert followed(run.store, first, second) is second
+    assert present(run.store, second) is second
+    with pytest.raises(StaleClaim, match=first.run_id):
+        of_run(run.store, first.run_id, second)
+    shutil.rmtree(tmp_path / "sync")
+    third = reopen(tmp_path).control.begin()
+    preview = second.model_copy(update={"revision": 0})
+    assert followed(run.store, preview, third) is third
+    with pytest.raises(StaleClaim, match="was begun in its place"):
+        followed(run.store, second, third)
+
+
+def test_logs_of_an_earlier_run_are_told_of(tmp_path: Path) -> None:
+    assert notices(open_scripted(tmp_path)) == []
+    shutil.rmtree(tmp_path / "sync")
+    told = notices(reopen(tmp_path))
+    assert len(told) == 1
+    assert str(tmp_path / "logs/local/steps/iter-00001_supervisor.log") in told[0]
+    assert events(reopen(tmp_path)) == ["initialised", "claimed", "succeeded"]
+    assert notices(reopen(tmp_path)) == []
+
+
+def test_logs_of_async_mode_are_no_run(tmp_path: Path) -> None:
+    assert notices(open_scripted(tmp_path), mode=Mode.ASYNC) == []
+    assert (tmp_path / "logs/local/steps/iter-00001_supervisor.log").exists()
+    assert notices(reopen(tmp_path)) == []
