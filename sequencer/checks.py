@@ -176,7 +176,8 @@ def check_prompts(project: Project, workflow: Workflow, level: Level) -> Iterato
             if error is not None:
                 found = Level.WARNING if is_idle else level
                 where = f"workflow {workflow.name}, step {step.name!r}"
-                yield Finding(found, Area.WORKFLOW, error.message, where, error.hint)
+                message = error.message if name in error.message else f"{name}: {error.message}"
+                yield Finding(found, Area.WORKFLOW, message, where, error.hint)
 
 
 def _needs_no_prompt(project: Project, step: Step) -> bool:
@@ -258,6 +259,10 @@ def _check_journals(found: Diagnosis) -> Iterator[Finding]:
             yield Finding(
                 Level.ERROR, Area.JOURNAL, message, where, "'sequencer repair' begins behind it"
             )
+        for offset, reason in report.misfits[:MAX_BAD_LINES]:
+            message = f"two histories meet at byte {offset}: {reason}"
+            hint = "bring back the run's folder of one of them; 'sequencer history' shows the mix"
+            yield Finding(Level.ERROR, Area.JOURNAL, message, where, hint)
         for offset, reason in report.bad_lines[:MAX_BAD_LINES]:
             message = f"the line at byte {offset} does not count: {reason}"
             yield Finding(Level.WARNING, Area.JOURNAL, message, where)

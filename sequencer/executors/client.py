@@ -16,6 +16,7 @@ from sequencer.executors.client_options import ClientOptions, missing_program, w
 from sequencer.executors.environment import agent_environment
 from sequencer.executors.process import EventParser, ProcessCore, perform_process
 from sequencer.executors.protocol import Cancellation, Listener, StepRequest
+from sequencer.executors.result_file import make_folder
 from sequencer.model.outcome import Outcome, OutcomeStatus
 
 OptionsT = TypeVar("OptionsT", bound=ClientOptions)
@@ -65,6 +66,7 @@ class ClientExecutor(ABC, Generic[OptionsT]):
             call = self.call(request)
         except ValueError as error:
             return Outcome(status=OutcomeStatus.FAILED, error=f"agents.{self.name}: {error}")
+        make_folder(request.result_path)
         write_prompts(request)
         return perform_process(
             self._core,

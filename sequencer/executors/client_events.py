@@ -8,8 +8,10 @@ between clients are in their own modules.
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +30,13 @@ LINE_CHARS = 300
 """How much of a tool's input or result is shown; the client's own transcript has all."""
 ERROR_CHARS = 1_000
 _STDERR_LINES = 20
+WIDE_BYTES = 2 * 1024 * 1024
+"""Longest event that may hold more than ASCII: one such letter makes all take four bytes."""
+STRUCTURE_BYTES = 256 * 1024
+"""What an event may have outside of its texts: a million lists take 25 times their size."""
+_MAX_QUOTES = 100_000
+# Ends at the line's end as well, or a text without an end would be looked for again and again.
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
 _IMPLAUSIBLE = 2**53
 """Neither a count nor an amount: above it a float is no longer exact."""
 
@@ -52,6 +61,16 @@ def one_line(value: object, limit: int = LINE_CHARS) -> str:
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def is_affordable(line: bytes) -> bool:
+    """Return whether *line*, a JSON text, takes no more than a few times its size when read."""
+    if len(line) <= STRUCTURE_BYTES:
+        return True
+    if len(line) > WIDE_BYTES and not (line.isascii() and b"\\u" not in line):
+        return False
+    quotes = line.count(b'"') - line.count(b'\\"')
+    return quotes <= _MAX_QUOTES and len(_TEXT.sub(b"", line)) <= STRUCTURE_BYTES
 
 
 def as_dict(value: object) -> Event:
@@ -105,10 +124,10 @@ class JsonEventParser(ABC):
 
     def feed_line(self, line: bytes, listener: Listener) -> None:
         """Take one line of stdout; see `process.EventParser`."""
-        try:
-            event = json.loads(line)
-        except (ValueError, RecursionError):
-            event = None
+        event = None
+        if is_affordable(line):
+            with suppress(ValueError, RecursionError):
+                event = json.loads(line)
         if isinstance(event, dict):
             self.take(event, listener)
         elif line.strip():

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sequencer.errors import StorageFailed
 from sequencer.executors.client_limits import DEFAULT_WAIT_S
 from sequencer.executors.protocol import StepRequest
+from sequencer.model.step import ModelName
 
 
 class ClientOptions(BaseModel):
@@ -23,7 +24,7 @@ class ClientOptions(BaseModel):
 
     program: str = Field(min_length=1, pattern=r"^[^\x00-\x1f]+$")
     """Name on PATH, or a path."""
-    model: str | None = Field(default=None, min_length=1, max_length=200)
+    model: ModelName | None = None
     """For steps that name none; without it the client's own default."""
     extra_args: tuple[str, ...] = ()
     """Arguments for the client, before those that the step asks for."""

@@ -31,6 +31,7 @@ from sequencer.executors.process import (
     launch_of,
 )
 from sequencer.executors.protocol import Cancellation, Kind, Listener, StepRequest
+from sequencer.executors.result_file import make_folder
 from sequencer.model.outcome import Outcome, OutcomeStatus
 
 ANSWER_BYTES = 65_536
@@ -118,6 +119,7 @@ class CommandExecutor:
         except ValueError as error:
             return Outcome(status=OutcomeStatus.FAILED, error=str(error))
         has_file = "prompt_file" in self.options.placeholders
+        make_folder(request.result_path)
         if has_file:
             _write_private(prompt_file, request.prompt)
         try:
@@ -154,12 +156,11 @@ class CommandExecutor:
                 argv.append(argument)
                 continue
             value, option = values[found["field"]], found["option"]
-            if value is not None and not (found["field"] == "model" and value.startswith("-")):
+            if value is not None:
                 argv.append(f"{option or ''}{value}")
-            elif value is not None or option is None:
-                said = f"has {value!r}, which reads like an option" if value else "sets none"
+            elif option is None:
                 message = f"agents.{self.name}.argv has {argument}, but step "
-                message += f"{request.step.name!r} {said}\nset {found['field']} in the step"
+                message += f"{request.step.name!r} sets none\nset {found['field']} in the step"
                 raise ValueError(message)
         return argv
 

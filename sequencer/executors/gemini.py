@@ -21,6 +21,7 @@ from sequencer.executors.client_options import (
 from sequencer.executors.gemini_events import GeminiParser
 from sequencer.executors.protocol import StepRequest
 from sequencer.executors.session_marks import split_mark
+from sequencer.model.step import ModelName
 
 INSTALL = "npm install -g @google/gemini-cli"
 PASSED = (
@@ -40,7 +41,7 @@ class GeminiOptions(ClientOptions):
     """``agents: {NAME: {kind: gemini, …}}``."""
 
     program: str = Field(default="gemini", min_length=1, pattern=r"^[^\x00-\x1f]+$")
-    model: str = Field(default="gemini-2.5-pro", min_length=1, max_length=200)
+    model: ModelName = "gemini-2.5-pro"
     approval_mode: Literal["default", "auto_edit", "yolo", "plan"] = "default"
     """gemini's own word for what runs without asking."""
 

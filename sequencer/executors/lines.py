@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-LINE_CAP = 8 * 1024 * 1024
+LINE_CAP = 6 * 1024 * 1024
+"""An image in an event has 5 MB; a line is held several times, at up to 4 bytes a letter."""
 
 
 class LineSplitter:

@@ -28,6 +28,7 @@ from sequencer.executors.project_tools import TOOLS, Workbench
 from sequencer.executors.protocol import Cancellation, Listener, StepRequest
 from sequencer.executors.result_file import apply_result
 from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import ModelName
 
 _CONNECT_TIMEOUT_S = 30.0
 
@@ -40,7 +41,7 @@ class MessagesOptions(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: str = Field(default="claude-sonnet-5-5", min_length=1, max_length=200)
+    model: ModelName = "claude-sonnet-5-5"
     max_tokens: int = Field(default=32_000, ge=1, le=1_000_000)
     """Of one answer."""
     max_turns: int = Field(default=50, ge=1, le=10_000)

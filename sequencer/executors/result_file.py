@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sequencer.errors import SequencerError
+from sequencer.errors import SequencerError, StorageFailed
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 
 MAX_BYTES = 1024 * 1024
@@ -45,6 +45,22 @@ class Result(BaseModel):
     output: Any = None
     """The answer; what is not a text is kept as JSON."""
     usage: ResultUsage = ResultUsage()
+
+
+def make_folder(path: Path) -> None:
+    """Make the folder of the result file *path*, where an agent is going to write.
+
+    Raises:
+        StorageFailed: it can't be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageFailed(
+            f"the folder for the agent's result can't be made: {error.strerror}",
+            where=str(path.parent),
+            hint="make room or mend the permissions, then start again",
+        ) from error
 
 
 def read_result(path: Path) -> Result | None:

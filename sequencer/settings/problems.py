@@ -67,7 +67,14 @@ def problems_of(
     error: ValidationError, root: type[BaseModel], where: Callable[[KeyPath], str]
 ) -> list[Problem]:
     """Return each problem that pydantic found in a value of *root*."""
-    return [_problem(dict(found), root, where) for found in error.errors()]
+    found = [_problem(dict(one), root, where) for one in error.errors()]
+    # pydantic calls a list too short as well when an item of it was refused.
+    return [
+        one
+        for one in found
+        if not one.is_missing
+        or not any(len(p) > len(one.path) and p[: len(one.path)] == one.path for p, *_ in found)
+    ]
 
 
 def _problem(

@@ -291,7 +291,8 @@ class _Builder:
             raise self._refusal(
                 f"a key has to be text, and {key!r} is not", event, "put the key in quotes"
             )
-        if key == "<<":
+        # In quotes it is a text like any other.
+        if key == "<<" and getattr(event, "implicit", (True,))[0]:
             raise self._refusal("merge keys ('<<') are not read", event, "write the keys out")
         if key in parent.node.value:
             first = parent.node.key_positions[key][0]

@@ -71,7 +71,7 @@ def test_options_and_step_become_arguments(
 
 def test_nothing_that_a_name_says_becomes_an_option_of_its_own(tmp_path: Path) -> None:
     hostile = "--dangerously-skip-permissions"
-    step = {"model": hostile, "allowed_tools": [hostile], "disallowed_tools": [hostile]}
+    step = {"allowed_tools": [hostile], "disallowed_tools": [hostile]}
     made = argv(tmp_path, {}, step, system_prompt=hostile, append_system_prompt=hostile)
     assert hostile not in made
     assert all(word.startswith("--") and "=" in word for word in made)

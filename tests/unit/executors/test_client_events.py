@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from sequencer.executors.client_events import (
     as_count,
     as_dict,
     as_list,
+    is_affordable,
     one_line,
 )
 from sequencer.executors.codex_events import CodexParser
@@ -38,6 +40,42 @@ def test_lines_that_are_no_objects_are_passed_through_as_they_are(parser: JsonEv
     heard = feed(parser, lines).heard
     assert [data for data, _ in heard.pieces] == [line + b"\n" for line in lines[:4]]
     assert {kind for _, kind in heard.pieces} == {Kind.OUTPUT}
+
+
+MIB = 1024 * 1024
+
+
+@pytest.mark.parametrize(
+    ("line", "is_read"),
+    [
+        (b"[" + b"[]," * 80_000 + b"0]", True),
+        (b"[" + b"[]," * 2 * MIB + b"0]", False),
+        (b"[" + b'"ab",' * MIB + b"0]", False),
+        (b'["' + b'","' * 40_000 + b'"]', True),
+        (b'["' + rb"\"," * MIB + b'"]', True),
+        (b'["' + rb"\\" * MIB + b'"]', True),
+        (b'["' + b"x[{,:" * MIB + b'"]', True),
+        (b'["' + b"x" * 5 * MIB + "ö".encode() + b'"]', False),
+        (b'["' + b"x" * 5 * MIB + rb'\u00f6"]', False),
+        (b'["' + "ö".encode() * (MIB - 10) + b'"]', True),
+        # No end: looked through once.
+        (b'["' + rb"\"" * 2 * MIB + b"\\", True),
+        (b'"' * 5 * MIB, False),
+    ],
+    ids=[
+        "lists", "many lists", "words", "empty words", "quotes", "backslashes", "marks",
+        "one letter", "escaped letter", "letters", "no end", "ends",
+    ],
+)  # fmt: skip
+def test_what_would_take_many_times_its_size_is_not_read(line: bytes, *, is_read: bool) -> None:
+    started = time.process_time()
+    assert is_affordable(line) is is_read
+    assert time.process_time() - started < 2
+
+
+def test_what_is_not_read_is_passed_through(parser: JsonEventParser) -> None:
+    line = b'{"type": [' + b"[]," * MIB + b"0]}"
+    assert feed(parser, [line]).heard.pieces == [(line + b"\n", Kind.OUTPUT)]
 
 
 def test_unknown_events_are_ignored(parser: JsonEventParser) -> None:

@@ -113,13 +113,6 @@ def test_an_argument_without_a_value_fails_the_step(bench: Bench) -> None:
     assert "'main'" in outcome.error
 
 
-def test_a_model_cannot_become_an_option(bench: Bench) -> None:
-    outcome = bench.perform("echo", "{model}", step=Step(name="main", model="--evil"))
-    assert outcome.status is OutcomeStatus.FAILED
-    assert outcome.error is not None
-    assert "'--evil'" in outcome.error
-
-
 def test_the_prompt_file_is_private_and_gone_afterwards(bench: Bench) -> None:
     script = "import os, sys; p = sys.argv[1]; print(oct(os.stat(p).st_mode), open(p).read(), p)"
     outcome = bench.perform("{python}", "-c", script, "{prompt_file}", prompt="ask ü")
@@ -148,7 +141,6 @@ PAYLOADS = [
     "'; touch canary; '",
     '"; touch canary; "',
     "> canary",
-    "{python}",
     "%s%n",
     "../../canary",
 ]
@@ -156,21 +148,18 @@ PAYLOADS = [
 
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_nothing_reaches_a_shell(bench: Bench, payload: str) -> None:
+    line = payload.replace("\n", " ")
     said = bench.arguments(
         payload,
         "--model={model}",
         "--system={system_prompt}",
         prompt=payload,
-        step=Step(name=payload.replace("\n", " "), model=payload),
+        step=Step(name=line, model=line),
         system_prompt=payload,
         options={"env": {"HOSTILE": payload}},
     )
-    # Only the first argument may be a placeholder, and `{python}` isn't one there.
-    assert said == str([payload, f"--model={payload}", f"--system={payload}"])
+    assert said == str([payload, f"--model={line}", f"--system={payload}"])
     assert not list(bench.folder.rglob("canary"))
-
-
-PAYLOADS.remove("{python}")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def gemini_environment(options: GeminiOptions, request: StepRequest) -> dict[str
     [
         ({}, {}, SAFE),
         ({"model": "gemini-3"}, {}, ["--model=gemini-3", "--approval-mode=default"]),
-        ({}, {"model": "-x"}, ["--model=-x", "--approval-mode=default"]),
+        ({}, {"model": "x -y"}, ["--model=x -y", "--approval-mode=default"]),
         ({"approval_mode": "auto_edit"}, {}, [SAFE[0], "--approval-mode=auto_edit"]),
         ({"extra_args": ["--debug"]}, {}, ["--debug", *SAFE]),
     ],

@@ -30,7 +30,7 @@ ASK = {"edit": "ask", "bash": "ask", "webfetch": "ask"}
     [
         ({}, {}, []),
         ({"model": "fake/m1"}, {}, ["--model=fake/m1"]),
-        ({"model": "fake/m1"}, {"model": "-x"}, ["--model=-x"]),
+        ({"model": "fake/m1"}, {"model": "x -y"}, ["--model=x -y"]),
         ({"agent": "plan"}, {}, ["--agent=plan"]),
         ({"extra_args": ["--print-logs"]}, {}, ["--print-logs"]),
     ],

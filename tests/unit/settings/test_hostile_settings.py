@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,9 @@ from sequencer.settings.problems import ConfigurationErrors
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import Settings, load
 from sequencer.settings.sources import DEFAULT, Given, variable_name
+from tests.property.amounts import EXAMPLES, in_memory
+
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 odd_scalars = st.one_of(
     st.none(),
@@ -52,14 +54,14 @@ top_keys = st.sampled_from([*Schema.model_fields, *FLAT_KEYS, *sorted(IGNORED_KE
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as made:
-        yield Path(made)
+    with in_memory() as made:
+        yield made
 
 
 def loaded(
     folder: Path, data: Mapping[str, Any], env: Mapping[str, str] | None = None
 ) -> Settings | list[ConfigurationError]:
-    text = yaml.safe_dump(dict(data), allow_unicode=True)
+    text = yaml.dump(dict(data), Dumper=_Dumper, allow_unicode=True)
     (folder / "orchestration.yaml").write_text(text, encoding="utf-8")
     try:
         return load(folder, env=env or {})
@@ -69,7 +71,7 @@ def loaded(
         return [refused]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None, database=None)
 @given(data=st.dictionaries(top_keys, odd_values, max_size=4))
 def test_any_values_give_settings_or_places(folder: Path, data: dict[str, Any]) -> None:
     found = loaded(folder, data)
@@ -115,7 +117,7 @@ scalar_paths = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None, database=None)
 @given(
     path=scalar_paths,
     text=st.one_of(

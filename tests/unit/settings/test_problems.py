@@ -74,3 +74,12 @@ def test_a_missing_value_is_told_apart() -> None:
         Schema.model_validate({"workflows": {"w": {"colour": 1}}})
     found = {p.path[-1]: p.is_missing for p in problems_of(refused.value, Schema, where)}
     assert found == {"steps": True, "colour": False}
+
+
+def test_a_refused_step_does_not_make_its_list_too_short() -> None:
+    raw = {"workflows": {"w": {"steps": [{"name": "a", "model": "-x"}]}}}
+    (said,) = messages(raw)
+    assert said.startswith("file:5: workflows.w.steps[0].model: a model's name is one printable")
+    assert messages({"workflows": {"w": {"steps": []}}}) == [
+        "file:3: workflows.w.steps: has to have at least one item"
+    ]

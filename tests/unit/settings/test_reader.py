@@ -257,7 +257,13 @@ texts = st.recursive(
 )
 
 
-@given(st.dictionaries(st.text(max_size=6).filter(lambda key: key != "<<"), texts, max_size=5))
+def test_a_merge_key_in_quotes_is_a_text() -> None:
+    assert parse(b"'<<': {a: 1}\nb: {\"<<\": 2}\n", FILE).data == {"<<": {"a": 1}, "b": {"<<": 2}}
+    for text in ("<<: {a: 1}", "a: {<<: {b: 1}}", "a: &m <<\n*m : 1", "a: {? << : 1}"):
+        assert "merge keys" in refusal(text).message
+
+
+@given(st.dictionaries(st.text(max_size=6), texts, max_size=5))
 def test_quoted_text_is_read_back_whatever_it_looks_like(data: dict[str, Any]) -> None:
     text = yaml.safe_dump(data, default_style='"', allow_unicode=True)
     assert parse(text.encode(), FILE).data == data
