@@ -14,14 +14,14 @@ import random
 import signal
 import sys
 import time
-import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from sequencer.errors import ClaimHeld, StaleClaim
 from sequencer.model.head import Head
 from sequencer.store.file import FileStore
+from tests.concurrency import children
 from tests.contract import store_cases as cases
 
 
@@ -33,7 +33,10 @@ class Herd:
     workers: int = 8
     readers: int = 1
     steps: int = 200
+    """At least; it goes on until the last kill."""
     kills: int = 0
+    kill_every_s: float = 0.015
+    """On average."""
     seed: int = 0
     rotate_bytes: int = 1_000_000
     delete_lock_every_s: float = 0.0
@@ -48,10 +51,12 @@ class Herd:
             self.run / "state.json", ttl_s=20.0, rotate_bytes=self.rotate_bytes, keep=100_000
         )
 
+    @property
+    def is_over(self) -> bool:
+        return (Path(self.folder) / "enough").exists()
+
     def note(self, name: str, text: str) -> None:
-        fd = os.open(Path(self.folder) / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        os.write(fd, text.encode() + b"\n")
-        os.close(fd)
+        children.append(Path(self.folder) / name, text)
 
 
 def work(herd: Herd) -> None:
@@ -61,7 +66,7 @@ def work(herd: Herd) -> None:
     while os.getppid() == parent:
         head = store.view().head
         assert head is not None
-        if head.step_index >= herd.steps:
+        if head.step_index >= herd.steps and herd.is_over:
             return
         held = head.claims[0] if head.claims else None
         if held is not None and not store.liveness(held).allows_take_over:
@@ -74,7 +79,7 @@ def work(herd: Herd) -> None:
 def _take_turns(herd: Herd, store: FileStore, chance: random.Random) -> None:
     granted = cases.claim(store)
     herd.note("granted", f"{granted.token} {granted.owner.nonce}")
-    while chance.random() < 0.3 and granted.step_index + 1 < herd.steps:
+    while chance.random() < 0.3:
         following = cases.commit_and_claim(store, granted.token)
         herd.note("accepted", f"{granted.step_index} {granted.token}")
         granted = following
@@ -97,7 +102,8 @@ def read(herd: Herd) -> None:
         newest = head.revision
         revisions = [fact["revision"] for fact in store.history()]
         assert revisions[-1] >= newest
-        time.sleep(0.002)
+        herd.note("reads", "")
+        time.sleep(0.01)
 
 
 def delete_lock(herd: Herd) -> None:
@@ -108,44 +114,27 @@ def delete_lock(herd: Herd) -> None:
         time.sleep(herd.delete_lock_every_s)
 
 
-def start(herd: Herd, role: Callable[[Herd], None]) -> int:
-    child = os.fork()
-    if child:
-        return child
-    code = 1
-    try:
-        role(herd)
-        code = 0
-    except BaseException:  # noqa: BLE001 (whatever it is, the parent has to hear of it)
-        herd.note("errors", traceback.format_exc())
-    os._exit(code)
-
-
 def main(herd: Herd) -> int:
     """Let the herd work, kill some of it, and return how many were killed."""
     cases.begin(herd.store())
-    helpers = [start(herd, read) for _ in range(herd.readers)]
-    if herd.delete_lock_every_s:
-        helpers.append(start(herd, delete_lock))
-    workers = {start(herd, work) for _ in range(herd.workers)}
+    errors = Path(herd.folder) / "errors"
+    roles = [read] * herd.readers + [delete_lock] * bool(herd.delete_lock_every_s)
+    helpers = [children.start(partial(role, herd), errors) for role in roles]
+    workers = {children.start(partial(work, herd), errors) for _ in range(herd.workers)}
     chance, killed = random.Random(herd.seed), 0  # noqa: S311 (same)
     deadline, parent = time.monotonic() + herd.limit_s, os.getppid()
     while workers and time.monotonic() < deadline and os.getppid() == parent:
         if killed < herd.kills:
-            time.sleep(chance.random() * 0.03)
+            time.sleep(chance.random() * 2 * herd.kill_every_s)
             victim = chance.choice(sorted(workers))
             os.kill(victim, signal.SIGKILL)
             killed += 1
-            workers.add(start(herd, work))
+            workers.add(children.start(partial(work, herd), errors))
         else:
+            (Path(herd.folder) / "enough").touch()
             time.sleep(0.01)
-        done, _ = os.waitpid(-1, os.WNOHANG)
-        workers.discard(done)
-    for child in [*helpers, *workers]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(child, 0)
+        workers -= children.ended(workers)
+    children.end([*helpers, *workers])
     return killed
 
 

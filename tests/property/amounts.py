@@ -1,22 +1,66 @@
-"""How many examples a hostile property gets: some on every run, many on request."""
+"""How many examples a hostile property gets, and a campaign that gives them many more."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from inspect import signature
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-LONG = [pytest.mark.long, pytest.mark.timeout(3_600)]
-
-AMOUNTS = pytest.mark.parametrize("examples", [300, pytest.param(2_000, marks=LONG)])
-FEW = pytest.mark.parametrize("examples", [12, pytest.param(200, marks=LONG)])
+EXAMPLES = 2_000
+RULES = 300
+"""For plain rules, whose inputs are no attacker's."""
+FEW = 50
 """For what starts processes or opens whole projects."""
+FACTOR = "SEQUENCER_TEST_FACTOR"
+"""Variable with the number of times that many; the long programme sets it."""
+TALLY = "SEQUENCER_TEST_TALLY"
+"""Variable with a file that gets a line with the number of examples of each property."""
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+# No database: thousands of files a property, and what failed is printed anyway.
+PHASES = [Phase.explicit, Phase.generate, Phase.shrink]
 
 
-def for_all(examples: int, check: Callable[..., None], *drawn: st.SearchStrategy[object]) -> None:
+def for_all(
+    check: Callable[..., None], *drawn: st.SearchStrategy[object], examples: int = EXAMPLES
+) -> None:
     """Call *check* with values of *drawn*, which may use the test's own fixtures."""
-    amount = settings(max_examples=examples, deadline=None, suppress_health_check=SLOW)
-    amount(given(*drawn)(check))()
+    amount = settings(
+        max_examples=examples * int(os.environ.get(FACTOR, "1")),
+        deadline=None,
+        database=None,
+        phases=PHASES,
+        suppress_health_check=SLOW,
+    )
+    tried = count()
+
+    @wraps(check)
+    def counted(*values: object, **named: object) -> None:
+        next(tried)
+        check(*values, **named)
+
+    # Hypothesis calls by name, and looks for the names here.
+    counted.__signature__ = signature(check)  # type: ignore[attr-defined]
+
+    try:
+        amount(given(*drawn)(counted))()
+    finally:
+        if TALLY in os.environ:
+            with Path(os.environ[TALLY]).open("a", encoding="ascii") as tally:
+                tally.write(f"{next(tried)}\n")
+
+
+@contextmanager
+def in_memory() -> Iterator[Path]:
+    """Return a folder in memory where there is one: thousands of runs wait for no disk."""
+    memory = Path("/dev/shm")  # noqa: S108 - a folder of its own is made below it
+    with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as made:
+        yield Path(made)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -19,6 +20,7 @@ from sequencer.model.head import Claim
 from sequencer.store.file import FileStore
 from sequencer.store.journal_file import NAME
 from tests.contract import store_cases as cases
+from tests.property.amounts import FACTOR, SLOW
 
 WORKERS = 3
 ROTATE_BYTES = 6_000
@@ -226,18 +228,10 @@ class Run(RuleBasedStateMachine):
             assert self.state.stat().st_size < cases.HEAD_LIMIT
 
 
-class LongRun(Run):
-    """The same, for longer."""
-
-
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-
 TestRun = Run.TestCase
 TestRun.settings = settings(
-    max_examples=15, stateful_step_count=20, deadline=None, suppress_health_check=SLOW
-)
-
-TestLongRun = pytest.mark.timeout(3_600)(pytest.mark.long(LongRun.TestCase))
-TestLongRun.settings = settings(
-    max_examples=500, stateful_step_count=50, deadline=None, suppress_health_check=SLOW
+    max_examples=15 * int(os.environ.get(FACTOR, "1")) ** 2,
+    stateful_step_count=20,
+    deadline=None,
+    suppress_health_check=SLOW,
 )

@@ -1,0 +1,48 @@
+"""Agents at their worst, in the amounts of every push; `tests.long` has the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.concurrency import floods, odd_bytes, odd_ends, stubborn_agents
+from tests.long.report import Size
+
+
+def test_stubborn_agents_are_gone_eight_seconds_after_their_start(tmp_path: Path) -> None:
+    report = stubborn_agents.stubborn(tmp_path, Size.SHORT)
+    assert report.violations == ()
+    assert report.counts["rounds"] == len(stubborn_agents.AGENTS)
+    # The time limit and the grace: it had been asked, and was not simply killed.
+    assert report.figures["gone_s_max"] > stubborn_agents.TIMEOUT_S + stubborn_agents.GRACE_S - 0.5
+
+
+def test_the_agents_of_a_killed_sequencer_are_gone_within_two_seconds(tmp_path: Path) -> None:
+    report = stubborn_agents.orphans(tmp_path, Size.SHORT)
+    assert report.violations == ()
+    assert report.counts["kills"] >= 9
+    assert report.figures["gone_s_max"] <= stubborn_agents.ORPHAN_S
+
+
+def test_floods_fill_neither_memory_nor_log(tmp_path: Path) -> None:
+    report = floods.campaign(tmp_path, Size.SHORT)
+    assert report.violations == ()
+    assert report.counts["bytes"] > 256 * 1024**2
+    assert 10 < report.figures["rss_mib_max"] < floods.MOST_RSS_MIB
+
+
+def test_odd_bytes_reach_the_log_and_no_terminal(tmp_path: Path) -> None:
+    report = odd_bytes.campaign(tmp_path, Size.SHORT)
+    assert report.violations == ()
+    assert report.counts["payloads"] == odd_bytes.BATCH
+
+
+def test_every_end_of_an_agent_is_what_it_is_called(tmp_path: Path) -> None:
+    report = odd_ends.campaign(tmp_path, Size.SHORT)
+    assert report.violations == ()
+    assert report.counts["ends"] == len(odd_ends.ENDS)
+
+
+def test_the_look_for_dirt_finds_it() -> None:
+    assert odd_bytes.dirt_of(b"\x1b[31mred\x1b[0m\r\n\x1b[2K\x1b[?25l") == []
+    for bad in (b"\x1b]0;owned\x07", b"\x1b[5;45mx", b"\x07", b"\xff", b"a\x1b[6n", b"\xc2\x9b"):
+        assert odd_bytes.dirt_of(b"fine " + bad + b" fine")

@@ -1,0 +1,31 @@
+"""How soon a step is taken over, and that who lost it can't have it accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.concurrency.take_over import P99_S, asleep, killed_holders, out_of_reach
+from tests.long.report import Size
+
+
+def test_a_killed_holder_is_taken_over_by_who_waits_within_a_second(tmp_path: Path) -> None:
+    report = killed_holders(tmp_path, Size.SHORT)
+    assert report.violations == ()
+    assert report.counts["kills"] == 60
+    assert 0 < report.figures["take_over_p99_s"] <= P99_S
+
+
+def test_a_holder_out_of_reach_is_believed_for_its_lease_and_not_much_longer(
+    tmp_path: Path,
+) -> None:
+    report = out_of_reach(tmp_path, Size.SHORT)
+    assert report.violations == ()
+    assert all(1 <= leases <= 1.5 for leases in report.figures.values())
+
+
+def test_a_holder_that_slept_past_its_lease_is_refused_every_time_and_its_output_kept(
+    tmp_path: Path,
+) -> None:
+    report = asleep(tmp_path, Size.SHORT)
+    assert report.violations == ()
+    assert report.counts["rounds"] == 20

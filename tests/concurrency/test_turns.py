@@ -1,0 +1,28 @@
+"""Many processes after one claim, and many that take turns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.concurrency.turns import FAIR, herd, same_claim, take_turns
+from tests.long.report import Size
+
+
+def test_sixty_four_claimants_and_one_winner_a_token_everybody_in_turn(tmp_path: Path) -> None:
+    report = herd(tmp_path, Size.SHORT)
+    assert report.violations == ()
+    assert report.counts == {"rounds": 345, "claimants": 64}
+    assert report.figures["most_turns_by_fewest"] <= FAIR
+
+
+def test_a_race_without_losers_is_noticed(tmp_path: Path) -> None:
+    """A check of the check: nobody races against one that is alone."""
+    assert same_claim(tmp_path, 1, 3) == []
+    assert len((tmp_path / "won").read_text().splitlines()) == 3
+
+
+def test_the_turns_of_few_are_even(tmp_path: Path) -> None:
+    shares = take_turns(tmp_path, 4, 40)
+    assert shares.wrong == ()
+    assert sum(shares.turns.values()) == 40
+    assert min(shares.turns.values()) >= 8
