@@ -54,6 +54,11 @@ class JournalFile:
             os.close(self._fd)
             self._fd = None
 
+    def __del__(self) -> None:
+        """Close it where nobody did: a program may open a thousand runs."""
+        with contextlib.suppress(OSError, AttributeError):
+            self.close()
+
     def signature(self) -> tuple[int, int, int] | None:
         """Return (device, inode, size) of the journal, or None if it is missing."""
         try:

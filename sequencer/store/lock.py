@@ -109,9 +109,11 @@ class RunLock:
             raise StorageFailed(message, where=str(self.path.parent), hint=_HINT) from error
         if not self._allow_network_fs:
             ensure_local(self.path.parent)
-        # A soft lock stays behind when its holder is killed.
+        fds: list[int] = []
+        # A soft lock stays behind when its holder is killed. The hook is no method of ours:
+        # the two would keep each other, and the descriptor, alive.
         lock = FileLock(
-            self.path, thread_local=False, fallback_to_soft=False, on_acquired=self._remember
+            self.path, thread_local=False, fallback_to_soft=False, on_acquired=fds.append
         )
         try:
             lock.acquire(timeout=TIMEOUT_S, poll_interval=POLL_S)
@@ -120,7 +122,9 @@ class RunLock:
         except OSError as error:
             message = f"the lock can't be taken: {error.strerror or error}"
             raise StorageFailed(message, where=str(self.path), hint=_HINT) from error
-        self._lock = lock
+        held = os.fstat(fds[-1])
+        self._lock, self._fd, self._pid = lock, fds[-1], os.getpid()
+        self._inode = (held.st_dev, held.st_ino)
 
     def _give_back(self) -> None:
         try:
@@ -137,10 +141,6 @@ class RunLock:
             except OSError:
                 # filelock keeps the lock for a second try.
                 lock.release(force=True)
-
-    def _remember(self, fd: int) -> None:
-        held = os.fstat(fd)
-        self._fd, self._inode, self._pid = fd, (held.st_dev, held.st_ino), os.getpid()
 
     def _held_too_long(self) -> ClaimHeld:
         return ClaimHeld(

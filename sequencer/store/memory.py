@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import shutil
 import tempfile
 import threading
@@ -27,6 +26,7 @@ from sequencer.store import results
 from sequencer.store.identity import boottime
 from sequencer.store.journal import decode, encode, fact_fields, facts_of
 from sequencer.store.protocol import Change, Liveness, View
+from sequencer.store.watch import readable
 
 RECHECK_S = 1.0
 """How often `MemoryStore.wait` looks at the lease of a claim, which runs out by itself."""
@@ -216,7 +216,7 @@ class MemoryStore:
                 left = RECHECK_S if deadline is None else deadline - time.monotonic()
                 if left <= 0:
                     return False
-                ready, _, _ = select.select(fds, [], [], min(left, RECHECK_S))
+                ready = readable(fds, min(left, RECHECK_S))
                 if wake_fd in ready:
                     return False
                 if waker in ready:
@@ -253,7 +253,7 @@ class MemoryTurnstile:
         deadline = time.monotonic() + timeout_s
         with self._run.waker() as waker:
             while not self.enter() and (left := deadline - time.monotonic()) > 0:
-                ready, _, _ = select.select([waker, wake_fd], [], [], left)
+                ready = readable((waker, wake_fd), left)
                 if wake_fd in ready:
                     break
                 if waker in ready:

@@ -31,6 +31,17 @@ class Watch(Protocol):
         """Free what the watch holds."""
 
 
+def readable(fds: Sequence[int], timeout_s: float) -> set[int]:
+    """Wait until some of *fds* can be read, at most *timeout_s* seconds; return which.
+
+    `select` would do, but refuses descriptors above 1023, which a large program may have.
+    """
+    poller = select.poll()
+    for fd in fds:
+        poller.register(fd, select.POLLIN)
+    return {fd for fd, _ in poller.poll(max(timeout_s, 0.0) * 1000)}
+
+
 def watch(folder: Path, name: str) -> Watch:
     """Start watching *name* in *folder*; changes from now on count."""
     try:
@@ -73,11 +84,8 @@ class InotifyWatch:
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
         """See `Watch.wait`."""
         deadline = time.monotonic() + timeout_s
-        poller = select.poll()
-        for fd in (self._inotify.fileno(), *fds):
-            poller.register(fd, select.POLLIN)
         while (left := deadline - time.monotonic()) > 0:
-            ready = {fd for fd, _ in poller.poll(left * 1000)}
+            ready = readable((self._inotify.fileno(), *fds), left)
             if not ready.isdisjoint(fds):
                 return True
             if self._has_changed():
@@ -129,10 +137,10 @@ class WatchdogWatch:
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
         """See `Watch.wait`."""
-        ready, _, _ = select.select([self._read_fd, *fds], [], [], timeout_s)
+        ready = readable([self._read_fd, *fds], timeout_s)
         if self._read_fd in ready:
             os.read(self._read_fd, 65536)
-        return not set(ready).isdisjoint(fds)
+        return not ready.isdisjoint(fds)
 
     def close(self) -> None:
         """See `Watch.close`."""
@@ -147,8 +155,7 @@ class SleepingWatch:
 
     def wait(self, timeout_s: float, fds: Sequence[int]) -> bool:
         """See `Watch.wait`."""
-        ready, _, _ = select.select(fds, [], [], min(timeout_s, SLEEP_S))
-        return bool(ready)
+        return bool(readable(fds, min(timeout_s, SLEEP_S)))
 
     def close(self) -> None:
         """See `Watch.close`; there is nothing to free."""

@@ -243,25 +243,6 @@ def test_the_long_run_rotates_its_journal_and_keeps_its_bounds(
     assert len(list(logs.rglob("runs/old/steps/iter-*.log"))) >= 600
 
 
-def test_the_long_run_is_in_memory_where_there_is_room(tmp_path: Path) -> None:
-    made = Path()
-    with disk.in_memory(tmp_path, 1_000) as (folder, is_memory):
-        made = folder
-        assert folder.is_dir()
-        assert is_memory == (folder != tmp_path)
-    assert made.exists() == (made == tmp_path), "it is removed, but never the setting's own"
-    with disk.in_memory(tmp_path, 2**60) as (folder, is_memory):
-        assert (folder, is_memory) == (tmp_path, False)
-
-
-def test_a_side_gets_an_empty_folder_of_its_own(tmp_path: Path) -> None:
-    spread = disk.spread(tmp_path)
-    one, two = disk.undisturbed(spread, "one"), disk.undisturbed(spread, "two")
-    assert (one, two) == (tmp_path / "one", tmp_path / "two")
-    assert sorted(tmp_path.iterdir()) == [one, two], "the other candidates are gone"
-    assert list(one.iterdir()) == list(two.iterdir()) == []
-
-
 # --- other processes -----------------------------------------------------------------
 
 ECHO = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import subprocess
 import sys
@@ -85,6 +86,19 @@ def test_the_descriptor_is_kept_until_the_lock_is_closed(path: Path) -> None:
     assert descriptors_of(path) == []
     with lock.held():
         assert len(descriptors_of(path)) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
+def test_a_lock_that_nobody_has_any_more_keeps_no_descriptor(path: Path) -> None:
+    lock = lock_of(path)
+    with lock.held():
+        assert len(descriptors_of(path)) == 1
+    gc.disable()
+    try:
+        del lock
+        assert descriptors_of(path) == []
+    finally:
+        gc.enable()
 
 
 def test_a_file_that_was_deleted_is_not_taken_again(path: Path) -> None:
