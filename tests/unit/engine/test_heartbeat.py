@@ -35,6 +35,13 @@ def held(store: Store) -> Claim:
     return cases.claim(store)
 
 
+def ensure_it_beats_in_time(folder: Path) -> None:
+    began = time.monotonic()
+    while not (folder / "beats/1").exists():
+        assert time.monotonic() - began < TTL_S, "the lease ran out"
+        time.sleep(0.005)
+
+
 def test_it_beats_three_times_a_lease(tmp_path: Path, cancellation: Cancellation) -> None:
     store = FileStore(tmp_path / "state.json", ttl_s=TTL_S)
     claim, heartbeat = held(store), Heartbeat(store)
@@ -61,10 +68,7 @@ def test_a_long_step_after_many_short_ones_beats_in_time(
         time.sleep(0.005)
     assert not (tmp_path / "beats").exists(), "a short step has no beat"
     heartbeat.begin(claim, cancellation)
-    began = time.monotonic()
-    while not (tmp_path / "beats/1").exists():
-        assert time.monotonic() - began < TTL_S, "the lease ran out"
-        time.sleep(0.005)
+    ensure_it_beats_in_time(tmp_path)
     heartbeat.close()
 
 
@@ -75,10 +79,7 @@ def test_a_step_after_a_long_rest_beats_in_time(tmp_path: Path, cancellation: Ca
     heartbeat.end()
     time.sleep(1.5 * TTL_S)  # the thread sleeps without an end by now
     heartbeat.begin(claim, cancellation)
-    began = time.monotonic()
-    while not (tmp_path / "beats/1").exists():
-        assert time.monotonic() - began < TTL_S, "the lease ran out"
-        time.sleep(0.005)
+    ensure_it_beats_in_time(tmp_path)
     heartbeat.close()
 
 
