@@ -38,7 +38,7 @@ class RunLock:
         """Use *path*, made with its folder when the lock is first taken."""
         self.path = path
         self._path = str(path)
-        self._allow_network_fs = allow_network_fs
+        self._is_checked = allow_network_fs
         self._threads = threading.Lock()
         """A kernel lock belongs to the descriptor, which the threads of a process share."""
         self._lock: FileLock | None = None
@@ -107,8 +107,10 @@ class RunLock:
         except OSError as error:
             message = f"can't be created: {error.strerror}"
             raise StorageFailed(message, where=str(self.path.parent), hint=_HINT) from error
-        if not self._allow_network_fs:
+        if not self._is_checked:
+            # Once: where somebody deletes the lock file all the time, this is on the way.
             ensure_local(self.path.parent)
+            self._is_checked = True
         fds: list[int] = []
         # A soft lock stays behind when its holder is killed. The hook is no method of ours:
         # the two would keep each other, and the descriptor, alive.
