@@ -14,14 +14,14 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from sequencer.errors import CorruptState, SequencerError, StorageFailed
 from sequencer.model.head import Head
 from sequencer.store import journal_file
 from sequencer.store.file import FileStore
 from tests.contract import store_cases as cases
+from tests.power.recorder import Plain
 
 CALLS = (
     *("open", "write", "fsync", "fdatasync", "posix_fallocate"),
@@ -103,34 +103,6 @@ class Injector:
             if result is None
             else (OSError(errno.EIO, os.strerror(errno.EIO)))
         )
-
-
-class Plain:
-    """A file without a buffer, so that its writes pass through `os.write`."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def write(self, data: bytes) -> None:
-        while data:
-            data = data[os.write(self.fd, data) :]
-
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def fileno(self) -> int:
-        return self.fd
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        os.close(self.fd)
 
 
 def new_store(folder: Path) -> FileStore:
