@@ -30,7 +30,7 @@ from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
-from sequencer.model.transitions import Place, Transition
+from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.resolver import describe, place
 from sequencer.store import results
@@ -84,7 +84,6 @@ class Worker:
         self.stop = Cancellation()
         """Set when this process is asked to end."""
         self._current: Cancellation | None = None
-        self._last_place: Place | None = None
         self._heartbeat = Heartbeat(store)
 
     @property
@@ -120,12 +119,6 @@ class Worker:
         if here.claim is None or not self.store.liveness(here.claim).allows_take_over:
             return here
         return self.standing(head.model_copy(update={"claims": ()}))
-
-    def _place(self, step_index: int) -> Place:
-        """Return where a run at *step_index* stands; each step asks for the same one again."""
-        if self._last_place is None or self._last_place.step_index != step_index:
-            self._last_place = place(self.workflow, step_index)
-        return self._last_place
 
     def is_mine(self, step_index: int) -> bool:
         """Return whether the step at *step_index* is at one of this worker's positions."""
@@ -167,7 +160,7 @@ class Worker:
             self.limits.ensure_may_try(head)
         return transitions.claim(
             head,
-            self._place(head.step_index),
+            place(self.workflow, head.step_index),
             self.store.owner(),
             at=utc_now(),
             ttl_s=self.store.ttl_s,
@@ -310,7 +303,7 @@ class Worker:
 
     def _prepare_following(self, step_index: int) -> Prepared | None:
         """Prepare the next step if it is this worker's; what is wrong with it shows later."""
-        if self._place(step_index).is_end or not self.is_mine(step_index):
+        if place(self.workflow, step_index).is_end or not self.is_mine(step_index):
             return None
         try:
             return self.performer.prepare(step_index)
@@ -325,7 +318,7 @@ class Worker:
         record: dict[str, Any],
         agent: str,
     ) -> Transition:
-        following = self._place(turn.claim.step_index + 1)
+        following = place(self.workflow, turn.claim.step_index + 1)
         return transitions.succeed(
             same_run.of_run(self.store, turn.head.run_id, head),
             turn.claim.token,

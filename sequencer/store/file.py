@@ -176,7 +176,9 @@ class FileStore:
                 if accepted is not None and found.edited is None and found.legacy is None:
                     return accepted
         raise StorageFailed(
-            f"lost {MAX_LOST_RACES} races for the journal in a row", where=str(self.folder)
+            f"lost {MAX_LOST_RACES} races for the journal in a row",
+            where=str(self.folder),
+            hint="something removes state.json.lock again and again; end it, then start again",
         )
 
     @staticmethod
