@@ -165,7 +165,7 @@ def check_prompts(project: Project, workflow: Workflow, level: Level) -> Iterato
     for step in steps:
         is_idle = review is not None and step is review.step and not workflow.review_every
         whole = with_defaults(step, project.settings.step_defaults)
-        names = [whole.system_prompt, whole.append_system_prompt]
+        names = [whole.system_prompt, *whole.added_system_prompts]
         if not _needs_no_prompt(project, whole):
             names.append(whole.prompt_name)
         for name in names:

@@ -152,11 +152,14 @@ class Performer:
             executor=executor,
             prompt=self.prompts.read_for(step, executor),
             system_prompt=self._optional(step.system_prompt),
-            append_system_prompt=self._optional(step.append_system_prompt),
+            append_system_prompt=self._joined(step.added_system_prompts),
         )
 
     def _optional(self, name: str | None) -> str | None:
         return None if name is None else self.prompts.read(name)
+
+    def _joined(self, names: tuple[str, ...]) -> str | None:
+        return "\n\n".join(self.prompts.read(name).strip() for name in names) or None
 
     def perform(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 from pydantic import ConfigDict, Field
 
@@ -54,6 +55,9 @@ class Outcome(Frozen):
     status: OutcomeStatus
     output: str = ""
     """The agent's final answer, not its transcript."""
+    structured: Any = None
+    """The answer as JSON, where the client was asked for it or the agent wrote it to its result
+    file as anything but a text; None elsewhere."""
     error: str | None = None
     """Why it failed: what, and what to do; one to three lines."""
     usage: Usage = Usage()

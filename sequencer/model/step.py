@@ -7,9 +7,16 @@ of them a given executor can honour is decided at load time by the executor itse
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 Name = Annotated[
     str,
@@ -29,6 +36,10 @@ ModelName = Annotated[
     str, StringConstraints(min_length=1, max_length=200), AfterValidator(_refuse_an_option)
 ]
 """A model in a client's own words; it reaches command lines, so it can't be an option."""
+
+
+PromptName = Annotated[str, StringConstraints(min_length=1, max_length=300)]
+"""A file below prompts_dir."""
 
 
 class Retry(BaseModel):
@@ -54,6 +65,49 @@ class Retry(BaseModel):
         return min(self.initial_delay_s * factor[self.backoff], self.max_delay_s)
 
 
+class Output(BaseModel):
+    """What a step's answer has to be."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    key: str | None = Field(default=None, min_length=1, max_length=200)
+    """Where a graph workflow keeps the answer in its state; dots make nested maps."""
+    format: Literal["text", "json"] = "text"
+    json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
+    """JSON Schema of the answer; clients that can are told, and the answer is checked."""
+
+
+class Approval(BaseModel):
+    """What happens at a gate when nobody decides, and where feedback goes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    timeout_s: float | None = Field(default=None, gt=0, le=31_536_000)
+    """Seconds after which ``on_timeout`` decides; None: the gate waits for ever."""
+    on_timeout: Literal["approve", "reject"] = "reject"
+    feedback_to: Name | None = None
+    """The step that runs again on feedback; None: the one before the gate."""
+
+
+class Validation(BaseModel):
+    """A step that judges: on "no" its fixer runs, and then the step again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    fixer: Step | None = None
+    """Runs after each "no"; None: the step itself is repeated."""
+    max_attempts: int = Field(default=4, ge=1, le=100)
+    """Judgements in all."""
+    on_exhausted: Literal["fail", "continue"] = "fail"
+
+    @model_validator(mode="after")
+    def _fixer_is_plain(self) -> Validation:
+        fixer = self.fixer
+        if fixer is not None and (fixer.validation is not None or fixer.requires_approval):
+            raise ValueError("a fixer has neither a validation nor a gate of its own")
+        return self
+
+
 class Step(BaseModel):
     """A prompt that an executor runs; frozen, compared by value."""
 
@@ -67,14 +121,20 @@ class Step(BaseModel):
     model: ModelName | None = None
     system_prompt: str | None = Field(default=None, min_length=1, max_length=300)
     """File below prompts_dir whose text replaces the client's own system prompt."""
-    append_system_prompt: str | None = Field(default=None, min_length=1, max_length=300)
-    """File below prompts_dir whose text is added to the client's system prompt."""
+    append_system_prompt: PromptName | tuple[PromptName, ...] | None = None
+    """Files below prompts_dir whose texts are added to the client's system prompt."""
+    system_from_labels: bool = False
+    """`start` adds the system prompt that the request's labels choose."""
     single_turn: bool = False
     """One answer, no tools."""
     max_turns: int | None = Field(default=None, ge=1)
     allowed_tools: tuple[str, ...] | None = None
     """Tool names in the client's own words."""
     disallowed_tools: tuple[str, ...] | None = None
+    disallow_all_tools: bool = False
+    """Several turns, but no tools."""
+    no_comment: bool = False
+    """The agent may not post comments itself; ``activity.comment_tools`` are taken from it."""
     timeout_s: float | None = Field(default=None, gt=0)
     idle_timeout_s: float | None = Field(default=None, gt=0)
     """Seconds without any output after which the attempt counts as hung."""
@@ -86,6 +146,23 @@ class Step(BaseModel):
     """The run is complete when this text stands alone on a line of the agent's final answer."""
     continue_session: bool = False
     """Continue the conversation of the step before, where the executor is the same."""
+    requires_approval: bool = False
+    """A gate: the run goes on behind this step when a person has approved."""
+    approval: Approval | None = None
+    validation: Validation | None = None
+    output: Output | None = None
+
+    @model_validator(mode="after")
+    def _approval_has_a_gate(self) -> Step:
+        if self.approval is not None and not self.requires_approval:
+            raise ValueError("approval is for a step with requires_approval: true")
+        return self
+
+    @property
+    def added_system_prompts(self) -> tuple[str, ...]:
+        """Return the files that are added to the client's system prompt, in order."""
+        added = self.append_system_prompt
+        return (added,) if isinstance(added, str) else added or ()
 
     @property
     def prompt_name(self) -> str:

@@ -105,9 +105,7 @@ class Check:
             yield from self._prompt(name, ("router", "allowlist", index))
         for name in schema.agent.prompts:
             yield from self._prompt(name, ("agent", "prompts", name))
-        for field in ("system_prompt", "append_system_prompt"):
-            file = getattr(schema.step_defaults, field)
-            yield from self._prompt(file, ("step_defaults", field))
+        yield from self._system_prompts(schema.step_defaults, ("step_defaults",))
 
     def _prompt(self, name: str | None, path: KeyPath) -> Iterator[Found]:
         if name is None:
@@ -123,8 +121,12 @@ class Check:
                 if step.executor is not None:
                     yield from self._agent(step.executor, (*path, "executor"))
                 yield from self._prompt(step.prompt_name, (*path, "prompt"))
-                yield from self._prompt(step.system_prompt, (*path, "system_prompt"))
-                yield from self._prompt(step.append_system_prompt, (*path, "append_system_prompt"))
+                yield from self._system_prompts(step, path)
+
+    def _system_prompts(self, step: Step, path: KeyPath) -> Iterator[Found]:
+        yield from self._prompt(step.system_prompt, (*path, "system_prompt"))
+        for name in step.added_system_prompts:
+            yield from self._prompt(name, (*path, "append_system_prompt"))
 
     def _router(self) -> Iterator[Found]:
         router = self._schema.router

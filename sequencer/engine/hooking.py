@@ -1,0 +1,112 @@
+"""What a project's own code may decide: the seven hook points, as the engine calls them.
+
+The engine knows this protocol only; `sequencer.hooks` finds the code and calls it. A hook
+that raises fails the step that it was asked about, never the program.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sequencer.errors import StepFailed
+from sequencer.model.deciding import Decision
+from sequencer.model.head import Head
+from sequencer.model.outcome import Outcome
+from sequencer.model.request import Request
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+
+
+class HookFailed(StepFailed):
+    """A hook raised, or answered something that has no meaning; the step failed."""
+
+    traceback: str = ""
+    """For the step log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookContext:
+    """What a hook may know about the step that it is asked about."""
+
+    run_id: str
+    run_name: str | None
+    workflow: str
+    project: Path
+    step: Step
+    step_index: int
+    attempt: int
+    """From 1."""
+    round: int
+    """Of a validation loop, from 1; 1 where there is none."""
+    request: Request | None
+    """None in a run that was not made from one."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Return the request's labels."""
+        return self.request.labels if self.request else ()
+
+
+class Hooks(Protocol):
+    """Called at the seven points; each answers what it was given where nobody objects."""
+
+    def procedure(self, request: Request, chosen: str) -> str:
+        """Return the procedure for *request*, for which routing has *chosen* one."""
+
+    def steps(self, request: Request, workflow: Workflow) -> Workflow:
+        """Return *workflow* with the steps that the run is to have."""
+
+    def prompt(self, context: HookContext, text: str) -> str:
+        """Return the prompt of a step, whose templates were filled in."""
+
+    def system_prompt(self, context: HookContext, text: str | None) -> str | None:
+        """Return what is added to the client's system prompt."""
+
+    def model(self, context: HookContext, model: str | None) -> str | None:
+        """Return the model for a step."""
+
+    def transition(self, context: HookContext, outcome: Outcome) -> Decision | None:
+        """Return where the run goes behind *outcome*; None: as the workflow has it."""
+
+    def completed(self, context: HookContext, head: Head) -> None:
+        """Hear that the run of *head* is complete; *context* is that of its last step."""
+
+
+class NoHooks:
+    """Objects to nothing."""
+
+    def procedure(self, request: Request, chosen: str) -> str:
+        """See `Hooks`."""
+        del request
+        return chosen
+
+    def steps(self, request: Request, workflow: Workflow) -> Workflow:
+        """See `Hooks`."""
+        del request
+        return workflow
+
+    def prompt(self, context: HookContext, text: str) -> str:
+        """See `Hooks`."""
+        del context
+        return text
+
+    def system_prompt(self, context: HookContext, text: str | None) -> str | None:
+        """See `Hooks`."""
+        del context
+        return text
+
+    def model(self, context: HookContext, model: str | None) -> str | None:
+        """See `Hooks`."""
+        del context
+        return model
+
+    def transition(self, context: HookContext, outcome: Outcome) -> Decision | None:
+        """See `Hooks`."""
+        del context, outcome
+        return None
+
+    def completed(self, context: HookContext, head: Head) -> None:
+        """See `Hooks`."""
+        del context, head
