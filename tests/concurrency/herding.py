@@ -84,13 +84,19 @@ def random_kills(folder: Path, size: Size) -> Report:
     )
 
 
+SMALLEST_JOURNAL = 64 * 1024
+
+
 def lock_deleted(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`; somebody deletes the lock file every 2 ms."""
     steps, limit_s = (400, 60.0) if size is Size.SHORT else (4_000, 300.0)
     plain = Herd(
         str(folder / "plain"), steps=steps, readers=0, delete_lock_every_s=0.002, limit_s=limit_s
     )
-    rotated = replace(plain, folder=str(folder / "rotated"), steps=steps // 2, rotate_bytes=4_000)
+    # The smallest journal that can be configured: a rotation flushes folders, which takes longer
+    # than a lock file lives here, and somebody has to get to it.
+    small = replace(plain, steps=steps // 2, rotate_bytes=SMALLEST_JOURNAL)
+    rotated = replace(small, folder=str(folder / "rotated"))
     killed = replace(plain, folder=str(folder / "killed"), kills=steps // 10)
     return _reported([plain, rotated, killed])
 

@@ -158,6 +158,19 @@ def known(name: str) -> str:
     return name
 
 
+def kept(report: Path, names: Iterable[str], size: Size) -> list[dict[str, Any]]:
+    """Return what *report* says about *names* without a violation, for campaigns of *size*."""
+    found = json.loads(report.read_text(encoding="utf-8"))
+    if found["size"] != size:
+        raise SystemExit(f"{report} is of size {found['size']}, not {size}")
+    wanted = set(names)
+    return [
+        campaign
+        for campaign in found["campaigns"]
+        if campaign["name"] in wanted and not campaign["violations"]
+    ]
+
+
 def arguments() -> argparse.Namespace:
     """Return what the command line says."""
     parser = argparse.ArgumentParser(prog="python -m tests.long", description=__doc__)
@@ -168,6 +181,12 @@ def arguments() -> argparse.Namespace:
         "--limit", type=float, default=LIMIT_S, metavar="SECONDS", help="for each campaign"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there")
+    parser.add_argument(
+        "--again",
+        type=Path,
+        metavar="FILE",
+        help="run what FILE, a report of --json, has not or has violations of; keep the rest of it",
+    )
     parser.add_argument("--docs", type=Path, metavar="FILE", help="write the figures there")
     parser.add_argument(
         "--list", action="store_true", help="run nothing; bring the names on the page up to date"
@@ -203,13 +222,16 @@ def main() -> int:
         if given.one:
             print(json.dumps(asdict(campaign(given.one)(folder, given.size))))
             return 0
-        started = time.monotonic()
-        reports = run_all(given, folder)
-    size = Size.SHORT if given.short else Size.LONG
-    whole = whole_report(reports, size, (time.monotonic() - started) / 60)
+        size = Size.SHORT if given.short else Size.LONG
+        before = kept(given.again, given.only, size) if given.again else []
+        done = {report["name"] for report in before}
+        given.only = [name for name in given.only if name not in done]
+        reports = [*before, *run_all(given, folder)]
+    seconds = sum(report["seconds"] for report in reports)
+    whole = whole_report(reports, size, seconds / 60)
     print("\n" + ", ".join(f"{what}: {count:,}" for what, count in whole["counts"].items()))
     print(
-        f"{len(reports)} campaigns in {whole['minutes']:.1f} minutes, "
+        f"{len(reports)} campaigns of {whole['minutes']:.1f} minutes together, "
         f"violations: {whole['violations']}"
     )
     if given.json:

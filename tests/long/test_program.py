@@ -56,7 +56,7 @@ def test_what_is_reported(tmp_path: Path) -> None:
     assert ended.report["size"] == "long"
     assert set(ended.report["machine"]) == {"platform", "processors", "python"}
     assert "VIOLATION seed 1: lost" in ended.output
-    assert "2 campaigns in" in ended.output
+    assert "2 campaigns of" in ended.output
 
 
 def test_nothing_wrong_is_exit_code_0(tmp_path: Path) -> None:
@@ -83,6 +83,21 @@ def test_a_stuck_campaign_is_ended_and_is_a_violation(tmp_path: Path) -> None:
     stuck, held = ended.report["campaigns"]
     assert "the campaign itself ended with -9" in stuck["violations"][0]
     assert held["counts"] == {"rounds": 20}
+
+
+def test_again_runs_what_was_violated_or_is_missing(tmp_path: Path) -> None:
+    first = run(tmp_path, "holds", "breaks")
+    report = tmp_path / "made" / "report.json"
+    ended = run(tmp_path, "holds", "breaks", "raises", arguments=("--again", str(report)))
+    assert [c["name"] for c in ended.report["campaigns"]] == [
+        SAMPLES[name] for name in ("holds", "breaks", "raises")
+    ]
+    assert ended.report["campaigns"][0] == first.report["campaigns"][0]
+    assert SAMPLES["holds"] not in ended.output
+    assert ended.report["violations"] == 3
+    refused = [sys.executable, "-m", "tests.long", "--short", "--again", str(report)]
+    short = subprocess.run(refused, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "is of size long" in short.stderr
 
 
 def test_a_name_that_is_not_known_lists_those_that_are() -> None:
@@ -164,7 +179,7 @@ def test_the_line_about_a_whole_run_stays_until_the_next(tmp_path: Path) -> None
     }
     documents.write(page, whole, CALLED)
     expected = (
-        "\n\nLast long run: 2026-01-02, x, 2 processors, Python 3.11, 51 minutes: 2 kills. "
+        "\n\nLast long run: 2026-01-02, x, 2 processors, Python 3.11, 51 minutes together: 2 kills. "
         "**Violations: 0.**\n<!--"
     )
     assert expected in page.read_text()
