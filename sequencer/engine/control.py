@@ -11,7 +11,7 @@ from sequencer.model import decisions, transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import place
+from sequencer.resolution.resolver import place, present
 from sequencer.store.clock import utc_now
 from sequencer.store.protocol import Store
 
@@ -151,7 +151,7 @@ class Control:
         workflow = self._workflow
 
         def change(head: Head) -> Transition:
-            here = place(workflow, head.step_index)
+            here = present(workflow, head)
             return decisions.adopt(
                 head, workflow.name, workflow.digest(), workflow.params, here, at=utc_now()
             )

@@ -26,8 +26,8 @@ def limit_end(outcome: Outcome, now: datetime) -> str:
     """
     told = parse_time(outcome.not_before) if outcome.not_before else None
     if told is None:
-        return _iso(now + timedelta(seconds=DEFAULT_PAUSE_S))
-    return _iso(max(told, now + timedelta(seconds=SHORTEST_PAUSE_S)))
+        return iso(now + timedelta(seconds=DEFAULT_PAUSE_S))
+    return iso(max(told, now + timedelta(seconds=SHORTEST_PAUSE_S)))
 
 
 def retry_at(step: Step, failures: int, now: datetime) -> str | None:
@@ -35,9 +35,10 @@ def retry_at(step: Step, failures: int, now: datetime) -> str | None:
     retry = step.retry
     if retry is None or failures >= retry.max_attempts:
         return None
-    return _iso(now + timedelta(seconds=retry.delay_s(failures)))
+    return iso(now + timedelta(seconds=retry.delay_s(failures)))
 
 
-def _iso(due: datetime) -> str:
+def iso(due: datetime) -> str:
+    """Return *due* as heads have it: ISO 8601, UTC, milliseconds."""
     in_utc = due.astimezone(UTC)
     return in_utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")

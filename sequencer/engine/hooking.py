@@ -42,6 +42,8 @@ class HookContext:
     """Of a validation loop, from 1; 1 where there is none."""
     request: Request | None
     """None in a run that was not made from one."""
+    steps: tuple[str, ...] = ()
+    """Names of the workflow's steps, in order: where a transition may go."""
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -10,21 +10,32 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.control import fresh_head
-from sequencer.engine.due import limit_end, retry_at
-from sequencer.engine.performing import Budget, Performer, Prepared
+from sequencer.engine.ending import Ended, ending_of, final_outcome
+from sequencer.engine.performing import Performer
+from sequencer.engine.prepared import Budget, Performed
+from sequencer.engine.recall import Memory
 from sequencer.engine.standing import parse_time
 from sequencer.engine.work import LONGEST_SLEEP_S, Summary, counted
 from sequencer.errors import Interrupted, StepFailed
 from sequencer.executors.protocol import Cancellation, StopReason
-from sequencer.model.head import Head, Session
+from sequencer.model import transitions
+from sequencer.model.head import Head, Owner, Status
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.resolution.resolver import place
+from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.transitions import Place
+from sequencer.resolution.resolver import place, present
+from sequencer.store.clock import utc_now
+
+NOBODY = Owner(host="", boot_id="", pid_ns="", pid=0, pid_start=0, nonce="")
+"""Holds a step that no run knows of."""
+MAX_ATTEMPTS = 20
+"""At one step, for hooks that want it again and again."""
 
 
 class LocalInvocation:
@@ -39,6 +50,7 @@ class LocalInvocation:
         self._start = step_index
         self._state_path = state_path
         self._current = Cancellation()
+        self._memory = Memory(state_path.parent)
         self.summary = Summary()
 
     def interrupt(self) -> None:
@@ -59,29 +71,21 @@ class LocalInvocation:
 
     def _work(self) -> Summary:
         workflow = self._performer.workflow
-        head = fresh_head(workflow)
+        start = place(workflow, self._start)
+        head = fresh_head(workflow).replace(
+            step_index=self._start, iteration=self._start + 1, expected_step=start.step
+        )
         first_cycle = self._start // len(workflow.steps)
-        step_index = self._start
         while True:
-            reason = self._reached(step_index // len(workflow.steps) - first_cycle)
-            if reason is None and place(workflow, step_index).is_end:
-                reason = "the procedure is complete"
+            reason = self._reached(head.step_index // len(workflow.steps) - first_cycle)
+            if reason is None:
+                reason = _end_of(head, present(workflow, head))
             if reason is not None:
                 self.summary.reason = reason
                 return self.summary
-            head = head.model_copy(update={"step_index": step_index, "iteration": step_index + 1})
-            accepted = self._until_accepted(head)
-            if accepted is None:
-                continue
-            outcome, agent = accepted
-            if outcome.status is OutcomeStatus.COMPLETE:
-                self.summary.reason = "the agent says that everything is done"
-                return self.summary
-            session = outcome.session_id
-            head = head.model_copy(
-                update={"session": Session(executor=agent, id=session) if session else None}
-            )
-            step_index += 1
+            head = self._step(head)
+            if head.not_before is not None and self._reached(0) is None:
+                self._sleep_until(head.not_before, head.not_before_reason or "not due")
 
     def _reached(self, cycles: int) -> str | None:
         limits, usage = self._limits, self.summary.usage
@@ -93,30 +97,32 @@ class LocalInvocation:
             return f"{counted(cycles, 'cycle')} done (--max-cycles)"
         return None
 
-    def _until_accepted(self, head: Head) -> tuple[Outcome, str] | None:
-        """Try the step as often as it may be; None if the invocation has nothing left to spend.
+    def _step(self, head: Head) -> Head:
+        """Try the step at which *head* stands and return what that makes of it.
 
         Raises: see `work`.
         """
-        attempt, failures = 0, 0
-        while True:
-            attempt += 1
-            outcome, final, log = self._try(head, attempt)
-            if outcome.is_accepted:
-                return outcome, final.agent
-            if outcome.status is OutcomeStatus.INTERRUPTED:
-                raise Interrupted(f"interrupted in step {final.step.name!r}")
-            reason, due = "usage limit of the agent", limit_end(outcome, datetime.now(UTC))
-            if outcome.status is OutcomeStatus.FAILED:
-                failures += 1
-                self.summary.failures += 1
-                again = retry_at(final.step, failures, datetime.now(UTC))
-                if again is None:
-                    raise _step_failed(final, head, outcome, log)
-                reason, due = "retry", again
-            if self._reached(0) is not None:
-                return None
-            self._sleep_until(due, reason)
+        workflow = self._performer.workflow
+        here = present(workflow, head)
+        held = transitions.claim(head, here, NOBODY, at=utc_now(), ttl_s=1.0).head
+        performed = self._try(held, here)
+        outcome = performed.outcome
+        if outcome.status is OutcomeStatus.INTERRUPTED:
+            raise Interrupted(f"interrupted in step {performed.step.name!r}")
+        ending = None
+        if outcome.status is not OutcomeStatus.LIMITED:
+            ending = ending_of(workflow, held, performed, MAX_ATTEMPTS)
+            performed = replace(performed, outcome=final_outcome(ending, outcome))
+        ended = Ended(performed, ending, {"output": performed.outcome.output})
+        steps = int(ended.has_worked)
+        self.summary.usage = self.summary.usage.plus(performed.outcome.usage, steps=steps)
+        self.summary.failures += int(ended.has_failed)
+        moved = ended.transition(workflow, held, held.token, datetime.now(UTC))
+        for fact in moved.facts:
+            self._memory.keep({"event": fact.event, "step": fact.step, "outcome": fact.outcome})
+        if ended.has_failed and moved.head.not_before is None:
+            raise _step_failed(performed, head)
+        return moved.head
 
     def _sleep_until(self, due: str, reason: str) -> None:
         date = parse_time(due)
@@ -127,8 +133,8 @@ class LocalInvocation:
             if self._current.wait(min(left, LONGEST_SLEEP_S)):
                 raise Interrupted("interrupted; no step is running")
 
-    def _try(self, head: Head, number: int) -> tuple[Outcome, Prepared, Path]:
-        prepared = self._performer.prepare(head.step_index)
+    def _try(self, head: Head, here: Place) -> Performed:
+        prepared = self._performer.prepare(here)
         folder = Path(tempfile.mkdtemp(prefix="sequencer-"))
         attempt = Attempt(
             run_id=head.run_id,
@@ -137,7 +143,7 @@ class LocalInvocation:
             position=prepared.position,
             step_index=head.step_index,
             token=0,
-            attempt=number,
+            attempt=head.attempt,
             agent=prepared.agent,
             prompt=prepared.step.prompt_name,
             state_path=self._state_path,
@@ -146,23 +152,38 @@ class LocalInvocation:
         cap, spent = self._limits.max_cost_usd, self.summary.usage.cost_usd
         budget = Budget(None if cap is None else cap - spent, self._limits.step_timeout_s)
         try:
-            tried = self._performer.perform(prepared, attempt, head, budget, self._current)
+            return self._performer.perform(
+                prepared,
+                attempt,
+                head,
+                budget,
+                cancellation=self._current,
+                recall=lambda: self._memory,
+            )
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        outcome = tried[0]
-        steps = int(outcome.is_accepted)
-        self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
-        return tried
+
+
+def _end_of(head: Head, here: Place) -> str | None:
+    """Return why nothing follows, if that is so."""
+    if head.gate is not None and head.gate.is_open:
+        return f"{head.gate.step!r} asks for a decision, and mode async has no run to keep it in"
+    if here.is_end:
+        return "the procedure is complete"
+    if head.status is Status.COMPLETE:
+        return "the agent says that everything is done"
+    return None
 
 
 def _seconds_until(date: datetime | None) -> float:
     return 0.0 if date is None else (date - datetime.now(UTC)).total_seconds()
 
 
-def _step_failed(prepared: Prepared, head: Head, outcome: Outcome, log: Path) -> StepFailed:
+def _step_failed(performed: Performed, head: Head) -> StepFailed:
+    outcome = performed.outcome
     return StepFailed(
-        f"step {prepared.step.name!r} (iteration {head.iteration}) failed: "
+        f"step {performed.step.name!r} (iteration {head.iteration}) failed: "
         f"{outcome.error or outcome.status}",
-        where=str(log),
+        where=str(performed.log),
         hint=f"--step-index {head.step_index} starts with it again",
     )

@@ -11,24 +11,30 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
 
 from sequencer.engine.attempt import Attempt, Logs, Observer, StepLog, Tee
+from sequencer.engine.composing import Composer
+from sequencer.engine.hooking import HookContext, HookFailed, Hooks
+from sequencer.engine.judging import as_asked, checked, judged
+from sequencer.engine.prepared import Agents, Budget, Performed, Prepared, Prompts
+from sequencer.engine.recall import Memory
 from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.completion import apply_completion
 from sequencer.executors.protocol import (
     EVERY_EXECUTOR,
     Cancellation,
-    Executor,
     Kind,
     Listener,
     StepRequest,
 )
+from sequencer.model.definition import Definition
 from sequencer.model.head import Head
+from sequencer.model.loops import round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
+from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import describe, resolve
+from sequencer.resolution.resolver import describe, step_at
 from sequencer.resolution.routing import (
     RouterMode,
     RouterSettings,
@@ -40,57 +46,6 @@ from sequencer.resolution.routing import (
 ROUTER_TIMEOUT_S = 600.0
 
 
-class Agents(Protocol):
-    """Knows which executor performs a step."""
-
-    def choose(self, step: Step, position: str) -> tuple[str, Executor]:
-        """Return the agent's name and its executor for *step*.
-
-        Raises:
-            ConfigurationError: no such agent, it can't be built, or it can't honour a
-                field of the step.
-        """
-
-    def warm_up(self) -> None:
-        """Get ready for a step while there is nothing else to do; may do nothing."""
-
-    def close(self) -> None:
-        """Undo `warm_up`; the agents may be used again."""
-
-
-class Prompts(Protocol):
-    """Reads prompts by name."""
-
-    def read(self, name: str) -> str:
-        """Return the text of prompt *name*; see `resolution.prompts`."""
-
-    def read_for(self, step: Step, executor: Executor) -> str:
-        """Return the step's prompt; empty for a command without one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """What is left for an attempt under the limits of the invocation and the run."""
-
-    cost_usd: float | None = None
-    timeout_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A step that can be started: everything it needs was found."""
-
-    step: Step
-    position: str
-    step_index: int
-    agent: str
-    executor: Executor
-    prompt: str
-    """The prompt's text."""
-    system_prompt: str | None = None
-    append_system_prompt: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class _Running:
     """What every part of one attempt needs."""
@@ -100,6 +55,7 @@ class _Running:
     budget: Budget
     listener: Listener
     cancellation: Cancellation
+    recall: Callable[[], Memory]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,19 +73,23 @@ class Performer:
     """Fills in the fields that a step leaves to ``step_defaults``."""
     redact: Callable[[str], str]
     router: RouterSettings | None = None
+    hooks: Hooks | None = None
+    """None: the project has none, and nothing is asked."""
+    definition: Definition | None = None
+    """Of a run that was made from a request."""
 
-    def look(self, step_index: int) -> tuple[Step, str]:
-        """Return the step at *step_index*, defaults filled in, and its position's name."""
-        step = self.with_defaults(resolve(self.workflow, step_index))
-        return step, describe(self.workflow, step_index)["position"]
+    def look(self, here: Place) -> tuple[Step, str]:
+        """Return the step at *here*, defaults filled in, and its position's name."""
+        step = self.with_defaults(step_at(self.workflow, here))
+        return step, describe(self.workflow, here.step_index)["position"]
 
-    def prepare(self, step_index: int) -> Prepared:
-        """Return the step at *step_index*, ready to start.
+    def prepare(self, here: Place) -> Prepared:
+        """Return the step at *here*, ready to start.
 
         Raises:
             ConfigurationError: its prompt or its agent can't be had; nothing was started.
         """
-        step, position = self.look(step_index)
+        step, position = self.look(here)
         router = self.router
         if router is None or router.needs_selection:
             is_routed = router is not None and router.enabled and router.mode is RouterMode.ONLY
@@ -137,17 +97,17 @@ class Performer:
                 raise ConfigurationError(
                     "router_only has nobody to ask", where="router.prompt", hint="name its prompt"
                 )
-            return self._prepare(step, position, step_index)
+            return self._prepare(step, position, here)
         # The router chooses the prompt, so the workflow's own need not exist.
         agent, executor = self.agents.choose(step, position)
-        return Prepared(step, position, step_index, agent, executor, prompt="")
+        return Prepared(step, position, here, agent, executor, prompt="")
 
-    def _prepare(self, step: Step, position: str, step_index: int) -> Prepared:
+    def _prepare(self, step: Step, position: str, here: Place) -> Prepared:
         agent, executor = self.agents.choose(step, position)
         return Prepared(
             step=step,
             position=position,
-            step_index=step_index,
+            place=here,
             agent=agent,
             executor=executor,
             prompt=self.prompts.read_for(step, executor),
@@ -167,17 +127,20 @@ class Performer:
         attempt: Attempt,
         head: Head,
         budget: Budget,
+        *,
         cancellation: Cancellation,
-    ) -> tuple[Outcome, Prepared, Path]:
-        """Make *attempt* and return how it ended, what was run in the end, and the log."""
+        recall: Callable[[], Memory],
+    ) -> Performed:
+        """Make *attempt* and return how it ended; *recall* reads what the run has said."""
         started = time.monotonic()
         log = self.logs.open(attempt)
         self.observer.started(attempt, log.path)
         listener = Tee(log, self.observer, hides_thoughts=prepared.step.suppress_thoughts)
-        running = _Running(attempt, head, budget, listener, cancellation)
+        running = _Running(attempt, head, budget, listener, cancellation, recall)
         try:
             outcome, final = self._routed(prepared, running)
         except SequencerError as error:
+            self._write_traceback(error, listener)
             outcome, final = Outcome(status=OutcomeStatus.FAILED, error=str(error)), prepared
         except Exception as error:
             # An executor that raises has a bug; the claim still has to end in a record.
@@ -185,11 +148,47 @@ class Performer:
             raise
         seconds = round(time.monotonic() - started, 6)
         outcome = self._finished(outcome, final, seconds)
-        self._close(log, attempt, outcome)
-        return outcome, final, log.path
+        performed = judged(
+            Performed(outcome, final.step, final.place, final.agent, log.path),
+            is_command=final.executor.kind == "command",
+        )
+        if self.hooks is not None:
+            performed = self._decided(performed, self.hooks, running)
+        self._close(log, attempt, performed.outcome)
+        return performed
+
+    def _decided(self, performed: Performed, hooks: Hooks, running: _Running) -> Performed:
+        """Return *performed* with what the project's hook says about the way on."""
+        if performed.outcome.status in (OutcomeStatus.LIMITED, OutcomeStatus.INTERRUPTED):
+            return performed
+        context = self.context(performed.step, running.attempt, running.head)
+        try:
+            return replace(performed, decision=hooks.transition(context, performed.outcome))
+        except HookFailed as error:
+            self._write_traceback(error, running.listener)
+            outcome = performed.outcome.replace(status=OutcomeStatus.FAILED, error=str(error))
+            return replace(performed, outcome=outcome, verdict=None)
+
+    def context(self, step: Step, attempt: Attempt, head: Head) -> HookContext:
+        """Return what a hook may know about *attempt*."""
+        return HookContext(
+            run_id=head.run_id,
+            run_name=head.run_name,
+            workflow=self.workflow.name,
+            project=self.project,
+            step=step,
+            step_index=attempt.step_index,
+            attempt=attempt.attempt,
+            round=round_of(head),
+            request=self.definition.request if self.definition else None,
+        )
+
+    def _write_traceback(self, error: SequencerError, listener: Listener) -> None:
+        if isinstance(error, HookFailed) and error.traceback:
+            listener.write(self.redact(error.traceback).encode("utf-8", "replace"), Kind.ERROR)
 
     def _finished(self, outcome: Outcome, prepared: Prepared, seconds: float) -> Outcome:
-        completed = apply_completion(prepared.step, outcome)
+        completed = checked(prepared.step, apply_completion(prepared.step, outcome))
         return completed.replace(
             usage=completed.usage.replace(seconds=seconds),
             output=self.redact(completed.output),
@@ -205,7 +204,8 @@ class Performer:
     def _routed(self, prepared: Prepared, running: _Running) -> tuple[Outcome, Prepared]:
         router = self.router
         if router is None or not router.is_active or router.prompt is None:
-            return self._run(prepared, running), prepared
+            composed = self._composed(prepared, running)
+            return self._run(composed, running), composed
         answer = self._ask_router(router.prompt, running)
         if not answer.is_accepted:
             return answer, prepared
@@ -213,19 +213,53 @@ class Performer:
         chosen = prepared
         if prompt != prepared.step.prompt_name or not router.needs_selection:
             step = prepared.step.model_copy(update={"prompt": prompt})
-            chosen = self._prepare(step, prepared.position, prepared.step_index)
+            chosen = self._prepare(step, prepared.position, prepared.place)
         note = f"[router] {prompt} instead of {prepared.step.prompt_name}\n"
         if prompt == prepared.step.prompt_name:
             note = f"[router] {prompt}, as the workflow has it\n"
         running.listener.write(note.encode(), Kind.NOTICE)
+        chosen = self._composed(chosen, running)
         outcome = self._run(chosen, running)
         total = outcome.usage.plus(answer.usage)
         return outcome.model_copy(update={"usage": total}), chosen
 
+    def _composed(self, prepared: Prepared, running: _Running) -> Prepared:
+        """Return *prepared* with the texts that the agent is to get.
+
+        Raises:
+            MissingValue: a template names something that is not there.
+            HookFailed: a hook raised.
+        """
+        if self.workflow.kind == "cycle" and self.hooks is None:
+            return prepared
+        text, added = prepared.prompt, prepared.append_system_prompt
+        if self.workflow.kind != "cycle":
+            made_from = self.definition
+            composer = Composer(
+                running.head,
+                made_from.request if made_from else None,
+                made_from.substitutions if made_from else {},
+                running.recall,
+            )
+            text = composer.compose(text)
+        if self.hooks is not None:
+            context = self.context(prepared.step, running.attempt, running.head)
+            text = self.hooks.prompt(context, text)
+            added = self.hooks.system_prompt(context, added)
+            model = self.hooks.model(context, prepared.step.model)
+            if model != prepared.step.model:
+                # Chosen anew, so that an agent that has no models refuses it.
+                step = prepared.step.model_copy(update={"model": model})
+                agent, executor = self.agents.choose(step, prepared.position)
+                prepared = replace(prepared, step=step, agent=agent, executor=executor)
+        return replace(prepared, prompt=text, append_system_prompt=added)
+
     def _ask_router(self, prompt: str, running: _Running) -> Outcome:
         step_index, budget = running.attempt.step_index, running.budget
         asked = self._prepare(
-            self.with_defaults(Step(name="router", prompt=prompt)), "router", step_index
+            self.with_defaults(Step(name="router", prompt=prompt)),
+            "router",
+            Place(step_index, "router", prompt),
         )
         allowed = allowed_prompts(self.workflow, self.router or RouterSettings())
         state = router_input(running.head, describe(self.workflow, step_index), allowed)
@@ -239,18 +273,18 @@ class Performer:
 
     def _run(self, prepared: Prepared, running: _Running) -> Outcome:
         attempt, budget = running.attempt, running.budget
-        step = prepared.step
+        step, prompt, added = as_asked(prepared)
         session = running.head.session
         is_same = session is not None and session.executor == prepared.agent
         can_cap = "max_cost_usd" in prepared.executor.supported_fields | EVERY_EXECUTOR
         request = StepRequest(
             step=step,
-            prompt=prepared.prompt,
+            prompt=prompt,
             cwd=self.project,
             result_path=attempt.result_path,
             environment=attempt.environment(),
             system_prompt=prepared.system_prompt,
-            append_system_prompt=prepared.append_system_prompt,
+            append_system_prompt=added,
             resume_session=session.id if session and is_same and step.continue_session else None,
             timeout_s=_least(step.timeout_s, budget.timeout_s),
             idle_timeout_s=step.idle_timeout_s,
@@ -262,21 +296,3 @@ class Performer:
 def _least(*values: float | None) -> float | None:
     present = [value for value in values if value is not None]
     return min(present) if present else None
-
-
-def journal_record(
-    outcome: Outcome, agent: str, log: str | None, output: dict[str, Any]
-) -> dict[str, Any]:
-    """Return what the journal keeps of *outcome*; *output* is inline or a reference."""
-    record: dict[str, Any] = {
-        "status": str(outcome.status),
-        "agent": agent,
-        "prompt": outcome.prompt,
-        "log": log,
-        **output,
-        "usage": {name: value for name, value in vars(outcome.usage).items() if value},
-        "error": outcome.error[:4000] if outcome.error else None,
-        "denials": [line[:200] for line in outcome.denials[:20]] or None,
-        "exit_code": outcome.exit_code,
-    }
-    return {key: value for key, value in record.items() if value is not None}

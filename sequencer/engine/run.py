@@ -180,7 +180,7 @@ class Run:
             worker = self._worker(self._choose_workflow(None), observer, positions)
             try:
                 if worker.is_mine(0):
-                    worker.performer.prepare(0)
+                    worker.performer.prepare(place(worker.workflow, 0))
                 left = worker.performer.logs.left_behind()
             finally:
                 worker.leave()
@@ -243,7 +243,7 @@ def _claim(worker: Worker, head: Head, *, wait: bool) -> Turn:
         here = worker.standing_for_claim(head)
         is_mine = worker.is_mine(head.step_index)
         if here.kind in (Kind.READY, Kind.HELD) and is_mine:
-            step, position = worker.performer.look(head.step_index)
+            step, position = worker.performer.look(here.place)
             try:
                 claimed = worker.claim(head)
             except ClaimHeld:
@@ -251,7 +251,7 @@ def _claim(worker: Worker, head: Head, *, wait: bool) -> Turn:
                     raise
                 claimed = None
             if claimed is not None:
-                return Turn(claimed[1], step, position, claimed[0])
+                return Turn(claimed[1], step, position, here.place, claimed[0])
         if not wait or here.is_final or here.kind in (Kind.PERSON, Kind.REFUSED):
             if here.kind in (Kind.READY, Kind.HELD):
                 raise ClaimHeld(f"step {here.place.step!r} is at another position")

@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
 from sequencer.errors import TooManyFailures
-from sequencer.model.head import Claim, Head, Status
+from sequencer.model.head import Claim, Gate, Head, Status
 from sequencer.model.limits import RunLimits
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import place
+from sequencer.resolution.resolver import present
 
 
 class Kind(StrEnum):
@@ -33,6 +33,8 @@ class Kind(StrEnum):
     """A limit of the run is reached."""
     PERSON = "person"
     """A gate waits for a decision."""
+    EXPIRED = "expired"
+    """A gate waited as long as it may; whoever looks next records what was agreed for that."""
     REFUSED = "refused"
     """The step failed too often; a person has to look."""
 
@@ -73,16 +75,15 @@ def parse_time(text: str) -> datetime | None:
 
 def standing(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -> Standing:
     """Return what may happen next in the run of *head*."""
-    here = place(workflow, head.step_index)
-    if head.status is Status.COMPLETE or here.is_end:
-        message = f"the run is complete after {head.usage.steps} steps"
-        return Standing(Kind.COMPLETE, message, here)
+    here = present(workflow, head)
+    if head.status is Status.COMPLETE or (here.is_end and not head.is_at_gate):
+        return Standing(Kind.COMPLETE, _how_it_ended(head), here)
     if head.claims:
         held = head.claims[0]
         message = f"step {held.step!r} is run by process {held.owner.pid} on {held.owner.host}"
         message += f" (token {held.token}, since {held.claimed_at})"
         return Standing(Kind.HELD, message, here, claim=held)
-    blocked = _by_people(head) or _by_limits(head, limits)
+    blocked = _by_people(head, now) or _by_limits(head, limits)
     if blocked is not None:
         return Standing(*blocked, here)
     due = parse_time(head.not_before) if head.not_before else None
@@ -90,6 +91,12 @@ def standing(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -
         message = f"{head.not_before_reason or 'not due'}: nothing starts before {head.not_before}"
         return Standing(Kind.NOT_YET, message, here, until=head.not_before)
     return Standing(Kind.READY, f"step {here.step!r} is ready", here)
+
+
+def _how_it_ended(head: Head) -> str:
+    if head.was_rejected:
+        return f"the run was {head.exit_reason}"
+    return f"the run is complete after {head.usage.steps} steps"
 
 
 def _is_from_another_clock(head: Head, now: datetime) -> bool:
@@ -102,16 +109,30 @@ def _is_from_another_clock(head: Head, now: datetime) -> bool:
     return since is not None and now < since - MAX_CORRECTION
 
 
-def _by_people(head: Head) -> tuple[Kind, str] | None:
+def _by_people(head: Head, now: datetime) -> tuple[Kind, str] | None:
     """Return what somebody decided or has to decide."""
     if head.exit:
         reason = f": {head.exit_reason}" if head.exit_reason else ""
         return Kind.STOPPED, f"the run was stopped{reason}; 'sequencer resume' lets it go on"
     if head.status is Status.PAUSED or head.pause_requested:
         return Kind.PAUSED, "the run is paused; 'sequencer resume' lets it go on"
+    if head.gate is not None and head.gate.is_open:
+        return _at_gate(head.gate, now)
     if head.status is Status.WAITING_APPROVAL:
         return Kind.PERSON, "the run waits for an approval"
     return None
+
+
+def _at_gate(gate: Gate, now: datetime) -> tuple[Kind, str]:
+    expires = parse_time(gate.expires_at) if gate.expires_at else None
+    if expires is not None and expires <= now:
+        message = f"nobody decided about {gate.step!r} until {gate.expires_at}: {gate.on_timeout}"
+        return Kind.EXPIRED, message
+    until = f" until {gate.expires_at}, then {gate.on_timeout}" if expires else ""
+    return Kind.PERSON, (
+        f"{gate.step!r} waits for a decision{until}; "
+        "'sequencer approve', 'reject' or 'feedback \"…\"' decides"
+    )
 
 
 def _by_limits(head: Head, limits: RunLimits) -> tuple[Kind, str] | None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from sequencer.engine import same_run
-from sequencer.engine.performing import Budget
+from sequencer.engine.prepared import Budget
 from sequencer.engine.queueing import Queue
 from sequencer.engine.standing import Kind, Standing, parse_time
 from sequencer.engine.worker import Turn, Worker
@@ -200,7 +200,7 @@ class Invocation:
             if here.claim is not None or not self._may_claim(head):
                 self._wait(here, head)
                 return None
-            prepared = self._worker.performer.prepare(head.step_index)
+            prepared = self._worker.performer.prepare(here.place)
             try:
                 claimed = self._worker.claim(head)
             except ClaimHeld:
@@ -291,17 +291,18 @@ class Invocation:
 
     def _run(self, turn: Turn) -> tuple[Head, Turn | None]:
         try:
-            outcome, record, agent = self._worker.perform(turn, self._budget(turn.head))
+            ended = self._worker.perform(turn, self._budget(turn.head))
         except BaseException as error:
             self._worker.abandon(turn, error)
             raise
-        steps = int(outcome.is_accepted)
+        outcome, record = ended.outcome, ended.record
+        steps = int(ended.has_worked)
         self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
-        head, following = self._worker.finish(turn, outcome, record, agent, self._may_go_on)
+        head, following = self._worker.finish(turn, ended, self._may_go_on)
         self._notify(*self._worker.store.take_notices())
         if outcome.status is OutcomeStatus.INTERRUPTED:
             self._raise_interrupted(turn, record)
-        if outcome.status is OutcomeStatus.FAILED:
+        if ended.has_failed:
             self.summary.failures += 1
             self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
             if head.not_before is None or self._mode is Mode.TICK:

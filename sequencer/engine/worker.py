@@ -9,37 +9,37 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from sequencer.engine import same_run
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.control import ensure_definition, has_definition
-from sequencer.engine.due import limit_end, retry_at
+from sequencer.engine.ending import Ended, Ending, ending_of, final_outcome
+from sequencer.engine.ending import Kind as EndingKind
 from sequencer.engine.heartbeat import Heartbeat
-from sequencer.engine.performing import Budget, Performer, Prepared, journal_record
+from sequencer.engine.performing import Performer
+from sequencer.engine.prepared import Budget, Performed, Prepared
+from sequencer.engine.recall import recall
+from sequencer.engine.records import journal_record, keep_output, performed_record
 from sequencer.engine.standing import Kind, Standing, standing
-from sequencer.errors import SequencerError, StaleClaim, StateRefused, StorageFailed
+from sequencer.errors import SequencerError, StaleClaim, StateRefused
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
+from sequencer.model.loops import round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
-from sequencer.model.transitions import Transition
+from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import describe, place
+from sequencer.resolution.resolver import describe, present
 from sequencer.store import results
 from sequencer.store.clock import utc_now
 from sequencer.store.identity import boottime
 from sequencer.store.protocol import Store
-
-INLINE_BYTES = 4 * 1024
-"""A larger output goes to the results folder instead of the journal record."""
 
 CALLER = "caller"
 """What the journal names as the agent of a step that a program performed itself."""
@@ -55,6 +55,7 @@ class Turn:
     claim: Claim
     step: Step
     position: str
+    place: Place
     head: Head
     """As it was right after the claim."""
     prepared: Prepared | None = None
@@ -63,7 +64,12 @@ class Turn:
     @classmethod
     def of(cls, head: Head, claim: Claim, prepared: Prepared) -> Turn:
         """Return the turn in which *prepared* is to be performed."""
-        return cls(claim, prepared.step, prepared.position, head, prepared)
+        return cls(claim, prepared.step, prepared.position, prepared.place, head, prepared)
+
+
+def _where(head: Head) -> tuple[object, ...]:
+    """Return what has to be as it was seen for a prepared step to be the right one."""
+    return head.run_id, head.step_index, head.loop
 
 
 class Worker:
@@ -138,7 +144,7 @@ class Worker:
         def change(head: Head | None) -> Transition | None:
             granted.clear()
             present = same_run.present(self.store, head)
-            if (present.run_id, present.step_index) != (seen.run_id, seen.step_index):
+            if _where(present) != _where(seen):
                 return None
             # Somebody may have adopted another definition since this worker was started.
             ensure_definition(present, self.workflow)
@@ -160,7 +166,7 @@ class Worker:
             self.limits.ensure_may_try(head)
         return transitions.claim(
             head,
-            place(self.workflow, head.step_index),
+            present(self.workflow, head),
             self.store.owner(),
             at=utc_now(),
             ttl_s=self.store.ttl_s,
@@ -168,8 +174,8 @@ class Worker:
             may_take_over=may_take_over,
         )
 
-    def perform(self, turn: Turn, budget: Budget) -> tuple[Outcome, dict[str, Any], str]:
-        """Run the step of *turn*; return the outcome, its journal record and the agent's name.
+    def perform(self, turn: Turn, budget: Budget) -> Ended:
+        """Run the step of *turn*; return how it ended and what that means.
 
         Nothing is recorded in the run yet; see `finish`.
         """
@@ -180,18 +186,37 @@ class Worker:
         attempt = self._attempt(turn, turn.prepared, folder)
         cancellation = Cancellation()
         with self.beating(turn.claim, cancellation):
-            outcome, final, log = self.performer.perform(
-                turn.prepared, attempt, turn.head, budget, cancellation
+            performed = self.performer.perform(
+                turn.prepared,
+                attempt,
+                turn.head,
+                budget,
+                cancellation=cancellation,
+                recall=lambda: recall(self.store.state_path.parent, self.store.history()),
             )
         reason = cancellation.reason
         if reason in (StopReason.CLAIM_LOST, StopReason.LEASE_LOST):
             # Whatever the agent managed to say, this worker's word does not count any more.
-            outcome = outcome.model_copy(update={"status": OutcomeStatus.INTERRUPTED})
-        output = self._keep_output(outcome, folder)
-        record = journal_record(outcome, final.agent, self._shown(log), output)
+            interrupted = performed.outcome.replace(status=OutcomeStatus.INTERRUPTED)
+            performed = replace(performed, outcome=interrupted)
+        return self._ended(turn, performed, folder, reason)
+
+    def _ended(
+        self, turn: Turn, performed: Performed, folder: Path, reason: StopReason | None
+    ) -> Ended:
+        """Return what *performed* means for the run, with the record of it."""
+        ending = None
+        if performed.outcome.status not in (OutcomeStatus.LIMITED, OutcomeStatus.INTERRUPTED):
+            ending = ending_of(self.workflow, turn.head, performed, self.limits.max_attempts)
+            outcome = final_outcome(ending, performed.outcome)
+            performed = replace(performed, outcome=outcome)
+        output = keep_output(performed.outcome, folder)
+        record = performed_record(
+            performed, self._shown(performed.log), output, round_of(turn.head)
+        )
         if reason is not None:
             record["reason"] = str(reason)
-        return outcome, record, final.agent
+        return Ended(performed, ending, record)
 
     @contextlib.contextmanager
     def beating(self, claim: Claim, cancellation: Cancellation) -> Iterator[None]:
@@ -217,17 +242,24 @@ class Worker:
         status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
         outcome = Outcome(status=status, error=self.performer.redact(repr(error)))
         agent = turn.prepared.agent if turn.prepared else CALLER
+        performed = Performed(outcome, turn.step, turn.place, agent)
+        ending = Ending(EndingKind.FAIL) if is_bug else None
+        ended = Ended(performed, ending, journal_record(outcome, agent, None, {}))
         # What is raised already says more than why it could not be recorded.
         with contextlib.suppress(SequencerError):
-            self._record_unaccepted(turn, outcome, journal_record(outcome, agent, None, {}))
+            self.finish(turn, ended, lambda _: False)
 
     def settle(self, turn: Turn, outcome: Outcome, seconds: float) -> Head:
         """Record a step that the caller performed."""
         usage = outcome.usage.model_copy(update={"seconds": seconds})
         outcome = outcome.model_copy(update={"usage": usage, "prompt": turn.step.prompt_name})
         folder = self.store.result_folder(turn.claim.step_index, turn.claim.token)
-        record = journal_record(outcome, CALLER, None, self._keep_output(outcome, folder))
-        return self.finish(turn, outcome, record, CALLER, lambda _: False)[0]
+        record = journal_record(outcome, CALLER, None, keep_output(outcome, folder))
+        performed = Performed(outcome, turn.step, turn.place, CALLER)
+        ending = None
+        if outcome.status is not OutcomeStatus.INTERRUPTED:
+            ending = ending_of(self.workflow, turn.head, performed, self.limits.max_attempts)
+        return self.finish(turn, Ended(performed, ending, record), lambda _: False)[0]
 
     def _attempt(self, turn: Turn, prepared: Prepared, folder: Path) -> Attempt:
         return Attempt(
@@ -244,117 +276,48 @@ class Worker:
             result_path=folder / "result.json",
         )
 
-    def _shown(self, path: Path) -> str:
+    def _shown(self, path: Path | None) -> str | None:
         """Return the log's path relative to the project if it is inside."""
-        return str(path).removeprefix(f"{self.performer.project}{os.sep}")
+        return None if path is None else str(path).removeprefix(f"{self.performer.project}{os.sep}")
 
-    def _keep_output(self, outcome: Outcome, folder: Path) -> dict[str, Any]:
-        """Return the output for the record; a large one goes to *folder*, which else goes."""
-        data = outcome.output.encode("utf-8", "replace")
-        if len(data) <= INLINE_BYTES:
-            _remove(folder)
-            return {"output": outcome.output} if outcome.output else {}
-        try:
-            results.keep(folder, data)
-        except OSError as error:
-            raise StorageFailed(
-                f"the step's output can't be kept: {error.strerror}", where=str(folder)
-            ) from error
-        reference = {"output_file": f"results/{folder.name}/output.txt"}
-        return {**reference, "output_bytes": len(data)}
-
-    def finish(
-        self,
-        turn: Turn,
-        outcome: Outcome,
-        record: dict[str, Any],
-        agent: str,
-        may_go_on: MayGoOn,
-    ) -> tuple[Head, Turn | None]:
-        """Record *outcome*; where it was accepted and *may_go_on* says so, claim the next step.
+    def finish(self, turn: Turn, ended: Ended, may_go_on: MayGoOn) -> tuple[Head, Turn | None]:
+        """Record how the step of *turn* ended; where *may_go_on* says so, claim the next one.
 
         Raises:
             StaleClaim: the step is not this worker's any more; the output was kept.
         """
-        if not outcome.is_accepted:
-            return self._record_unaccepted(turn, outcome, record), None
         is_own = turn.prepared is not None
-        upcoming = self._prepare_following(turn.claim.step_index + 1) if is_own else None
+        upcoming = self._prepare_following(ended.next_place) if is_own else None
         granted: list[int] = []
 
         def change(head: Head | None) -> Transition:
             granted.clear()
-            accepted = self._succeed(head, turn, outcome, record, agent)
-            if upcoming is None or self.stop.is_set() or not may_go_on(accepted.head):
-                return accepted
-            if not has_definition(accepted.head, self.workflow):
-                return accepted
-            if self.standing(accepted.head).kind is not Kind.READY:
-                return accepted
-            claimed = self._claim(accepted.head)
+            present = same_run.of_run(self.store, turn.head.run_id, head)
+            moved = ended.transition(self.workflow, present, turn.claim.token, datetime.now(UTC))
+            if upcoming is None or self.stop.is_set() or not may_go_on(moved.head):
+                return moved
+            if not has_definition(moved.head, self.workflow):
+                return moved
+            if self.standing(moved.head).kind is not Kind.READY:
+                return moved
+            claimed = self._claim(moved.head)
             granted.append(claimed.head.token)
-            return accepted.then(claimed)
+            return moved.then(claimed)
 
-        head = self._update(change, turn, outcome)
+        head = self._update(change, turn, ended.outcome)
         claim = head.claim_with(granted[0]) if granted else None
         if claim is None or upcoming is None:
             return head, None
         return head, Turn.of(head, claim, upcoming)
 
-    def _prepare_following(self, step_index: int) -> Prepared | None:
+    def _prepare_following(self, following: Place | None) -> Prepared | None:
         """Prepare the next step if it is this worker's; what is wrong with it shows later."""
-        if place(self.workflow, step_index).is_end or not self.is_mine(step_index):
+        if following is None or not self.is_mine(following.step_index):
             return None
         try:
-            return self.performer.prepare(step_index)
+            return self.performer.prepare(following)
         except (SequencerError, OSError):
             return None
-
-    def _succeed(
-        self,
-        head: Head | None,
-        turn: Turn,
-        outcome: Outcome,
-        record: dict[str, Any],
-        agent: str,
-    ) -> Transition:
-        following = place(self.workflow, turn.claim.step_index + 1)
-        return transitions.succeed(
-            same_run.of_run(self.store, turn.head.run_id, head),
-            turn.claim.token,
-            outcome,
-            following,
-            at=utc_now(),
-            record=record,
-            executor=agent,
-        )
-
-    def _record_unaccepted(self, turn: Turn, outcome: Outcome, record: dict[str, Any]) -> Head:
-        token = turn.claim.token
-
-        def change(head: Head | None) -> Transition:
-            present = same_run.of_run(self.store, turn.head.run_id, head)
-            if outcome.status is OutcomeStatus.LIMITED:
-                return transitions.release(
-                    present,
-                    token,
-                    at=utc_now(),
-                    record=record,
-                    usage=outcome.usage,
-                    not_before=limit_end(outcome, datetime.now(UTC)),
-                    reason="usage limit of the agent",
-                )
-            if outcome.status is OutcomeStatus.INTERRUPTED:
-                return transitions.release(
-                    present, token, at=utc_now(), record=record, usage=outcome.usage
-                )
-            failures = present.failures_in_row + 1
-            not_before = retry_at(turn.step, failures, datetime.now(UTC))
-            return transitions.fail(
-                present, token, outcome, at=utc_now(), record=record, not_before=not_before
-            )
-
-        return self._update(change, turn, outcome)
 
     def _update(
         self, change: Callable[[Head | None], Transition], turn: Turn, outcome: Outcome
@@ -377,15 +340,3 @@ class Worker:
             # That the step is not this worker's any more is the news, whatever the disk says.
             with contextlib.suppress(OSError):
                 results.keep(folder, outcome.output.encode("utf-8", "replace"))
-
-
-def _remove(folder: Path) -> None:
-    """Remove an attempt's folder, whose content has been read into the outcome."""
-    if not os.access(folder, os.F_OK):
-        return  # most often: nobody had anything to write there
-    try:
-        os.rmdir(folder)  # noqa: PTH106 (on every step's path)
-    except FileNotFoundError:
-        return
-    except OSError:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -46,7 +46,7 @@ def _fact(event: Event, head: Head, note: str | None = None) -> Fact:
 
 def _decided(head: Head, at: str, place: Place, **update: Any) -> Head:
     """Return *head* at *place* with nobody at work; a claim on the step that it leaves goes."""
-    there = moved(head, at, place, claims=(), **update)
+    there = moved(head, at, place, claims=(), gate=None, **update)
     status = Status.COMPLETE if place.is_end else resting_status(there)
     return there.model_copy(update={"status": status})
 
@@ -260,7 +260,8 @@ def accept_edit(head: Head, edited: Head, *, at: str) -> Transition:
     new = changed(edited, at, iteration=edited.step_index + 1)
     if edited.step_index != head.step_index:
         # Whoever runs the step that was left has to find itself stale.
-        new = new.model_copy(update={"attempt": 0, "claims": ()})
+        left = {"attempt": 0, "claims": (), "gate": None, "loop": None}
+        new = new.model_copy(update=left)
         if new.status is Status.RUNNING:
             new = new.model_copy(update={"status": resting_status(new)})
     return Transition(new, (_fact(Event.EDITED, head, f"by hand: {', '.join(fields)}"),))
@@ -307,6 +308,11 @@ def _noted(verdict: str, note: str | None) -> str:
 
 
 def _ensure_not_complete(head: Head, verb: str) -> None:
+    if head.gate is not None and head.gate.is_open:
+        raise TransitionRefused(
+            f"{verb}: the run waits for a decision about {head.gate.step!r}",
+            hint="'sequencer approve', 'reject' or 'feedback' decides; 'rewind N' goes back",
+        )
     if head.status is Status.COMPLETE:
         raise TransitionRefused(
             f"{verb}: the run is complete",

@@ -76,6 +76,50 @@ class Session(Frozen):
     id: str
 
 
+class Gate(Frozen):
+    """A stop behind an accepted step until a person decides.
+
+    It stays in the head after feedback, so that the steps that run again see what was said
+    and the next question is counted; approval removes it, and so does a step by hand.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    step: str
+    """The step that asks."""
+    step_index: Counter
+    token: Counter
+    """Of the attempt whose output is the question."""
+    opened_at: str
+    round: Counter = 1
+    """How often it was asked, feedback in between."""
+    feedback_to: Counter = 0
+    """step_index of the step that runs again on feedback."""
+    expires_at: str | None = None
+    """ISO 8601 UTC: when ``on_timeout`` decides; None: never."""
+    on_timeout: Literal["approve", "reject"] = "reject"
+    decision: Literal["feedback", "rejected"] | None = None
+    """None while it waits."""
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether a person has to decide."""
+        return self.decision is None
+
+
+class Loop(Frozen):
+    """Where a step that judges stands in its rounds."""
+
+    model_config = ConfigDict(extra="allow")
+
+    stage: Literal["fix", "verify"]
+    """What comes next: the fixer, or the step itself again."""
+    round: Counter
+    """Of the judgement that was made last (``fix``) or comes next (``verify``), from 1."""
+    reason: str = Field(default="", max_length=1000)
+    """Why the last judgement was "no"."""
+
+
 class Head(Frozen):
     """The content of state.json."""
 
@@ -116,6 +160,18 @@ class Head(Frozen):
     """When the program set ``not_before``; None for a date that a person gave. A clock that is
     behind this was set back since, or the other one was wrong."""
     session: Session | None = None
+    gate: Gate | None = None
+    loop: Loop | None = None
+
+    @property
+    def is_at_gate(self) -> bool:
+        """Return whether the run waits for a person's decision."""
+        return self.gate is not None and self.gate.is_open
+
+    @property
+    def was_rejected(self) -> bool:
+        """Return whether a person ended the run at a gate."""
+        return self.gate is not None and self.gate.decision == "rejected"
 
     def claim_with(self, token: int) -> Claim | None:
         """Return the claim that was granted with *token*, if it still stands."""

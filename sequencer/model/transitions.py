@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from sequencer.errors import ClaimHeld, StaleClaim, TransitionRefused, WaitsForPerson
-from sequencer.model.head import Claim, Head, Owner, Session, Status
+from sequencer.model.head import Claim, Gate, Head, Owner, Session, Status
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 
 
@@ -39,6 +39,10 @@ class Event(StrEnum):
     RESET = "reset"
     ADOPTED = "adopted"
     COMPLETED = "completed"
+    INVALID = "invalid"
+    """A step that judges said "no"; its fixer or another try follows."""
+    FIXED = "fixed"
+    """The fixer of a step that judges was accepted; step_index stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +80,14 @@ class Place:
     """Name of the step to run; empty behind the end of a procedure."""
     prompt: str
     is_end: bool = False
+    stage: Literal["step", "fix"] = "step"
+    """fix: the fixer of the step at this index, see `Loop`."""
 
 
 def resting_status(head: Head) -> Status:
     """Return the status that *head* has when nobody holds a claim and nothing stops it."""
+    if head.is_at_gate:
+        return Status.WAITING_APPROVAL
     if head.failures_in_row:
         return Status.FAILED
     if head.step_index == 0 and head.usage.steps == 0:
@@ -105,11 +113,11 @@ def moved(head: Head, at: str, place: Place, **update: Any) -> Head:
         not_before=None,
         not_before_reason=None,
         not_before_since=None,
-        **update,
+        **({"loop": None} | update),
     )
 
 
-def _at_rest(head: Head) -> Head:
+def at_rest(head: Head) -> Head:
     """Return *head* with the status of a run in which nobody works."""
     if head.claims:
         return head.replace(status=Status.RUNNING)
@@ -118,7 +126,8 @@ def _at_rest(head: Head) -> Head:
     return head.replace(status=resting_status(head))
 
 
-def _without_claim(head: Head, token: int) -> tuple[Claim, ...]:
+def without_claim(head: Head, token: int) -> tuple[Claim, ...]:
+    """Return the claims of *head* but the one with *token*."""
     return tuple([claim for claim in head.claims if claim.token != token])
 
 
@@ -194,7 +203,7 @@ def claim(
         ttl_s=ttl_s,
         claimed_boottime=at_boottime,
     )
-    others = _without_claim(head, held.token) if held else head.claims
+    others = without_claim(head, held.token) if held else head.claims
     new = changed(
         head,
         at,
@@ -235,10 +244,12 @@ def succeed(
     at: str,
     record: Mapping[str, Any],
     executor: str | None = None,
+    gate: Gate | None = None,
 ) -> Transition:
     """Accept the step that is held with *token* and move to *following*.
 
-    *record* is what the journal keeps of the outcome.
+    *record* is what the journal keeps of the outcome. With *gate* the run waits there for a
+    person, whatever the agent said: its "complete" is no approval.
 
     Raises:
         StaleClaim: see `held_claim`.
@@ -251,16 +262,18 @@ def succeed(
         head,
         at,
         following,
-        claims=_without_claim(head, token),
+        claims=without_claim(head, token),
         usage=head.usage.plus(outcome.usage, steps=1),
         last_prompt=outcome.prompt or head.last_prompt,
         session=session,
+        gate=gate or head.gate,
     )
     fact = Fact(Event.SUCCEEDED, held.step, held.step_index, token, held.attempt, outcome=record)
-    if outcome.status is OutcomeStatus.COMPLETE or following.is_end:
+    is_done = outcome.status is OutcomeStatus.COMPLETE or following.is_end
+    if is_done and not new.is_at_gate:
         done = new.replace(status=Status.COMPLETE, pause_requested=False)
         return Transition(done, (fact, replace(fact, event=Event.COMPLETED, outcome=None)))
-    return Transition(_at_rest(new), (fact,))
+    return Transition(at_rest(new), (fact,))
 
 
 def fail(
@@ -283,7 +296,7 @@ def fail(
     new = changed(
         head,
         at,
-        claims=_without_claim(head, token),
+        claims=without_claim(head, token),
         failures_in_row=head.failures_in_row + 1,
         usage=head.usage.plus(outcome.usage, steps=0),
         not_before=not_before,
@@ -291,7 +304,7 @@ def fail(
         not_before_since=at if not_before else None,
     )
     fact = Fact(Event.FAILED, held.step, held.step_index, token, held.attempt, outcome=record)
-    return Transition(_at_rest(new), (fact,))
+    return Transition(at_rest(new), (fact,))
 
 
 def release(
@@ -316,7 +329,7 @@ def release(
     new = changed(
         head,
         at,
-        claims=_without_claim(head, token),
+        claims=without_claim(head, token),
         attempt=max(head.attempt - 1, 0) if not_before else head.attempt,
         usage=head.usage.plus(usage, steps=0) if usage else head.usage,
         not_before=not_before,
@@ -324,4 +337,4 @@ def release(
         not_before_since=at if not_before else None,
     )
     fact = Fact(Event.RELEASED, held.step, held.step_index, token, held.attempt, outcome=record)
-    return Transition(_at_rest(new), (fact,))
+    return Transition(at_rest(new), (fact,))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TypedDict
 
 from sequencer.errors import UsageRefused
+from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Review, Workflow
@@ -73,6 +74,43 @@ def place(workflow: Workflow, step_index: int) -> Place:
         return Place(step_index, "", "", is_end=True)
     step = resolve(workflow, step_index)
     return Place(step_index, step.name, step.prompt_name)
+
+
+def present(workflow: Workflow, head: Head) -> Place:
+    """Return where the run of *head* stands: at a step, or at the fixer of one that said "no".
+
+    Raises: see `place`.
+    """
+    here = place(workflow, head.step_index)
+    if head.loop is not None and head.loop.stage == "fix":
+        return fixer_place(workflow, head.step_index) or here
+    return here
+
+
+def fixer_place(workflow: Workflow, step_index: int) -> Place | None:
+    """Return the place of the fixer of the step at *step_index*, if it has one."""
+    validation = resolve(workflow, step_index).validation
+    if validation is None or validation.fixer is None:
+        return None
+    fixer = validation.fixer
+    return Place(step_index, fixer.name, fixer.prompt_name, stage="fix")
+
+
+def step_at(workflow: Workflow, here: Place) -> Step:
+    """Return the step to run at *here*.
+
+    Raises: see `place`.
+    """
+    step = resolve(workflow, here.step_index)
+    if here.stage == "fix" and step.validation is not None and step.validation.fixer is not None:
+        return step.validation.fixer
+    return step
+
+
+def index_of(workflow: Workflow, name: str) -> int | None:
+    """Return the place of the step called *name* in a cycle or procedure, from 0."""
+    names = [step.name for step in workflow.steps]
+    return names.index(name) if name in names else None
 
 
 def describe(workflow: Workflow, step_index: int) -> Description:

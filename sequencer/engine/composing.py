@@ -1,0 +1,144 @@
+"""From a prompt file to the text that an agent gets.
+
+In order: literal substitutions in the file, templates, then the blocks that the file did
+not ask for itself: the request, a person's feedback, what a judgement found. Everything
+that is inserted is a quotation; none of it is looked at again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from sequencer.engine.recall import Memory
+from sequencer.model.head import Head
+from sequencer.model.request import Request
+from sequencer.resolution import templates
+
+
+def request_block(request: Request) -> str:
+    """Return *request* as it stands in a prompt."""
+    parts = [f"# Request: {request.title}"]
+    if request.text.strip():
+        parts.append(request.text.strip())
+    if request.labels:
+        parts.append(f"Labels: {', '.join(request.labels)}")
+    for number, comment in enumerate(request.comments, start=1):
+        parts.append(f"## Comment {number}\n\n{comment.strip()}")
+    if request.attachments:
+        parts.append("Attached files:\n" + "\n".join(f"- {path}" for path in request.attachments))
+    return "\n\n".join(parts)
+
+
+def substitute(text: str, substitutions: Mapping[str, str]) -> str:
+    """Return *text* with each literal key replaced by its value, in one pass, longest first."""
+    if not substitutions:
+        return text
+    longest_first = sorted(substitutions, key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, longest_first)))
+    return pattern.sub(lambda found: substitutions[found[0]], text)
+
+
+@dataclass(frozen=True)
+class Composer:
+    """Composes the prompts of one attempt."""
+
+    head: Head
+    request: Request | None
+    substitutions: Mapping[str, str]
+    recall: Callable[[], Memory] = field(repr=False)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Return what the run has said; read when it is first asked for."""
+        return self.recall()
+
+    def compose(self, text: str) -> str:
+        """Return the prompt that the file's *text* makes.
+
+        Raises:
+            MissingValue: a template names something that is not there.
+        """
+        text = substitute(text, self.substitutions)
+        asked = {path[0] for path in templates.names(text)}
+        composed = templates.render(text, self._value).strip()
+        blocks = [composed] if composed else []
+        blocks += [block for root, block in self._blocks() if root not in asked]
+        return "\n\n".join(blocks) + "\n"
+
+    def _blocks(self) -> list[tuple[str, str]]:
+        """Return what a prompt gets if it does not ask for it, by root."""
+        found = []
+        if self.request is not None:
+            found.append(("request", request_block(self.request)))
+        if self._is_after_feedback and (said := self._feedback()):
+            found.append(("feedback", f"# What a person said about the last result\n\n{said}"))
+        loop = self.head.loop
+        if loop is not None and loop.reason:
+            title = f"# What the check found (round {loop.round})"
+            found.append(("validation", f"{title}\n\n{loop.reason}"))
+        return found
+
+    @property
+    def _is_after_feedback(self) -> bool:
+        gate = self.head.gate
+        return gate is not None and gate.decision == "feedback"
+
+    def _feedback(self) -> str:
+        gate = self.head.gate
+        if gate is None or not self._is_after_feedback:
+            return ""
+        said = [note for note in self.memory.feedback if note.gate == gate.step]
+        if len(said) == 1:
+            return said[0].text
+        return "\n\n".join(f"Round {note.round}: {note.text}" for note in said)
+
+    def _value(self, path: tuple[str, ...]) -> Any:
+        root, rest = path[0], path[1:]
+        return getattr(self, f"_root_{root}")(rest)
+
+    def _root_request(self, path: tuple[str, ...]) -> Any:
+        if self.request is None:
+            raise KeyError("the run was not made from a request; 'sequencer start' makes such runs")
+        if not path:
+            return request_block(self.request)
+        if path == ("labels",):
+            return ", ".join(self.request.labels)
+        if path in {("comments",), ("attachments",)}:
+            return "\n\n".join(getattr(self.request, path[0]))
+        return templates.look_up(self.request.model_dump(mode="json"), path)
+
+    def _root_output(self, path: tuple[str, ...]) -> Any:
+        return templates.look_up(self.memory.last(), path)
+
+    def _root_steps(self, path: tuple[str, ...]) -> Any:
+        if len(path) < 2 or path[1] != "output":  # noqa: PLR2004 - a name and "output"
+            raise KeyError("write {{steps.NAME.output}}")
+        return templates.look_up(self.memory.output(path[0]), path[2:])
+
+    def _root_feedback(self, path: tuple[str, ...]) -> Any:
+        if path:
+            raise KeyError("write {{feedback}}")
+        return self._feedback()
+
+    def _root_validation(self, path: tuple[str, ...]) -> Any:
+        loop = self.head.loop
+        known = {
+            "reason": loop.reason if loop else "",
+            "round": loop.round if loop else 1,
+        }
+        return templates.look_up(known, path)
+
+    def _root_run(self, path: tuple[str, ...]) -> Any:
+        head = self.head
+        known = {
+            "id": head.run_id,
+            "name": head.run_name,
+            "workflow": head.workflow_name,
+            "step_index": head.step_index,
+            "iteration": head.iteration,
+        }
+        return templates.look_up(known, path)

@@ -1,0 +1,86 @@
+"""A step that can be started, an attempt that has ended, and who provides for both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from sequencer.executors.protocol import Executor
+from sequencer.model.deciding import Decision
+from sequencer.model.outcome import Outcome
+from sequencer.model.step import Step
+from sequencer.model.transitions import Place
+from sequencer.resolution.verdict import Verdict
+
+
+class Agents(Protocol):
+    """Knows which executor performs a step."""
+
+    def choose(self, step: Step, position: str) -> tuple[str, Executor]:
+        """Return the agent's name and its executor for *step*.
+
+        Raises:
+            ConfigurationError: no such agent, it can't be built, or it can't honour a
+                field of the step.
+        """
+
+    def warm_up(self) -> None:
+        """Get ready for a step while there is nothing else to do; may do nothing."""
+
+    def close(self) -> None:
+        """Undo `warm_up`; the agents may be used again."""
+
+
+class Prompts(Protocol):
+    """Reads prompts by name."""
+
+    def read(self, name: str) -> str:
+        """Return the text of prompt *name*; see `resolution.prompts`."""
+
+    def read_for(self, step: Step, executor: Executor) -> str:
+        """Return the step's prompt; empty for a command without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What is left for an attempt under the limits of the invocation and the run."""
+
+    cost_usd: float | None = None
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A step that can be started: everything it needs was found."""
+
+    step: Step
+    position: str
+    place: Place
+    agent: str
+    executor: Executor
+    prompt: str
+    """The prompt's text, as the file has it."""
+    system_prompt: str | None = None
+    append_system_prompt: str | None = None
+
+    @property
+    def step_index(self) -> int:
+        """Return where the step is."""
+        return self.place.step_index
+
+
+@dataclass(frozen=True, slots=True)
+class Performed:
+    """One attempt that has ended, and what is made of it."""
+
+    outcome: Outcome
+    step: Step
+    """As it was run in the end; the router or a hook may have changed it."""
+    place: Place
+    agent: str
+    log: Path | None = None
+    verdict: Verdict | None = None
+    """Of a step that judges."""
+    decision: Decision | None = None
+    """A hook's, about where the run goes."""

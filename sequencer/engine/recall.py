@@ -1,0 +1,104 @@
+"""What the steps of a run have said so far, read from its journal.
+
+Only a prompt that asks for it causes the reading. A journal keeps as much as its rotation
+lets it; of an older output only the name is known, and asking for it is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sequencer.errors import StorageFailed
+from sequencer.model.transitions import Event
+
+MAX_OUTPUT_BYTES = 4 * 1024 * 1024
+"""Of one output in a prompt; a client would refuse more anyway."""
+_ACCEPTED = {Event.SUCCEEDED, Event.FIXED}
+_BEGINNINGS = {Event.INITIALISED, Event.RESET}
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Feedback that a person gave at a gate."""
+
+    gate: str
+    round: int
+    text: str
+
+
+@dataclass(slots=True)
+class Memory:
+    """The newest output of each step, and the feedback."""
+
+    folder: Path
+    """Of the run; outputs that are too large for the journal lie below it."""
+    feedback: list[Said] = field(default_factory=list)
+    _records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    _last: str | None = None
+
+    @property
+    def steps(self) -> list[str]:
+        """Return the names of the steps that have said something."""
+        return sorted(self._records)
+
+    def keep(self, fact: Mapping[str, Any]) -> None:
+        """Take one fact of the journal; they come oldest first."""
+        event, step, outcome = fact["event"], fact["step"], fact.get("outcome") or {}
+        if event in _BEGINNINGS:
+            self._records.clear()
+            self.feedback.clear()
+            self._last = None
+        elif event in _ACCEPTED:
+            self._records[step], self._last = outcome, step
+        elif event == Event.FEEDBACK:
+            number = outcome.get("round", 1)
+            self.feedback.append(Said(step, number, str(outcome.get("note", ""))))
+
+    def last(self) -> str:
+        """Return the output of the step before; empty at the beginning."""
+        return "" if self._last is None else self.output(self._last)
+
+    def output(self, step: str) -> str:
+        """Return the newest output of *step*.
+
+        Raises:
+            KeyError: it has not run yet.
+            StorageFailed: its file can't be read.
+        """
+        if step not in self._records:
+            known = ", ".join(self.steps) or "none"
+            message = f"step {step!r} has no output yet; those that have: {known}"
+            raise KeyError(message)
+        record = self._records[step]
+        name = record.get("output_file")
+        if not isinstance(name, str):
+            return str(record.get("output", ""))
+        return self._read(name)
+
+    def _read(self, name: str) -> str:
+        path = self.folder / name
+        try:
+            with path.open("rb") as file:
+                data = file.read(MAX_OUTPUT_BYTES + 1)
+        except OSError as error:
+            raise StorageFailed(
+                f"the output of an earlier step can't be read: {error.strerror}", where=str(path)
+            ) from error
+        if len(data) > MAX_OUTPUT_BYTES:
+            raise StorageFailed(
+                f"the output of an earlier step has more than {MAX_OUTPUT_BYTES} bytes",
+                where=str(path),
+                hint="let the prompt name the file instead",
+            )
+        return data.decode("utf-8", "replace")
+
+
+def recall(folder: Path, history: Iterable[Mapping[str, Any]]) -> Memory:
+    """Return what the run in *folder* with *history* has said."""
+    memory = Memory(folder)
+    for fact in history:
+        memory.keep(fact)
+    return memory

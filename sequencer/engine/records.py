@@ -1,0 +1,78 @@
+"""What the journal keeps of an attempt, and where an output goes that is too large for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sequencer.engine.prepared import Performed
+from sequencer.errors import StorageFailed
+from sequencer.model.outcome import Outcome
+from sequencer.store import results
+
+INLINE_BYTES = 4 * 1024
+"""A larger output goes to the results folder instead of the journal record."""
+
+
+def journal_record(
+    outcome: Outcome, agent: str, log: str | None, output: dict[str, Any]
+) -> dict[str, Any]:
+    """Return what the journal keeps of *outcome*; *output* is inline or a reference."""
+    record: dict[str, Any] = {
+        "status": str(outcome.status),
+        "agent": agent,
+        "prompt": outcome.prompt,
+        "log": log,
+        **output,
+        "usage": {name: value for name, value in vars(outcome.usage).items() if value},
+        "error": outcome.error[:4000] if outcome.error else None,
+        "denials": [line[:200] for line in outcome.denials[:20]] or None,
+        "exit_code": outcome.exit_code,
+    }
+    return {key: value for key, value in record.items() if value is not None}
+
+
+def performed_record(
+    performed: Performed, log: str | None, output: dict[str, Any], rounds: int
+) -> dict[str, Any]:
+    """Return what the journal keeps of *performed*, which judged for the *rounds*-th time."""
+    record = journal_record(performed.outcome, performed.agent, log, output)
+    verdict, decision = performed.verdict, performed.decision
+    if verdict is not None:
+        record["verdict"] = {"pass": verdict.is_pass, "source": verdict.source, "round": rounds}
+        if verdict.reason:
+            record["verdict"]["reason"] = verdict.reason
+    if decision is not None:
+        told = {"move": str(decision.move), "target": decision.target, "reason": decision.reason}
+        record["decision"] = {key: value for key, value in told.items() if value}
+    return record
+
+
+def keep_output(outcome: Outcome, folder: Path) -> dict[str, Any]:
+    """Return the output for the record; a large one goes to *folder*, which else goes."""
+    data = outcome.output.encode("utf-8", "replace")
+    if len(data) <= INLINE_BYTES:
+        _remove(folder)
+        return {"output": outcome.output} if outcome.output else {}
+    try:
+        results.keep(folder, data)
+    except OSError as error:
+        raise StorageFailed(
+            f"the step's output can't be kept: {error.strerror}", where=str(folder)
+        ) from error
+    reference = {"output_file": f"results/{folder.name}/output.txt"}
+    return {**reference, "output_bytes": len(data)}
+
+
+def _remove(folder: Path) -> None:
+    """Remove an attempt's folder, whose content has been read into the outcome."""
+    if not os.access(folder, os.F_OK):
+        return  # most often: nobody had anything to write there
+    try:
+        os.rmdir(folder)  # noqa: PTH106 (on every step's path)
+    except FileNotFoundError:
+        return
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)

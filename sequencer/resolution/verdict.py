@@ -1,0 +1,240 @@
+"""What an answer says: whether a judging step said yes, and whether JSON fits its schema.
+
+A verdict depends on the outcome alone. Nothing in an answer is repaired: what is no verdict
+by the letter is none, and none is a "no". The work grows with the answer's length only,
+however it nests or breaks off.
+
+Not promised: that the agent tells the truth.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from sequencer.errors import ConfigurationError
+from sequencer.model.outcome import Outcome
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+REASON_CHARS = 1000
+"""Longest reason; it goes into the head and into the fixer's prompt."""
+EXIT_REASON_CHARS = 600
+MAX_TEXT_CHARS = 256 * 1024
+"""How much of an answer's end is looked at."""
+MAX_DEPTH = 16
+"""Objects and lists within each other; each character is read so many times at most."""
+_PROBLEM_CHARS = 300
+# One text that ends on its line, a quote that begins none, or what opens and closes. Outside of
+# texts JSON has no backslash: without that rule each broken text would be looked at again.
+_PART = re.compile(r'"(?:[^"\\\x00-\x1f]++|\\.)*+"|["{}\[\]\\]')
+_BRACE = re.compile(r"\{")
+_CLOSED_BY = {"{": "}", "[": "]"}
+
+Source = Literal["structured", "json", "exit-code", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Yes or no, why, and where that was found."""
+
+    is_pass: bool
+    reason: str
+    """May be empty where it was a yes."""
+    source: Source
+
+
+def verdict_of(outcome: Outcome, *, is_command: bool) -> Verdict:
+    """Return what *outcome* says: its structured answer, JSON in its text, or its exit code.
+
+    In a text the last object counts that has a boolean ``pass`` and stands in no other object.
+    An attempt that was not accepted never passes, whatever it said before it failed.
+
+    >>> from sequencer.model.outcome import OutcomeStatus
+    >>> said = Outcome(status=OutcomeStatus.OK, output='Two fail. {"pass": false, "reason": "2"}')
+    >>> verdict_of(said, is_command=False)
+    Verdict(is_pass=False, reason='2', source='json')
+    """
+    for source, said in _said(outcome):
+        is_pass, reason = said
+        if is_pass and not outcome.is_accepted:
+            is_pass, reason = False, outcome.error or f"the attempt ended {outcome.status}"
+        return Verdict(is_pass, _cut(reason, REASON_CHARS), source)
+    if is_command and outcome.exit_code is not None:
+        is_pass = outcome.exit_code == 0 and outcome.is_accepted
+        return Verdict(is_pass, _last_lines(outcome), "exit-code")
+    return Verdict(is_pass=False, reason="no verdict in the answer", source="none")
+
+
+def _said(outcome: Outcome) -> Iterator[tuple[Source, tuple[bool, str]]]:
+    structured = _judgement(outcome.structured)
+    if structured is not None:
+        yield "structured", structured
+    written = _judgement_in(outcome.output)
+    if written is not None:
+        yield "json", written
+
+
+def _judgement(value: object) -> tuple[bool, str] | None:
+    """Return pass and reason of *value*, if it is an object that has a boolean ``pass``."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("pass"), bool):
+        return None
+    reason = value.get("reason")
+    return value["pass"], reason if isinstance(reason, str) else ""
+
+
+def _judgement_in(text: str) -> tuple[bool, str] | None:
+    text = text[-MAX_TEXT_CHARS:]
+    outer_start = len(text)
+    # Ends come in order, so backwards an outer object is met before those within it.
+    for start, end in reversed(list(_spans(text))):
+        if start >= outer_start:
+            # Part of an object that is JSON and no verdict: a detail of it.
+            continue
+        try:
+            value = json.loads(text[start:end])
+        except (ValueError, RecursionError):
+            continue
+        outer_start = start
+        said = _judgement(value)
+        if said is not None:
+            return said
+    return None
+
+
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield each span of *text* from a brace to the one that closes it, ordered by their ends."""
+    place = 0
+    opened: list[tuple[str, int]] = []
+    while True:
+        # In prose, outside of all braces, a quote or a bracket has no meaning.
+        part = _PART.search(text, place) if opened else _BRACE.search(text, place)
+        if part is None:
+            return
+        sign, place = part[0], part.end()
+        if sign in _CLOSED_BY:
+            if len(opened) == MAX_DEPTH:
+                # What is open now could only close around something this deep.
+                opened.clear()
+            if opened or sign == "{":
+                opened.append((sign, part.start()))
+        elif sign in _CLOSED_BY.values():
+            opening, start = opened.pop()
+            if _CLOSED_BY[opening] != sign:
+                opened.clear()
+            elif sign == "}":
+                yield start, place
+        elif len(sign) == 1:
+            # A quote without an end, or a backslash between texts: what is open is no JSON.
+            opened.clear()
+
+
+def _last_lines(outcome: Outcome) -> str:
+    """Return the end of what a program said, by whole lines as far as they fit."""
+    said = (
+        f"{outcome.output[-4 * EXIT_REASON_CHARS :]}\n{(outcome.error or '')[:EXIT_REASON_CHARS]}"
+    )
+    kept: list[str] = []
+    left = EXIT_REASON_CHARS
+    for line in reversed([line.rstrip() for line in said.splitlines() if line.strip()]):
+        if len(line) >= left:
+            break
+        kept.append(line)
+        left -= len(line) + 1
+    if not kept:
+        return _cut(said.strip(), EXIT_REASON_CHARS)
+    return _cut("\n".join(reversed(kept)), EXIT_REASON_CHARS)
+
+
+def _cut(text: str, limit: int) -> str:
+    # JSON can spell half a surrogate pair, which no UTF-8 file could hold later.
+    clean = text.strip()[:limit].encode("utf-8", "replace").decode("utf-8")
+    return clean if len(text.strip()) <= limit else f"{clean[: limit - 1]}…"
+
+
+def check_schema(schema: Mapping[str, Any], value: Any) -> str | None:
+    """Return the first thing that is wrong with *value* under *schema*, in one line, or None.
+
+    *schema* is one that `ensure_schema` has let through; nothing that it refers to is fetched.
+
+    >>> check_schema({"properties": {"pass": {"type": "boolean"}}}, {"pass": "yes"})
+    "$.pass: 'yes' is not of type 'boolean'"
+    """
+    try:
+        error = next(_validator(schema).iter_errors(value), None)
+    except RecursionError:
+        return "$: it nests too deeply to be checked"
+    return None if error is None else f"{error.json_path}: {_one_line(error.message)}"
+
+
+def ensure_schema(schema: Mapping[str, Any], where: str) -> None:
+    """Return if *schema* is a JSON Schema that any value can be checked against.
+
+    Raises:
+        ConfigurationError: it is none, refers to something outside of itself (nothing is
+            fetched while a step waits), or refers to itself without an end.
+    """
+    from jsonschema.exceptions import SchemaError  # noqa: PLC0415 - a tenth of a second
+
+    if not isinstance(schema.get("$schema", ""), str):
+        raise ConfigurationError("expected the URI of a draft", where=f"{where}.$schema")
+    try:
+        validator = _validator(schema)
+        validator.check_schema(dict(schema))
+        dangling = next(_dangling(schema), None)
+        if dangling is not None:
+            raise ConfigurationError(
+                f"$ref {_one_line(dangling)!r} is not in the schema itself",
+                where=where,
+                hint="copy what it means into $defs; nothing is fetched",
+            )
+        # What loops, loops at any value.
+        validator.is_valid(None)
+    except SchemaError as error:
+        place = error.json_path.removeprefix("$").lstrip(".")
+        raise ConfigurationError(
+            f"this is no JSON Schema: {_one_line(error.message)}",
+            where=f"{where}.{place}" if place else where,
+        ) from error
+    except RecursionError as error:
+        message = "the schema refers to itself without an end, or nests too deeply"
+        raise ConfigurationError(message, where=where) from error
+
+
+def _validator(schema: Mapping[str, Any]) -> Validator:
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 - a tenth of a second
+    from jsonschema.validators import validator_for  # noqa: PLC0415 - same
+    from referencing import Registry  # noqa: PLC0415 - same
+
+    # A registry that fetches nothing; the one that is there without it would ask the network.
+    return validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
+
+
+def _dangling(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Yield each reference of *schema* that leads nowhere without fetching something."""
+    from referencing import Registry  # noqa: PLC0415 - a tenth of a second
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415 - same
+    from referencing.jsonschema import DRAFT202012, specification_with  # noqa: PLC0415 - same
+
+    draft = specification_with(str(schema.get("$schema")), default=DRAFT202012)
+    whole = draft.create_resource(schema)
+    waiting = [(whole, Registry().resolver_with_root(whole))]
+    while waiting:
+        part, resolver = waiting.pop()
+        contents = part.contents
+        names = ("$ref", "$dynamicRef") if isinstance(contents, Mapping) else ()
+        for reference in (contents[name] for name in names if name in contents):
+            try:
+                resolver.lookup(reference)
+            except (Unresolvable, ValueError):
+                yield reference
+        waiting += [(below, resolver.in_subresource(below)) for below in part.subresources()]
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text[: 4 * _PROBLEM_CHARS].split())
+    return line if len(line) <= _PROBLEM_CHARS else f"{line[:_PROBLEM_CHARS]}…"
