@@ -10,10 +10,13 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
+    "Decision": "sequencer.model.deciding",
     "Executor": "sequencer.executors.protocol",
     "Head": "sequencer.model.head",
+    "HookContext": "sequencer.engine.hooking",
     "InvocationLimits": "sequencer.model.limits",
     "Mode": "sequencer.engine.work",
+    "Move": "sequencer.model.deciding",
     "Outcome": "sequencer.model.outcome",
     "Review": "sequencer.model.workflow",
     "Run": "sequencer.engine.run",
@@ -21,6 +24,7 @@ _HOMES = {
     "Step": "sequencer.model.step",
     "Store": "sequencer.store.protocol",
     "Workflow": "sequencer.model.workflow",
+    "hookimpl": "sequencer.hooks.points",
     "open_project": "sequencer.assembly",
     "open_run": "sequencer.assembly",
     "resolve": "sequencer.resolution.resolver",

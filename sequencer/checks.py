@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from sequencer.assembly import Project, state_path_of, workflow_for
+from sequencer.assembly import Project, state_path_of
 from sequencer.engine.control import ensure_definition
 from sequencer.errors import ConfigurationError, SequencerError, StateRefused
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.prompts import read_prompt
+from sequencer.resolution.extension import with_fields
 from sequencer.resolution.registry import with_defaults
 from sequencer.resolution.routing import allowed_prompts
+from sequencer.resolution.routing_settings import every_system_prompt
 from sequencer.settings.problems import ConfigurationErrors
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.filesystem import is_network, type_of
@@ -108,9 +109,11 @@ def _check_run(project: Project, run: str | None) -> Iterator[Finding]:
         if not any(finding.level is Level.ERROR for finding in state_findings):
             state_findings += of_error(Area.STATE, error)
     try:
-        workflow = workflow_for(settings, head)
+        workflow = project.run(run).workflow_for(head)
     except ConfigurationError as error:
         yield from of_error(Area.WORKFLOW, error)
+    except StateRefused as error:
+        state_findings += of_error(Area.STATE, error)
     else:
         yield from check_workflow(project, workflow)
         if head is not None:
@@ -153,6 +156,8 @@ def _performed(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str
     is_reviewing = workflow.review is not None and workflow.review_every > 0
     for step in workflow.steps:
         yield with_defaults(step, defaults), step.name
+        if step.validation is not None and step.validation.fixer is not None:
+            yield with_defaults(step.validation.fixer, defaults), step.name
         if is_reviewing and workflow.review is not None:
             yield with_defaults(workflow.review.step, defaults), step.name
 
@@ -160,12 +165,13 @@ def _performed(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str
 def check_prompts(project: Project, workflow: Workflow, level: Level) -> Iterator[Finding]:
     """Yield the prompts and system prompts of *workflow* that can't be read."""
     review = workflow.review
-    steps = workflow.steps if review is None else (*workflow.steps, review.step)
     seen: set[str] = set()
-    for step in steps:
+    for step in with_fields(workflow):
         is_idle = review is not None and step is review.step and not workflow.review_every
         whole = with_defaults(step, project.settings.step_defaults)
         names = [whole.system_prompt, *whole.added_system_prompts]
+        if whole.system_from_labels:
+            names += every_system_prompt(project.settings.routing)
         if not _needs_no_prompt(project, whole):
             names.append(whole.prompt_name)
         for name in names:
@@ -188,7 +194,7 @@ def _needs_no_prompt(project: Project, step: Step) -> bool:
 
 def _unreadable(project: Project, name: str) -> ConfigurationError | None:
     try:
-        text = read_prompt(project.settings.prompts_dir, name)
+        text = project.prompts.read(name)
     except ConfigurationError as error:
         return error
     if text.strip():

@@ -247,12 +247,10 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
       sequencer adopt
       sequencer adopt --review-every 5
     """
-    from sequencer.assembly import workflow_for  # noqa: PLC0415 - `--help` needs none
-
-    project = invocation.project(chosen(workflow, review_every))
+    invocation.project(chosen(workflow, review_every))
     run = invocation.run()
     before = _begun(run, "adopt")
-    new = workflow_for(project.settings, before)
+    new = run.workflow_for(before)
     head = run.control.adopt()
     changes = [
         f"{what} {old} -> {now}"

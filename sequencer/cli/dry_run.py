@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from sequencer.assembly import Project, workflow_for
+from sequencer.assembly import Project
 from sequencer.cli.context import Invocation
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.working import Plan, ensure_sensible
@@ -31,7 +31,7 @@ def show(invocation: Invocation, project: Project, plan: Plan) -> int:
     """Print what *plan* would do first; nothing is changed."""
     run = invocation.run(may_begin=True)
     head = None if plan.mode is Mode.ASYNC else run.view().head
-    workflow = workflow_for(project.settings, head)
+    workflow = run.workflow_for(head)
     ensure_sensible(project, workflow)
     report = _report(project, plan, run, head, workflow)
     if invocation.is_json:

@@ -196,6 +196,14 @@ def _limits(step: Step) -> str:
             said.append(f"{value:g}{unit}")
     if step.single_turn:
         said.append("single turn")
+    if step.requires_approval:
+        said.append("gate")
+    if step.validation is not None:
+        fixer = step.validation.fixer
+        said.append(
+            f"{step.validation.max_attempts} judgements"
+            + (f", {fixer.name!r} between them" if fixer is not None else "")
+        )
     if step.retry is not None and step.retry.max_attempts > 1:
         said.append(f"{step.retry.max_attempts} tries")
     return ", ".join(said) or "-"

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sequencer.assembly import Project, workflow_for
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.wording import duration, spent
 from sequencer.engine.control import ensure_definition, fresh_head
@@ -20,7 +19,7 @@ from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import Description, describe, place
+from sequencer.resolution.resolver import Description, describe_at, place, present
 from sequencer.store.journal import decode, facts_of
 from sequencer.store.journal_file import NAME as JOURNAL
 from sequencer.store.journal_file import read_regular
@@ -148,8 +147,8 @@ def _holder_words(claim: Claim, liveness: Liveness) -> str:
     return f"{text}, attempt {claim.attempt}{age}: {known[liveness]}"
 
 
-def take(project: Project, run: Run) -> Snapshot:
-    """Look at *run* of *project*.
+def take(run: Run) -> Snapshot:
+    """Look at *run*.
 
     Raises:
         CorruptState: its state can't be read.
@@ -158,15 +157,15 @@ def take(project: Project, run: Run) -> Snapshot:
     head, notices = view.head, view.notices
     workflow, upcoming, here = None, None, None
     try:
-        workflow = workflow_for(project.settings, head)
-        index = 0
+        workflow = run.workflow_for(head)
+        there = place(workflow, 0)
         if head is not None:
-            index = head.step_index
+            there = present(workflow, head)
             ensure_definition(head, workflow)
             here = standing(head, workflow, run.limits, datetime.now(UTC))
         is_over = here is not None and here.kind is Kind.COMPLETE
-        if not is_over and not place(workflow, index).is_end:
-            upcoming = describe(workflow, index)
+        if not is_over and not there.is_end:
+            upcoming = describe_at(workflow, there)
     except (ConfigurationError, DefinitionChanged) as error:
         # The head is a fact, also where the configuration does not fit to it.
         if head is None:

@@ -13,7 +13,6 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 
 if TYPE_CHECKING:
-    from sequencer.assembly import Project
     from sequencer.cli.standing_view import Snapshot
     from sequencer.engine.run import Run
 
@@ -39,11 +38,11 @@ def status(invocation: Invocation, watch: bool) -> None:
     """
     from sequencer.cli.standing_view import take  # noqa: PLC0415 - `--help` needs no engine
 
-    project, run = invocation.project(), invocation.run()
+    run = invocation.run()
     if watch:
-        _watch(invocation, project, run)
+        _watch(invocation, run)
         return
-    snapshot = take(project, run)
+    snapshot = take(run)
     if invocation.is_json:
         invocation.print_json(snapshot.as_json())
     else:
@@ -51,7 +50,7 @@ def status(invocation: Invocation, watch: bool) -> None:
     invocation.notices(snapshot.notices)
 
 
-def _watch(invocation: Invocation, project: Project, run: Run) -> None:
+def _watch(invocation: Invocation, run: Run) -> None:
     is_live = (
         not invocation.is_json
         and sys.stdout is not None
@@ -60,15 +59,15 @@ def _watch(invocation: Invocation, project: Project, run: Run) -> None:
     )
     try:
         if is_live:
-            _watch_live(project, run)
+            _watch_live(run)
         else:
-            _watch_lines(invocation, project, run)
+            _watch_lines(invocation, run)
     except KeyboardInterrupt:
         # To look on until Ctrl-C is what was asked for.
         return
 
 
-def _watch_lines(invocation: Invocation, project: Project, run: Run) -> None:
+def _watch_lines(invocation: Invocation, run: Run) -> None:
     """Print a line for every change; a change back within a millisecond may be missed."""
     shown: Any = None
 
@@ -84,10 +83,10 @@ def _watch_lines(invocation: Invocation, project: Project, run: Run) -> None:
             invocation.echo(snapshot.line())
         invocation.notices(snapshot.notices)
 
-    _follow(project, run, show, lambda _: RECHECK_S)
+    _follow(run, show, lambda _: RECHECK_S)
 
 
-def _watch_live(project: Project, run: Run) -> None:
+def _watch_live(run: Run) -> None:
     from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
     from rich.live import Live  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
@@ -102,11 +101,10 @@ def _watch_live(project: Project, run: Run) -> None:
             text.stylize("dim", len(text.plain) - len(lines[-1]))
             live.update(text, refresh=True)
 
-        _follow(project, run, show, lambda snapshot: AGE_S if snapshot.busy else RECHECK_S)
+        _follow(run, show, lambda snapshot: AGE_S if snapshot.busy else RECHECK_S)
 
 
 def _follow(
-    project: Project,
     run: Run,
     show: Callable[[Snapshot], None],
     pause_s: Callable[[Snapshot], float],
@@ -115,7 +113,7 @@ def _follow(
     from sequencer.cli.standing_view import take  # noqa: PLC0415 - see `status`
 
     while True:
-        snapshot = take(project, run)
+        snapshot = take(run)
         show(snapshot)
         head = snapshot.head
         claim = head.claims[0] if head is not None and head.claims else None

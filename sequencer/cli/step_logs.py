@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from sequencer.assembly import Project, workflow_for
+from sequencer.assembly import Project
 from sequencer.cli.context import Invocation
 from sequencer.cli.sanitise import Sanitiser
 from sequencer.engine.run import Run
@@ -73,7 +73,7 @@ class Asked:
         """
         known = {log.step for log in _logs_in(self.folder)}
         try:
-            workflow = workflow_for(self.project.settings, self.run.head)
+            workflow = self.run.workflow_for(self.run.head)
         except SequencerError:
             names: list[str] = []  # a log can be read whatever became of the rest
         else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sequencer.assembly import Project, workflow_for
+from sequencer.assembly import Project
 from sequencer.cli import idle
 from sequencer.cli.context import Invocation, json_text
 from sequencer.cli.progress import Progress, progress
@@ -122,7 +122,7 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
     """
     run = invocation.run(may_begin=True)
     head = run.head if plan.mode is not Mode.ASYNC else None
-    ensure_sensible(project, workflow_for(project.settings, head))
+    ensure_sensible(project, run.workflow_for(head))
     shown = progress(is_quiet=invocation.is_quiet, redaction=project.redaction)
     tally = Tally(shown)
     try:

@@ -6,14 +6,19 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from sequencer.errors import DefinitionChanged
-from sequencer.model import decisions, transitions
-from sequencer.model.head import Head
+from sequencer.errors import DefinitionChanged, TransitionRefused
+from sequencer.model import decisions, gates, transitions
+from sequencer.model import definition as definition_file
+from sequencer.model.definition import Definition
+from sequencer.model.head import Gate, Head
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.resolver import place, present
 from sequencer.store.clock import utc_now
 from sequencer.store.protocol import Store
+
+BY_TIMEOUT = "timeout"
+"""Who decided, where nobody did."""
 
 
 def fresh_head(workflow: Workflow, name: str | None = None) -> Head:
@@ -71,6 +76,26 @@ class Control:
         self._store = store
         self._name = name
         self._workflow = workflow
+
+    def start(self, definition: Definition) -> Head:
+        """Begin the run with *definition*, which is kept with it.
+
+        Raises:
+            TransitionRefused: a run of this name has begun already.
+        """
+
+        def change(head: Head | None) -> Transition:
+            if head is not None:
+                raise TransitionRefused(
+                    f"start: run {head.run_name or head.run_id!r} exists, at step_index "
+                    f"{head.step_index}",
+                    hint="choose another name with --run, or 'sequencer --run NAME run' goes on",
+                )
+            # Before the head: a crash in between leaves a definition that nobody follows.
+            self._store.keep_document(definition_file.NAME, definition.to_json())
+            return transitions.initialise(fresh_head(self._workflow, self._name))
+
+        return self._store.update(change)
 
     def begin(self) -> Head:
         """Return the run's head; a run that was never begun begins.
@@ -157,6 +182,54 @@ class Control:
             )
 
         return self._change(change)
+
+    def approve(self, note: str | None = None, *, by: str) -> Head:
+        """See `gates.approve`."""
+
+        def change(head: Head) -> Transition:
+            ensure_definition(head, self._workflow)
+            following = place(self._workflow, head.step_index)
+            return gates.approve(head, following, note, at=utc_now(), by=by)
+
+        return self._decide(change, "approve")
+
+    def reject(self, note: str | None = None, *, by: str) -> Head:
+        """See `gates.reject`."""
+        return self._decide(lambda head: gates.reject(head, note, at=utc_now(), by=by), "reject")
+
+    def feedback(self, text: str, *, by: str) -> Head:
+        """See `gates.feedback`."""
+
+        def change(head: Head) -> Transition:
+            ensure_definition(head, self._workflow)
+            back = place(self._workflow, gates.open_gate(head, "feedback").feedback_to)
+            return gates.feedback(head, text, back, at=utc_now(), by=by)
+
+        return self._decide(change, "feedback")
+
+    def expire(self, gate: Gate) -> Head:
+        """Record what was agreed for *gate* when nobody decides; somebody may have decided."""
+
+        def change(head: Head | None) -> Transition | None:
+            if head is None or head.gate != gate:
+                return None
+            note = f"nobody decided until {gate.expires_at}"
+            if gate.on_timeout == "reject":
+                return gates.reject(head, note, at=utc_now(), by=BY_TIMEOUT)
+            following = place(self._workflow, head.step_index)
+            return gates.approve(head, following, note, at=utc_now(), by=BY_TIMEOUT)
+
+        return self._store.update(change)
+
+    def _decide(self, change: Callable[[Head], Transition], verb: str) -> Head:
+        """Apply a decision; a run that was never begun has no gate."""
+
+        def apply(head: Head | None) -> Transition:
+            if head is None:
+                raise TransitionRefused(f"{verb}: the run was never begun, so no gate waits")
+            return change(head)
+
+        return self._store.update(apply)
 
     def take_over(self) -> Head:
         """See `decisions.take_over_by_force`."""

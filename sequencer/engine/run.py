@@ -14,16 +14,17 @@ from sequencer.engine.attempt import Observer, SilentObserver
 from sequencer.engine.control import Control, ensure_definition
 from sequencer.engine.local import LocalInvocation
 from sequencer.engine.performing import Performer
-from sequencer.engine.standing import Kind, Standing, parse_time
+from sequencer.engine.standing import Kind, Standing, parse_time, standing
 from sequencer.engine.work import LONGEST_SLEEP_S, Invocation, Mode, Summary
 from sequencer.engine.worker import Turn, Worker
 from sequencer.errors import ClaimHeld, TransitionRefused, UnknownName
 from sequencer.executors.protocol import Cancellation
+from sequencer.model.definition import Definition
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import Description, describe, place
+from sequencer.resolution.resolver import Description, describe_at, place, present
 from sequencer.store.protocol import Store, View
 
 MakePerformer = Callable[[Workflow, Observer], Performer]
@@ -60,8 +61,11 @@ class Run:
         limits: RunLimits,
         choose_workflow: ChooseWorkflow,
         make_performer: MakePerformer,
+        *,
+        read_definition: Callable[[], Definition | None] = lambda: None,
     ) -> None:
         """Join the parts; `assembly` makes them."""
+        self._read_definition = read_definition
         self.name = name
         self.store = store
         self.limits = limits
@@ -84,6 +88,15 @@ class Run:
         return self.store.history()
 
     @property
+    def definition(self) -> Definition | None:
+        """Return what the run was made from; None for one that was not made from a request.
+
+        Raises:
+            CorruptState: its file can't be read.
+        """
+        return self._read_definition()
+
+    @property
     def workflow(self) -> Workflow:
         """Return the workflow of the run, or the one that it would begin with.
 
@@ -96,6 +109,10 @@ class Run:
             ensure_definition(head, workflow)
         return workflow
 
+    def workflow_for(self, head: Head | None) -> Workflow:
+        """Return the workflow that the run of *head* is to have, whatever it was begun with."""
+        return self._choose_workflow(head)
+
     def next(self, count: int = 1, step_index: int | None = None) -> list[Description]:
         """Return the steps that come next, at most *count*; changes nothing."""
         head = self.head
@@ -107,7 +124,9 @@ class Run:
         for index in range(first, first + count):
             if place(workflow, index).is_end:
                 break
-            found.append(describe(workflow, index))
+            is_present = head is not None and index == head.step_index
+            here = present(workflow, head) if is_present and head else place(workflow, index)
+            found.append(describe_at(workflow, here))
         return found
 
     def standing(self) -> Standing | None:
@@ -115,11 +134,7 @@ class Run:
         head = self.head
         if head is None:
             return None
-        worker = self._worker(self.workflow, SilentObserver(), ())
-        try:
-            return worker.standing(head)
-        finally:
-            worker.close()
+        return standing(head, self.workflow, self.limits, datetime.now(UTC))
 
     # --- changing by hand ----------------------------------------------------------
 

@@ -106,6 +106,11 @@ class Invocation:
                 if reached is not None:
                     return self._end(head, reached)
                 here = self._worker.standing_for_claim(head)
+                if here.kind is Kind.EXPIRED and head.gate is not None:
+                    self._notify(here.message)
+                    self._worker.control.expire(head.gate)
+                    head = self._head()
+                    continue
                 reason = self._reason_to_end(here, head)
                 if reason is not None:
                     return self._end(head, reason)

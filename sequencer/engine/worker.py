@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sequencer.engine import same_run
 from sequencer.engine.attempt import Attempt
-from sequencer.engine.control import ensure_definition, has_definition
+from sequencer.engine.control import Control, ensure_definition, has_definition
 from sequencer.engine.ending import Ended, Ending, ending_of, final_outcome
 from sequencer.engine.ending import Kind as EndingKind
 from sequencer.engine.heartbeat import Heartbeat
@@ -96,6 +96,11 @@ class Worker:
     def workflow(self) -> Workflow:
         """Return the workflow that this worker believes the run to have."""
         return self.performer.workflow
+
+    @property
+    def control(self) -> Control:
+        """Return the changes by hand; a gate's time limit is decided as if by hand."""
+        return Control(self.store, self.workflow)
 
     def interrupt(self) -> None:
         """Ask for the end of the present step and of the work; safe in a signal handler."""

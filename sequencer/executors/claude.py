@@ -3,6 +3,7 @@
 Its own permission rules decide what the agent may do: without ``permission_mode`` and
 ``allowed_tools`` it reads and refuses to write. Verified with 2.1.197 and 2.1.330; no
 flag is passed that the older one lacks, unless the session says that a newer one wrote it.
+Without tools means without those of MCP servers too, unless ``extra_args`` names their file.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from sequencer.executors.client_options import (
 )
 from sequencer.executors.protocol import StepRequest
 from sequencer.executors.session_marks import number, split_mark
+from sequencer.executors.structured import schema_text
 
 INSTALL = (
     "npm install -g @anthropic-ai/claude-code, or pip install claude-agent-sdk and name "
@@ -65,7 +67,8 @@ def claude_argv(options: ClaudeOptions, request: StepRequest) -> list[str]:
     lets them run unasked.
 
     Raises:
-        ValueError: the session to continue has an id that no client would give.
+        ValueError: the session to continue has an id that no client would give, or the
+            schema of the answer is too long for an argument.
     """
     step = request.step
     argv = [options.program, "-p", "--output-format=stream-json", "--verbose"]
@@ -78,21 +81,28 @@ def claude_argv(options: ClaudeOptions, request: StepRequest) -> list[str]:
     if options.setting_sources is not None:
         argv.append(f"--setting-sources={','.join(options.setting_sources)}")
     argv += _tool_arguments(options, request)
-    max_turns = 1 if step.single_turn else step.max_turns
+    schema = schema_text(step)
+    # The answer in its form is a tool call; a model that forgets it is reminded once.
+    one_answer = 1 if schema is None else 2
+    max_turns = one_answer if step.single_turn else step.max_turns
     argv += [f"--max-turns={max_turns}"] if max_turns else []
+    argv += [] if schema is None else [f"--json-schema={schema}"]
     return argv + _session_arguments(request)
 
 
 def _tool_arguments(options: ClaudeOptions, request: StepRequest) -> list[str]:
     step = request.step
     tools = options.tools
-    if step.single_turn:
+    has_none = step.single_turn or step.disallow_all_tools
+    if has_none:
         tools = ()
     elif step.allowed_tools is not None:
         tools = tuple(dict.fromkeys(name.partition("(")[0] for name in step.allowed_tools))
     allowed = options.allowed_tools if step.allowed_tools is None else step.allowed_tools
     disallowed = (*options.disallowed_tools, *(step.disallowed_tools or ()))
     argv = [] if tools is None else [f"--tools={','.join(tools)}"]
+    # --tools is about the built-in ones; without servers there are no others.
+    argv += ["--strict-mcp-config"] if has_none else []
     argv += [f"--allowedTools={','.join(allowed)}"] if allowed else []
     return argv + ([f"--disallowedTools={','.join(disallowed)}"] if disallowed else [])
 
@@ -137,6 +147,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
             "max_turns",
             "allowed_tools",
             "disallowed_tools",
+            "disallow_all_tools",
             "idle_timeout_s",
             "max_cost_usd",
             "continue_session",
@@ -147,7 +158,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         """Return how *request* is performed.
 
         Raises:
-            ValueError: no budget is left, or the session's id is none.
+            ValueError: no budget is left, the session's id is none, or the schema too long.
         """
         if request.max_cost_usd is not None and request.max_cost_usd <= 0:
             message = "no budget is left for this step"

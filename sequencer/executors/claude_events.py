@@ -79,7 +79,9 @@ class ClaudeParser(JsonEventParser):
             return self.refused_or_failed(f"no result from claude: {reason}", end)
         result = self._results[-1]
         if end.exit_code == 0 and result.get("is_error") is False:
-            return self.answered(_text(result.get("result")), end)
+            # There only where a form was asked for, and only once claude has checked it.
+            structured = result.get("structured_output")
+            return self.answered(_text(result.get("result")), end, structured)
         return self._judge_error(result, end)
 
     def marked_session(self) -> str | None:

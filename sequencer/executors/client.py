@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Generic, TypeVar
 
 from sequencer.executors.client_events import Rules
-from sequencer.executors.client_options import ClientOptions, missing_program, write_prompts
+from sequencer.executors.client_options import ClientOptions, missing_program, write_files
 from sequencer.executors.environment import agent_environment
 from sequencer.executors.process import EventParser, ProcessCore, perform_process
 from sequencer.executors.protocol import Cancellation, Listener, StepRequest
@@ -29,6 +29,8 @@ class Call:
     argv: list[str]
     environment: dict[str, str]
     parser: EventParser
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Texts by name that the program reads, for where `prompt_path` says."""
 
 
 class ClientExecutor(ABC, Generic[OptionsT]):
@@ -67,7 +69,7 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         except ValueError as error:
             return Outcome(status=OutcomeStatus.FAILED, error=f"agents.{self.name}: {error}")
         make_folder(request.result_path)
-        write_prompts(request)
+        write_files(request, call.files)
         return perform_process(
             self._core,
             call.argv,

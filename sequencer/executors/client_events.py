@@ -24,6 +24,7 @@ from sequencer.executors.client_limits import (
 )
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Kind, Listener
+from sequencer.executors.structured import with_structured
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 
 LINE_CHARS = 300
@@ -163,7 +164,7 @@ class JsonEventParser(ABC):
             self.usage = usage
             listener.used(usage)
 
-    def answered(self, text: str, end: ProcessEnd) -> Outcome:
+    def answered(self, text: str, end: ProcessEnd, structured: Any = None) -> Outcome:
         """Return the outcome of an attempt that the client calls a success."""
         if self.denials and self.rules.fail_on_denial:
             listed = "; ".join(self.denials[:3])
@@ -173,7 +174,8 @@ class JsonEventParser(ABC):
                 end,
                 output=text,
             )
-        return self._outcome(OutcomeStatus.OK, end, output=text)
+        outcome = self._outcome(OutcomeStatus.OK, end, output=text)
+        return with_structured(outcome, structured)
 
     def failed(self, error: str, end: ProcessEnd, *, output: str = "") -> Outcome:
         """Return the outcome of an attempt that failed for a reason other than a limit."""

@@ -7,6 +7,7 @@ has a default that would switch a client's permission checks off.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -59,8 +60,8 @@ def prompt_path(request: StepRequest, name: str) -> Path:
     return request.result_path.parent / name
 
 
-def write_prompts(request: StepRequest) -> None:
-    """Write the request's system prompts to where `prompt_path` says.
+def write_files(request: StepRequest, more: Mapping[str, str]) -> None:
+    """Write the request's system prompts, and *more* by name, to where `prompt_path` says.
 
     Raises:
         StorageFailed: the folder of the run's results can't be written.
@@ -68,6 +69,7 @@ def write_prompts(request: StepRequest) -> None:
     for name, text in (
         (SYSTEM_PROMPT, request.system_prompt),
         (APPENDED_PROMPT, request.append_system_prompt),
+        *more.items(),
     ):
         if text is None:
             continue

@@ -21,10 +21,12 @@ from sequencer.executors.client_options import (
 from sequencer.executors.codex_events import CodexParser
 from sequencer.executors.protocol import StepRequest
 from sequencer.executors.session_marks import number, split_mark
+from sequencer.executors.structured import closed, schema_of
 from sequencer.model.outcome import Usage
 
 INSTALL = "npm install -g @openai/codex"
 PASSED = ("CODEX_API_KEY", "CODEX_HOME", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+OUTPUT_SCHEMA = "output-schema.json"
 _MAX_APPENDED_BYTES = 100_000
 """The appended prompt is an argument, and one argument ends at 128 KiB."""
 
@@ -78,6 +80,8 @@ def codex_argv(options: CodexOptions, request: StepRequest) -> list[str]:
             )
             raise ValueError(message)
         argv.append(f"--config=developer_instructions={_toml(request.append_system_prompt)}")
+    if schema_of(step) is not None:
+        argv.append(f"--output-schema={prompt_path(request, OUTPUT_SCHEMA)}")
     if request.resume_session is not None:
         # Checked to be no option: it can't follow `--`, which would make "-" a prompt.
         argv.append(split_mark(request.resume_session)[0])
@@ -115,5 +119,7 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `codex_argv` for what it raises."""
         argv = codex_argv(self.options, request)
-        parser = CodexParser(self.rules(), usage_before(request))
-        return Call(argv, self.environment(request), parser)
+        schema = schema_of(request.step)
+        parser = CodexParser(self.rules(), usage_before(request), is_json=schema is not None)
+        files = {} if schema is None else {OUTPUT_SCHEMA: json.dumps(closed(schema))}
+        return Call(argv, self.environment(request), parser, files)

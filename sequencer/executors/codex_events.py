@@ -21,6 +21,7 @@ from sequencer.executors.client_events import (
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Kind, Listener
 from sequencer.executors.session_marks import marked
+from sequencer.executors.structured import parsed
 from sequencer.model.outcome import Outcome, Usage
 
 _STATUS = re.compile(r"\bstatus:? (\d{3})\b")
@@ -32,12 +33,16 @@ _BOOKKEEPING = frozenset({"id", "type", "status", "aggregated_output", "exit_cod
 
 
 class CodexParser(JsonEventParser):
-    """Parser of ``codex exec --json``; *before* is what its thread had used already."""
+    """Parser of ``codex exec --json``; *before* is what its thread had used already.
+
+    With *is_json* the answer is JSON, because a schema was sent.
+    """
 
     client = "codex"
 
-    def __init__(self, rules: Rules, before: Usage | None = None) -> None:
+    def __init__(self, rules: Rules, before: Usage | None = None, *, is_json: bool = False) -> None:
         super().__init__(rules)
+        self._is_json = is_json
         self._before = before or Usage()
         self._total = Usage()
         self._answer = ""
@@ -76,7 +81,8 @@ class CodexParser(JsonEventParser):
     def finish(self, end: ProcessEnd) -> Outcome:
         """Judge by the exit code and the last turn together."""
         if end.exit_code == 0 and self._is_completed and self._failure is None:
-            return self.answered(self._answer, end)
+            structured = parsed(self._answer) if self._is_json else None
+            return self.answered(self._answer, end, structured)
         reason = self._failure or self.stderr_text or "no answer"
         error = f"codex ended with exit code {end.exit_code}: {reason}"
         found = _STATUS.search(reason)

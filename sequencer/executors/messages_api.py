@@ -27,6 +27,7 @@ from sequencer.executors.project_folder import SECRETS, ProjectFolder
 from sequencer.executors.project_tools import TOOLS, Workbench
 from sequencer.executors.protocol import Cancellation, Listener, StepRequest
 from sequencer.executors.result_file import apply_result
+from sequencer.executors.structured import parsed, schema_of, with_structured
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import ModelName
 
@@ -83,6 +84,7 @@ class MessagesExecutor:
             "max_turns",
             "allowed_tools",
             "disallowed_tools",
+            "disallow_all_tools",
             "idle_timeout_s",
             "max_cost_usd",
         }
@@ -153,7 +155,7 @@ class MessagesExecutor:
         if unknown:
             return f"step {step.name!r}: unknown tool {unknown[0]!r}; there are: {', '.join(TOOLS)}"
         missing = sorted(set(step.allowed_tools or ()) - set(self.options.tools))
-        if missing and not step.single_turn:
+        if missing and not (step.single_turn or step.disallow_all_tools):
             return (
                 f"step {step.name!r}: allowed_tools names {missing[0]!r}, which agent "
                 f"{self.name!r} does not have; add it to {where}.tools"
@@ -192,6 +194,8 @@ class _Attempt:
         """Return the conversation that the request asks for."""
         options, request, step = self._options, self._request, self._request.step
         tools = options.tools if step.allowed_tools is None else step.allowed_tools
+        if step.single_turn or step.disallow_all_tools:
+            tools = ()
         taken = step.disallowed_tools or ()
         model = step.model or options.model
         systems = [s for s in (request.system_prompt, request.append_system_prompt) if s]
@@ -201,7 +205,8 @@ class _Attempt:
             model=model,
             max_tokens=options.max_tokens,
             max_turns=1 if step.single_turn else (step.max_turns or options.max_turns),
-            tools=() if step.single_turn else tuple(t for t in tools if t not in taken),
+            tools=tuple(tool for tool in tools if tool not in taken),
+            schema=schema_of(step),
             max_cost_usd=request.max_cost_usd,
             price=price_of(model, options.prices),
         )
@@ -258,7 +263,9 @@ class _Attempt:
         if denials and self._options.fail_on_denial:
             message = f"{len(denials)} tool call(s) were refused: {'; '.join(denials[:3])}"
             return Outcome(status=OutcomeStatus.FAILED, error=message, output=answer)
-        return Outcome(status=OutcomeStatus.OK, output=answer)
+        outcome = Outcome(status=OutcomeStatus.OK, output=answer)
+        is_json = schema_of(self._request.step) is not None
+        return with_structured(outcome, parsed(answer)) if is_json else outcome
 
     def _judge_stop(self) -> Outcome:
         reason = self._cancellation.reason

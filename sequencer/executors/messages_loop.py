@@ -48,6 +48,8 @@ class Plan:
     max_cost_usd: float | None
     price: ModelPrice | None
     """None: the cost is not known and counted as nothing."""
+    schema: dict[str, Any] | None = None
+    """JSON Schema of the answer."""
 
 
 @dataclass(slots=True)
@@ -128,6 +130,9 @@ class Conversation:
             parameters["system"] = self._plan.system
         if self._plan.tools:
             parameters["tools"] = describe_tools(self._plan.tools)
+        output_format = _format(self._plan.schema)
+        if output_format is not None:
+            parameters["output_config"] = {"format": output_format}
         return parameters
 
     def _use_tools(self, answer: Message) -> list[dict[str, Any]]:
@@ -155,6 +160,19 @@ class Conversation:
 
     def _say(self, text: str, kind: Kind) -> None:
         self._listener.write(f"{text}\n".encode("utf-8", "replace"), kind)
+
+
+def _format(schema: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return *schema* as the API takes one; None where it has no form that the API knows."""
+    if schema is None:
+        return None
+    import anthropic  # noqa: PLC0415 - costs a second
+
+    try:
+        return {"type": "json_schema", "schema": anthropic.transform_schema(dict(schema))}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        # Not everything that JSON Schema can say; the answer is checked behind the step.
+        return None
 
 
 def _text(text: str) -> dict[str, Any]:

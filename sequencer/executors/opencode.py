@@ -88,7 +88,7 @@ def opencode_configuration(options: OpencodeOptions, request: StepRequest) -> di
     if max_steps is not None:
         agent["steps"] = max_steps
     allowed = options.allowed_tools if step.allowed_tools is None else step.allowed_tools
-    if step.single_turn:
+    if step.single_turn or step.disallow_all_tools:
         allowed = ()
     tools = {} if allowed is None else {"*": False, **dict.fromkeys(allowed, True)}
     tools |= dict.fromkeys((*options.disallowed_tools, *(step.disallowed_tools or ())), False)
@@ -129,6 +129,7 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
             "max_turns",
             "allowed_tools",
             "disallowed_tools",
+            "disallow_all_tools",
             "idle_timeout_s",
             "continue_session",
         }

@@ -174,6 +174,17 @@ class Executor(Protocol):
 
 
 EVERY_EXECUTOR = frozenset(
-    {"name", "prompt", "executor", "timeout_s", "retry", "complete_when", "suppress_thoughts"}
+    {
+        *("name", "prompt", "executor", "timeout_s", "retry", "complete_when"),
+        *(
+            "suppress_thoughts",
+            "requires_approval",
+            "append_system_prompt",
+            "approval",
+            "validation",
+            "output",
+        ),
+        *("system_from_labels", "no_comment"),
+    }
 )
 """Step fields that the engine or the process core honours for every executor."""

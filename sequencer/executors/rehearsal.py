@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sequencer.executors.in_process import wait_like_an_agent
 from sequencer.executors.protocol import Cancellation, Kind, Listener, StepRequest
+from sequencer.executors.structured import sample, schema_of, with_structured
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 
@@ -56,7 +57,10 @@ class RehearsalExecutor:
         usage = Usage(seconds=seconds)
         listener.used(usage)
         output = f"Rehearsal of step {request.step.name!r}: no agent ran."
-        return Outcome(status=OutcomeStatus.OK, output=output, usage=usage)
+        outcome = Outcome(status=OutcomeStatus.OK, output=output, usage=usage)
+        schema = schema_of(request.step)
+        # A step that wants an answer in a form would otherwise never get past its check.
+        return outcome if schema is None else with_structured(outcome, sample(schema))
 
     def _said(self, request: StepRequest) -> str:
         lines = request.prompt.splitlines()

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, NoReturn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sequencer.errors import SequencerError, StorageFailed
+from sequencer.executors.structured import with_structured
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 
 MAX_BYTES = 1024 * 1024
@@ -105,7 +106,9 @@ def apply_result(path: Path, outcome: Outcome) -> Outcome:
     said = result.usage.model_dump(exclude_none=True)
     changed = outcome.model_copy(update={"usage": Usage(**{**outcome.usage.model_dump(), **said})})
     if result.output is not None:
-        changed = changed.model_copy(update={"output": _text(result.output)})
+        changed = changed.model_copy(update={"output": _text(result.output), "structured": None})
+        if not isinstance(result.output, str):
+            changed = with_structured(changed, result.output)
     if not outcome.is_accepted or result.status is None:
         return changed
     if result.status == "failed":

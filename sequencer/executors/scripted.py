@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -32,6 +32,8 @@ class ScriptedOutcome(BaseModel):
     status: OutcomeStatus = OutcomeStatus.OK
     output: str = ""
     """The final answer; also written to the listener."""
+    structured: Any = None
+    """The answer as JSON, as a client gives it that was asked for a form."""
     error: str | None = None
     delay_s: float = Field(default=0.0, ge=0, le=86_400)
     usage: Usage = Usage()
@@ -101,6 +103,7 @@ class ScriptedExecutor:
         return Outcome(
             status=entry.status,
             output=entry.output,
+            structured=entry.structured,
             error=error,
             usage=entry.usage,
             session_id=entry.session_id,

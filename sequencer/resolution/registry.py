@@ -6,9 +6,8 @@ computed on that; step defaults are laid over one step at a time, just before it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import (
@@ -19,10 +18,13 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticKnownError
 
 from sequencer.errors import UnknownName
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
+from sequencer.resolution.extension import Changes, step_from_name
+from sequencer.resolution.procedures import PROCEDURES, builtin_procedure
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,35 +36,53 @@ class BuiltinPrompts:
     reviewer: str = "reviewer.md"
 
 
-def builtin_workflows(prompts: BuiltinPrompts) -> dict[str, Workflow]:
-    """Return the workflows that exist without a line of configuration.
+class BuiltinWorkflows(Mapping[str, Workflow]):
+    """The workflows that exist without a line of configuration; each is built when asked for.
 
     ``standard2`` and ``review_cadence2`` keep their own supervisor and main prompts; of
     *prompts* only the reviewer's reaches them.
 
-    >>> sorted(builtin_workflows(BuiltinPrompts()))
-    ['review_cadence', 'review_cadence2', 'standard', 'standard2']
+    >>> [step.prompt for step in BuiltinWorkflows(BuiltinPrompts())["standard2"].steps]
+    ['supervisor2.md', 'main2.md']
     """
-    first = (
-        Step(name="supervisor", prompt=prompts.supervisor),
-        Step(name="main", prompt=prompts.main),
-    )
-    second = (
-        Step(name="supervisor", prompt="supervisor2.md"),
-        Step(name="main", prompt="main2.md"),
-    )
-    review = Review(every=0, step=Step(name="reviewer", prompt=prompts.reviewer))
-    found = (
-        Workflow("standard", first),
-        Workflow("review_cadence", first, review),
-        Workflow("standard2", second),
-        Workflow("review_cadence2", second, review),
-    )
-    return {workflow.name: workflow for workflow in found}
 
+    def __init__(self, prompts: BuiltinPrompts) -> None:
+        """Use *prompts* for the steps of the cycles."""
+        first, second = (prompts.supervisor, prompts.main), ("supervisor2.md", "main2.md")
+        self._cycles = {
+            "standard": (*first, None),
+            "review_cadence": (*first, prompts.reviewer),
+            "standard2": (*second, None),
+            "review_cadence2": (*second, prompts.reviewer),
+        }
+        self._built: dict[str, Workflow] = {}
 
-def _step_from_name(value: object) -> object:
-    return {"name": value} if isinstance(value, str) else value
+    def __getitem__(self, name: str) -> Workflow:
+        """Return the workflow called *name*."""
+        if name in PROCEDURES:
+            return builtin_procedure(name)
+        if name not in self._built:
+            supervisor, main, reviewer = self._cycles[name]
+            steps = (
+                Step(name="supervisor", prompt=supervisor),
+                Step(name="main", prompt=main),
+            )
+            review = Review(step=Step(name="reviewer", prompt=reviewer)) if reviewer else None
+            self._built[name] = Workflow(name, steps, review)
+        return self._built[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a workflow called *name*, without building it."""
+        return name in self._cycles or name in PROCEDURES
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names, cycles first."""
+        yield from self._cycles
+        yield from PROCEDURES
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._cycles) + len(PROCEDURES)
 
 
 class ReviewDefinition(BaseModel):
@@ -77,10 +97,13 @@ class ReviewDefinition(BaseModel):
     @field_validator("step", mode="before")
     @classmethod
     def _accept_a_name(cls, value: object) -> object:
-        return _step_from_name(value)
+        return step_from_name(value)
 
 
-class WorkflowDefinition(BaseModel):
+_NO_STEPS = {"field_type": "Tuple", "min_length": 1, "actual_length": 0}
+
+
+class WorkflowDefinition(Changes):
     """One entry of ``workflows:``; a step may be written as its name alone.
 
     >>> raw = {"steps": ["plan", {"name": "build", "timeout_s": 60}]}
@@ -88,9 +111,8 @@ class WorkflowDefinition(BaseModel):
     ['plan.md', 'build.md']
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    steps: tuple[Step, ...] = Field(min_length=1, max_length=10_000)
+    steps: tuple[Step, ...] = Field(max_length=10_000)
+    """At least one, unless the definition extends another one, which brings its own."""
     review: ReviewDefinition | None = None
     kind: Literal["cycle", "procedure"] = "cycle"
 
@@ -99,10 +121,24 @@ class WorkflowDefinition(BaseModel):
     def _refuse_a_file_name(cls, value: object) -> object:
         if not isinstance(value, (Mapping, WorkflowDefinition)):
             raise ValueError(f"a workflow is a mapping with 'steps', not {value!r}")  # noqa: TRY004 - pydantic collects ValueErrors
+        if (
+            isinstance(value, Mapping)
+            and "steps" not in value
+            and Changes.model_fields & value.keys()
+        ):
+            return {**value, "steps": ()}
         return value
 
     @model_validator(mode="after")
     def _makes_a_workflow(self) -> WorkflowDefinition:
+        if self.extends is not None:
+            own = ["steps"] * bool(self.steps) + ["kind"] * ("kind" in self.model_fields_set)
+            if own:
+                names = " and ".join(own)
+                raise ValueError(f"{names} can't stand beside extends, which brings its own")
+            return self
+        if not self.steps:
+            raise PydanticKnownError("too_short", _NO_STEPS)
         try:
             self.named("checked")
         except ValidationError as error:
@@ -112,12 +148,14 @@ class WorkflowDefinition(BaseModel):
     @field_validator("steps", mode="before")
     @classmethod
     def _accept_names(cls, value: object) -> object:
+        if value == []:
+            raise PydanticKnownError("too_short", _NO_STEPS)
         if isinstance(value, (list, tuple)):
-            return [_step_from_name(item) for item in value]
+            return [step_from_name(item) for item in value]
         return value
 
     def named(self, name: str) -> Workflow:
-        """Return the workflow that this defines under *name*.
+        """Return the workflow that this defines under *name*, if it extends no other.
 
         Raises:
             ValueError: see `Workflow`; pydantic's ``ValidationError`` is one.
@@ -135,13 +173,20 @@ class Registry:
         prompts: BuiltinPrompts | None = None,
     ) -> None:
         """Hold the built-in workflows and *configured*, which replace those of the same name."""
-        known = builtin_workflows(prompts or BuiltinPrompts())
-        self._workflows = MappingProxyType(known | dict(configured or {}))
+        self._configured = dict(configured or {})
+        self._builtin = BuiltinWorkflows(prompts or BuiltinPrompts())
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return every known name, in order."""
-        return tuple(sorted(self._workflows))
+        return tuple(sorted({*self._builtin, *self._configured}))
+
+    @property
+    def procedure_names(self) -> tuple[str, ...]:
+        """Return the names of the procedures, in order; none is built for it."""
+        found = set(PROCEDURES) - self._configured.keys()
+        found |= {name for name, made in self._configured.items() if made.kind == "procedure"}
+        return tuple(sorted(found))
 
     def get(self, name: str, *, where: str | None = None) -> Workflow:
         """Return the workflow called *name*, as it was written, without step defaults.
@@ -149,10 +194,12 @@ class Registry:
         Raises:
             UnknownName: nobody defined it; *where* says who asked.
         """
-        found = self._workflows.get(name)
-        if found is None:
-            raise UnknownName("workflow", name, self._workflows, where=where)
-        return found
+        found = self._configured.get(name)
+        if found is not None:
+            return found
+        if name not in self._builtin:
+            raise UnknownName("workflow", name, self.names, where=where)
+        return self._builtin[name]
 
 
 def with_defaults(step: Step, defaults: Mapping[str, Any]) -> Step:

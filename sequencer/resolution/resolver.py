@@ -134,6 +134,17 @@ def describe(workflow: Workflow, step_index: int) -> Description:
     }
 
 
+def describe_at(workflow: Workflow, here: Place) -> Description:
+    """Return what `describe` does about *here*, which may be a fixer's place.
+
+    Raises: see `describe`.
+    """
+    facts = describe(workflow, here.step_index)
+    if here.stage == "fix":
+        facts["step"], facts["prompt"] = here.step, here.prompt
+    return facts
+
+
 def _beyond_the_end(workflow: Workflow, step_index: int) -> UsageRefused:
     return UsageRefused(
         f"procedure {workflow.name!r} has {len(workflow.steps)} steps, "

@@ -26,14 +26,11 @@ REASON_CHARS = 1000
 EXIT_REASON_CHARS = 600
 MAX_TEXT_CHARS = 256 * 1024
 """How much of an answer's end is looked at."""
-MAX_DEPTH = 16
-"""Objects and lists within each other; each character is read so many times at most."""
 _PROBLEM_CHARS = 300
-# One text that ends on its line, a quote that begins none, or what opens and closes. Outside of
-# texts JSON has no backslash: without that rule each broken text would be looked at again.
-_PART = re.compile(r'"(?:[^"\\\x00-\x1f]++|\\.)*+"|["{}\[\]\\]')
-_BRACE = re.compile(r"\{")
-_CLOSED_BY = {"{": "}", "[": "]"}
+_TEXT = r'"(?:[^"\\\x00-\x1f]++|\\.)*+"'
+_OBJECT = re.compile(rf"\{{(?=\s*+(?:\}}|{_TEXT}\s*+:))")
+"""A brace that begins an object: one in prose is hardly ever followed by a key."""
+_DECODER = json.JSONDecoder()
 
 Source = Literal["structured", "json", "exit-code", "none"]
 
@@ -51,7 +48,7 @@ class Verdict:
 def verdict_of(outcome: Outcome, *, is_command: bool) -> Verdict:
     """Return what *outcome* says: its structured answer, JSON in its text, or its exit code.
 
-    In a text the last object counts that has a boolean ``pass`` and stands in no other object.
+    In a text the last object counts that has a boolean ``pass`` and is not a part of another.
     An attempt that was not accepted never passes, whatever it said before it failed.
 
     >>> from sequencer.model.outcome import OutcomeStatus
@@ -88,49 +85,23 @@ def _judgement(value: object) -> tuple[bool, str] | None:
 
 
 def _judgement_in(text: str) -> tuple[bool, str] | None:
-    text = text[-MAX_TEXT_CHARS:]
-    outer_start = len(text)
-    # Ends come in order, so backwards an outer object is met before those within it.
-    for start, end in reversed(list(_spans(text))):
-        if start >= outer_start:
-            # Part of an object that is JSON and no verdict: a detail of it.
-            continue
+    """Return the last judgement that stands in *text* as an object of its own.
+
+    What broke off is left out as far as it goes, with all that it holds: a check of a longer
+    report is not its verdict. So no character is read twice.
+    """
+    text, place, last = text[-MAX_TEXT_CHARS:], 0, None
+    while begun := _OBJECT.search(text, place):
         try:
-            value = json.loads(text[start:end])
+            value, place = _DECODER.raw_decode(text, begun.start())
+        except json.JSONDecodeError as error:
+            place = max(error.pos, begun.end())
         except (ValueError, RecursionError):
-            continue
-        outer_start = start
-        said = _judgement(value)
-        if said is not None:
-            return said
-    return None
-
-
-def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield each span of *text* from a brace to the one that closes it, ordered by their ends."""
-    place = 0
-    opened: list[tuple[str, int]] = []
-    while True:
-        # In prose, outside of all braces, a quote or a bracket has no meaning.
-        part = _PART.search(text, place) if opened else _BRACE.search(text, place)
-        if part is None:
-            return
-        sign, place = part[0], part.end()
-        if sign in _CLOSED_BY:
-            if len(opened) == MAX_DEPTH:
-                # What is open now could only close around something this deep.
-                opened.clear()
-            if opened or sign == "{":
-                opened.append((sign, part.start()))
-        elif sign in _CLOSED_BY.values():
-            opening, start = opened.pop()
-            if _CLOSED_BY[opening] != sign:
-                opened.clear()
-            elif sign == "}":
-                yield start, place
-        elif len(sign) == 1:
-            # A quote without an end, or a backslash between texts: what is open is no JSON.
-            opened.clear()
+            # Numbers or depths that no report has; where it ends can't be told.
+            return None
+        else:
+            last = _judgement(value) or last
+    return last
 
 
 def _last_lines(outcome: Outcome) -> str:

@@ -15,6 +15,7 @@ from sequencer.resolution.registry import Registry, WorkflowDefinition
 from sequencer.resolution.routing import RouterMode
 from sequencer.settings.problems import located
 from sequencer.settings.reader import KeyPath
+from sequencer.settings.routing_names import RoutingNames, ensure_procedure
 from sequencer.settings.schema import BUILTIN_AGENTS, Schema
 from sequencer.settings.sources import Layers
 
@@ -46,7 +47,9 @@ class Check:
             self._agent_names,
             self._prompt_names,
             self._steps,
+            self._gates,
             self._router,
+            self._routing,
         )
         return [found for part in parts for found in part()]
 
@@ -57,9 +60,9 @@ class Check:
         path = ("workflow", "name")
         name = self._schema.workflow.name
         definitions = self._layers.values.get("workflows")
-        if name not in self._registry.names:
+        known = self._registry.names
+        if name not in known:
             if not (isinstance(definitions, dict) and name in definitions):
-                known = self._registry.names
                 yield path, UnknownName("workflow", name, known, where=self._at(path))
             return
         cadence = ("workflow", "review_every_n")
@@ -123,6 +126,21 @@ class Check:
                 yield from self._prompt(step.prompt_name, (*path, "prompt"))
                 yield from self._system_prompts(step, path)
 
+    def _gates(self) -> Iterator[Found]:
+        for name in self._schema.workflows:
+            if name not in self._registry.names:
+                continue
+            so_far: list[str] = []
+            for step in self._registry.get(name).steps:
+                so_far.append(step.name)
+                target = step.approval.feedback_to if step.approval is not None else None
+                if target is not None and target not in so_far:
+                    path = ("workflows", name)
+                    message = f"feedback at the gate {step.name!r} goes to step {target!r}, which "
+                    message += "does not come before it"
+                    hint = f"set approval.feedback_to to one of: {', '.join(so_far)}"
+                    yield path, ConfigurationError(message, where=self._at(path), hint=hint)
+
     def _system_prompts(self, step: Step, path: KeyPath) -> Iterator[Found]:
         yield from self._prompt(step.system_prompt, (*path, "system_prompt"))
         for name in step.added_system_prompts:
@@ -140,9 +158,31 @@ class Check:
             text = "the router is enabled but has no prompt, so the workflow selects"
             self._layers.notices.append(f"{self._at(path)}: {text}")
 
+    def _routing(self) -> Iterator[Found]:
+        schema, registry = self._schema, self._registry
+        names = RoutingNames(schema.routing)
+        # A definition that was refused makes no workflow, and was reported for what it is.
+        refused = schema.workflows.keys() - set(registry.names)
+        for path, name in names.procedures():
+            # A default that nobody wrote may name what the project has made a cycle of.
+            if path in self._layers.sources and name not in refused:
+                yield from ensure_procedure(name, path, registry, self._at(path))
+        for path, name in names.agents():
+            yield from self._agent(name, path)
+        for path, name in names.prompts():
+            yield from self._prompt(name, path)
+
 
 def _steps_of(definition: WorkflowDefinition, path: KeyPath) -> Iterator[tuple[KeyPath, Step]]:
-    for index, step in enumerate(definition.steps):
-        yield (*path, "steps", index), step
+    """Yield what *definition* says about steps; a change is a step whose other fields are unset."""
+    found: list[tuple[KeyPath, Step]] = [
+        *((("steps", index), step) for index, step in enumerate(definition.steps)),
+        *definition.added_steps(),
+        *((("replace", name), change) for name, change in definition.replace.items()),
+    ]
     if definition.review is not None:
-        yield (*path, "review", "step"), definition.review.step
+        found.append((("review", "step"), definition.review.step))
+    for below, step in found:
+        yield (*path, *below), step
+        if step.validation is not None and step.validation.fixer is not None:
+            yield (*path, *below, "validation", "fixer"), step.validation.fixer

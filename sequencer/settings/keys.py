@@ -11,6 +11,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from sequencer.settings.reader import KeyPath
 
@@ -37,18 +38,29 @@ def annotation_at(root: type[BaseModel], path: KeyPath) -> Any | None:
     """
     here: Any = root
     for part in path:
-        here = _below(without_none(here), part)
+        here = below(without_none(here), part)
         if here is None:
             return None
     return without_none(here)
+
+
+def written_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of *model* by the keys that stand for them in a file."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def below(annotation: Any, part: str | int) -> Any | None:
+    """Return the type of what is at *part* below a value of type *annotation*."""
+    return without_none(_below(annotation, part))
 
 
 def _below(here: Any, part: str | int) -> Any | None:
     if here is Any:
         return Any
     if isinstance(here, type) and issubclass(here, BaseModel):
-        if part in here.model_fields:
-            return here.model_fields[str(part)].annotation
+        fields = written_fields(here)
+        if part in fields:
+            return fields[str(part)].annotation
         return Any if here.model_config.get("extra") == "allow" else None
     origin = get_origin(here)
     if isinstance(origin, type) and issubclass(origin, Mapping):
@@ -89,17 +101,26 @@ def known_keys(root: type[BaseModel], path: KeyPath) -> tuple[str, ...]:
     """
     annotation = annotation_at(root, path) if path else root
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return tuple(name for name, field in annotation.model_fields.items() if not field.exclude)
+        return tuple(
+            name for name, field in written_fields(annotation).items() if not field.exclude
+        )
     return ()
 
 
-def leaves(root: type[BaseModel], path: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
-    """Yield path and default of each key that holds a value or a free mapping."""
-    for name, field in root.model_fields.items():
+def leaves(
+    root: type[BaseModel], path: KeyPath = (), within: tuple[type[BaseModel], ...] = ()
+) -> Iterator[tuple[KeyPath, Any]]:
+    """Yield path and default of each key that holds a value or a free mapping.
+
+    A model inside of one of its own kind (the step that mends another) is one value.
+    """
+    within = (*within, root)
+    for name, field in written_fields(root).items():
         annotation = without_none(field.annotation)
         if field.exclude:
             continue
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield from leaves(annotation, (*path, name))
+        is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        if is_model and not any(issubclass(outer, annotation) for outer in within):
+            yield from leaves(annotation, (*path, name), within)
         else:
             yield (*path, name), field.get_default(call_default_factory=True)

@@ -31,6 +31,8 @@ _TEXTS = {
     "missing": "has to be there",
     "too_short": "has to have at least one item",
 }
+_MISSING = ("missing", "too_short", "extends_missing")
+"""In a later round these are what taking a wrong value out has left behind."""
 
 
 class ConfigurationErrors(ConfigurationError):
@@ -94,7 +96,7 @@ def _problem(
     if is_scalar and len(str(value)) <= SHOWN_CHARS:
         text = f"{text}, not {value!a}"
     problem = ConfigurationError(text, where=located(where(path), path))
-    return Problem(path, problem, is_missing=kind in ("missing", "too_short"))
+    return Problem(path, problem, is_missing=kind in _MISSING)
 
 
 def _plain(message: str) -> str:

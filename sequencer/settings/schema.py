@@ -10,10 +10,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from sequencer.activity.options import ActivityOptions
 from sequencer.model.limits import RunLimits
 from sequencer.model.step import Name, Step
 from sequencer.resolution.registry import WorkflowDefinition
 from sequencer.resolution.routing import RouterSettings
+from sequencer.resolution.routing_settings import RoutingSettings
 from sequencer.settings.location import DEFAULT_STATE_FILE
 
 MIB = 1024 * 1024
@@ -151,11 +153,15 @@ class Schema(Section):
     state_file: PathText = DEFAULT_STATE_FILE
     logs_dir: PathText = "logs"
     router: RouterSettings = RouterSettings()
+    routing: RoutingSettings = RoutingSettings()
     agent: AgentSelection = AgentSelection()
     agents: dict[Name, AgentEntry] = {}
     workflows: dict[Name, WorkflowDefinition] = {}
+    hooks: tuple[PathText, ...] = ()
+    """Python files of the project with hooks, in the order in which they are asked."""
     limits: RunLimits = RunLimits()
     step_defaults: StepDefaults = StepDefaults()
     store: StoreOptions = StoreOptions()
     logs: LogOptions = LogOptions()
+    activity: ActivityOptions = ActivityOptions()
     run: RunDefaults = RunDefaults()

@@ -16,11 +16,14 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
+from sequencer.activity.options import ActivityOptions
 from sequencer.errors import ConfigurationError
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.registry import BuiltinPrompts, Registry
+from sequencer.resolution.composition import Composition
+from sequencer.resolution.registry import BuiltinPrompts, BuiltinWorkflows, Registry
 from sequencer.resolution.routing import RouterSettings
+from sequencer.resolution.routing_settings import RoutingSettings
 from sequencer.settings import legacy, reader
 from sequencer.settings.checks import Check, Found
 from sequencer.settings.keys import dotted, leaves
@@ -76,13 +79,17 @@ class Settings:
     workflows: Mapping[str, Workflow]
     """The configured ones; `registry` has the built-in ones too."""
     router: RouterSettings
+    routing: RoutingSettings
     agent: AgentSelection
     agents: Mapping[str, Agent]
+    hooks: tuple[str, ...]
+    """As written, relative to `project_dir`; for `hooks.load_hooks`."""
     limits: RunLimits
     step_defaults: Mapping[str, Any]
     """Step fields for `resolution.registry.with_defaults`."""
     store: StoreOptions
     logs: LogOptions
+    activity: ActivityOptions
     run: RunDefaults
     notices: tuple[str, ...]
     """What was accepted and has no effect, one line each."""
@@ -135,7 +142,7 @@ def load(
     schema, found = _validated(layers)
     paths = _resolved(project_dir, schema, layers, found)
     prompts = BuiltinPrompts(schema.supervisor_prompt, schema.main_prompt, schema.reviewer_prompt)
-    workflows = {name: entry.named(name) for name, entry in schema.workflows.items()}
+    workflows = _workflows(schema, prompts, layers, found)
     registry = Registry(workflows, prompts)
     found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
     found.sort(key=lambda item: layers.position(item[0]))
@@ -149,12 +156,15 @@ def load(
         registry=registry,
         workflows=MappingProxyType(workflows),
         router=schema.router,
+        routing=schema.routing,
         agent=schema.agent,
         agents=MappingProxyType(_agents(schema, layers)),
+        hooks=schema.hooks,
         limits=schema.limits,
         step_defaults=MappingProxyType(schema.step_defaults.fields),
         store=schema.store,
         logs=schema.logs,
+        activity=schema.activity,
         run=schema.run,
         notices=tuple(layers.notices),
         sources=MappingProxyType(_with_default_sources(layers.sources)),
@@ -232,6 +242,20 @@ def _without(values: Any, path: KeyPath) -> Any:
     if isinstance(values, list) and isinstance(key, int) and rest and key < len(values):
         return [*values[:key], _without(values[key], rest), *values[key + 1 :]]
     return values
+
+
+def _workflows(
+    schema: Schema, prompts: BuiltinPrompts, layers: Layers, found: list[Found]
+) -> dict[str, Workflow]:
+    """Return the configured workflows; what is wrong with one is added to *found*."""
+
+    def locate(path: KeyPath) -> str:
+        whole = ("workflows", *path)
+        return located(layers.where(whole), whole)
+
+    made = Composition(schema.workflows, BuiltinWorkflows(prompts), locate)
+    found += [(("workflows", *path), error) for path, error in made.problems]
+    return made.workflows
 
 
 def _agents(schema: Schema, layers: Layers) -> dict[str, Agent]:

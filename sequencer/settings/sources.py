@@ -89,9 +89,7 @@ class Layers:
             here = below
         if isinstance(here.get(str(path[-1])), dict):
             self._forget_below(path)
-        # Free-form options keep their types; where text is expected, a boolean is wrong as it is.
-        is_kept = path[0] == "agents" or keys.annotation_at(Schema, path) is str
-        here[str(path[-1])] = value if is_kept else _with_words(value)
+        here[str(path[-1])] = _with_words(value, keys.annotation_at(Schema, path))
         self.sources[path] = source
         self._origins[path] = origin or path
 
@@ -132,17 +130,20 @@ def _is_left_empty(path: KeyPath, value: Any) -> bool:
     return annotation is not None and (value is None or keys.is_mapping(annotation))
 
 
-def _with_words(value: Any) -> Any:
+def _with_words(value: Any, annotation: Any) -> Any:
     """Return *value* with booleans as words, which only a field of type bool reads.
 
-    pydantic takes ``true`` for 1 where a number is expected.
+    pydantic takes ``true`` for 1 where a number is expected. Free-form values (an agent's
+    options, a schema) keep their types; where text is expected, a boolean is wrong as it is.
     """
+    if annotation is Any or annotation is str:
+        return value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        return [_with_words(item) for item in value]
+        return [_with_words(item, keys.below(annotation, 0)) for item in value]
     if isinstance(value, dict):
-        return {key: _with_words(item) for key, item in value.items()}
+        return {key: _with_words(item, keys.below(annotation, key)) for key, item in value.items()}
     return value
 
 

@@ -23,7 +23,7 @@ from sequencer.errors import CorruptState, EditRefused, StateRefused, StorageFai
 from sequencer.model.decisions import accept_edit
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition, initialise
-from sequencer.store import headfile, results
+from sequencer.store import documents, headfile, results
 from sequencer.store.clock import utc_now
 from sequencer.store.identity import is_proven_dead, open_process, this_process
 from sequencer.store.journal import CLOSING, Record, encode, fact_fields, facts_of
@@ -145,6 +145,14 @@ class FileStore:
         """See `Store.history`."""
         for record in self._journal.records() if self.folder.is_dir() else ():
             yield from facts_of(record.data)
+
+    def document(self, name: str) -> bytes | None:
+        """See `Store.document`."""
+        return documents.read(self.folder, name)
+
+    def keep_document(self, name: str, data: bytes) -> None:
+        """See `Store.keep_document`."""
+        documents.keep(self.folder, name, data)
 
     def _signature(self) -> _Signature:
         return (headfile.signature(self._state_path), self._journal.signature())

@@ -42,6 +42,7 @@ class MemoryRun:
         self.head: Head | None = None
         self.lines: list[bytes] = []
         """The records, as a journal has them."""
+        self.documents: dict[str, bytes] = {}
         self.deadlines: dict[int, float] = {}
         self.gone: set[str] = set()
         """Nonces of the workers that have left."""
@@ -165,6 +166,14 @@ class MemoryStore:
             lines = list(self.run.lines)
         for line in lines:
             yield from facts_of(json.loads(line))
+
+    def document(self, name: str) -> bytes | None:
+        """See `Store.document`."""
+        return self.run.documents.get(name)
+
+    def keep_document(self, name: str, data: bytes) -> None:
+        """See `Store.keep_document`."""
+        self.run.documents[name] = data
 
     def take_notices(self) -> list[str]:
         """Return nothing: nothing here is restored or edited by hand."""

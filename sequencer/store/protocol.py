@@ -97,6 +97,12 @@ class Store(Protocol):
     def history(self) -> Iterator[dict[str, Any]]:
         """Yield the accepted facts, oldest first, as ``history --json`` prints them."""
 
+    def document(self, name: str) -> bytes | None:
+        """Return the document *name* of the run, or None if there is none."""
+
+    def keep_document(self, name: str, data: bytes) -> None:
+        """Keep *data* as the document *name*, durably; only within `update`, under its lock."""
+
     def take_notices(self) -> list[str]:
         """Return what was restored, migrated or accepted by hand since the last call."""
 

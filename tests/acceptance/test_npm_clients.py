@@ -216,6 +216,7 @@ def test_stopped_in_a_tool_it_leaves_no_process(desk: Desk) -> None:
     ("step", "offered"),
     [
         ({"single_turn": True}, set()),
+        ({"disallow_all_tools": True}, set()),
         ({"allowed_tools": ["read", "bash"]}, {"read", "bash"}),
         ({"allowed_tools": ["read", "bash"], "disallowed_tools": ["bash"]}, {"read"}),
     ],
@@ -231,6 +232,22 @@ def test_opencode_offers_the_tools_of_the_step(
         # One of the requests is for a title and has no tools at all.
         lists = [body.get("tools", []) for body in model.bodies("/chat/completions")]
         assert {tool["function"]["name"] for tools in lists for tool in tools} == offered
+
+
+def test_codex_is_told_the_form_of_the_answer(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"pass": {"type": "boolean"}}}
+    with fake_model() as model, ProcessCore() as core:
+        desk = Desk("codex", model, tmp_path, core)
+        step = {"output": {"schema": schema}}
+        first = desk.ask({"text": '{"pass": false}'}, step=step)
+        again = desk.ask({"text": '{"pass": true}'}, step=step, resume_session=first.session_id)
+        desk.cancellation.close()
+        assert (first.structured, again.structured) == ({"pass": False}, {"pass": True})
+        for body in model.bodies("/responses"):
+            form = body["text"]["format"]
+            assert (form["type"], form["strict"]) == ("json_schema", True)
+            assert form["schema"]["required"] == ["pass"]
+            assert form["schema"]["additionalProperties"] is False
 
 
 def test_codex_gets_an_added_prompt_and_loses_its_shell(tmp_path: Path) -> None:

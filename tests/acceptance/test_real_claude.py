@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -162,6 +163,61 @@ def test_a_single_turn_has_no_tools(desk: Desk) -> None:
     outcome = desk.ask({"text": "the answer"}, step={"single_turn": True})
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "the answer")
     assert not desk.model.bodies("/messages")[-1].get("tools")
+
+
+VERDICT = {"type": "object", "properties": {"pass": {"type": "boolean"}}, "required": ["pass"]}
+SERVER = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    version = asked.get("params", {}).get("protocolVersion")
+    tool = {"name": "touch", "description": "t", "inputSchema": {"type": "object"}}
+    answer = {
+        "initialize": {
+            "protocolVersion": version,
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "own", "version": "1"},
+        },
+        "tools/list": {"tools": [tool]},
+    }
+    if "id" in asked:
+        result = answer.get(asked["method"], {})
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("step", [{"single_turn": True}, {"disallow_all_tools": True}])
+def test_without_tools_means_without_those_of_servers_too(desk: Desk, step: dict[str, Any]) -> None:
+    server = desk.home / "server.py"
+    server.write_text(SERVER)
+    entry = {"type": "stdio", "command": sys.executable, "args": [str(server)]}
+    (desk.home / ".claude.json").write_text(json.dumps({"mcpServers": {"own": entry}}))
+    desk.ask({"text": "x"}, entry={"tools": []})
+    (offered,) = desk.model.bodies("/messages")[-1]["tools"]
+    assert offered["name"] == "mcp__own__touch"
+    outcome = desk.ask({"text": "the answer"}, step=step)
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "the answer")
+    assert not desk.model.bodies("/messages")[-1].get("tools")
+
+
+@pytest.mark.parametrize("step", [{}, {"single_turn": True}, {"disallow_all_tools": True}])
+def test_an_answer_comes_in_the_form_that_the_step_wants(desk: Desk, step: dict[str, Any]) -> None:
+    answer = {"tool": "StructuredOutput", "input": {"pass": False}}
+    outcome = desk.ask(
+        # One that forgets the form is reminded of it.
+        {"text": "Two tests fail."},
+        answer,
+        {"text": "done"},
+        step={**step, "output": {"schema": VERDICT}},
+    )
+    assert outcome.status is OutcomeStatus.OK, outcome.error
+    assert (outcome.structured, json.loads(outcome.output)) == ({"pass": False}, {"pass": False})
+
+
+def test_an_answer_that_never_takes_its_form_has_none(desk: Desk) -> None:
+    outcome = desk.ask({"text": "It passes."}, step={"output": {"schema": VERDICT}})
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It passes.")
+    assert outcome.structured is None
 
 
 def test_a_step_narrows_the_tools(desk: Desk) -> None:

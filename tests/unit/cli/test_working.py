@@ -12,7 +12,7 @@ from sequencer.engine.run import Run
 from sequencer.engine.work import Summary
 from sequencer.errors import Interrupted, StaleClaim, StepFailed, StorageFailed, UnknownName
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.resolution.registry import BuiltinPrompts, builtin_workflows
+from sequencer.resolution.registry import BuiltinPrompts, BuiltinWorkflows
 from sequencer.settings.agents import AgentOverrides
 from tests.unit.cli.calling import call, project, state, worked
 from tests.unit.cli.test_progress import LOG, attempt, outcome
@@ -104,7 +104,7 @@ def test_the_end_as_json_without_a_head() -> None:
 
 def test_overrides_have_to_name_what_exists(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", ROUTED)
-    workflow = builtin_workflows(BuiltinPrompts())["review_cadence"]
+    workflow = BuiltinWorkflows(BuiltinPrompts())["review_cadence"]
 
     def check(by_prompt: dict[str, str], by_step: dict[str, str]) -> None:
         overrides = AgentOverrides(by_prompt, by_step)

@@ -20,6 +20,7 @@ from tests.unit.executors.replay import RULES, STRICT, encoded, feed, recording,
 BASE = ["claude", "-p", "--output-format=stream-json", "--verbose", "--include-partial-messages"]
 SESSION = "0b5c0000-0000-4000-8000-000000000001"
 VERSIONS = ["197", "330"]
+NO_TOOLS = ["--tools=", "--strict-mcp-config"]
 
 
 def argv(
@@ -55,8 +56,22 @@ def argv(
             {"disallowed_tools": ["Agent"]},
             ["--disallowedTools=WebFetch,Agent"],
         ),
-        ({}, {"single_turn": True}, ["--tools=", "--max-turns=1"]),
-        ({"tools": ["Read"]}, {"single_turn": True, "max_turns": 9}, ["--tools=", "--max-turns=1"]),
+        ({}, {"single_turn": True}, [*NO_TOOLS, "--max-turns=1"]),
+        ({"tools": ["Read"]}, {"single_turn": True, "max_turns": 9}, [*NO_TOOLS, "--max-turns=1"]),
+        ({"tools": ["Read"]}, {"disallow_all_tools": True}, NO_TOOLS),
+        (
+            {"allowed_tools": ["Bash"]},
+            {"disallow_all_tools": True, "allowed_tools": ["Read"], "max_turns": 4},
+            [*NO_TOOLS, "--allowedTools=Read", "--max-turns=4"],
+        ),
+        ({}, {"output": {"format": "json"}}, []),
+        ({}, {"output": {"schema": {"type": "object"}}}, ['--json-schema={"type":"object"}']),
+        # The form is a tool call, which may take a reminder.
+        (
+            {},
+            {"output": {"schema": {"type": "null"}}, "single_turn": True},
+            [*NO_TOOLS, "--max-turns=2", '--json-schema={"type":"null"}'],
+        ),
         ({}, {"max_turns": 7}, ["--max-turns=7"]),
         ({"setting_sources": []}, {}, ["--setting-sources="]),
         ({"setting_sources": ["user", "project"]}, {}, ["--setting-sources=user,project"]),
@@ -126,6 +141,35 @@ def test_a_new_system_prompt_reaches_a_resumed_session(
 def test_a_session_id_that_is_an_option_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no session id"):
         argv(tmp_path, resume_session="--dangerously-skip-permissions")
+
+
+def test_a_schema_that_no_argument_can_hold_is_refused(tmp_path: Path) -> None:
+    output = {"schema": {"description": "x" * 110_000}}
+    with pytest.raises(ValueError, match=r"output\.schema is longer than 100000 bytes"):
+        argv(tmp_path, {}, {"output": output})
+
+
+@pytest.mark.parametrize(
+    ("result", "structured", "output"),
+    [
+        ({"structured_output": {"pass": True}, "result": "It is."}, {"pass": True}, "It is."),
+        ({"structured_output": {"pass": True}, "result": ""}, {"pass": True}, '{"pass": true}'),
+        ({"structured_output": None, "result": "no form"}, None, "no form"),
+        ({"result": '{"pass": true}'}, None, '{"pass": true}'),
+    ],
+)
+def test_the_answer_in_its_form_is_kept_beside_the_text(
+    result: dict[str, Any], structured: Any, output: str
+) -> None:
+    event = {"type": "result", "subtype": "success", "is_error": False, **result}
+    outcome = feed(ClaudeParser(RULES), encoded(event)).outcome
+    assert (outcome.status, outcome.structured, outcome.output) == ("ok", structured, output)
+
+
+def test_a_form_in_a_failed_answer_counts_for_nothing() -> None:
+    event = {"type": "result", "is_error": True, "structured_output": {"pass": True}}
+    outcome = feed(ClaudeParser(RULES), encoded(event)).outcome
+    assert (outcome.status, outcome.structured) == (OutcomeStatus.FAILED, None)
 
 
 @pytest.mark.parametrize(

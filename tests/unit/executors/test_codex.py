@@ -79,6 +79,57 @@ def test_a_system_prompt_goes_by_way_of_a_file(tmp_path: Path) -> None:
     assert value == {"model_instructions_file": str(tmp_path / "results" / "system-prompt.md")}
 
 
+OUTPUT = {"schema": {"type": "object", "properties": {"pass": {"type": "boolean"}}}}
+
+
+def test_the_form_of_the_answer_goes_by_way_of_a_file(tmp_path: Path) -> None:
+    schema = f"--output-schema={tmp_path / 'results' / 'output-schema.json'}"
+    assert argv(tmp_path, {}, {"output": OUTPUT})[-1] == schema
+    made = argv(tmp_path, {}, {"output": OUTPUT}, resume_session=THREAD)
+    assert made[-2:] == [schema, THREAD]
+    assert argv(tmp_path, {}, {"output": {"format": "json"}})[-1] == READ_ONLY
+
+
+def test_codex_gets_a_closed_form_and_its_answer_is_read(tmp_path: Path) -> None:
+    """A real program in codex' place copies the file that it was given."""
+    program = tmp_path / "codex"
+    item = {"type": "agent_message", "text": '{"a":1}'}
+    events = [{"type": "item.completed", "item": item}, {"type": "turn.completed"}]
+    said = "".join(f"echo '{json.dumps(event)}'\n" for event in events)
+    copy = 'for word; do case $word in --output-schema=*) cp "${word#*=}" seen.json;; esac; done'
+    program.write_text(f"#!/bin/sh\n{copy}\n{said}".replace("\\", "\\\\"))
+    program.chmod(0o755)
+    options = CodexOptions(program=str(program))
+    request = request_for(tmp_path, step=Step.model_validate({"name": "main", "output": OUTPUT}))
+    with ProcessCore() as core:
+        executor = CodexExecutor("codex", options, core)
+        outcome = executor.perform(request, Recorder(), Cancellation())
+    assert (outcome.status, outcome.structured, outcome.output) == ("ok", {"a": 1}, '{"a":1}')
+    assert json.loads((tmp_path / "seen.json").read_text()) == {
+        **OUTPUT["schema"],
+        "required": ["pass"],
+        "additionalProperties": False,
+    }
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_json", "structured"),
+    [
+        ('{"pass": true}', True, {"pass": True}),
+        ('{"pass": true}', False, None),
+        ("It passes.", True, None),
+        ('```\n{"pass": true}\n```', True, None),
+    ],
+)
+def test_only_an_answer_that_was_asked_for_as_json_is_read_as_json(
+    answer: str, is_json: bool, structured: object
+) -> None:
+    item = {"type": "agent_message", "text": answer}
+    lines = encoded({"type": "item.completed", "item": item}, {"type": "turn.completed"})
+    outcome = feed(CodexParser(RULES, is_json=is_json), lines).outcome
+    assert (outcome.output, outcome.structured) == (answer, structured)
+
+
 def test_an_appended_prompt_that_no_argument_holds_is_refused(tmp_path: Path) -> None:
     with ProcessCore() as core:
         cancellation = Cancellation()

@@ -41,6 +41,51 @@ def test_an_answer_is_streamed_counted_and_priced(desk: Desk) -> None:
     assert desk.model.requests[0].is_authorized
 
 
+def test_a_step_without_tools_may_have_several_turns(desk: Desk) -> None:
+    script: list[dict[str, Any]] = [{"text": "x", "stop_reason": "pause_turn"}, {"text": "done"}]
+    step = {"disallow_all_tools": True, "allowed_tools": ["bash"], "max_turns": 3}
+    outcome = desk.ask(script, step=step)
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "done"), outcome.error
+    assert [body.get("tools") for body in desk.model.bodies()] == [None, None]
+
+
+VERDICT = {
+    "type": "object",
+    "properties": {"pass": {"type": "boolean"}, "reason": {"type": "string", "maxLength": 9}},
+    "required": ["pass"],
+}
+
+
+def test_the_api_is_told_the_form_of_the_answer(desk: Desk) -> None:
+    answer = {"pass": False, "reason": "two"}
+    outcome = desk.ask([{"text": json.dumps(answer)}], step={"output": {"schema": VERDICT}})
+    assert (outcome.structured, json.loads(outcome.output)) == (answer, answer)
+    sent = desk.model.bodies()[0]["output_config"]["format"]
+    assert sent["type"] == "json_schema"
+    # What the API does not know of JSON Schema it would refuse.
+    assert sent["schema"]["additionalProperties"] is False
+    assert "maxLength" not in sent["schema"]["properties"]["reason"]
+    assert VERDICT["required"] == sent["schema"]["required"]
+
+
+@pytest.mark.parametrize(
+    ("output", "text", "structured"),
+    [
+        ({"schema": VERDICT}, "no JSON", None),
+        # It has no form that the API knows, and is checked behind the step.
+        ({"schema": {"minLength": 3}}, '"abc"', "abc"),
+        ({"format": "json"}, '{"a": 1}', None),
+    ],
+)
+def test_without_a_form_that_was_kept_there_is_none(
+    desk: Desk, output: dict[str, Any], text: str, structured: object
+) -> None:
+    outcome = desk.ask([{"text": text}], step={"output": output})
+    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, text)
+    assert outcome.structured == structured
+    assert ("output_config" in desk.model.bodies()[0]) is (output.get("schema") is VERDICT)
+
+
 def test_cached_tokens_have_their_own_price(desk: Desk) -> None:
     usage = {
         "input_tokens": 0,

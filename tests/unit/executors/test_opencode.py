@@ -54,6 +54,12 @@ def test_a_session_is_continued_by_its_id(tmp_path: Path) -> None:
     [
         ({}, {"single_turn": True}, {"steps": 1, "tools": {"*": False}}),
         ({}, {"max_turns": 4}, {"steps": 4}),
+        ({}, {"disallow_all_tools": True}, {"tools": {"*": False}}),
+        (
+            {"allowed_tools": ["read"]},
+            {"disallow_all_tools": True, "allowed_tools": ["bash"], "max_turns": 4},
+            {"steps": 4, "tools": {"*": False}},
+        ),
         ({}, {"allowed_tools": ["read"]}, {"tools": {"*": False, "read": True}}),
         (
             {"allowed_tools": ["read", "bash"], "disallowed_tools": ["webfetch"]},

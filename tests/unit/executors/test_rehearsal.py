@@ -9,6 +9,7 @@ from sequencer.executors.protocol import Cancellation, Kind
 from sequencer.executors.rehearsal import RehearsalExecutor, RehearsalOptions
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step
+from sequencer.resolution.verdict import check_schema
 from tests.contract.executor_cases import Recorder, request_for
 
 
@@ -46,6 +47,37 @@ def test_a_prompt_of_one_endless_line_is_cut(tmp_path: Path) -> None:
 
 def test_an_empty_prompt_is_shown_as_such(tmp_path: Path) -> None:
     assert "0 bytes, 0 lines" in rehearse(tmp_path, prompt="")[1]
+
+
+@pytest.mark.parametrize(
+    ("schema", "structured"),
+    [
+        (
+            {
+                "type": "object",
+                "properties": {"pass": {"type": "boolean"}, "reason": {"type": "string"}},
+                "required": ["pass", "reason"],
+            },
+            {"pass": True, "reason": ""},
+        ),
+        ({"enum": ["b", "a"]}, "b"),
+        ({"const": 3}, 3),
+        ({"type": "array"}, []),
+        ({"type": "integer", "minimum": 4}, 4),
+        ({"type": "null"}, None),
+        ({}, ""),
+    ],
+)
+def test_an_answer_has_the_form_that_its_step_wants(
+    tmp_path: Path, schema: dict[str, object], structured: object
+) -> None:
+    step = Step.model_validate({"name": "verify", "output": {"schema": schema}})
+    request = request_for(tmp_path, step=step)
+    executor = RehearsalExecutor("rehearsal", RehearsalOptions())
+    outcome = executor.perform(request, Recorder(), Cancellation())
+    assert outcome.structured == structured
+    assert check_schema(schema, structured) is None
+    assert "no agent ran" in outcome.output
 
 
 def test_every_field_is_accepted_because_none_is_used() -> None:

@@ -71,6 +71,32 @@ def test_output_that_is_no_text_is_kept_as_json(path: Path, content: Any, text: 
     assert apply_result(path, SUCCESS).output == text
 
 
+@pytest.mark.parametrize(
+    ("output", "structured"),
+    [
+        ({"pass": True, "reason": "a"}, {"pass": True, "reason": "a"}),
+        ([1, "b"], [1, "b"]),
+        (False, False),
+        ("text", None),
+        ('{"pass": true}', None),
+        (None, "as it was"),
+    ],
+)
+def test_only_what_is_no_text_is_an_answer_in_a_form(
+    path: Path, output: Any, structured: Any
+) -> None:
+    write(path, {"output": output})
+    before = SUCCESS.model_copy(update={"structured": "as it was"})
+    assert apply_result(path, before).structured == structured
+
+
+def test_an_answer_in_a_form_holds_nothing_that_no_file_could(path: Path) -> None:
+    path.write_text('{"output": {"reason": "a\\ud800b"}}')
+    assert apply_result(path, SUCCESS).structured == {"reason": "a?b"}
+    path.write_text('{"output": {"amount": 1e999}}')
+    assert apply_result(path, SUCCESS).structured is None
+
+
 def test_half_a_character_does_not_spoil_the_state(path: Path) -> None:
     path.write_text('{"output": "a\\ud800b"}')
     assert apply_result(path, SUCCESS).output.encode() == b"a?b"

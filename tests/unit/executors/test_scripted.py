@@ -103,6 +103,14 @@ def test_everything_that_an_agent_can_say_can_be_canned(tmp_path: Path) -> None:
     assert script.recorder.usages == [Usage(**usage)]
 
 
+def test_an_answer_in_a_form_can_be_canned(tmp_path: Path) -> None:
+    entry = {"output": "Two fail.", "structured": {"pass": False, "reason": "2"}}
+    options = ScriptedOptions.model_validate({"outcomes": [entry]})
+    executor = ScriptedExecutor("canned", options)
+    outcome = executor.perform(request_for(tmp_path), Recorder(), Cancellation())
+    assert (outcome.output, outcome.structured) == ("Two fail.", {"pass": False, "reason": "2"})
+
+
 def test_a_request_without_a_place_uses_the_sequence(tmp_path: Path) -> None:
     script = Script(tmp_path, {"step_index": 0, "output": "placed"}, {"output": "sequence"})
     cancellation = Cancellation()

@@ -8,8 +8,10 @@ from pydantic import ValidationError
 from sequencer.errors import UnknownName
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
+from sequencer.resolution.procedures import PROCEDURES, builtin_procedure
 from sequencer.resolution.registry import (
     BuiltinPrompts,
+    BuiltinWorkflows,
     Registry,
     WorkflowDefinition,
     with_defaults,
@@ -23,7 +25,8 @@ def prompts_of(workflow: Workflow, count: int) -> list[str]:
 
 def test_the_built_in_workflows() -> None:
     registry = Registry()
-    assert registry.names == ("review_cadence", "review_cadence2", "standard", "standard2")
+    cycles = {"review_cadence", "review_cadence2", "standard", "standard2"}
+    assert registry.names == tuple(sorted({*cycles, *PROCEDURES}))
     assert prompts_of(registry.get("standard"), 4) == ["supervisor.md", "main.md"] * 2
     assert prompts_of(registry.get("standard2"), 2) == ["supervisor2.md", "main2.md"]
     reviewed = registry.get("review_cadence2").with_review_every(1)
@@ -54,7 +57,70 @@ def test_a_configured_workflow_replaces_a_built_in_one() -> None:
     own = Workflow("standard", [Step(name="only")])
     registry = Registry({"standard": own})
     assert registry.get("standard") is own
-    assert len(registry.names) == 4
+    assert registry.names == Registry().names
+
+
+def test_the_built_in_procedures_are_there_by_name() -> None:
+    registry = Registry()
+    assert registry.get("plan-mode") is builtin_procedure("plan-mode")
+    assert registry.procedure_names == tuple(sorted(PROCEDURES))
+    assert {registry.get(name).kind for name in registry.procedure_names} == {"procedure"}
+
+
+def test_what_is_configured_decides_whether_a_name_is_a_procedure() -> None:
+    configured = {
+        "plan-mode": Workflow("plan-mode", [Step(name="a")]),
+        "mine": Workflow("mine", [Step(name="a")], kind="procedure"),
+    }
+    registry = Registry(configured)
+    expected = {*PROCEDURES, "mine"} - {"plan-mode"}
+    assert registry.procedure_names == tuple(sorted(expected))
+    assert {"mine", "plan-mode"} < set(registry.names)
+
+
+def test_a_registry_builds_a_workflow_only_when_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built: list[str] = []
+
+    class Counted(Workflow):
+        def __init__(self, name: str, *rest: Any, **more: Any) -> None:
+            built.append(name)
+            super().__init__(name, *rest, **more)
+
+    monkeypatch.setattr("sequencer.resolution.registry.Workflow", Counted)
+    monkeypatch.setattr("sequencer.resolution.procedures.Workflow", Counted)
+    builtin_procedure.cache_clear()
+    registry = Registry()
+    assert len(registry.names) == 12
+    assert len(registry.procedure_names) == 8
+    assert built == []
+    assert registry.get("standard") is registry.get("standard")
+    assert registry.get("release") is registry.get("release")
+    assert built == ["standard", "release"]
+    builtin_procedure.cache_clear()
+
+
+def test_the_built_in_workflows_are_a_mapping() -> None:
+    builtin = BuiltinWorkflows(BuiltinPrompts())
+    assert len(builtin) == len(list(builtin)) == 12
+    assert set(builtin) == set(Registry().names)
+    assert all(builtin[name].name == name for name in builtin)
+    assert "nope" not in builtin
+    assert builtin.get("nope") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("standard", "788014560460e5a75128c62536dce0300cf8276aa4873720cf1fd3d2dfd21871"),
+        ("review_cadence", "b49b920605bb551f200e8d1f69a889166ff974ed7841c3c9168b320a66e4293b"),
+        ("standard2", "98187d1b0a8a1eabf719dc75ceb21847885aba7f815166ac2bd70d8d270cbb12"),
+        ("review_cadence2", "639863588c780d4a01783bd0d028c86e9e32fa103c320ac7213b47edb662547f"),
+    ],
+)
+def test_runs_of_earlier_versions_go_on_under_the_same_digest(name: str, digest: str) -> None:
+    assert Registry().get(name).digest() == f"sha256:{digest}"
 
 
 def test_an_unknown_workflow_lists_the_known_ones() -> None:
@@ -96,6 +162,11 @@ def test_a_name_and_its_mapping_are_one_definition() -> None:
         ({"steps": [{"prompt": "x.md"}]}, "Field required"),
         ({"steps": ["a"], "review": {"every": 2}}, "Field required"),
         ({"steps": ["a"], "colour": 1}, "Extra inputs"),
+        ({}, "needs steps, or extends"),
+        ({"kind": "procedure"}, "needs steps, or extends"),
+        ({"steps": ["a"], "extends": "b"}, "steps can't stand beside extends"),
+        ({"kind": "cycle", "extends": "b"}, "kind can't stand beside extends"),
+        ({"steps": ["a"], "remove": ["a"]}, "remove without extends"),
     ],
 )
 def test_a_wrong_definition_is_refused(raw: dict[str, Any], message: str) -> None:

@@ -1,0 +1,237 @@
+"""The activities of one invocation: an observer that posts, and the thread that does it.
+
+The engine's thread only puts bytes into a queue and sets flags; journal, network and
+searches for secrets are the background thread's. When the invocation ends, it may post for
+a few seconds more, and what is left stays behind the cursors for the next process.
+
+Not promised: thoughts and actions. They are dropped whenever something is in their way.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from sequencer.activity.gist import Gist
+from sequencer.activity.lane import Clock, Lane, Surroundings
+from sequencer.activity.protocol import Sink
+from sequencer.engine.attempt import Attempt, Observer, SilentObserver
+from sequencer.errors import Interrupted
+from sequencer.executors.protocol import Kind
+from sequencer.executors.redaction import Redaction
+from sequencer.model.outcome import Outcome, Usage
+from sequencer.store.protocol import Store
+
+DRAIN_S = 5.0
+HURRIED_S = 1.0
+"""What is left for the last posts when a signal ends the invocation."""
+AFTER_END_S = (0.1, 0.5, 2.0)
+"""When to look for a step's result: its record is written just after `Observer.ended`."""
+
+
+class Activities:
+    """An observer that posts to *sinks* and shows everything to another one.
+
+    A context manager: entering makes the cursors, leaving posts what is left.
+    """
+
+    def __init__(
+        self,
+        inner: Observer,
+        store: Store,
+        sinks: Sequence[Sink],
+        redaction: Redaction,
+        *,
+        run: str | None = None,
+        thoughts: bool = True,
+        drain_s: float = DRAIN_S,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """Read the run called *run* from *store*, which nobody else uses: another thread does."""
+        self._inner = inner
+        self._store = store
+        self._drain_s = drain_s
+        self._has_thoughts = thoughts and any(sink.takes_thoughts for sink in sinks)
+        self._gist = Gist(redaction)
+        self._clock = clock
+        around = Surroundings(store=store, redaction=redaction, notice=self._tell, clock=clock)
+        self._lanes = [Lane(sink, around) for sink in sinks]
+        self._run_id, self._run = "", run
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._looks: list[float] = []
+        """When the journal is to be looked at, by the clock."""
+        self._ends_at: float | None = None
+        self._is_silent = False
+
+    # --- the invocation -------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        """Make the cursors of new sinks, and begin to post what earlier processes left."""
+        for lane in self._lanes:
+            lane.begin()
+        self._poke()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Post what is left, for a while; a signal makes that short."""
+        is_hurried = isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit))
+        self.close(min(self._drain_s, HURRIED_S) if is_hurried else self._drain_s)
+
+    def close(self, timeout_s: float) -> None:
+        """Post results for at most *timeout_s*; what is left is for the next process."""
+        self._gist.end()
+        thread = self._thread
+        if thread is not None:
+            # Whatever ran is in the journal by now: one look finds it.
+            self._looks = []
+            self._ends_at = time.monotonic() + timeout_s
+            for lane in self._lanes:
+                lane.poke()
+            self._wake.set()
+            thread.join(timeout_s)
+        else:
+            self._store.close()
+        self._is_silent = True
+
+    # --- Observer -------------------------------------------------------------------
+
+    def started(self, attempt: Attempt, log: Path) -> None:
+        """See `Observer`; the step before is in the journal by now."""
+        self._inner.started(attempt, log)
+        step = attempt.step
+        if self._has_thoughts and not (step.suppress_thoughts or step.single_turn):
+            self._run_id = attempt.run_id
+            self._gist.begin(step.name, attempt.step_index, attempt.attempt)
+        self._poke()
+
+    def write(self, data: bytes, kind: Kind) -> None:
+        """See `Observer`; costs an append."""
+        self._inner.write(data, kind)
+        if self._has_thoughts and self._gist.write(data, kind):
+            self._wake.set()
+
+    def used(self, usage: Usage) -> None:
+        """See `Observer`."""
+        self._inner.used(usage)
+
+    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
+        """See `Observer`."""
+        self._gist.end()
+        self._inner.ended(attempt, outcome)
+        now = self._clock()
+        self._looks = [now + after for after in AFTER_END_S]
+        self._start()
+
+    def notice(self, text: str) -> None:
+        """See `Observer`."""
+        self._inner.notice(text)
+
+    def waiting(self, reason: str, until: str | None) -> None:
+        """See `Observer`; nothing runs, so the last step's result is in the journal."""
+        self._inner.waiting(reason, until)
+        self._poke()
+
+    # --- the thread -------------------------------------------------------------------
+
+    def _poke(self) -> None:
+        for lane in self._lanes:
+            lane.poke()
+        self._start()
+
+    def _start(self) -> None:
+        if self._lanes and self._thread is None and not self._is_silent:
+            self._thread = threading.Thread(target=self._work, name="activity", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def _tell(self, text: str) -> None:
+        # After the end the terminal belongs to somebody else.
+        if not self._is_silent:
+            self._inner.notice(text)
+
+    def _work(self) -> None:
+        try:
+            self._post_until_the_end()
+        finally:
+            for lane in self._lanes:
+                lane.close()
+            self._store.close()
+
+    def _post_until_the_end(self) -> None:
+        while True:
+            # Before the look: what comes during it wakes the next round at once.
+            self._wake.clear()
+            self._look()
+            for lane in self._lanes:
+                lane.deliver(self._may_go_on)
+            if self._ends_at is None:
+                self._post_thoughts()
+            pause = self._pause_s()
+            if self._ends_at is not None:
+                left = self._ends_at - time.monotonic()
+                if pause is None or pause > left or left <= 0:
+                    return
+            self._wake.wait(pause)
+
+    def _may_go_on(self) -> bool:
+        return self._ends_at is None or time.monotonic() < self._ends_at
+
+    def _look(self) -> None:
+        now = self._clock()
+        if any(due <= now for due in self._looks):
+            self._looks = [due for due in self._looks if due > now]
+            for lane in self._lanes:
+                lane.poke()
+
+    def _post_thoughts(self) -> None:
+        free = [lane for lane in self._lanes if lane.takes_thoughts_now()]
+        if not free or not self._gist.has_news:
+            return
+        newest = self._gist.take()
+        if newest is not None:
+            for lane in free:
+                lane.post_thought(newest, self._run_id, self._run)
+
+    def _pause_s(self) -> float | None:
+        """Return how long nothing is due; None: until somebody wakes."""
+        now = self._clock()
+        pauses = [max(due - now, 0.0) for due in self._looks]
+        pauses += [due for lane in self._lanes if (due := lane.due_in_s) is not None]
+        if self._gist.has_news and self._ends_at is None:
+            dues = (lane.thought_due_in_s for lane in self._lanes)
+            pauses += [due for due in dues if due is not None]
+        return min(pauses, default=None)
+
+
+def deliver(
+    store: Store,
+    sinks: Sequence[Sink],
+    redaction: Redaction,
+    *,
+    notice: Callable[[str], None],
+    drain_s: float = DRAIN_S,
+) -> None:
+    """Post what is behind the cursors, for commands that change a run by hand."""
+    with Activities(_Noticing(notice), store, sinks, redaction, drain_s=drain_s):
+        pass
+
+
+class _Noticing(SilentObserver):
+    """Shows notices and nothing else."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+
+    def notice(self, text: str) -> None:
+        """See `Observer`."""
+        self._show(text)

@@ -1,0 +1,152 @@
+"""How far each sink has been told of a run: one small file a sink.
+
+The file is replaced whole and synced before what comes next is posted, so after a crash at
+most one result is posted twice, with the same key. A file that can't be read is never
+guessed: beginning anew would drop results or post all of them again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from sequencer.errors import SequencerError
+from sequencer.model.names import slug
+from sequencer.store.clock import utc_now
+from sequencer.store.journal_file import read_regular, sync_folder, write_durably
+from sequencer.store.strictjson import parse_object
+
+FOLDER = "activity"
+REFUSED = "refused.jsonl"
+MAX_BYTES = 64 * 1024
+ALL = 2**31
+"""An index behind every activity of a revision."""
+
+
+class CursorUnreadable(Exception):
+    """What stands in a cursor's file says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The place in a run's journal up to which everything is posted."""
+
+    run_id: str | None
+    """None: the run was not begun when the sink was first seen."""
+    revision: int
+    index: int
+    """Among the activities of that revision; -1: none of it is posted."""
+
+    def is_before(self, revision: int, index: int) -> bool:
+        """Return whether the activity at that place is still to be posted."""
+        return (self.revision, self.index) < (revision, index)
+
+
+class CursorFile:
+    """The cursor of one sink in one run, and the lock under which it is moved."""
+
+    def __init__(self, run_folder: Path, sink: str) -> None:
+        """Use ``activity/`` in *run_folder*; nothing is made before the first write."""
+        self.folder = run_folder / FOLDER
+        self.path = self.folder / f"{slug(sink)}.json"
+        self._lock_path = self.folder / f"{slug(sink)}.lock"
+        self._sink = sink
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[bool]:
+        """Hold the sink's lock for the block, if no other process has it; give whether it does."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self._lock_path, timeout=0, thread_local=False, fallback_to_soft=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.release()
+
+    def read(self) -> Cursor | None:
+        """Return the cursor, or None if there is none.
+
+        Raises:
+            CursorUnreadable: there is something else in its place.
+        """
+        try:
+            fields = parse_object(read_regular(self.path, max_bytes=MAX_BYTES))
+            return _cursor(fields)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, SequencerError) as error:
+            message = f"{self.path} can't be read ({error}); remove it to begin with what is next"
+            raise CursorUnreadable(message) from error
+
+    def write(self, cursor: Cursor) -> None:
+        """Replace the cursor, so that it survives a power loss."""
+        fields = {
+            "schema_version": 1,
+            "sink": self._sink,
+            "run_id": cursor.run_id,
+            "revision": cursor.revision,
+            "index": cursor.index,
+            "at": utc_now(),
+        }
+        is_new = not self.path.exists()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        fresh = self.folder / f"{self.path.name}.{os.getpid()}.tmp"
+        write_durably(fresh, json.dumps(fields).encode() + b"\n")
+        fresh.replace(self.path)
+        if is_new:
+            sync_folder(self.folder)
+            sync_folder(self.folder.parent)
+
+    def note_refusal(self, fields: dict[str, Any]) -> None:
+        """Add a line about a result that the sink will never take."""
+        line = json.dumps({"at": utc_now(), "sink": self._sink, **fields}, ensure_ascii=False)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(self.folder / REFUSED, flags, 0o644)
+        try:
+            os.write(fd, line.encode("utf-8", "replace") + b"\n")
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def _cursor(fields: dict[str, Any]) -> Cursor:
+    run_id = fields.get("run_id")
+    if run_id is not None and not isinstance(run_id, str):
+        message = "run_id is no text"
+        raise ValueError(message)
+    return Cursor(run_id, _count(fields, "revision", 0), _count(fields, "index", -1))
+
+
+def _count(fields: dict[str, Any], name: str, least: int) -> int:
+    value = fields.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        message = f"{name} is no count"
+        raise ValueError(message)
+    return value
+
+
+def moved_to_run(cursor: Cursor, run_id: str, revision: int, *, was_reset: bool) -> Cursor:
+    """Return *cursor* for the run that is there, at *revision*.
+
+    A reset keeps the journal and goes on counting (*was_reset*), so what is behind the
+    cursor is still to be posted. A run of its own has begun in place of one whose files are
+    gone, and all of it is new. A journal that was repaired may end before the cursor.
+    """
+    if cursor.run_id is None:
+        return replace(cursor, run_id=run_id)
+    if cursor.run_id != run_id and not was_reset:
+        return Cursor(run_id, 0, -1)
+    if cursor.revision > revision:
+        return Cursor(cursor.run_id, revision, ALL)
+    return cursor

@@ -1,0 +1,258 @@
+"""What is still to be posted to one sink, and when the next try is due.
+
+Results are read from the journal behind the sink's cursor and posted in order; the cursor
+moves when the sink has taken one, or has said that it never will. A sink that can't be
+reached costs one try a pause, and the pauses grow; one notice tells of an outage, one of
+its end. Nothing here waits.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sequencer.activity.cursor import ALL, Cursor, CursorFile, CursorUnreadable, moved_to_run
+from sequencer.activity.derived import activities_of
+from sequencer.activity.polish import polished
+from sequencer.activity.protocol import Activity, Post, Refused, Sink, Unreachable
+from sequencer.errors import SequencerError
+from sequencer.executors.redaction import Redaction
+from sequencer.model.head import Head
+from sequencer.model.transitions import Event
+from sequencer.store.protocol import Store
+
+THOUGHT_EVERY_S = 2.0
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 300.0
+LOCKED_S = 0.5
+"""When to look again where another process is posting."""
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all lanes of a run share."""
+
+    store: Store
+    """The lanes' own: used from their thread."""
+    redaction: Redaction
+    notice: Callable[[str], None]
+    clock: Clock = time.monotonic
+    jitter: Callable[[], float] = random.random
+    """From 0 to 1."""
+
+    @property
+    def folder(self) -> Path:
+        """Return the run's folder."""
+        return self.store.state_path.parent
+
+
+class Lane:
+    """One sink of one run."""
+
+    def __init__(self, sink: Sink, around: Surroundings) -> None:
+        """Post to *sink*; nothing is read or written before `begin`."""
+        self.sink = sink
+        self._around = around
+        self._file = CursorFile(around.folder, sink.name)
+        self._first = Cursor(None, 0, ALL)
+        """Where to begin without a cursor."""
+        self._has_news = False
+        self._is_off = False
+        self._failures = 0
+        self._not_before = -1.0
+        self._next_thought = -1.0
+        self._in_doubt: str | None = ""
+        """Key of the result that an earlier try may have delivered; empty: whichever is next,
+        because a process that was killed leaves no word. None: none."""
+
+    # --- what is asked from outside ----------------------------------------------
+
+    def begin(self) -> None:
+        """Make the cursor of a sink that this run has not seen: it is told what comes next.
+
+        What happened before would flood it: a sink may be new to an old run.
+        """
+        try:
+            head = self._around.store.view().head
+            if head is not None:
+                self._first = Cursor(head.run_id, head.revision, ALL)
+            with self._file.held() as is_mine:
+                if is_mine and self._file.read() is None:
+                    self._file.write(self._first)
+        except CursorUnreadable as error:
+            self._turn_off(str(error))
+        except (OSError, SequencerError) as error:
+            self._failed(f"its cursor can't be made: {error}")
+        self._has_news = True
+
+    def poke(self) -> None:
+        """Say that the journal may have gone on."""
+        self._has_news = True
+
+    @property
+    def due_in_s(self) -> float | None:
+        """Return when results can be tried next; None: there is nothing to try."""
+        if self._is_off or not self._has_news:
+            return None
+        return max(self._not_before - self._around.clock(), 0.0)
+
+    @property
+    def thought_due_in_s(self) -> float | None:
+        """Return when a thought may be posted next; None: never."""
+        if self._is_off or not self.sink.takes_thoughts:
+            return None
+        due = max(self._not_before, self._next_thought)
+        return max(due - self._around.clock(), 0.0)
+
+    def takes_thoughts_now(self) -> bool:
+        """Return whether a thought may be posted at once; results go first."""
+        return not self._has_news and self.thought_due_in_s == 0.0
+
+    def post_thought(self, activity: Activity, run_id: str, run: str | None) -> None:
+        """Post a thought or an action; a failure is an outage, and the post is dropped."""
+        self._next_thought = self._around.clock() + THOUGHT_EVERY_S
+        post = Post(activity=self._polished(activity), run_id=run_id, run=run)
+        try:
+            self.sink.post(post)
+        except Unreachable as error:
+            self._failed(error.reason, error.retry_after_s)
+        except Refused as error:
+            self._around.notice(f"activity sink {self.sink.name!r}: {error.reason}")
+        except Exception as error:  # noqa: BLE001 - a sink's bug must not end the others
+            self._turn_off(f"it has a bug: {error!r}")
+        else:
+            self._recovered()
+
+    def deliver(self, may_go_on: Callable[[], bool]) -> None:
+        """Post the results that are due, as long as *may_go_on*."""
+        due = self.due_in_s
+        if due is None or due > 0:
+            return
+        # Before the look: what comes during it is looked for again.
+        self._has_news = False
+        try:
+            with self._file.held() as is_mine:
+                if is_mine:
+                    self._deliver_behind(may_go_on)
+                else:
+                    self._has_news = True
+                    self._not_before = self._around.clock() + LOCKED_S
+        except Unreachable as error:
+            self._failed(error.reason, error.retry_after_s)
+        except CursorUnreadable as error:
+            self._turn_off(str(error))
+        except (OSError, SequencerError) as error:
+            self._failed(f"the run's files: {error}")
+        except Exception as error:  # noqa: BLE001 - a sink's bug must not end the others
+            self._turn_off(f"it has a bug: {error!r}")
+
+    def close(self) -> None:
+        """Free the sink's connections."""
+        self.sink.close()
+
+    # --- results ------------------------------------------------------------------
+
+    def _deliver_behind(self, may_go_on: Callable[[], bool]) -> None:
+        head = self._around.store.view().head
+        if head is None:
+            return
+        # Whoever held the lock at the beginning may have been killed before it wrote one.
+        cursor = self._file.read() or self._first
+        for post in behind(cursor, head, self._around.store.history()):
+            if not may_go_on():
+                self._has_news = True
+                return
+            self._post_result(post)
+            self._file.write(Cursor(post.run_id, post.revision or 0, post.index))
+            self._in_doubt = None
+            self._recovered()
+
+    def _post_result(self, post: Post) -> None:
+        may_be_there = self._in_doubt in ("", post.key)
+        activity = self._polished(post.activity)
+        self._in_doubt = post.key
+        try:
+            self.sink.post(replace(post, activity=activity, may_be_there=may_be_there))
+        except Refused as error:
+            self._note_refusal(post, error)
+
+    def _note_refusal(self, post: Post, error: Refused) -> None:
+        answer = self._around.redaction.hide_text(error.answer)[:500]
+        fields: dict[str, Any] = {
+            "key": post.key,
+            "type": str(post.activity.type),
+            "step": post.activity.step,
+            "reason": error.reason,
+            "status": error.status,
+            "answer": answer,
+        }
+        self._file.note_refusal(fields)
+        told = f"{error.reason} for the {post.activity.type} of step {post.activity.step!r}"
+        text = f"activity sink {self.sink.name!r}: {told}; see activity/refused.jsonl"
+        self._around.notice(self._around.redaction.hide_text(text))
+
+    def _polished(self, activity: Activity) -> Activity:
+        around = self._around
+        return polished(activity, around.redaction, around.folder, self.sink.max_chars)
+
+    # --- outages ------------------------------------------------------------------
+
+    def _failed(self, reason: str, retry_after_s: float | None = None) -> None:
+        self._has_news = True
+        self._failures += 1
+        pause = min(FIRST_PAUSE_S * 2.0 ** min(self._failures - 1, 20), LONGEST_PAUSE_S)
+        # Many runs of a machine lose the same sink at the same moment.
+        pause *= 0.5 + self._around.jitter() / 2
+        if retry_after_s is not None:
+            pause = min(max(retry_after_s, pause), LONGEST_PAUSE_S)
+        self._not_before = self._around.clock() + pause
+        if self._failures == 1:
+            text = f"activity sink {self.sink.name!r}: {reason}; results are kept and posted later"
+            self._around.notice(self._around.redaction.hide_text(text))
+
+    def _recovered(self) -> None:
+        if self._failures:
+            self._failures, self._not_before = 0, -1.0
+            self._around.notice(f"activity sink {self.sink.name!r} can be reached again")
+
+    def _turn_off(self, reason: str) -> None:
+        self._is_off = True
+        text = f"activity sink {self.sink.name!r} is not used: {reason}"
+        self._around.notice(self._around.redaction.hide_text(text))
+
+
+def behind(cursor: Cursor, head: Head, facts: Iterable[dict[str, Any]]) -> Iterator[Post]:
+    """Yield the results among *facts*, oldest first, that are behind *cursor*."""
+    was_reset = False
+    if cursor.run_id not in (None, head.run_id):
+        facts = list(facts)
+        was_reset = any(_is_reset(fact) and fact["revision"] > cursor.revision for fact in facts)
+    place = moved_to_run(cursor, head.run_id, head.revision, was_reset=was_reset)
+    run_id, revision, index = place.run_id or head.run_id, -1, -1
+    for fact in facts:
+        if fact["revision"] < place.revision:
+            continue
+        if _is_reset(fact):
+            run_id = head.run_id
+        if fact["revision"] != revision:
+            revision, index = fact["revision"], -1
+        for activity in activities_of(fact):
+            index += 1
+            if place.is_before(revision, index):
+                yield Post(
+                    activity=activity,
+                    run_id=run_id,
+                    run=head.run_name,
+                    revision=revision,
+                    index=index,
+                )
+
+
+def _is_reset(fact: dict[str, Any]) -> bool:
+    return bool(fact["event"] == Event.RESET)

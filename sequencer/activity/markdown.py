@@ -1,0 +1,25 @@
+"""An activity as the Markdown that a tracker shows."""
+
+from __future__ import annotations
+
+import re
+
+from sequencer.activity.protocol import Activity
+
+_MARK = re.compile(r"([\\`*_{}\[\]<>#|~@])")
+
+
+def plain(text: str) -> str:
+    r"""Return *text* as Markdown that shows it as it is, on one line.
+
+    >>> plain("fix_all *now*\n@team")
+    'fix\\_all \\*now\\* \\@team'
+    """
+    return _MARK.sub(r"\\\1", " ".join(text.split()))
+
+
+def result_text(activity: Activity) -> str:
+    """Return a result's text: a line that names the step, its body, and what is asked."""
+    title = f" {plain(activity.title)}" if activity.title else ""
+    parts = (f"**{plain(activity.step)}**{title}", activity.body.strip(), activity.question)
+    return "\n\n".join(part for part in parts if part)

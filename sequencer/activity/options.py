@@ -1,0 +1,166 @@
+"""``activity:`` in orchestration.yaml: which sinks there are, and what each kind needs.
+
+Says what one entry may be. A secret is never a value here: it is the name of a variable,
+and that name has to end like one of a secret, because that is how its value is known and
+hidden everywhere else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+
+from sequencer.model.step import Name
+
+_SECRET_NAME = re.compile(r"(?:[A-Za-z0-9_]*_)?(?:KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
+_TELLTALE = re.compile(
+    r"authorization|proxy-authorization|cookie|.*(?:key|token|secret|password|signature)",
+    re.IGNORECASE,
+)
+_OWN_HEADERS = frozenset(
+    {"content-length", "content-type", "host", "idempotency-key", "transfer-encoding"}
+    | {"x-sequencer-signature"}
+)
+
+
+def _is_url(text: str) -> str:
+    parts = urlsplit(text)
+    try:
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_whole = False
+    if not is_whole:
+        raise ValueError("expected a whole http:// or https:// address")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("an address holds no credentials; headers_env takes them from a variable")
+    return text
+
+
+def _is_secret_name(name: str) -> str:
+    if _SECRET_NAME.fullmatch(name) is None:
+        raise ValueError(
+            "the name of a variable with a secret ends in _TOKEN, _KEY, _SECRET or _PASSWORD; "
+            "by that its value is hidden in logs"
+        )
+    return name
+
+
+_VARIABLE = StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)
+VariableName = Annotated[str, _VARIABLE]
+SecretName = Annotated[str, _VARIABLE, AfterValidator(_is_secret_name)]
+Url = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=2000, pattern=r"^[!-~]+$"),
+    AfterValidator(_is_url),
+]
+HeaderName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$", max_length=100)
+]
+HeaderValue = Annotated[str, StringConstraints(pattern=r"^[ -~\t]*$", max_length=2000)]
+
+
+class _Kind(NamedTuple):
+    """What an entry of one kind has; groups of needed fields are alternatives."""
+
+    needs: tuple[tuple[str, ...], ...]
+    may: tuple[str, ...]
+
+
+KINDS: Mapping[str, _Kind] = {
+    "jsonl": _Kind((), ("path",)),
+    "webhook": _Kind((("url",),), ("headers", "headers_env", "secret_env")),
+    "linear": _Kind((("agent_session_id", "agent_session_id_env"),), ("token_env", "url")),
+    "github": _Kind((("repository",), ("issue", "issue_env")), ("token_env", "api_url")),
+}
+"""Fields by kind."""
+
+
+class SinkOptions(BaseModel):
+    """One of ``activity.sinks``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["jsonl", "webhook", "linear", "github"]
+    path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
+    """jsonl: in the project or the run's folder; None: ``activity.jsonl`` in the latter."""
+    url: Url | None = None
+    """webhook: where to post. linear: another API."""
+    headers: dict[HeaderName, HeaderValue] = {}
+    headers_env: dict[HeaderName, SecretName] = {}
+    """Header to the variable that has its value."""
+    secret_env: SecretName | None = None
+    """webhook: variable with the key of the signature."""
+    token_env: SecretName | None = None
+    """linear, github: variable with the token; None: LINEAR_TOKEN, GITHUB_TOKEN."""
+    agent_session_id: Annotated[str, StringConstraints(pattern=r"^[\w-]{1,100}$")] | None = None
+    agent_session_id_env: VariableName | None = None
+    repository: (
+        Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,100}/[A-Za-z0-9._-]{1,100}$")]
+        | None
+    ) = None
+    """owner/name"""
+    issue: int | None = Field(default=None, ge=1, le=2**53)
+    issue_env: VariableName | None = None
+    api_url: Url | None = None
+
+    @model_validator(mode="after")
+    def _suits_its_kind(self) -> SinkOptions:
+        known = KINDS[self.kind]
+        allowed = {"kind", *known.may, *(name for group in known.needs for name in group)}
+        foreign = sorted(self.model_fields_set - allowed)
+        if foreign:
+            listed = ", ".join(sorted(allowed - {"kind"}))
+            raise ValueError(f"kind {self.kind} has no {foreign[0]}; it has {listed}")
+        for group in known.needs:
+            given = [name for name in group if getattr(self, name) is not None]
+            if not given:
+                raise ValueError(f"kind {self.kind} needs {' or '.join(group)}")
+            if len(given) > 1:
+                raise ValueError(f"{' and '.join(given)} are alternatives; leave one out")
+        return self
+
+    @model_validator(mode="after")
+    def _names_are_safe(self) -> SinkOptions:
+        for name in (*self.headers, *self.headers_env):
+            if name.lower() in _OWN_HEADERS:
+                raise ValueError(f"header {name} is set by the sink itself")
+        for name in self.headers:
+            if _TELLTALE.fullmatch(name):
+                raise ValueError(f"header {name} is a secret; headers_env takes it from a variable")
+        if self.repository is not None and self.repository.split("/")[1] in (".", ".."):
+            raise ValueError("repository is owner/name")
+        return self
+
+    @property
+    def token_variable(self) -> str:
+        """Return the variable with the token; empty for a kind without one."""
+        default = {"linear": "LINEAR_TOKEN", "github": "GITHUB_TOKEN"}.get(self.kind, "")
+        return self.token_env or default
+
+
+class ActivityOptions(BaseModel):
+    """``activity:``, where what happens in a run is told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sinks: dict[Name, SinkOptions] = {}
+    thoughts: bool = True
+    """Post thoughts and actions too, at most one in two seconds."""
+    comment_tools: tuple[Annotated[str, StringConstraints(min_length=1)], ...] = (
+        "mcp__linear__create_comment",
+        "mcp__github__add_issue_comment",
+    )
+    """Tools that are taken from the agent in a step with ``no_comment``."""
+    drain_s: float = Field(default=5.0, ge=0, le=300, allow_inf_nan=False)
+    """Seconds that the end of an invocation waits for the last posts."""

@@ -1,0 +1,172 @@
+"""The executors of a project: which class each agent is of, and how it is made.
+
+A new one is one module and one line in `EXECUTORS`; a package of somebody else's adds to
+them through entry points. Executors are imported when a step needs them, so that looking
+at a run loads none.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from sequencer.assembly.plugins import plugin, plugin_names
+from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.executors.process import ProcessCore
+from sequencer.executors.protocol import EVERY_EXECUTOR, Executor
+from sequencer.model.step import Step
+from sequencer.settings.agents import AgentOverrides, choose_agent, resolve_auto
+from sequencer.settings.reader import KeyPath
+from sequencer.settings.settings import Agent, Settings
+
+
+class Recipe(NamedTuple):
+    """Where the two classes of an executor are, and whether it starts processes."""
+
+    module: str
+    executor: str
+    options: str
+    needs_core: bool = True
+
+
+def _client(kind: str) -> Recipe:
+    name = kind.capitalize()
+    return Recipe(f"sequencer.executors.{kind}", f"{name}Executor", f"{name}Options")
+
+
+EXECUTORS: Mapping[str, Recipe] = {
+    "anthropic": Recipe("sequencer.executors.messages_api", "MessagesExecutor", "MessagesOptions"),
+    "claude": _client("claude"),
+    "codex": _client("codex"),
+    "command": _client("command"),
+    "gemini": _client("gemini"),
+    "opencode": _client("opencode"),
+    "rehearsal": _client("rehearsal")._replace(needs_core=False),
+    "scripted": _client("scripted")._replace(needs_core=False),
+}
+"""Kind of agent -> how it is made. An entry point of ``sequencer.executors`` is a function
+``(name, options, core) -> Executor`` that takes the options as they were written."""
+
+
+MODELLESS = frozenset({"command", "rehearsal", "scripted"})
+"""Kinds that answer without a model, so that nobody asks them to classify a request."""
+
+
+@dataclass(frozen=True)
+class ConfiguredAgents:
+    """Builds executors from ``agents:`` and the built-in names; see `performing.Agents`."""
+
+    settings: Settings
+    overrides: AgentOverrides
+    environment: Mapping[str, str]
+
+    @cached_property
+    def core(self) -> ProcessCore:
+        """Return the process core that all agents of this process share."""
+        return ProcessCore()
+
+    @cached_property
+    def _built(self) -> dict[str, Executor]:
+        return {}
+
+    def choose(self, step: Step, position: str) -> tuple[str, Executor]:
+        """See `performing.Agents.choose`."""
+        chosen = choose_agent(self.settings, step, position, self.overrides)
+        name = chosen.name
+        if name == "auto" and "auto" not in self.settings.agents:
+            name = resolve_auto(shutil.which, self.environment)
+        executor = self.build(name)
+        ensure_honoured(step, name, executor)
+        return name, executor
+
+    def default_model_agent(self) -> str | None:
+        """Return the agent that answers where no step asks; None if there is no model to ask."""
+        name = self.settings.agent.default
+        if name == "auto" and name not in self.settings.agents:
+            try:
+                name = resolve_auto(shutil.which, self.environment)
+            except ConfigurationError:
+                return None
+        agent = self.settings.agents.get(name)
+        kind = agent.kind if agent else name
+        return None if kind in MODELLESS else name
+
+    def warm_up(self) -> None:
+        """See `performing.Agents.warm_up`."""
+        self.core.prepare()
+
+    def close(self) -> None:
+        """See `performing.Agents.close`."""
+        if "core" in self.__dict__:
+            self.core.close()
+
+    def build(self, name: str) -> Executor:
+        """Return the executor of the agent called *name*.
+
+        Raises:
+            ConfigurationError: its options don't suit its kind.
+        """
+        if name not in self._built:
+            agent = self.settings.agents.get(name)
+            self._built[name] = self._make(name, agent.kind if agent else name, agent)
+        return self._built[name]
+
+    def _make(self, name: str, kind: str, agent: Agent | None) -> Executor:
+        written = dict(agent.options) if agent else {}
+        recipe = EXECUTORS.get(kind)
+        try:
+            if recipe is None:
+                return self._make_plugin(name, kind, agent, written)
+            module = import_module(recipe.module)
+            options = getattr(module, recipe.options).model_validate(written)
+        except ValidationError as error:
+            raise _wrong_options(agent, name, kind, error) from None
+        cls = getattr(module, recipe.executor)
+        made: Executor = cls(name, options, self.core) if recipe.needs_core else cls(name, options)
+        return made
+
+    def _make_plugin(
+        self, name: str, kind: str, agent: Agent | None, written: dict[str, Any]
+    ) -> Executor:
+        make = plugin("sequencer.executors", kind)
+        if make is None:
+            known = EXECUTORS.keys() | plugin_names("sequencer.executors")
+            where = agent.locate(()) if agent else None
+            raise UnknownName("agent kind", kind, known, where=where)
+        made: Executor = make(name, written, self.core)
+        return made
+
+
+def _wrong_options(agent: Any, name: str, kind: str, error: ValidationError) -> ConfigurationError:
+    issue = error.errors(include_url=False)[0]
+    path: KeyPath = tuple(issue["loc"])
+    where = agent.locate(path) if agent else f"agents.{name}"
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return ConfigurationError(f"agent kind {kind!r}: {issue['msg']}{more}", where=where)
+
+
+def ensure_honoured(step: Step, name: str, executor: Executor) -> None:
+    """Return if *executor* honours every field that *step* sets.
+
+    Raises:
+        ConfigurationError: it would have to ignore one, which nobody would notice.
+    """
+    honoured = executor.supported_fields | EVERY_EXECUTOR
+    defaults = Step(name=step.name)
+    ignored = sorted(
+        field
+        for field in Step.model_fields
+        if field not in honoured and getattr(step, field) != getattr(defaults, field)
+    )
+    if ignored:
+        raise ConfigurationError(
+            f"agent {name!r} (kind {executor.kind}) can't honour {', '.join(ignored)}",
+            where=f"step {step.name!r}",
+            hint=f"it honours: {', '.join(sorted(honoured))}",
+        )

@@ -1,0 +1,17 @@
+"""What other packages add through entry points."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from typing import Any
+
+
+def plugin(group: str, name: str) -> Any | None:
+    """Return the object of the entry point *name* in *group*, or None if there is none."""
+    found = next(iter(entry_points(group=group, name=name)), None)
+    return None if found is None else found.load()
+
+
+def plugin_names(group: str) -> set[str]:
+    """Return the names of the entry points in *group*."""
+    return {entry.name for entry in entry_points(group=group)}

@@ -1,0 +1,194 @@
+"""A project: its settings, and everything that is made from them.
+
+The concrete classes are chosen in the modules beside this one; nothing else knows them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from sequencer.assembly.agents import ConfiguredAgents
+from sequencer.assembly.prompts import PromptFolder
+from sequencer.assembly.stores import make_store
+from sequencer.assembly.workflows import definition_of, workflow_of_run
+from sequencer.engine.asking import ask
+from sequencer.engine.attempt import Observer
+from sequencer.engine.hooking import Hooks, NoHooks
+from sequencer.engine.performing import Performer
+from sequencer.engine.run import Run
+from sequencer.engine.starting import Starter
+from sequencer.errors import StateRefused
+from sequencer.executors.redaction import Redaction
+from sequencer.hooks import load_hooks
+from sequencer.logs import FileLogs
+from sequencer.model.definition import Definition
+from sequencer.model.names import slug
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.classification import classify_with
+from sequencer.resolution.prompts import PromptReader
+from sequencer.resolution.registry import with_defaults
+from sequencer.resolution.routing_settings import classifying_agent
+from sequencer.settings.agents import AgentOverrides
+from sequencer.settings.reader import KeyPath
+from sequencer.settings.settings import Settings, load
+from sequencer.settings.sources import Given
+from sequencer.store.headfile import read_head
+
+
+@dataclass(frozen=True)
+class Project:
+    """Settings and everything that is made from them."""
+
+    settings: Settings
+    agents: ConfiguredAgents
+    prompts: PromptFolder
+    redaction: Redaction
+
+    def run(self, name: str | None = None, definition: Definition | None = None) -> Run:
+        """Return the run called *name*, or the default run.
+
+        With *definition* the run is one that is still to begin with it.
+        """
+        store = make_store(self.settings, name)
+
+        def defined() -> Definition | None:
+            # Only a named run is made from a request.
+            return definition or (None if name is None else definition_of(store))
+
+        return Run(
+            name,
+            store,
+            self.settings.limits,
+            lambda head: workflow_of_run(self.settings, head, defined()),
+            lambda workflow, observer: self.performer(workflow, observer, name, defined()),
+            read_definition=defined,
+        )
+
+    @cached_property
+    def hooks(self) -> Hooks:
+        """Return the project's own code, loaded when it is first needed."""
+        return load_hooks(self.settings.hooks, self.settings.project_dir)
+
+    @property
+    def starter(self) -> Starter:
+        """Return what makes runs of requests."""
+        settings = self.settings
+        agent = classifying_agent(settings.routing, self.agents.default_model_agent())
+        return Starter(
+            registry=settings.registry,
+            routing=settings.routing,
+            agents=self.agents,
+            prompts=self.prompts,
+            step_defaults=settings.step_defaults,
+            comment_tools=settings.activity.comment_tools,
+            classify=None if agent is None else classify_with(partial(self._ask, agent)),
+            hooks=self.hooks,
+        )
+
+    def _ask(self, agent: str, prompt: str) -> str:
+        settings = self.settings
+        return ask(
+            self.agents,
+            agent,
+            prompt,
+            timeout_s=settings.routing.timeout_s,
+            project=settings.project_dir,
+        )
+
+    def performer(
+        self,
+        workflow: Workflow,
+        observer: Observer,
+        run: str | None,
+        definition: Definition | None = None,
+    ) -> Performer:
+        """Return what performs the steps of *workflow* in the run called *run*."""
+        settings, hooks = self.settings, self.hooks
+        return Performer(
+            workflow=workflow,
+            agents=self.agents,
+            prompts=self.prompts,
+            logs=self.logs(run, observer.notice),
+            observer=observer,
+            project=settings.project_dir,
+            with_defaults=lambda step: with_defaults(step, settings.step_defaults),
+            redact=self.redaction.hide_text,
+            router=settings.router,
+            hooks=None if isinstance(hooks, NoHooks) else hooks,
+            definition=definition,
+        )
+
+    def logs(self, run: str | None, warn: Callable[[str], None]) -> FileLogs:
+        """Return the step logs of the run called *run*."""
+        return FileLogs(
+            self.settings.logs_dir,
+            self.settings.project_dir,
+            run,
+            warn=warn,
+            redaction=self.redaction,
+            max_bytes=self.settings.logs.max_bytes,
+        )
+
+    def run_names(self) -> list[str]:
+        """Return the names of the named runs that exist, as ``--run`` takes them."""
+        folder = self.settings.state_file.parent / "runs"
+        if not folder.is_dir():
+            return []
+        state = self.settings.state_file.name
+        return sorted(_run_name(entry / state) or entry.name for entry in folder.iterdir())
+
+
+def _run_name(state_path: Path) -> str | None:
+    """Return what the run in *state_path*'s folder is called, if its head can be read."""
+    try:
+        name = (read_head(state_path).content or {}).get("run_name")
+    except (OSError, StateRefused):
+        return None
+    return name if isinstance(name, str) and slug(name) == state_path.parent.name else None
+
+
+def _all_variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
+    """Return every variable that an agent may see; those that are secret must be hidden."""
+    found = dict(env)
+    for agent in settings.agents.values():
+        given = agent.options.get("env")
+        if isinstance(given, dict):
+            # Two agents may give one name different values; both have to be known.
+            found |= {f"{agent.name}_{name}": str(value) for name, value in given.items()}
+    return found
+
+
+def open_project(
+    path: str | Path = ".",
+    *,
+    config: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[KeyPath, Given] | None = None,
+    overrides: AgentOverrides | None = None,
+) -> Project:
+    """Return the project that the folder *path* lies in.
+
+    Raises:
+        ConfigurationError: its configuration is wrong; everything wrong with it is named.
+    """
+    env = dict(os.environ) if environment is None else dict(environment)
+    settings = load(Path(path), config=config, env=env, flags=flags)
+    return Project(
+        settings,
+        ConfiguredAgents(settings, overrides or AgentOverrides(), env),
+        PromptFolder(PromptReader(settings.prompts_dir)),
+        Redaction.of(_all_variables(settings, env)),
+    )
+
+
+def open_run(path: str | Path = ".", name: str | None = None, **options: Any) -> Run:
+    """Return the run called *name* (None: the default run) of the project at *path*.
+
+    *options* are those of `open_project`.
+    """
+    return open_project(path, **options).run(name)

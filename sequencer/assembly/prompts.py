@@ -1,0 +1,56 @@
+"""The prompts of a project, and those that come with the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from sequencer.errors import UnknownName
+from sequencer.executors.protocol import Executor
+from sequencer.model.step import Step
+from sequencer.resolution.prompts import PromptReader, prompt_path, relative_name
+
+BUILTIN_FOLDERS = ("subroutines", "system")
+"""Below the prompts folder; what a project has there goes before what comes along."""
+
+
+@cache
+def builtin_texts() -> dict[str, str]:
+    """Return the prompts of the built-in procedures, by name below the prompts folder."""
+    root = files("sequencer").joinpath("builtin", "prompts")
+    return {
+        f"{folder}/{entry.name}": entry.read_text(encoding="utf-8")
+        for folder in BUILTIN_FOLDERS
+        for entry in sorted(root.joinpath(folder).iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".md")
+    }
+
+
+@dataclass(frozen=True)
+class PromptFolder:
+    """The prompts of a project; see `prepared.Prompts`."""
+
+    reader: PromptReader
+
+    def read(self, name: str) -> str:
+        """See `prepared.Prompts.read`."""
+        try:
+            return self.reader.read(name)
+        except UnknownName:
+            key = relative_name(self.reader.folder, name)
+            if key.split("/", 1)[0] not in BUILTIN_FOLDERS or key not in builtin_texts():
+                raise
+            return builtin_texts()[key]
+
+    def read_for(self, step: Step, executor: Executor) -> str:
+        """See `prepared.Prompts.read_for`."""
+        # A rehearsal stands in for a command whose step needs no prompt.
+        stands_in = executor.kind in ("rehearsal", "scripted") and step.executor is not None
+        is_optional = step.prompt is None and (executor.kind == "command" or stands_in)
+        if is_optional:
+            try:
+                prompt_path(self.reader.folder, step.prompt_name)
+            except UnknownName:
+                return ""
+        return self.read(step.prompt_name)

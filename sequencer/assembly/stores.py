@@ -1,0 +1,81 @@
+"""The stores of a project: where a run is kept, by kind.
+
+A new one is one module and one line in `STORES`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sequencer.assembly.plugins import plugin, plugin_names
+from sequencer.assembly.workflows import workflow_for
+from sequencer.errors import UnknownName
+from sequencer.model.head import Head
+from sequencer.model.names import slug
+from sequencer.resolution.resolver import place
+from sequencer.settings.settings import Settings
+from sequencer.store.clock import utc_now
+from sequencer.store.file import FileStore
+from sequencer.store.migration import migrate
+from sequencer.store.protocol import Store
+
+
+def _file_store(settings: Settings, state_path: Path, to_head: Callable[..., Head]) -> Store:
+    options = settings.store
+    return FileStore(
+        state_path,
+        ttl_s=options.ttl_s,
+        allow_network_fs=options.allow_network_fs,
+        rotate_bytes=options.journal.rotate_bytes,
+        keep=options.journal.keep,
+        migrate=to_head,
+    )
+
+
+STORES: Mapping[str, Callable[[Settings, Path, Callable[..., Head]], Store]] = {
+    "file": _file_store,
+}
+"""``store.kind`` -> how it is made."""
+
+
+def state_path_of(settings: Settings, run: str | None) -> Path:
+    """Return the path of a run's head; the default run's is ``state_file`` itself."""
+    if run is None:
+        return settings.state_file
+    return settings.state_file.parent / "runs" / slug(run) / settings.state_file.name
+
+
+def make_store(settings: Settings, run: str | None) -> Store:
+    """Return the store of a run.
+
+    Raises:
+        UnknownName: there is no store of that kind.
+    """
+    kind = settings.store.kind
+    make = STORES.get(kind) or plugin("sequencer.stores", kind)
+    if make is None:
+        known = STORES.keys() | plugin_names("sequencer.stores")
+        raise UnknownName("store kind", kind, known, where="store.kind")
+
+    def to_head(raw: dict[str, Any]) -> Head:
+        workflow = workflow_for(settings, None)
+        legacy_name = raw.get("workflow_name")
+        if isinstance(legacy_name, str) and legacy_name in settings.registry.names:
+            is_default = settings.sources[("workflow", "name")].kind == "default"
+            workflow = settings.registry.get(legacy_name) if is_default else workflow
+        return migrate(
+            raw,
+            new_run_id=str(uuid.uuid4()),
+            workflow_name=workflow.name,
+            digest=workflow.digest(),
+            params=workflow.params,
+            expected_step_for=lambda index: place(workflow, index).step,
+            at=utc_now(),
+            cycle_length=len(workflow.steps),
+        )
+
+    store: Store = make(settings, state_path_of(settings, run), to_head)
+    return store

@@ -1,0 +1,82 @@
+"""Which workflow a run has."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from sequencer.errors import ConfigurationError, CorruptState
+from sequencer.model.definition import NAME, Definition
+from sequencer.model.head import Head
+from sequencer.model.workflow import Workflow
+from sequencer.settings.settings import Settings
+from sequencer.store.protocol import Store
+
+
+def definition_of(store: Store) -> Definition | None:
+    """Return what the run in *store* was made from; None for a run without a request.
+
+    Raises:
+        CorruptState: the file is no definition. The steps of a run are never guessed.
+    """
+    data = store.document(NAME)
+    if data is None:
+        return None
+    try:
+        return Definition.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise CorruptState(
+            f"is no definition of a run: {place + ': ' if place else ''}{first['msg']}",
+            where=str(store.state_path.with_name(NAME)),
+            hint="bring the file back, or start a new run from the same request",
+        ) from None
+
+
+def workflow_of_run(
+    settings: Settings, head: Head | None, definition: Definition | None
+) -> Workflow:
+    """Return the workflow of the run with *head*; one that was made from a request has its own.
+
+    Raises:
+        ConfigurationError: ``--workflow`` asks for another one.
+    """
+    if definition is None:
+        return workflow_for(settings, head)
+    workflow = definition.workflow
+    if _is_flag(settings, "name") and settings.workflow.name != workflow.name:
+        raise ConfigurationError(
+            f"the run was made from a request and has steps of its own ({workflow.name})",
+            where="--workflow",
+            hint="leave the option out, or name another run with --run",
+        )
+    return workflow
+
+
+def workflow_for(settings: Settings, head: Head | None) -> Workflow:
+    """Return the workflow of the run with *head*, or of one that is still to begin.
+
+    What was asked for explicitly (file, environment, flag) counts as asked, and a run that
+    was begun with something else refuses it. What nobody asked for is as the run has it.
+    """
+    is_default = settings.sources[("workflow", "name")].kind == "default"
+    name = head.workflow_name if head is not None and is_default else settings.workflow.name
+    workflow = settings.registry.get(name)
+    every = settings.workflow.review_every_n
+    if every is not None and workflow.review is not None:
+        return workflow.with_review_every(every)
+    if every is not None and every > 0 and _is_flag(settings, "review_every_n"):
+        raise ConfigurationError(
+            f"workflow {name!r} has no review step",
+            where="--review-every",
+            hint="'sequencer show' lists the workflows that have one",
+        )
+    began_with = (head.params if head is not None else {}).get("review_every_n_cycles")
+    if workflow.review is not None and not workflow.review_every and type(began_with) is int:
+        return workflow.with_review_every(began_with)
+    return workflow
+
+
+def _is_flag(settings: Settings, key: str) -> bool:
+    source = settings.sources.get(("workflow", key))
+    return source is not None and source.kind == "flag"

@@ -1,0 +1,191 @@
+"""`approve`, `reject`, `feedback` and `gates`: what waits for a person, and the answers."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sequencer.cli.change import tell
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.sanitise import one_line, plain
+from sequencer.errors import SequencerError, TransitionRefused
+
+if TYPE_CHECKING:
+    from sequencer.assembly import Project
+    from sequencer.engine.run import Run
+    from sequencer.model.head import Head
+
+QUESTION_LINES = 12
+_NOTE = click.option("--note", metavar="TEXT", help="Why; it is kept in the history.")
+
+
+def decider() -> str:
+    """Return who decides, for the history."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"uid {os.getuid()}"
+
+
+def waiting(project: Project) -> list[tuple[Run, Head]]:
+    """Return every run at an open gate; one that can't be read is passed over."""
+    found = []
+    for name in (None, *project.run_names()):
+        run = project.run(name)
+        try:
+            head = run.head
+        except SequencerError:
+            continue
+        if head is not None and head.gate is not None and head.gate.is_open:
+            found.append((run, head))
+    return found
+
+
+def question(run: Run, head: Head) -> str:
+    """Return what the step before the gate said, which is what is to be decided about."""
+    from sequencer.engine.recall import recall  # noqa: PLC0415 - `--help` needs no engine
+
+    if head.gate is None:
+        return ""
+    try:
+        memory = recall(run.store.state_path.parent, run.history())
+        return memory.output(head.gate.step)
+    except (KeyError, SequencerError):
+        return ""
+
+
+def _run_at_gate(invocation: Invocation, verb_name: str) -> Run:
+    """Return the run that is meant: the named one, or the only one that waits.
+
+    Raises:
+        TransitionRefused: several wait, and none was named.
+    """
+    if invocation.run_name is not None:
+        return invocation.run()
+    project = invocation.project()
+    found = waiting(project)
+    if len(found) <= 1:
+        run = found[0][0] if found else project.run(None)
+        if run.name is not None:
+            invocation.say(f"run {run.name!r} is the one that waits")
+        return run
+    names = ", ".join(sorted(run.name or "the default run" for run, _ in found))
+    raise TransitionRefused(
+        f"{verb_name}: {len(found)} runs wait for a decision: {names}",
+        hint=f"'sequencer --run NAME {verb_name}' decides about one",
+    )
+
+
+@verb("approve")
+@_NOTE
+@pass_invocation
+def approve(invocation: Invocation, note: str | None) -> None:
+    """Let a run go on that waits for a decision.
+
+    Without --run the only run that waits is meant.
+
+    \b
+    Examples:
+      sequencer approve
+      sequencer --run debug-login-timeout approve --note "go ahead"
+    """
+    run = _run_at_gate(invocation, "approve")
+    step = _asked_by(run)
+    head = run.control.approve(note, by=decider())
+    tell(invocation, run, head, f"approved: {step}")
+
+
+@verb("reject")
+@_NOTE
+@pass_invocation
+def reject(invocation: Invocation, note: str | None) -> None:
+    """End a run that waits for a decision; it is recorded as rejected.
+
+    \b
+    Examples:
+      sequencer reject --note "works as designed"
+    """
+    run = _run_at_gate(invocation, "reject")
+    step = _asked_by(run)
+    head = run.control.reject(note, by=decider())
+    tell(invocation, run, head, f"rejected: {step}")
+
+
+@verb("feedback")
+@click.argument("text")
+@pass_invocation
+def feedback(invocation: Invocation, text: str) -> None:
+    """Send a run that waits for a decision back, with what is to be different.
+
+    The step before the gate runs again with TEXT in its prompt, then the gate comes again.
+
+    \b
+    Examples:
+      sequencer feedback "It also happens without a proxy; look at the retry."
+    """
+    run = _run_at_gate(invocation, "feedback")
+    step = _asked_by(run)
+    head = run.control.feedback(text, by=decider())
+    tell(invocation, run, head, f"feedback was given to {step}")
+
+
+def _asked_by(run: Run) -> str:
+    head = run.head
+    return repr(head.gate.step) if head is not None and head.gate is not None else "the run"
+
+
+@verb("gates")
+@pass_invocation
+def gates(invocation: Invocation) -> None:
+    """List the runs that wait for a decision, each with its question.
+
+    \b
+    Examples:
+      sequencer gates
+      sequencer gates --json | jq -r '.[].run'
+    """
+    found = waiting(invocation.project())
+    if invocation.is_json:
+        invocation.print_json([_as_json(run, head) for run, head in found])
+        return
+    if not found:
+        invocation.echo("no run waits for a decision")
+        return
+    for run, head in found:
+        for line in described(run, head):
+            invocation.echo(line)
+
+
+def _as_json(run: Run, head: Head) -> dict[str, Any]:
+    gate = head.gate
+    facts = gate.model_dump(mode="json") if gate is not None else {}
+    facts.pop("decision", None)
+    return {
+        "run": run.name,
+        "workflow": head.workflow_name,
+        **facts,
+        "question": question(run, head),
+    }
+
+
+def described(run: Run, head: Head) -> list[str]:
+    """Return the lines that show a gate and its question."""
+    gate = head.gate
+    if gate is None:
+        return []
+    option = f"--run {run.name} " if run.name else ""
+    until = f", until {gate.expires_at} (then: {gate.on_timeout})" if gate.expires_at else ""
+    times = f", asked for the {gate.round}. time" if gate.round > 1 else ""
+    name = one_line(run.name or "default run")
+    asks = f"{one_line(gate.step)} of {one_line(head.workflow_name)}"
+    lines = [f"{name}: {asks} waits since {gate.opened_at}{until}{times}"]
+    said = plain(question(run, head)).strip().splitlines()
+    lines += [f"  | {line}" for line in said[:QUESTION_LINES]]
+    if len(said) > QUESTION_LINES:
+        lines.append(f"  | … {len(said) - QUESTION_LINES} more lines: sequencer {option}log")
+    lines.append(f'  sequencer {option}approve | reject | feedback "…"')
+    return lines

@@ -1,0 +1,120 @@
+"""`runs`: every run of the project, a line each."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.sanitise import one_line
+from sequencer.errors import SequencerError
+
+if TYPE_CHECKING:
+    from sequencer.engine.run import Run
+    from sequencer.model.head import Head
+
+
+@verb("runs")
+@click.option("--all", "with_ended", is_flag=True, help="Also the runs that have ended.")
+@pass_invocation
+def runs(invocation: Invocation, *, with_ended: bool) -> None:
+    """List the runs with their procedure, step, status, age and cost.
+
+    \b
+    Examples:
+      sequencer runs
+      sequencer runs --all --json
+    """
+    from sequencer.cli.tables import columns  # noqa: PLC0415 - `--help` needs no engine
+
+    project = invocation.project()
+    found = [_facts(project.run(name)) for name in (None, *project.run_names())]
+    begun = [facts for facts in found if facts is not None]
+    shown = [facts for facts in begun if with_ended or not facts["ended"]]
+    if invocation.is_json:
+        invocation.print_json(begun)
+        return
+    if not shown:
+        more = f"; {len(begun)} have ended: --all" if begun else ""
+        invocation.echo(f"no run is under way{more}")
+        return
+    rows = [_row(facts) for facts in shown]
+    heads = ("RUN", "WORKFLOW", "STEP", "STATUS", "AGE", "COST", "TITLE")
+    for line in columns(heads, rows).splitlines():
+        invocation.echo(line)
+
+
+def _facts(run: Run) -> dict[str, Any] | None:
+    """Return what is shown about *run*; None before it has begun."""
+    facts: dict[str, Any] = {"run": run.name, "ended": False}
+    try:
+        head = run.head
+    except SequencerError as error:
+        return {**facts, "status": "unreadable", "error": error.message}
+    if head is None:
+        return None
+    begun, title = _began(run)
+    return {
+        **facts,
+        "ended": head.status == "complete",
+        "workflow": head.workflow_name,
+        "step": head.expected_step,
+        "step_index": head.step_index,
+        "steps": _length(run, head),
+        "status": _status(head),
+        "began_at": begun,
+        "age_s": _age_s(begun),
+        "last_update": head.last_update,
+        "cost_usd": head.usage.cost_usd,
+        "seconds": head.usage.seconds,
+        "title": title,
+    }
+
+
+def _status(head: Head) -> str:
+    return "rejected" if head.was_rejected else str(head.status)
+
+
+def _length(run: Run, head: Head) -> int | None:
+    """Return how many steps there are in all; None for a run without an end."""
+    try:
+        workflow = run.workflow_for(head)
+    except SequencerError:
+        return None
+    return len(workflow.steps) if workflow.kind == "procedure" else None
+
+
+def _began(run: Run) -> tuple[str | None, str | None]:
+    """Return when the run began, as far as its journal goes back, and its request's title."""
+    definition = run.definition
+    if definition is not None:
+        return definition.created_at, definition.request.title
+    try:
+        first = next(iter(run.history()), None)
+    except SequencerError:
+        first = None
+    return (None if first is None else str(first["at"])), None
+
+
+def _age_s(at: str | None) -> float | None:
+    from sequencer.engine.standing import parse_time  # noqa: PLC0415 - `--help` needs no engine
+
+    began = parse_time(at) if at else None
+    return None if began is None else max((datetime.now(UTC) - began).total_seconds(), 0.0)
+
+
+def _row(facts: dict[str, Any]) -> tuple[str, ...]:
+    from sequencer.cli.wording import duration  # noqa: PLC0415 - `--help` needs no engine
+
+    name = one_line(facts["run"] or "(default)")
+    if "error" in facts:
+        return (name, "", "", facts["status"], "", "", one_line(facts["error"]))
+    of = f"/{facts['steps']}" if facts["steps"] else ""
+    step = f"{facts['step_index'] + (0 if facts['ended'] else 1)}{of} {facts['step']}".rstrip()
+    age = duration(facts["age_s"]) if facts["age_s"] is not None else ""
+    cost = f"{facts['cost_usd']:.2f} USD" if facts["cost_usd"] else ""
+    title = one_line(facts["title"] or "")
+    return (name, one_line(facts["workflow"]), one_line(step), facts["status"], age, cost, title)

@@ -1,0 +1,168 @@
+"""From a request to a run: route it, resolve the procedure's steps, and check them all.
+
+Nothing is started before everything is known to be there: the procedure, each step's
+agent and prompt, and the outputs that prompts ask for. What is resolved is kept with the
+run, so that it does not change under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sequencer.engine.hooking import Hooks, NoHooks
+from sequencer.engine.prepared import Agents, Prompts
+from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.executors.protocol import Executor
+from sequencer.model.definition import Definition
+from sequencer.model.request import Request
+from sequencer.model.route import Considered, Route
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+from sequencer.resolution import templates
+from sequencer.resolution.procedure_routing import route
+from sequencer.resolution.registry import Registry, with_defaults
+from sequencer.resolution.routing_settings import RoutingSettings, system_prompts_for
+from sequencer.store.clock import utc_now
+
+NO_BUSINESS_OF_A_PROGRAM = ("single_turn", "disallow_all_tools")
+"""Fields that say how a model works; a command that is run in its place has no such thing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Makes definitions of runs."""
+
+    registry: Registry
+    routing: RoutingSettings
+    agents: Agents
+    prompts: Prompts
+    step_defaults: Mapping[str, Any]
+    comment_tools: tuple[str, ...] = ()
+    """Tools with which an agent could post comments; a no_comment step has none of them."""
+    classify: Callable[[Request], str] | None = None
+    """Asks an agent what kind of request it is; None: the rules decide."""
+    hooks: Hooks = field(default_factory=NoHooks)
+
+    def route(self, request: Request, explicit: str | None = None) -> Route:
+        """Return which procedure *request* goes to.
+
+        Raises:
+            UnknownName: the procedure that was named does not exist.
+            UsageRefused: it is no procedure.
+        """
+        chosen = route(
+            request,
+            explicit=explicit,
+            settings=self.routing,
+            known=self.registry.names,
+            classify=self.classify,
+        )
+        wanted = self.hooks.procedure(request, chosen.procedure)
+        if wanted != chosen.procedure:
+            why = f"a hook chose it instead of {chosen.procedure!r}"
+            by_hook = Considered(source="hook", result=wanted, why=why)
+            chosen = Route(
+                procedure=wanted,
+                source="hook",
+                classification=chosen.classification,
+                reason=why,
+                considered=(*chosen.considered, by_hook),
+            )
+        workflow = self.registry.get(chosen.procedure)
+        if workflow.kind != "procedure":
+            raise UsageRefused(
+                f"workflow {workflow.name!r} is a {workflow.kind}, and a request needs a procedure",
+                where="--procedure" if explicit else None,
+                hint=f"'sequencer run --workflow {workflow.name}' runs it without a request",
+            )
+        return chosen
+
+    def define(self, request: Request, explicit: str | None = None) -> Definition:
+        """Return what a run of *request* is to be made of; nothing is kept or started.
+
+        Raises:
+            ConfigurationError: a step's agent or prompt can't be had.
+            Raises also what `route` does.
+        """
+        chosen = self.route(request, explicit)
+        notes: list[str] = []
+        whole = self.registry.get(chosen.procedure)
+        steps = [self._resolved(step, request, notes) for step in whole.steps]
+        workflow = Workflow(whole.name, steps, kind="procedure")
+        workflow = self.hooks.steps(request, workflow)
+        self._ensure_complete(workflow)
+        return Definition(
+            created_at=utc_now(),
+            request=request,
+            route=chosen.model_dump(mode="json"),
+            workflow=workflow,
+            substitutions=dict(self.routing.substitutions),
+            notes=tuple(dict.fromkeys(notes)),
+        )
+
+    def _resolved(self, step: Step, request: Request, notes: list[str]) -> Step:
+        """Return *step* as it is to run for *request*."""
+        step = with_defaults(step, self.step_defaults)
+        update: dict[str, Any] = {}
+        if step.system_from_labels:
+            added = (*step.added_system_prompts, *system_prompts_for(request, self.routing))
+            update |= {"append_system_prompt": added, "system_from_labels": False}
+        if step.validation is not None and step.validation.fixer is not None:
+            fixer = self._resolved(step.validation.fixer, request, notes)
+            update["validation"] = step.validation.model_copy(update={"fixer": fixer})
+        executor = self._executor(step)
+        if executor.kind == "command":
+            dropped = [name for name in NO_BUSINESS_OF_A_PROGRAM if getattr(step, name)]
+            update |= dict.fromkeys(dropped, False)
+            notes += [f"step {step.name!r} is a command, so {name} is left out" for name in dropped]
+        if step.no_comment:
+            update |= self._without_comments(step, executor)
+        return step.model_copy(update=update)
+
+    def _without_comments(self, step: Step, executor: Executor) -> dict[str, Any]:
+        has_tools = not (step.single_turn or step.disallow_all_tools)
+        if not has_tools or "disallowed_tools" not in executor.supported_fields:
+            return {}
+        return {"disallowed_tools": (*(step.disallowed_tools or ()), *self.comment_tools) or None}
+
+    def _executor(self, step: Step) -> Executor:
+        """Return what performs *step*, whatever of its fields it can honour."""
+        return self.agents.choose(
+            Step(name=step.name, prompt=step.prompt, executor=step.executor), step.name
+        )[1]
+
+    def _ensure_complete(self, workflow: Workflow) -> None:
+        """Return if every step has its agent and its prompts, and can have what it asks for."""
+        before: set[str] = set()
+        for step in workflow.steps:
+            own = step.validation.fixer if step.validation else None
+            for one in filter(None, (step, own)):
+                _, executor = self.agents.choose(one, step.name)
+                text = self.prompts.read_for(one, executor)
+                for name in filter(None, (one.system_prompt, *one.added_system_prompts)):
+                    self.prompts.read(name)
+                _ensure_said(one, text, before | {s.name for s in workflow.steps})
+            before.add(step.name)
+
+
+def _ensure_said(step: Step, text: str, known: set[str]) -> None:
+    """Return if every step whose output *text* asks for exists.
+
+    Raises:
+        ConfigurationError: one does not, so that the step could only fail.
+    """
+    for name in _asked(text):
+        if name not in known:
+            raise ConfigurationError(
+                f"its prompt asks for {{{{steps.{name}.output}}}}, and there is no such step",
+                where=f"step {step.name!r} ({step.prompt_name})",
+                hint=f"the procedure's steps: {', '.join(sorted(known))}",
+            )
+
+
+def _asked(text: str) -> Iterator[str]:
+    for path in templates.names(text):
+        if path[0] == "steps" and len(path) > 1:
+            yield path[1]

@@ -1,0 +1,181 @@
+"""Hook files of a project and hooks of installed packages, as modules and objects.
+
+A file is code that the project's author wrote down in orchestration.yaml; it is still read
+only inside the project. It leaves nothing behind: no byte code on disk, no entry on the
+search path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
+from importlib.metadata import EntryPoint
+from importlib.util import module_from_spec
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from sequencer.errors import ConfigurationError, UnsafePath
+from sequencer.hooks.points import Plugin
+
+MAX_BYTES = 1024 * 1024
+MODULE_PREFIX = "_sequencer_hooks_"
+_ERROR_CHARS = 300
+
+
+def load_files(files: Sequence[str], project: Path) -> Iterator[Plugin]:
+    """Yield each of *files*, loaded as a module of its own.
+
+    While one loads, modules of the project's folder can be imported, installed ones first.
+
+    Raises:
+        UnsafePath: a path leaves the project, or is no regular file.
+        ConfigurationError: a file is missing, listed twice, or can't be loaded.
+    """
+    root = project.resolve()
+    seen: dict[Path, str] = {}
+    for place, written in enumerate(files):
+        path = _inside(root, written, f"hooks[{place}]")
+        if path in seen:
+            raise ConfigurationError(
+                f"{written!r} is the same file as {seen[path]!r}",
+                where=f"hooks[{place}]",
+                hint="list it once; a hook is called as often as it is listed",
+            )
+        seen[path] = written
+        yield Plugin(written, _load(path, root))
+
+
+def load_entries(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
+    """Yield what *entries* name, in the order of their names.
+
+    Raises:
+        ConfigurationError: one can't be imported, or is a class; its package is named.
+    """
+    for entry in sorted(entries, key=lambda one: (one.name, _package(one))):
+        name = f"{_package(entry)}: {entry.name}"
+        try:
+            value = entry.load()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise ConfigurationError(
+                f"the hooks of an installed package can't be imported: {summary(error)}",
+                where=f"{name} = {entry.value}",
+                hint=f"repair or uninstall {_package(entry)}",
+            ) from error
+        if isinstance(value, type):
+            raise ConfigurationError(
+                "an entry point names a module or an object with hooks, not a class",
+                where=f"{name} = {entry.value}",
+                hint="name an instance of it",
+            )
+        yield Plugin(name, value)
+
+
+def summary(error: BaseException) -> str:
+    """Return type and message of *error* on one line, whatever its own ``__str__`` does."""
+    if isinstance(error, SyntaxError):
+        return f"{type(error).__name__}: {error.msg}"
+    told = traceback.TracebackException.from_exception(error, limit=0, compact=True)
+    line = " ".join("".join(told.format_exception_only())[: 4 * _ERROR_CHARS].split())
+    return line if len(line) <= _ERROR_CHARS else f"{line[:_ERROR_CHARS]}…"
+
+
+def line_in(file: str, error: BaseException) -> int | None:
+    """Return the line of *file* that *error* came through last; None: through none of it."""
+    if isinstance(error, SyntaxError) and error.filename == file:
+        return error.lineno
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if frame.f_code.co_filename == file]
+    return lines[-1] if lines else None
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "an unnamed package"
+
+
+def _inside(root: Path, written: str, where: str) -> Path:
+    if not written or "\0" in written:
+        raise ConfigurationError(f"expected a path, not {written!r}", where=where)
+    path = Path(os.path.realpath(root / written))
+    if not path.is_relative_to(root):
+        raise UnsafePath(
+            f"{written!r} leads out of the project ({path})",
+            where=where,
+            hint=f"put the file below {root}",
+        )
+    if path.suffix != ".py":
+        raise ConfigurationError(
+            f"{written!r} is no Python file", where=where, hint="a hook file's name ends in .py"
+        )
+    return path
+
+
+def _load(path: Path, root: Path) -> ModuleType:
+    file = str(path)
+    name = MODULE_PREFIX + hashlib.sha256(os.fsencode(file)).hexdigest()[:16]
+    spec = ModuleSpec(name, None, origin=file)
+    module = module_from_spec(spec)
+    module.__file__ = file
+    source = _source(path)
+    try:
+        # dont_inherit: this module's own __future__ imports are not the hook file's.
+        code: CodeType = compile(source, file, "exec", dont_inherit=True)
+        with _importable(root):
+            # Dataclasses and pickles look their module up by its name.
+            sys.modules[name] = module
+            exec(code, vars(module))  # noqa: S102 - it is what a hook file is for
+    except KeyboardInterrupt:
+        sys.modules.pop(name, None)
+        raise
+    except BaseException as error:
+        sys.modules.pop(name, None)
+        line = line_in(file, error)
+        raise ConfigurationError(
+            f"the hook file can't be loaded: {summary(error)}",
+            where=f"{file}:{line}" if line else file,
+            hint="repair it, or take it out of hooks in orchestration.yaml",
+        ) from error
+    return module
+
+
+@contextmanager
+def _importable(root: Path) -> Iterator[None]:
+    """Let modules in *root* be imported, behind all others, and leave no byte code there."""
+    folder, writes_none = str(root), sys.dont_write_bytecode
+    sys.path.append(folder)
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = writes_none
+        # The last one: the same folder may have been there before, for a reason of its own.
+        places = [place for place, entry in enumerate(sys.path) if entry == folder]
+        if places:
+            del sys.path[places[-1]]
+
+
+def _source(path: Path) -> bytes:
+    try:
+        # NONBLOCK: a fifo would wait for ever; the links in its path were followed before.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the hook file can't be read: {error.strerror}",
+            where=str(path),
+            hint="hooks in orchestration.yaml are relative to its folder",
+        ) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise UnsafePath("it is no regular file", where=str(path), hint="name a file")
+    with os.fdopen(fd, "rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ConfigurationError("a hook file has at most 1 MiB", where=str(path))
+    return data

@@ -1,0 +1,219 @@
+"""The seven points, as the functions of a hook file are named, and who is called at each.
+
+A function that looks like a hook and would never be called, or not as its author thinks,
+is refused when it is loaded. What is asked at a point is `calling`'s to say.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+import pluggy
+
+from sequencer.engine.hooking import HookContext
+from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.model.deciding import Decision
+from sequencer.model.head import Head
+from sequencer.model.outcome import Outcome
+from sequencer.model.request import Request
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+
+PROJECT = "sequencer"
+PREFIX = "sequencer_"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+"""Marks a function of a hook file; ``specname=`` names its point where its own name does not."""
+
+
+class Points:
+    """What is asked at each point; None always means "no opinion"."""
+
+    @hookspec(firstresult=True)
+    def sequencer_procedure(self, request: Request, chosen: str) -> str | None:
+        """Return another procedure than the one that routing has chosen; the first one wins."""
+
+    @hookspec
+    def sequencer_steps(
+        self, request: Request, workflow: Workflow
+    ) -> Workflow | list[Step] | tuple[Step, ...] | None:
+        """Return the steps that the run is to have; each hook gets what the last one made."""
+
+    @hookspec
+    def sequencer_prompt(self, context: HookContext, text: str) -> str | None:
+        """Return another prompt; each hook gets what the last one made."""
+
+    @hookspec
+    def sequencer_system_prompt(self, context: HookContext, text: str | None) -> str | None:
+        """Return another system prompt, "" for none; each hook gets what the last one made."""
+
+    @hookspec(firstresult=True)
+    def sequencer_model(self, context: HookContext, model: str | None) -> str | None:
+        """Return another model; the first one wins."""
+
+    @hookspec(firstresult=True)
+    def sequencer_transition(self, context: HookContext, outcome: Outcome) -> Decision | None:
+        """Return where the run goes behind the step; the first one wins."""
+
+    @hookspec
+    def sequencer_completed(self, context: HookContext, head: Head) -> None:
+        """Hear that the run is complete; all are called."""
+
+
+POINTS = tuple(name for name in vars(Points) if name.startswith(PREFIX))
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """Something that has hooks, and how messages call it."""
+
+    name: str
+    """Path of a file within the project, or distribution and entry point."""
+    value: Any
+    """A module or an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """One function at one point."""
+
+    point: str
+    plugin: str
+    where: str
+    """File and line."""
+    file: str | None
+    """The file alone, as its frames have it."""
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+
+    def __call__(self, **facts: Any) -> Any:
+        """Return what the function makes of those *facts* that it asks for."""
+        return self.function(**{name: facts[name] for name in self.arguments})
+
+
+def implementations(plugins: Iterable[Plugin]) -> Mapping[str, tuple[Implementation, ...]]:
+    """Return who is called at each point, in the order of *plugins*.
+
+    ``tryfirst`` and ``trylast`` of a marker go before that order.
+
+    Raises:
+        ConfigurationError: a plugin has no hook, or one that could not be called as meant.
+    """
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(Points)
+    # pluggy calls first what was registered last.
+    for plugin in reversed([_checked(manager, plugin) for plugin in plugins]):
+        try:
+            manager.register(plugin.value, plugin.name)
+        except (ValueError, pluggy.PluginValidationError) as error:
+            message = f"the hooks can't be registered: {error}"
+            raise ConfigurationError(message, where=plugin.name) from error
+    found: dict[str, tuple[Implementation, ...]] = {}
+    for point in POINTS:
+        called = reversed(getattr(manager.hook, point).get_hookimpls())
+        found[point] = tuple(
+            Implementation(
+                point,
+                one.plugin_name,
+                place_of(one.function),
+                code.co_filename if (code := _code_of(one.function)) else None,
+                one.function,
+                tuple(one.argnames),
+            )
+            for one in called
+        )
+    return found
+
+
+def place_of(function: object) -> str:
+    """Return the file and line in which *function* is defined, as far as they are known."""
+    code = _code_of(function)
+    return repr(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _code_of(function: object) -> CodeType | None:
+    code = getattr(_plain(function), "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def _plain(function: object) -> Any:
+    """Return the function itself, without what a class or a decorator has put around it."""
+    plain: Any = function
+    return inspect.unwrap(getattr(plain, "__func__", plain))
+
+
+def _checked(manager: pluggy.PluginManager, plugin: Plugin) -> Plugin:
+    is_empty = True
+    for name in dir(plugin.value):
+        options = manager.parse_hookimpl_opts(plugin.value, name)
+        if options is None:
+            _refuse_unmarked(plugin.value, name)
+            continue
+        is_empty = False
+        function = getattr(plugin.value, name)
+        point = options.get("specname") or name
+        if point not in POINTS:
+            raise UnknownName("hook", point, POINTS, where=place_of(function))
+        if options.get("wrapper") or options.get("hookwrapper"):
+            raise ConfigurationError(
+                f"{name} is a wrapper, which has no meaning here",
+                where=place_of(function),
+                hint="each hook gets what the last one made: write a plain function",
+            )
+        _refuse_signature(point, name, function)
+    if is_empty:
+        raise ConfigurationError(
+            "there is no hook in it",
+            where=plugin.name,
+            hint=f"mark functions with @sequencer.hookimpl; hooks: {', '.join(POINTS)}",
+        )
+    return plugin
+
+
+def _refuse_unmarked(value: object, name: str) -> None:
+    """Refuse what is called like a hook and, without the marker, would never be called."""
+    if not name.startswith(PREFIX):
+        return
+    function = inspect.getattr_static(value, name)
+    is_own = getattr(function, "__module__", None) == getattr(value, "__name__", None)
+    if name in POINTS or (is_own and inspect.isfunction(function)):
+        raise ConfigurationError(
+            f"{name} is not marked as a hook and would never be called",
+            where=place_of(function),
+            hint="put @sequencer.hookimpl above it, or give it another name",
+        )
+
+
+def _refuse_signature(point: str, name: str, function: Any) -> None:
+    where = place_of(function)
+    plain = _plain(function)
+    is_other = (
+        inspect.iscoroutinefunction(plain)
+        or inspect.isgeneratorfunction(plain)
+        or inspect.isasyncgenfunction(plain)
+    )
+    if is_other:
+        raise ConfigurationError(
+            f"{name} is async or a generator, and nobody would wait for it",
+            where=where,
+            hint="write a plain function that returns its answer",
+        )
+    known = [arg for arg in inspect.signature(getattr(Points, point)).parameters if arg != "self"]
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.name not in known:
+            raise UnknownName("argument", parameter.name, known, where=f"{where}: {name}")
+        is_plain = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+        if not is_plain or parameter.default is not parameter.empty:
+            raise ConfigurationError(
+                f"{parameter.name} of {name} has a default, or is positional or keyword only; "
+                "it would never be passed",
+                where=where,
+                hint=f"write def {name}({', '.join(known)})",
+            )

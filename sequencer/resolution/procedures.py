@@ -1,0 +1,122 @@
+"""The procedures that come with the program: what is done about a request, step by step.
+
+A procedure is a line of step names in one table, and a step's fields are a line in
+another. Nothing is built before it is asked for by name: every command makes a registry,
+and hardly one looks at a procedure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from sequencer.errors import UnknownName
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+
+FOLDER = "subroutines"
+"""Of the steps' prompts, below prompts_dir."""
+MAX_JUDGEMENTS = 4
+"""How often a change is verified before the step fails."""
+
+_ONE_REPLY = {"single_turn": True, "suppress_thoughts": True, "no_comment": True}
+_FROM_LABELS = {"system_from_labels": True}
+_DEBUGGING = {"append_system_prompt": ("system/debugger.md", "system/shared.md")}
+
+_FIELDS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "primary": _FROM_LABELS,
+        "question-investigation": {},
+        "question-answer": _ONE_REPLY,
+        "coding-activity": _FROM_LABELS,
+        "verifications": {
+            "validation": {
+                "fixer": {"name": "validation-fixer", "prompt": f"{FOLDER}/validation-fixer.md"},
+                "max_attempts": MAX_JUDGEMENTS,
+                "on_exhausted": "fail",
+            }
+        },
+        "git-gh": {},
+        "concise-summary": _ONE_REPLY,
+        "verbose-summary": _ONE_REPLY,
+        "debugger-reproduction": _DEBUGGING,
+        "get-approval": {
+            "single_turn": True,
+            "requires_approval": True,
+            "approval": {"feedback_to": "debugger-reproduction"},
+        },
+        "debugger-fix": _DEBUGGING,
+        "preparation": {},
+        "plan-summary": _ONE_REPLY,
+        # What was prepared is looked at before anything of it becomes public.
+        "release": {"requires_approval": True, "approval": {"feedback_to": "release"}},
+        "release-publish": {},
+        "release-summary": _ONE_REPLY,
+        "user-testing": {},
+        "user-testing-summary": _ONE_REPLY,
+    }
+)
+"""Step name -> its fields besides name and prompt."""
+
+PROCEDURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "simple-question": ("question-investigation", "question-answer"),
+        "documentation-edit": ("primary", "git-gh", "concise-summary"),
+        "full-development": ("coding-activity", "verifications", "git-gh", "concise-summary"),
+        "debugger-full": (
+            "debugger-reproduction",
+            "get-approval",
+            "debugger-fix",
+            "verifications",
+            "git-gh",
+            "concise-summary",
+        ),
+        "orchestrator-full": ("primary", "concise-summary"),
+        "plan-mode": ("preparation", "plan-summary"),
+        "release": ("release", "release-publish", "release-summary"),
+        "user-testing": ("user-testing", "user-testing-summary"),
+    }
+)
+"""Procedure -> the names of its steps."""
+
+
+def builtin_step_names() -> tuple[str, ...]:
+    """Return the names of the steps that `builtin_step` knows."""
+    return tuple(_FIELDS)
+
+
+def builtin_step(name: str) -> Step:
+    """Return the step *name* as the built-in procedures have it.
+
+    >>> builtin_step("git-gh").prompt_name
+    'subroutines/git-gh.md'
+
+    Raises:
+        UnknownName: no built-in procedure has such a step, and none is offered to others.
+    """
+    if name not in _FIELDS:
+        raise UnknownName("step", name, _FIELDS)
+    return Step.model_validate({"name": name, "prompt": f"{FOLDER}/{name}.md", **_FIELDS[name]})
+
+
+@cache
+def builtin_procedure(name: str) -> Workflow:
+    """Return the built-in procedure called *name*.
+
+    >>> [step.name for step in builtin_procedure("plan-mode").steps]
+    ['preparation', 'plan-summary']
+
+    Raises:
+        UnknownName: there is no such procedure.
+    """
+    if name not in PROCEDURES:
+        raise UnknownName("procedure", name, PROCEDURES)
+    steps = tuple(builtin_step(step) for step in PROCEDURES[name])
+    return Workflow(name, steps, kind="procedure")
+
+
+def builtin_procedures() -> dict[str, Workflow]:
+    """Return all of them, by name, built."""
+    return {name: builtin_procedure(name) for name in PROCEDURES}

@@ -1,0 +1,40 @@
+"""Small files of a run that are written once and read often, such as its definition.
+
+Each is there whole or not at all, also after a power loss. Who writes one holds the run's
+lock; readers take none.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sequencer.errors import CorruptState
+from sequencer.store.journal_file import read_regular, sync_folder, write_durably
+
+MAX_BYTES = 8 * 1024 * 1024
+
+
+def read(folder: Path, name: str) -> bytes | None:
+    """Return the document *name* in a run's *folder*, or None if there is none.
+
+    Raises:
+        CorruptState: it is no plain file, or larger than a document can be.
+    """
+    try:
+        data = read_regular(folder / name, 0, MAX_BYTES)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if len(data) > MAX_BYTES:
+        raise CorruptState(f"has more than {MAX_BYTES} bytes", where=str(folder / name))
+    return data
+
+
+def keep(folder: Path, name: str, data: bytes) -> None:
+    """Put *data* in place as the document *name*; an older one is replaced."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Swept with what else killed processes leave behind.
+    fresh = folder / f"{name}.{os.getpid()}.tmp"
+    write_durably(fresh, data)
+    fresh.replace(folder / name)
+    sync_folder(folder)

@@ -1,0 +1,117 @@
+"""Forms of answers: what clients are told, and what is made of what comes back."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from sequencer.executors.structured import (
+    MAX_ANSWER_CHARS,
+    closed,
+    parsed,
+    sample,
+    schema_of,
+    schema_text,
+    with_structured,
+)
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import Step
+
+ANSWERED = Outcome(status=OutcomeStatus.OK, output="said")
+SILENT = Outcome(status=OutcomeStatus.OK)
+
+
+def step(output: dict[str, Any] | None) -> Step:
+    return Step.model_validate({"name": "main", "output": output})
+
+
+@pytest.mark.parametrize("output", [None, {}, {"format": "json"}, {"key": "a.b"}])
+def test_a_step_without_a_schema_asks_for_no_form(output: dict[str, Any] | None) -> None:
+    assert schema_of(step(output)) is None
+    assert schema_text(step(output)) is None
+
+
+def test_an_argument_is_as_short_as_json_can_be_and_ascii() -> None:
+    text = schema_text(step({"schema": {"title": "\u00fc", "type": "null"}}))
+    assert text == '{"title":"\\u00fc","type":"null"}'
+
+
+def test_objects_are_closed_at_every_level_and_nothing_else_is_touched() -> None:
+    inner = {"type": "object", "properties": {"type": {"type": "string"}}}
+    schema = {
+        "type": "object",
+        "properties": {"list": {"type": "array", "items": inner}, "free": {"type": "object"}},
+        "$defs": {"one": inner},
+        "anyOf": [inner, True],
+    }
+    before = json.dumps(schema)
+    made = closed(schema)
+    tight = {**inner, "required": ["type"], "additionalProperties": False}
+    assert made["properties"]["list"]["items"] == tight
+    assert made["$defs"]["one"] == tight
+    assert made["anyOf"] == [tight, True]
+    # Closed, a mapping with any keys could hold none.
+    assert made["properties"]["free"] == {"type": "object"}
+    assert made["required"] == ["list", "free"]
+    assert json.dumps(schema) == before
+
+
+def test_what_fits_the_closed_form_fits_the_schema() -> None:
+    schema = {"type": "object", "properties": {"pass": {"type": "boolean"}, "why": {}}}
+    value = {"pass": True, "why": "x"}
+    assert Draft202012Validator(closed(schema)).is_valid(value)
+    assert not Draft202012Validator(closed(schema)).is_valid({"pass": True})
+    assert Draft202012Validator(schema).is_valid(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [('{"a": 1}', {"a": 1}), (" [] ", []), ("", None), ("a", None), ("{} {}", None)],
+)
+def test_an_answer_is_json_as_a_whole_or_not_at_all(text: str, value: object) -> None:
+    assert parsed(text) == value
+
+
+def test_hostile_answers_are_no_json() -> None:
+    assert parsed("[" * 200_000) is None
+    assert parsed("9" * 10_000) is None
+    assert parsed(f'"{"x" * MAX_ANSWER_CHARS}"') is None
+
+
+def test_the_answer_in_a_form_stands_beside_the_text_or_for_it() -> None:
+    value = {"pass": True, "reason": "\u00fc"}
+    assert with_structured(ANSWERED, value) == ANSWERED.model_copy(update={"structured": value})
+    silent = with_structured(SILENT, value)
+    assert (silent.output, silent.structured) == ('{"pass": true, "reason": "\u00fc"}', value)
+    assert with_structured(SILENT, None) == SILENT
+
+
+def test_what_no_file_could_hold_does_not_get_in() -> None:
+    assert with_structured(ANSWERED, {"a": "\ud800"}).structured == {"a": "?"}
+    assert with_structured(ANSWERED, {"a": math.inf}) is ANSWERED
+    assert with_structured(ANSWERED, [math.nan]) is ANSWERED
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert with_structured(ANSWERED, deep) is ANSWERED
+    # Taken apart from the outside: freed at once it would overflow the stack of some versions.
+    while deep:
+        deep = deep.pop()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {}}}}},
+        {"type": "number"},
+        {"type": "string"},
+        {"enum": [None]},
+        {"type": "object"},
+    ],
+)
+def test_a_sample_fits_plain_schemas(schema: dict[str, Any]) -> None:
+    assert Draft202012Validator(schema).is_valid(sample(schema))

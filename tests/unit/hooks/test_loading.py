@@ -1,0 +1,311 @@
+"""Hook files are found inside the project only, loaded without a trace, or refused in words."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sequencer.engine.hooking import NoHooks
+from sequencer.errors import ConfigurationError, UnsafePath
+from sequencer.hooks import load_hooks
+from sequencer.hooks.loading import MAX_BYTES, MODULE_PREFIX
+from tests.unit.hooks.hook_files import HEADING, context, loaded, write
+
+PROMPT = """
+@hookimpl
+def sequencer_prompt(context, text):
+    return text + "!"
+"""
+
+
+def refused(project: Path, *names: str) -> ConfigurationError:
+    with pytest.raises(ConfigurationError) as found:
+        load_hooks(names, project)
+    return found.value
+
+
+def test_a_project_without_hooks_has_none(tmp_path: Path) -> None:
+    assert isinstance(load_hooks((), tmp_path), NoHooks)
+
+
+def test_without_hooks_nothing_of_pluggy_is_imported(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib, sequencer, sequencer.cli.status\n"
+        "from sequencer.hooks import load_hooks\n"
+        "load_hooks((), pathlib.Path('.'))\n"
+        "assert 'pluggy' not in sys.modules, 'pluggy'\n"
+        "sequencer.hookimpl\n"
+        "assert 'pluggy' in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+
+
+def test_the_library_has_what_a_hook_file_needs() -> None:
+    import sequencer  # noqa: PLC0415 - it is what the test is about
+
+    decision = sequencer.Decision(sequencer.Move.GOTO, "plan", "why")
+    assert (decision.move, decision.target) == ("goto", "plan")
+    assert {"hookimpl", "Decision", "Move", "HookContext"} <= set(sequencer.__all__)
+    assert sequencer.HookContext is type(context(Path()))
+
+
+def test_a_file_is_loaded_and_asked(tmp_path: Path) -> None:
+    assert loaded(tmp_path, PROMPT).prompt(context(tmp_path), "Do it") == "Do it!"
+
+
+def test_the_folder_of_a_file_and_a_link_within_the_project_are_fine(tmp_path: Path) -> None:
+    write(tmp_path, PROMPT, "team/own.py")
+    (tmp_path / "hooks.py").symlink_to("team/own.py")
+    assert load_hooks(["hooks.py"], tmp_path).prompt(context(tmp_path), "a") == "a!"
+
+
+def test_the_project_itself_may_be_a_link(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.mkdir()
+    write(real, PROMPT)
+    (tmp_path / "link").symlink_to("real")
+    assert load_hooks(["hooks.py"], tmp_path / "link").prompt(context(tmp_path), "a") == "a!"
+
+
+@pytest.mark.parametrize("name", ["../own.py", "/etc/own.py", "link.py", "folder/own.py"])
+def test_a_path_out_of_the_project_is_refused(tmp_path: Path, name: str) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    write(tmp_path, PROMPT, "own.py")
+    (project / "link.py").symlink_to("../own.py")
+    (project / "folder").symlink_to("..")
+    error = refused(project, name)
+    assert isinstance(error, UnsafePath)
+    assert error.where == "hooks[0]"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nope.py", "No such file"),
+        ("hooks.txt", "is no Python file"),
+        ("", "expected a path"),
+        ("a\0.py", "expected a path"),
+        ("folder.py", "no regular file"),
+        ("fifo.py", "no regular file"),
+        ("large.py", "at most 1 MiB"),
+    ],
+)
+def test_what_is_no_hook_file_is_refused_at_once(tmp_path: Path, name: str, said: str) -> None:
+    (tmp_path / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "fifo.py")
+    (tmp_path / "large.py").write_bytes(b"#" * (MAX_BYTES + 1))
+    assert said in str(refused(tmp_path, name))
+
+
+def test_a_file_of_the_greatest_size_is_loaded(tmp_path: Path) -> None:
+    write(tmp_path, PROMPT)
+    path = tmp_path / "hooks.py"
+    path.write_bytes(path.read_bytes().ljust(MAX_BYTES, b"#"))
+    assert load_hooks(["hooks.py"], tmp_path).prompt(context(tmp_path), "a") == "a!"
+
+
+@pytest.mark.parametrize("again", ["hooks.py", "./hooks.py", "link.py", "sub/../hooks.py"])
+def test_a_file_is_listed_once(tmp_path: Path, again: str) -> None:
+    write(tmp_path, PROMPT)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "link.py").symlink_to("hooks.py")
+    error = refused(tmp_path, "hooks.py", again)
+    assert "same file as 'hooks.py'" in str(error)
+    assert error.where == "hooks[1]"
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "said"),
+    [
+        ("def f(:\n", 4, "SyntaxError"),
+        ("\nimport nothing_of_this_name\n", 5, "ModuleNotFoundError"),
+        ("raise SystemExit(3)\n", 4, "SystemExit: 3"),
+        ("\n\ndef f():\n    return 1 / 0\nf()\n", 7, "ZeroDivisionError"),
+        ("class E(Exception):\n    def __str__(self): return 1\nraise E\n", 6, "E: <exception str"),
+    ],
+)
+def test_a_file_that_can_not_be_loaded_is_named_with_its_line(
+    tmp_path: Path, source: str, line: int, said: str
+) -> None:
+    error = refused(tmp_path, write(tmp_path, source))
+    assert error.where == f"{tmp_path / 'hooks.py'}:{line}"
+    assert said in error.message
+    assert "\n" not in error.message
+    assert error.hint == "repair it, or take it out of hooks in orchestration.yaml"
+    assert not [name for name in sys.modules if name.startswith(MODULE_PREFIX)
+                and getattr(sys.modules[name], "__file__", "") == str(tmp_path / "hooks.py")]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", ["\0", "# coding: nothing\n"])
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path, source: str) -> None:
+    assert "SyntaxError" in refused(tmp_path, write(tmp_path, source, heading="")).message
+
+
+def test_a_keyboard_interrupt_while_it_loads_is_a_persons(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        load_hooks([write(tmp_path, "raise KeyboardInterrupt\n")], tmp_path)
+    assert str(tmp_path) not in sys.path
+
+
+def test_a_module_beside_it_can_be_imported_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    (tmp_path / "beside_the_hooks.py").write_text("MARK = '?'\n")
+    source = """
+    from beside_the_hooks import MARK
+
+    @hookimpl
+    def sequencer_prompt(text):
+        return text + MARK
+    """
+    before, bytecode = list(sys.path), sys.dont_write_bytecode
+    try:
+        hooks = loaded(tmp_path, source)
+    finally:
+        sys.modules.pop("beside_the_hooks", None)
+    assert hooks.prompt(context(tmp_path), "a") == "a?"
+    assert (sys.path, sys.dont_write_bytecode) == (before, bytecode)
+    names = sorted(path.name for path in tmp_path.rglob("*"))
+    assert names == ["beside_the_hooks.py", "hooks0.py"]
+
+
+def test_a_folder_that_was_importable_before_stays_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = list(sys.path)
+    loaded(tmp_path, PROMPT)
+    assert sys.path == before
+
+
+def test_a_file_of_the_project_does_not_take_the_place_of_an_installed_module(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "this.py").write_text("raise AssertionError('the project came first')\n")
+    (tmp_path / "antigravity.py").write_text("raise AssertionError('the project came first')\n")
+    source = (
+        PROMPT
+        + "\nfrom importlib.util import find_spec\nassert 'lib' in find_spec('this').origin\n"
+    )
+    loaded(tmp_path, source)
+
+
+def test_a_file_is_a_module_of_its_own_by_which_classes_can_be_found(tmp_path: Path) -> None:
+    source = """
+    from __future__ import annotations
+    import dataclasses, pickle, typing
+
+    @dataclasses.dataclass
+    class Note:
+        text: str
+
+    assert typing.get_type_hints(Note) == {"text": str}
+
+    @hookimpl
+    def sequencer_prompt(text: str) -> str:
+        return pickle.loads(pickle.dumps(Note(text + __name__))).text
+    """
+    source = source.replace("from __future__ import annotations\n", "")
+    first = loaded(tmp_path / "a", source).prompt(context(tmp_path), "")
+    second = loaded(tmp_path / "b", source).prompt(context(tmp_path), "")
+    assert first.startswith(MODULE_PREFIX)
+    assert second.startswith(MODULE_PREFIX)
+    assert first != second
+
+
+def test_what_was_changed_is_loaded_anew(tmp_path: Path) -> None:
+    assert loaded(tmp_path, PROMPT).prompt(context(tmp_path), "a") == "a!"
+    changed = loaded(tmp_path, PROMPT.replace("!", "?"))
+    assert changed.prompt(context(tmp_path), "a") == "a?"
+
+
+# --- installed packages -------------------------------------------------------------
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which packages can be installed."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    return folder
+
+
+def install(site: Path, package: str, source: str, **entries: str) -> None:
+    module = package.replace("-", "_")
+    (site / f"{module}.py").write_text(HEADING + source)
+    info = site / f"{module}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    listed = "".join(f"{name} = {value}\n" for name, value in entries.items())
+    (info / "entry_points.txt").write_text(f"[sequencer.hooks]\n{listed}")
+
+
+def adding(mark: str) -> str:
+    return PROMPT.replace("!", mark)
+
+
+def test_packages_come_behind_the_files_by_the_names_of_their_entries(
+    site: Path, tmp_path: Path
+) -> None:
+    install(site, "hooks-one", adding("Z"), zulu="hooks_one")
+    install(site, "hooks-two", adding("M"), mike="hooks_two")
+    project = tmp_path / "project"
+    first, second = write(project, adding("1"), "a.py"), write(project, adding("2"), "b.py")
+    assert load_hooks([second, first], project).prompt(context(project), "") == "21MZ"
+    assert load_hooks([first, second], project).prompt(context(project), "") == "12MZ"
+    assert load_hooks([], project).prompt(context(project), "") == "MZ"
+
+
+def test_an_object_can_have_hooks_too(site: Path, tmp_path: Path) -> None:
+    source = """
+class Hooks:
+    def __init__(self, mark): self.mark = mark
+
+    @property
+    def broken(self): raise RuntimeError
+
+    @hookimpl
+    def sequencer_prompt(self, text): return text + self.mark
+
+    @staticmethod
+    @hookimpl
+    def sequencer_model(model): return "m"
+
+instance = Hooks("?")
+"""
+    install(site, "hooks-three", source, own="hooks_three:instance")
+    hooks = load_hooks([], tmp_path)
+    assert hooks.prompt(context(tmp_path), "a") == "a?"
+    assert hooks.model(context(tmp_path), None) == "m"
+
+
+@pytest.mark.parametrize(
+    ("source", "value", "said"),
+    [
+        ("raise ValueError('broken\\nin two')", "hooks_four", "ValueError: broken in two"),
+        ("import sys; sys.exit(2)", "hooks_four", "SystemExit: 2"),
+        ("x = 1", "hooks_four:y", "AttributeError"),
+        ("x = 1", "hooks_nowhere", "ModuleNotFoundError"),
+        ("class C: pass", "hooks_four:C", "not a class"),
+        ("x = 1", "hooks_four", "there is no hook in it"),
+        (PROMPT.replace("_prompt", "_promt"), "hooks_four", "unknown hook 'sequencer_promt'"),
+    ],
+)
+def test_a_package_that_is_broken_is_named(
+    site: Path, tmp_path: Path, source: str, value: str, said: str
+) -> None:
+    install(site, "hooks-four", source, own=value)
+    sys.modules.pop("hooks_four", None)
+    error = refused(tmp_path)
+    assert said in str(error)
+    assert "hooks-four" in str(error) or "hooks_four.py:5" in str(error)
+
+
+def test_one_object_under_two_names_is_refused(site: Path, tmp_path: Path) -> None:
+    sys.modules.pop("hooks_five", None)
+    install(site, "hooks-five", PROMPT, a="hooks_five", b="hooks_five")
+    assert "already registered" in str(refused(tmp_path))
