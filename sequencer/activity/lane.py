@@ -60,8 +60,8 @@ class Lane:
         self.sink = sink
         self._around = around
         self._file = CursorFile(around.folder, sink.name)
-        self._first = Cursor(None, 0, ALL)
-        """Where to begin without a cursor."""
+        self._first: Cursor | None = None
+        """Where to begin without a cursor; None: what has happened could not be read yet."""
         self._has_news = False
         self._is_off = False
         self._failures = 0
@@ -80,8 +80,7 @@ class Lane:
         """
         try:
             head = self._around.store.view().head
-            if head is not None:
-                self._first = Cursor(head.run_id, head.revision, ALL)
+            self._first = _at_the_end(head)
             with self._file.held() as is_mine:
                 if is_mine and self._file.read() is None:
                     self._file.write(self._first)
@@ -164,6 +163,9 @@ class Lane:
             return
         # Whoever held the lock at the beginning may have been killed before it wrote one.
         cursor = self._file.read() or self._first
+        if cursor is None:
+            self._first = cursor = _at_the_end(head)
+            self._file.write(cursor)
         for post in behind(cursor, head, self._around.store.history()):
             if not may_go_on():
                 self._has_news = True
@@ -225,6 +227,10 @@ class Lane:
         self._is_off = True
         text = f"activity sink {self.sink.name!r} is not used: {reason}"
         self._around.notice(self._around.redaction.hide_text(text))
+
+
+def _at_the_end(head: Head | None) -> Cursor:
+    return Cursor(head.run_id, head.revision, ALL) if head else Cursor(None, 0, ALL)
 
 
 def behind(cursor: Cursor, head: Head, facts: Iterable[dict[str, Any]]) -> Iterator[Post]:

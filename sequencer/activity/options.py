@@ -20,6 +20,7 @@ from pydantic import (
     StringConstraints,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from sequencer.model.step import Name
 
@@ -125,7 +126,9 @@ class SinkOptions(BaseModel):
         for group in known.needs:
             given = [name for name in group if getattr(self, name) is not None]
             if not given:
-                raise ValueError(f"kind {self.kind} needs {' or '.join(group)}")
+                message = f"kind {self.kind} needs {' or '.join(group)}"
+                # A type of its own: where the value was refused, that is the news.
+                raise PydanticCustomError("sink_missing", "{message}", {"message": message})
             if len(given) > 1:
                 raise ValueError(f"{' and '.join(given)} are alternatives; leave one out")
         return self

@@ -73,12 +73,11 @@ class Web:
         """
         import httpx2  # noqa: PLC0415 - 0.1 s, and only where there is something to post
 
-        if self._client is None:
-            self._client = httpx2.Client(timeout=self._timeout_s, follow_redirects=False)
+        client = self._connected()
         deadline = time.monotonic() + 2 * self._timeout_s
         pieces, size = [], 0
         try:
-            with self._client.stream(method, url, headers=headers, content=content) as response:
+            with client.stream(method, url, headers=headers, content=content) as response:
                 for piece in response.iter_bytes():
                     pieces.append(piece)
                     size += len(piece)
@@ -91,6 +90,17 @@ class Web:
         fields = {name.lower(): value for name, value in response.headers.items()}
         text = b"".join(pieces)[:MAX_ANSWER_BYTES].decode("utf-8", "replace")
         return Answer(response.status_code, fields, text)
+
+    def _connected(self) -> httpx2.Client:
+        import httpx2  # noqa: PLC0415 - see `send`
+
+        if self._client is None:
+            try:
+                self._client = httpx2.Client(timeout=self._timeout_s, follow_redirects=False)
+            except (ImportError, OSError, ValueError) as error:
+                # A proxy or certificates that the environment names and that can't be used.
+                raise Unreachable(f"no connection can be made: {error}") from error
+        return self._client
 
     def close(self) -> None:
         """Close the connections; the next request opens others."""

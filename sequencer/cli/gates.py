@@ -95,7 +95,7 @@ def approve(invocation: Invocation, note: str | None) -> None:
     """
     run = _run_at_gate(invocation, "approve")
     step = _asked_by(run)
-    head = run.control.approve(note, by=decider())
+    head = run.approve(note, by=decider())
     tell(invocation, run, head, f"approved: {step}")
 
 
@@ -111,7 +111,7 @@ def reject(invocation: Invocation, note: str | None) -> None:
     """
     run = _run_at_gate(invocation, "reject")
     step = _asked_by(run)
-    head = run.control.reject(note, by=decider())
+    head = run.reject(note, by=decider())
     tell(invocation, run, head, f"rejected: {step}")
 
 
@@ -129,7 +129,7 @@ def feedback(invocation: Invocation, text: str) -> None:
     """
     run = _run_at_gate(invocation, "feedback")
     step = _asked_by(run)
-    head = run.control.feedback(text, by=decider())
+    head = run.feedback(text, by=decider())
     tell(invocation, run, head, f"feedback was given to {step}")
 
 

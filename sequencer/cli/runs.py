@@ -43,8 +43,7 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
         return
     rows = [_row(facts) for facts in shown]
     heads = ("RUN", "WORKFLOW", "STEP", "STATUS", "AGE", "COST", "TITLE")
-    for line in columns(heads, rows).splitlines():
-        invocation.echo(line)
+    invocation.echo(columns(heads, rows))
 
 
 def _facts(run: Run) -> dict[str, Any] | None:

@@ -93,16 +93,13 @@ def start(
     The run keeps the steps as they are resolved here. Its name is made from the title
     unless --run gives one; 'sequencer --run NAME run' goes on after an interruption.
 
-    \\b
+    \b
     Examples:
       sequencer start "Debug login timeout" --label bug
       sequencer start --file issue.md --procedure full-development --no-run
       sequencer start "How does authentication work?" --dry-run
     """
-    from sequencer.cli import working  # noqa: PLC0415 - `--help` needs no engine
-    from sequencer.cli.requests import Wanted, free_name  # noqa: PLC0415
-    from sequencer.engine.work import Mode  # noqa: PLC0415
-    from sequencer.model.limits import InvocationLimits  # noqa: PLC0415
+    from sequencer.cli.requests import Wanted, free_name  # noqa: PLC0415 - `--help` needs none
 
     project = _project(invocation, agent)
     request = _request(project, Wanted(text=text, file=file, **given))
@@ -117,6 +114,15 @@ def start(
         _show(invocation, project, definition, name, is_made=True)
     if no_run:
         return 0
+    return _work(invocation, project, max_cost)
+
+
+def _work(invocation: Invocation, project: Project, max_cost: float | None) -> int:
+    """Work on the run that was made, until it ends or waits."""
+    from sequencer.cli import working  # noqa: PLC0415 - `--help` needs no engine
+    from sequencer.engine.work import Mode  # noqa: PLC0415
+    from sequencer.model.limits import InvocationLimits  # noqa: PLC0415
+
     defaults = project.settings.run
     cap = max_cost or defaults.max_cost_usd
     # A procedure ends by itself; what its loops and its hooks may add is limited there.
@@ -148,7 +154,7 @@ def route(
 
     Where an agent classifies requests it is asked, as 'start' would.
 
-    \\b
+    \b
     Examples:
       sequencer route "Add user profile page"
       sequencer route "Crash on save" --label bug --json
@@ -231,12 +237,10 @@ def _show(
     chosen = Route.model_validate(definition.route)
     invocation.echo(f"procedure  {one_line(_explained(chosen)[0])}")
     rows = [
-        (str(step["step_index"]), step["step"], step["prompt"], step["agent"], _marks(step))
-        for step in steps
+        tuple(map(one_line, (str(n), step["step"], step["prompt"], step["agent"], _marks(step))))
+        for n, step in enumerate(steps)
     ]
-    table = columns(("N", "STEP", "PROMPT", "AGENT", ""), rows, right={0})
-    for line in table.splitlines():
-        invocation.echo(one_line(line))
+    invocation.echo(columns(("N", "STEP", "PROMPT", "AGENT", ""), rows, right={0}))
     for note in definition.notes:
         invocation.say(f"notice: {note}")
 

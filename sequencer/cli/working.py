@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.assembly import Project
-from sequencer.cli import idle
+from sequencer.cli import deciding, idle
 from sequencer.cli.context import Invocation, json_text
 from sequencer.cli.progress import Progress, progress
 from sequencer.cli.sanitise import one_line
@@ -18,7 +18,7 @@ from sequencer.engine.run import Run
 from sequencer.engine.standing import FINAL, Standing, parse_time
 from sequencer.engine.standing import Kind as Answer
 from sequencer.engine.work import Mode, Summary
-from sequencer.errors import SequencerError, StateRefused, UnknownName
+from sequencer.errors import SequencerError, StateRefused, UnknownName, WaitsForPerson
 from sequencer.executors.protocol import Kind
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
@@ -117,9 +117,22 @@ def ensure_sensible(project: Project, workflow: Workflow) -> None:
 def work(invocation: Invocation, project: Project, plan: Plan) -> int:
     """Work as *plan* says and return the exit code; an error is shown by the caller.
 
+    At a gate, whoever sits at the terminal is asked, and the work goes on.
+
     Raises:
         SequencerError: see `Run.work`; with ``--json`` the summary is printed before.
     """
+    while True:
+        try:
+            return _work(invocation, project, plan)
+        except WaitsForPerson:
+            if not deciding.can_ask(invocation) or plan.mode is Mode.TICK:
+                raise
+            if not deciding.decide(invocation, invocation.run()):
+                raise
+
+
+def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     run = invocation.run(may_begin=True)
     head = run.head if plan.mode is not Mode.ASYNC else None
     ensure_sensible(project, run.workflow_for(head))

@@ -34,7 +34,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import describe, step_at
+from sequencer.resolution.resolver import describe, place, step_at
 from sequencer.resolution.routing import (
     RouterMode,
     RouterSettings,
@@ -161,7 +161,8 @@ class Performer:
         """Return *performed* with what the project's hook says about the way on."""
         if performed.outcome.status in (OutcomeStatus.LIMITED, OutcomeStatus.INTERRUPTED):
             return performed
-        context = self.context(performed.step, running.attempt, running.head)
+        attempt = running.attempt
+        context = self.context(performed.step, attempt.step_index, attempt.attempt, running.head)
         try:
             return replace(performed, decision=hooks.transition(context, performed.outcome))
         except HookFailed as error:
@@ -169,19 +170,32 @@ class Performer:
             outcome = performed.outcome.replace(status=OutcomeStatus.FAILED, error=str(error))
             return replace(performed, outcome=outcome, verdict=None)
 
-    def context(self, step: Step, attempt: Attempt, head: Head) -> HookContext:
-        """Return what a hook may know about *attempt*."""
+    def context(self, step: Step, step_index: int, attempt: int, head: Head) -> HookContext:
+        """Return what a hook may know about *step*, tried for the *attempt*-th time."""
         return HookContext(
             run_id=head.run_id,
             run_name=head.run_name,
             workflow=self.workflow.name,
             project=self.project,
             step=step,
-            step_index=attempt.step_index,
-            attempt=attempt.attempt,
+            step_index=step_index,
+            attempt=attempt,
             round=round_of(head),
             request=self.definition.request if self.definition else None,
         )
+
+    def tell_completed(self, step_index: int, head: Head) -> None:
+        """Tell the project's hooks that the run of *head* is complete since *step_index*.
+
+        The run stays complete whatever they do; one that raises is a notice.
+        """
+        if self.hooks is None:
+            return
+        step = step_at(self.workflow, place(self.workflow, step_index))
+        try:
+            self.hooks.completed(self.context(step, step_index, 1, head), head)
+        except HookFailed as error:
+            self.observer.notice(self.redact(str(error)))
 
     def _write_traceback(self, error: SequencerError, listener: Listener) -> None:
         if isinstance(error, HookFailed) and error.traceback:
@@ -243,7 +257,8 @@ class Performer:
             )
             text = composer.compose(text)
         if self.hooks is not None:
-            context = self.context(prepared.step, running.attempt, running.head)
+            number = running.attempt.attempt
+            context = self.context(prepared.step, prepared.step_index, number, running.head)
             text = self.hooks.prompt(context, text)
             added = self.hooks.system_prompt(context, added)
             model = self.hooks.model(context, prepared.step.model)

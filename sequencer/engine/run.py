@@ -143,6 +143,26 @@ class Run:
         """Return the changes that a person makes: stamp, skip, rewind, stop and the rest."""
         return Control(self.store, self._choose_workflow(self.head), self.name)
 
+    def approve(
+        self, note: str | None = None, *, by: str, observer: Observer | None = None
+    ) -> Head:
+        """Let the run go on behind its gate; see `gates.approve`."""
+        return self._decided(self.control.approve(note, by=by), observer)
+
+    def reject(self, note: str | None = None, *, by: str, observer: Observer | None = None) -> Head:
+        """End the run at its gate; see `gates.reject`."""
+        return self._decided(self.control.reject(note, by=by), observer)
+
+    def feedback(self, text: str, *, by: str) -> Head:
+        """Send the run back with *text*; see `gates.feedback`."""
+        return self.control.feedback(text, by=by)
+
+    def _decided(self, head: Head, observer: Observer | None) -> Head:
+        if head.status is Status.COMPLETE and head.step_index:
+            performer = self._make_performer(self.workflow, observer or SilentObserver())
+            performer.tell_completed(head.step_index - 1, head)
+        return head
+
     # --- working -------------------------------------------------------------------
 
     def _worker(self, workflow: Workflow, observer: Observer, positions: Collection[str]) -> Worker:

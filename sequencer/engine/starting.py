@@ -56,7 +56,7 @@ class Starter:
             request,
             explicit=explicit,
             settings=self.routing,
-            known=self.registry.names,
+            known=self.registry.procedure_names,
             classify=self.classify,
         )
         wanted = self.hooks.procedure(request, chosen.procedure)
@@ -107,7 +107,8 @@ class Starter:
         step = with_defaults(step, self.step_defaults)
         update: dict[str, Any] = {}
         if step.system_from_labels:
-            added = (*step.added_system_prompts, *system_prompts_for(request, self.routing))
+            chosen = system_prompts_for(request, self.routing)
+            added = tuple(dict.fromkeys((*step.added_system_prompts, *chosen)))
             update |= {"append_system_prompt": added, "system_from_labels": False}
         if step.validation is not None and step.validation.fixer is not None:
             fixer = self._resolved(step.validation.fixer, request, notes)

@@ -26,7 +26,7 @@ from sequencer.errors import (
     WaitsForPerson,
 )
 from sequencer.executors.protocol import StopReason
-from sequencer.model.head import Claim, Head, Status
+from sequencer.model.head import Claim, Gate, Head, Status
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.resolution.resolver import describe
@@ -108,8 +108,7 @@ class Invocation:
                 here = self._worker.standing_for_claim(head)
                 if here.kind is Kind.EXPIRED and head.gate is not None:
                     self._notify(here.message)
-                    self._worker.control.expire(head.gate)
-                    head = self._head()
+                    head = self._expire(head.gate)
                     continue
                 reason = self._reason_to_end(here, head)
                 if reason is not None:
@@ -132,6 +131,13 @@ class Invocation:
             if text != self._last_notice:
                 self._worker.performer.observer.notice(text)
             self._last_notice = text
+
+    def _expire(self, gate: Gate) -> Head:
+        """Record what was agreed for *gate* when nobody decides."""
+        was = self._worker.control.expire(gate)
+        if was.status is Status.COMPLETE:
+            self._worker.performer.tell_completed(gate.step_index, was)
+        return self._head()
 
     def _end(self, head: Head, reason: str) -> Summary:
         self.summary.reason, self.summary.head = reason, head
@@ -305,6 +311,8 @@ class Invocation:
         self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
         head, following = self._worker.finish(turn, ended, self._may_go_on)
         self._notify(*self._worker.store.take_notices())
+        if head.status is Status.COMPLETE:
+            self._worker.performer.tell_completed(turn.claim.step_index, head)
         if outcome.status is OutcomeStatus.INTERRUPTED:
             self._raise_interrupted(turn, record)
         if ended.has_failed:

@@ -16,6 +16,9 @@ from sequencer.model.workflow import Review, Workflow
 from sequencer.resolution.extension import Extension, Found, KeyPath, Locate
 from sequencer.resolution.registry import WorkflowDefinition
 
+MAX_TOLD = 10
+"""Of a circle's links; the rest is as good as these."""
+
 
 class Composition:
     """What *definitions* make of each other and of the built-in workflows."""
@@ -52,7 +55,10 @@ class Composition:
             return line
         circle = line[line.index(here) :]
         path = (circle[0], "extends")
-        told = ", ".join(f"{one!r} extends {other!r}" for one, other in pairwise([*circle, here]))
+        links = [f"{one!r} extends {other!r}" for one, other in pairwise([*circle, here])]
+        if len(links) > MAX_TOLD:
+            links[MAX_TOLD - 1 : -1] = ["…"]
+        told = ", ".join(links)
         hint = "let one of them extend another workflow, or list its steps"
         where = self._locate(path)
         error = ConfigurationError(f"runs in a circle: {told}", where=where, hint=hint)

@@ -60,6 +60,14 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 """Step name -> its fields besides name and prompt."""
 
+_IN_PROCEDURE: Mapping[tuple[str, str], Mapping[str, Any]] = MappingProxyType(
+    {
+        # Whoever sent the request here wants an architect, whatever its labels are.
+        ("orchestrator-full", "primary"): {"append_system_prompt": ("system/orchestrator.md",)},
+    }
+)
+"""Procedure and step -> fields that the step has there only."""
+
 PROCEDURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "simple-question": ("question-investigation", "question-answer"),
@@ -113,7 +121,10 @@ def builtin_procedure(name: str) -> Workflow:
     """
     if name not in PROCEDURES:
         raise UnknownName("procedure", name, PROCEDURES)
-    steps = tuple(builtin_step(step) for step in PROCEDURES[name])
+    steps = tuple(
+        builtin_step(step).model_copy(update=dict(_IN_PROCEDURE.get((name, step), {})))
+        for step in PROCEDURES[name]
+    )
     return Workflow(name, steps, kind="procedure")
 
 

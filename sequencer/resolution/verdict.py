@@ -130,15 +130,20 @@ def _cut(text: str, limit: int) -> str:
 def check_schema(schema: Mapping[str, Any], value: Any) -> str | None:
     """Return the first thing that is wrong with *value* under *schema*, in one line, or None.
 
-    *schema* is one that `ensure_schema` has let through; nothing that it refers to is fetched.
+    *schema* is one that `ensure_schema` has let through. Nothing that it refers to is fetched;
+    where that would be needed, no value fits.
 
     >>> check_schema({"properties": {"pass": {"type": "boolean"}}}, {"pass": "yes"})
     "$.pass: 'yes' is not of type 'boolean'"
     """
+    from referencing.exceptions import Unresolvable  # noqa: PLC0415 - a tenth of a second
+
     try:
         error = next(_validator(schema).iter_errors(value), None)
     except RecursionError:
         return "$: it nests too deeply to be checked"
+    except Unresolvable as missing:
+        return f"$: its schema refers to {_one_line(missing.ref)!r}, which is not in it"
     return None if error is None else f"{error.json_path}: {_one_line(error.message)}"
 
 

@@ -33,11 +33,14 @@ class Check:
         self._schema = schema
         self._registry = registry
         self._prompts_dir = prompts_dir
-        written = layers.values.get("agents")
         # Entries that were refused are known by name; naming them twice would hide the cause.
-        self._agents = frozenset(BUILTIN_AGENTS) | frozenset(
-            written if isinstance(written, dict) else ()
-        )
+        self._agents = frozenset(BUILTIN_AGENTS) | self._written("agents")
+        self._definitions = self._written("workflows")
+
+    def _written(self, key: str) -> frozenset[str]:
+        """Return the names that were written below *key*, refused ones included."""
+        entries = self._layers.values.get(key)
+        return frozenset(entries if isinstance(entries, dict) else ())
 
     def problems(self) -> list[Found]:
         """Return what doesn't fit together."""
@@ -59,10 +62,9 @@ class Check:
     def _workflow(self) -> Iterator[Found]:
         path = ("workflow", "name")
         name = self._schema.workflow.name
-        definitions = self._layers.values.get("workflows")
         known = self._registry.names
         if name not in known:
-            if not (isinstance(definitions, dict) and name in definitions):
+            if name not in self._definitions:
                 yield path, UnknownName("workflow", name, known, where=self._at(path))
             return
         cadence = ("workflow", "review_every_n")
@@ -162,7 +164,7 @@ class Check:
         schema, registry = self._schema, self._registry
         names = RoutingNames(schema.routing)
         # A definition that was refused makes no workflow, and was reported for what it is.
-        refused = schema.workflows.keys() - set(registry.names)
+        refused = self._definitions - set(registry.names)
         for path, name in names.procedures():
             # A default that nobody wrote may name what the project has made a cycle of.
             if path in self._layers.sources and name not in refused:

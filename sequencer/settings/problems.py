@@ -31,7 +31,7 @@ _TEXTS = {
     "missing": "has to be there",
     "too_short": "has to have at least one item",
 }
-_MISSING = ("missing", "too_short", "extends_missing")
+_MISSING = ("missing", "too_short", "extends_missing", "sink_missing")
 """In a later round these are what taking a wrong value out has left behind."""
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from sequencer.activity.options import ActivityOptions
 from sequencer.model.limits import RunLimits
-from sequencer.model.step import Name, Step
+from sequencer.model.step import Approval, Name, Step, Validation
 from sequencer.resolution.registry import WorkflowDefinition
 from sequencer.resolution.routing import RouterSettings
 from sequencer.resolution.routing_settings import RoutingSettings
@@ -91,6 +91,15 @@ class StepDefaults(Step):
         default=None, exclude=True
     )
     executor: Annotated[Name | None, BeforeValidator(_refuse_executor)] = Field(
+        default=None, exclude=True
+    )
+    requires_approval: Annotated[bool, BeforeValidator(_refuse_identity)] = Field(
+        default=False, exclude=True
+    )
+    approval: Annotated[Approval | None, BeforeValidator(_refuse_identity)] = Field(
+        default=None, exclude=True
+    )
+    validation: Annotated[Validation | None, BeforeValidator(_refuse_identity)] = Field(
         default=None, exclude=True
     )
 

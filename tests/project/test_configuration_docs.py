@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from sequencer.model.request import Request
 from sequencer.model.step import Step
-from sequencer.resolution.registry import ReviewDefinition, WorkflowDefinition
-from sequencer.settings.keys import dotted, known_keys, leaves, without_none
+from sequencer.resolution.classification import PROCEDURE_OF
+from sequencer.resolution.classification_rules import classify_by_rules
+from sequencer.resolution.procedures import PROCEDURES
+from sequencer.resolution.registry import Registry, ReviewDefinition, WorkflowDefinition
+from sequencer.resolution.routing_settings import SYSTEM_PROMPTS
+from sequencer.settings.keys import dotted, known_keys, leaves, without_none, written_fields
 from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS
 from sequencer.settings.reader import parse
 from sequencer.settings.schema import BUILTIN_AGENTS, AgentEntry, Schema, StepDefaults
@@ -38,14 +43,17 @@ def as_written(default: Any) -> str:
         return "empty"
     if isinstance(default, bool):
         return str(default).lower()
+    if isinstance(default, tuple):
+        return ", ".join(default)
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def step_fields(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, field in model.model_fields.items():
+    for name, field in written_fields(model).items():
         annotation = without_none(field.annotation)
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield from step_fields(annotation, f"{name}.")
+        is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        if is_model and annotation is not Step:
+            yield from step_fields(annotation, f"{prefix}{name}.")
         else:
             yield prefix + name, field.get_default()
 
@@ -76,9 +84,30 @@ def test_the_fields_of_a_step() -> None:
 
 def test_what_may_stand_in_step_defaults() -> None:
     refused = set(Step.model_fields) - set(known_keys(Schema, ("step_defaults",)))
-    assert refused == {"name", "prompt", "executor"}
-    assert "All but `name`, `prompt` and `executor`" in PAGE.read_text(encoding="utf-8")
+    of_one_step = {"name", "prompt", "executor", "requires_approval", "approval", "validation"}
+    assert refused == of_one_step
+    assert "All but `name`, `prompt`, `executor`, `requires_approval`, `approval`" in PAGE.read_text(encoding="utf-8")
     assert set(StepDefaults.model_fields) == set(Step.model_fields)
+
+
+def test_every_built_in_workflow_is_named() -> None:
+    section = PAGE.read_text(encoding="utf-8").split("\n## Workflows\n")[1].split("\n## ")[0]
+    assert [name for name in Registry().names if f"`{name}`" not in section] == []
+
+
+def test_the_kinds_of_requests_and_the_labels_of_system_prompts() -> None:
+    section = PAGE.read_text(encoding="utf-8").split("\n## Routing\n")[1].split("\n## ")[0]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines()]
+    told = {tuple(row) for row in cells if len(row) == 3}
+    kinds = {row[0]: row for row in told if row[1] in PROCEDURES}
+    assert {kind: row[1] for kind, row in kinds.items()} == PROCEDURE_OF
+    for kind, row in kinds.items():
+        assert classify_by_rules(Request(title=row[2])).word == kind
+    entries = {
+        (name, ", ".join(entry.labels or ()), entry.prompt)
+        for name, entry in SYSTEM_PROMPTS.items()
+    }
+    assert entries < told
 
 
 def test_the_keys_of_an_agent() -> None:

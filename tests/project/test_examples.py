@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from sequencer.hooks import load_hooks
+from sequencer.settings.settings import load
 from tests.project.documents import ROOT, clean_environment
 
 Project = Callable[[str], Path]
@@ -182,6 +184,37 @@ def test_hoidn_migration(project: Project, form: str) -> None:
     assert (after["step_index"], after["expected_step"]) == (14, "supervisor")
     assert (folder / "sync" / "state.json.before-migration").read_bytes() == original
     assert (folder / "notes.md").read_text().startswith("- iteration 14: main ")
+
+
+def test_each_hook_example_loads_as_a_project(project: Project) -> None:
+    folders = sorted(path for path in project("hooks").iterdir() if path.is_dir())
+    assert len(folders) == 4
+    for folder in folders:
+        settings = load(folder, env={})
+        load_hooks(settings.hooks, folder)
+        for step in settings.workflows["errand"].steps:
+            assert (settings.prompts_dir / step.prompt_name).is_file()
+        assert not list(folder.rglob("__pycache__"))
+
+
+def test_a_hook_retries_what_is_not_reliable(project: Project) -> None:
+    folder = project("hooks") / "retry-verifications"
+    sequencer(folder, "start", "Mend the login", "--procedure", "errand")
+    assert (folder / "calls.txt").read_text() == "called\n" * 3
+    (folder / "calls.txt").write_text("")
+    (folder / "hooks.py").write_text((folder / "hooks.py").read_text().replace("= 3", "= 2"))
+    sequencer(folder, "start", "Mend the logout", "--procedure", "errand", expect=1)
+    assert (folder / "calls.txt").read_text() == "called\n" * 2
+
+
+def test_a_hook_chooses_the_model_by_the_requests_label(project: Project) -> None:
+    folder = project("hooks") / "model-by-label"
+    for label, model in (("typo", "haiku"), ("architecture", "opus")):
+        request = ("start", "Do it", "--procedure", "errand", "--label", label, "--run", label)
+        sequencer(folder, *request)
+        logs = [path.read_text() for path in folder.glob(f"logs/*/runs/{label}/steps/*.log")]
+        # A rehearsal writes down what its step asks for.
+        assert [f"model='{model}'" in log for log in logs] == [True, True]
 
 
 def test_every_example_has_a_test() -> None:

@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from sequencer import assembly
-from sequencer.assembly import EXECUTORS, ensure_honoured, open_project, open_run, state_path_of
+from sequencer.assembly import (
+    EXECUTORS,
+    ensure_honoured,
+    open_project,
+    open_run,
+    plugins,
+    state_path_of,
+)
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
 from sequencer.executors.scripted import ScriptedExecutor, ScriptedOptions, ScriptedOutcome
 from sequencer.model.limits import InvocationLimits
@@ -66,7 +73,7 @@ def test_a_field_that_an_agent_would_ignore_is_refused() -> None:
 
 def plug_in(monkeypatch: pytest.MonkeyPatch, group: str, name: str, value: str) -> None:
     found = EntryPoints([EntryPoint(name, value, group)])
-    monkeypatch.setattr(assembly, "entry_points", found.select)
+    monkeypatch.setattr(plugins, "entry_points", found.select)
 
 
 def make_plugin(name: str, options: dict[str, Any], core: object) -> ScriptedExecutor:

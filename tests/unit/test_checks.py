@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -74,6 +75,46 @@ def test_a_review_without_its_number_is_a_warning(tmp_path: Path) -> None:
     assert "never reviews" in found.message
     assert found.hint is not None
     assert "review_every_n" in found.hint
+
+
+LABELLED = """\
+workflow: {name: dev}
+routing:
+  system_prompts:
+    debugger: {prompt: roles/defect.md}
+    mine: {labels: [idea], prompt: roles/idea.md}
+agent: {default: rehearsal}
+workflows:
+  dev:
+    kind: procedure
+    steps:
+      - {name: main, system_from_labels: true}
+      - {name: judge, validation: {fixer: {name: mend}}}
+"""
+
+
+def test_the_prompts_of_fixers_and_of_labels_have_to_be_there(tmp_path: Path) -> None:
+    project(tmp_path, LABELLED, "main.md", "judge.md")
+    missing = {"mend.md", "roles/defect.md", "roles/idea.md"}
+    found = [one for one in findings(tmp_path, level=Level.ERROR) if one.area is Area.WORKFLOW]
+    assert {re.sub(r".*prompt '(.*)'", r"\1", one.message) for one in found} == missing
+    assert {one.where for one in found} == {
+        "workflow dev, step 'main'",
+        "workflow dev, step 'mend'",
+    }
+    (tmp_path / "prompts" / "roles").mkdir()
+    for name in missing:
+        (tmp_path / "prompts" / name).write_text("A text.")
+    assert findings(tmp_path, level=Level.ERROR) == []
+
+
+def test_the_agent_of_a_fixer_has_to_be_there(tmp_path: Path) -> None:
+    text = LABELLED.replace("system_from_labels: true", "model: null")
+    text = text.replace("{name: mend}", "{name: mend, executor: lost}")
+    project(tmp_path, text + "agents: {lost: {kind: lost}}\n", "main.md", "judge.md", "mend.md")
+    assert "unknown agent kind 'lost'" in {
+        one.message for one in findings(tmp_path, level=Level.ERROR)
+    }
 
 
 def test_the_prompts_of_other_workflows_are_warnings(tmp_path: Path) -> None:

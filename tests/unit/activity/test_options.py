@@ -126,7 +126,8 @@ def test_a_variable_that_does_not_fit_is_found_and_not_shown(tmp_path: Path) -> 
     for number in ("twelve", "0", "-1", "1.5", "9" * 30):
         found = dict(problems(asked, place(tmp_path, **{**TOKENS, "ISSUE": number})))
         assert list(found) == ["activity.sinks.issue.issue_env"]
-    found = dict(problems(asked, place(tmp_path, GITHUB_TOKEN="ghp_1\nX: y", ISSUE="3")))
+    two_lines = {"GITHUB_TOKEN": "ghp_1\nX: y", "ISSUE": "3"}
+    found = dict(problems(asked, place(tmp_path, **two_lines)))
     assert found == {
         "activity.sinks.issue.token_env": "the variable GITHUB_TOKEN is no printable line"
     }

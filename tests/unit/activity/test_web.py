@@ -121,6 +121,17 @@ def test_a_certificate_that_nobody_signed_is_refused() -> None:
     assert desk.seen == []
 
 
+def test_a_proxy_that_can_not_be_used_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "gopher://127.0.0.1:1")
+    with open_desk() as desk:
+        web = Web()
+        with pytest.raises(Unreachable, match="no connection can be made"):
+            web.send("POST", desk.url, {}, b"")
+        monkeypatch.delenv("ALL_PROXY")
+        assert web.send("POST", desk.url, {}, b"").status == 200
+        web.close()
+
+
 def test_the_library_is_loaded_with_the_first_request_only() -> None:
     code = (
         "import sys; import sequencer.activity.activities, sequencer.activity.sinks;"

@@ -103,7 +103,7 @@ def test_json_lists_what_was_done(tmp_path: Path) -> None:
 def test_an_unknown_workflow_lists_the_known_and_writes_nothing(tmp_path: Path) -> None:
     called = call(tmp_path, "init", "app", "--workflow", "review")
     assert called.code == 2
-    assert "review_cadence, review_cadence2, standard, standard2" in called.err
+    assert "review_cadence, review_cadence2, simple-question, standard, standard2" in called.err
     assert not (tmp_path / "app").exists()
 
 

@@ -110,7 +110,7 @@ def test_a_procedure_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (("--workflow", "nightly"), "known workflows: review_cadence, review_cadence2, standard"),
+        (("--workflow", "nightly"), "review_cadence2, simple-question, standard, standard2"),
         (("--workflow", "standard", "--review-every", "2"), "review"),
         (("--step-index", "-1"), "--step-index"),
         (("--count", "0"), "--count"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.resolution.procedures import PROCEDURES
 from tests.unit.cli.calling import call, project
 
 CONFIGURATION = """\
@@ -38,18 +39,35 @@ def test_all_workflows_are_listed(folder: Path) -> None:
     assert called.code == 0, called.err
     lines = called.out.splitlines()
     assert lines[0].split() == ["WORKFLOW", "KIND", "STEPS", "REVIEW", "FROM"]
-    assert [line.split()[0] for line in lines[1:]] == [
-        "nightly",
-        "release",
-        "review_cadence",
-        "review_cadence2",
-        "standard",
-        "standard2",
-    ]
-    assert re.match(r"nightly \* +cycle +plan, main, verify +check every 4 cycles +orch", lines[1])
-    assert re.match(r"release +procedure +build, publish +- +orchestration.yaml", lines[2])
-    assert "reviewer (never: N is not set)" in lines[3]
-    assert lines[5].endswith("built in")
+    found = {line.split()[0]: line for line in lines[1:]}
+    cycles = {"review_cadence", "review_cadence2", "standard", "standard2"}
+    assert list(found) == sorted({"nightly", *PROCEDURES, *cycles})
+    cells = r"nightly \* +cycle +plan, main, verify +check every 4 cycles +orch"
+    assert re.match(cells, found["nightly"])
+    assert re.match(r"release +procedure +build, publish +- +orchestration.yaml", found["release"])
+    assert "reviewer (never: N is not set)" in found["review_cadence"]
+    assert re.match(
+        r"plan-mode +procedure +preparation, plan-summary +- +built in$", found["plan-mode"]
+    )
+    assert found["standard"].endswith("built in")
+
+
+def test_a_gate_and_a_validation_are_shown(folder: Path) -> None:
+    lines = {
+        line.split()[1]: line for line in call(folder, "show", "debugger-full").out.splitlines()[3:]
+    }
+    assert lines["get-approval"].endswith("7200 s, single turn, gate")
+    assert lines["verifications"].endswith("4 judgements, 'validation-fixer' between them")
+
+
+def test_a_workflow_that_extends_another_is_shown_as_it_runs(folder: Path) -> None:
+    text = CONFIGURATION.replace(
+        "  release: {", "  mine: {extends: plan-mode, before: {plan-summary: [look]}}\n  release: {"
+    )
+    (folder / "orchestration.yaml").write_text(text)
+    shown = call(folder, "show", "mine", "--json").json
+    assert shown["step_names"] == ["preparation", "look", "plan-summary"]
+    assert (shown["kind"], shown["source"]) == ("procedure", "orchestration.yaml")
 
 
 def test_json_lists_the_same(folder: Path) -> None:

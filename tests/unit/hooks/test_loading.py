@@ -13,6 +13,7 @@ from sequencer.engine.hooking import NoHooks
 from sequencer.errors import ConfigurationError, UnsafePath
 from sequencer.hooks import load_hooks
 from sequencer.hooks.loading import MAX_BYTES, MODULE_PREFIX
+from sequencer.settings.settings import load
 from tests.unit.hooks.hook_files import HEADING, context, loaded, write
 
 PROMPT = """
@@ -137,8 +138,8 @@ def test_a_file_that_can_not_be_loaded_is_named_with_its_line(
     assert said in error.message
     assert "\n" not in error.message
     assert error.hint == "repair it, or take it out of hooks in orchestration.yaml"
-    assert not [name for name in sys.modules if name.startswith(MODULE_PREFIX)
-                and getattr(sys.modules[name], "__file__", "") == str(tmp_path / "hooks.py")]  # fmt: skip
+    left = [m for name, m in sys.modules.items() if name.startswith(MODULE_PREFIX)]
+    assert not [module for module in left if module.__file__ == str(tmp_path / "hooks.py")]
 
 
 @pytest.mark.parametrize("source", ["\0", "# coding: nothing\n"])
@@ -195,20 +196,19 @@ def test_a_file_of_the_project_does_not_take_the_place_of_an_installed_module(
 
 def test_a_file_is_a_module_of_its_own_by_which_classes_can_be_found(tmp_path: Path) -> None:
     source = """
-    from __future__ import annotations
-    import dataclasses, pickle, typing
+    import dataclasses, pickle
 
     @dataclasses.dataclass
     class Note:
         text: str
 
-    assert typing.get_type_hints(Note) == {"text": str}
+    # Not the future import of the module that loads it.
+    assert Note.__annotations__ == {"text": str}
 
     @hookimpl
     def sequencer_prompt(text: str) -> str:
         return pickle.loads(pickle.dumps(Note(text + __name__))).text
     """
-    source = source.replace("from __future__ import annotations\n", "")
     first = loaded(tmp_path / "a", source).prompt(context(tmp_path), "")
     second = loaded(tmp_path / "b", source).prompt(context(tmp_path), "")
     assert first.startswith(MODULE_PREFIX)
@@ -220,6 +220,29 @@ def test_what_was_changed_is_loaded_anew(tmp_path: Path) -> None:
     assert loaded(tmp_path, PROMPT).prompt(context(tmp_path), "a") == "a!"
     changed = loaded(tmp_path, PROMPT.replace("!", "?"))
     assert changed.prompt(context(tmp_path), "a") == "a?"
+
+
+@pytest.mark.parametrize(
+    ("written", "hooks"),
+    [
+        ("", ()),
+        ("hooks:", ()),
+        ("hooks: []", ()),
+        ("hooks: [b.py, sub/a.py]", ("b.py", "sub/a.py")),
+    ],
+)
+def test_the_configuration_names_the_files(
+    tmp_path: Path, written: str, hooks: tuple[str, ...]
+) -> None:
+    (tmp_path / "orchestration.yaml").write_text(f"{written}\n")
+    assert load(tmp_path, env={}).hooks == hooks
+
+
+@pytest.mark.parametrize("written", ["hooks.py", "{a: b}", "[3]", "['']", "true"])
+def test_what_is_no_list_of_files_is_refused(tmp_path: Path, written: str) -> None:
+    (tmp_path / "orchestration.yaml").write_text(f"hooks: {written}\n")
+    with pytest.raises(ConfigurationError, match=r"orchestration\.yaml:1:.*hooks"):
+        load(tmp_path, env={})
 
 
 # --- installed packages -------------------------------------------------------------

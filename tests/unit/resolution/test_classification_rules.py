@@ -107,6 +107,7 @@ REQUESTS = {
         Refactor parse() into two functions
         Improve the error message when the file is missing
         Optimize the query in reports/monthly.py
+        Improve caching of thumbnails on the product list page
         Debug login timeout
         Could you please add dark mode?
         Fix the documentation generator crash

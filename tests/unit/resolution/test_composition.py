@@ -46,8 +46,10 @@ def test_a_definition_extends_another_wherever_that_stands_in_the_file() -> None
 
 
 def test_under_its_own_name_a_definition_changes_the_built_in_one() -> None:
-    change = {"extends": "plan-mode", "remove": ["plan-summary"]}
-    made = composed(**{"mine": {"extends": "plan-mode"}, "plan-mode": change})
+    made = composed(
+        mine={"extends": "plan-mode"},
+        **{"plan-mode": {"extends": "plan-mode", "remove": ["plan-summary"]}},
+    )
     assert steps(made, "plan-mode") == ["preparation"]
     # Who extends the name gets what the project has made of it.
     assert steps(made, "mine") == ["preparation"]
@@ -127,6 +129,8 @@ def test_a_line_of_many_definitions_is_no_deep_recursion(*, is_circle: bool) -> 
     made = composed(**raw)
     assert process_time() - began < 5
     assert len(made.problems) == is_circle
+    assert all(len(error.message) < 400 for _, error in made.problems)
+    assert all(error.message.endswith("…, 'w3000' extends 'w0'") for _, error in made.problems)
     assert len(made.workflows) == (0 if is_circle else count + 1)
 
 

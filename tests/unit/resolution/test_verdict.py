@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
@@ -284,6 +286,29 @@ def test_what_can_check_nothing_is_refused_before_anything_starts(
     with pytest.raises(ConfigurationError) as refused:
         ensure_schema(schema, "w")
     assert str(refused.value).startswith(said)
+
+
+def test_nothing_is_fetched_for_a_schema_whatever_it_refers_to() -> None:
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            reference = f"http://127.0.0.1:{server.server_port}/schema.json"
+            problem = check_schema({"items": {"$ref": reference}}, [1])
+            with pytest.raises(ConfigurationError, match="nothing is fetched"):
+                ensure_schema({"items": {"$ref": reference}}, "w")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert problem == f"$: its schema refers to '{reference}', which is not in it"
+    assert asked == []
 
 
 @pytest.mark.parametrize(

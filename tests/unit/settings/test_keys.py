@@ -30,13 +30,39 @@ def test_types_along_a_path() -> None:
     assert annotation_at(Schema, ("logs_dir", "x")) is None
 
 
+def test_a_key_is_called_as_it_is_written_in_the_file() -> None:
+    steps = ("workflows", "w", "steps", 0)
+    assert annotation_at(Schema, (*steps, "output", "schema", "properties", "a")) is Any
+    assert annotation_at(Schema, (*steps, "output", "json_schema")) is None
+    assert "schema" in known_keys(Schema, (*steps, "output"))
+    assert ("step_defaults", "output", "schema") in dict(leaves(Schema))
+
+
+def test_a_step_inside_of_a_step_is_one_value() -> None:
+    below = {path[1:] for path, _ in leaves(Step) if path[0] == "validation"}
+    assert below == {("fixer",), ("max_attempts",), ("on_exhausted",)}
+    fixer = ("workflows", "w", "steps", 0, "validation", "fixer")
+    assert annotation_at(Schema, (*fixer, "validation", "fixer", "model")) is str
+
+
+def test_types_along_the_changes_of_a_workflow() -> None:
+    workflow = ("workflows", "w")
+    assert annotation_at(Schema, (*workflow, "replace", "a", "single_turn")) is bool
+    assert annotation_at(Schema, (*workflow, "before", "a", 1)) is Step
+    assert "name" not in known_keys(Schema, (*workflow, "replace", "a"))
+    assert known_keys(Schema, (*workflow, "replace", "a")) == tuple(
+        key for key in known_keys(Schema, (*workflow, "steps", 0)) if key != "name"
+    )
+
+
 def test_known_keys() -> None:
     assert known_keys(Schema, ("workflow",)) == ("name", "review_every_n")
     assert set(known_keys(Schema, ())) == set(Schema.model_fields)
     assert known_keys(Schema, ("agent", "roles")) == ()
     assert known_keys(Schema, ("nowhere",)) == ()
     hidden = set(StepDefaults.model_fields) - set(known_keys(Schema, ("step_defaults",)))
-    assert hidden == {"name", "prompt", "executor"}
+    of_one_step = {"name", "prompt", "executor", "requires_approval", "approval", "validation"}
+    assert hidden == of_one_step
 
 
 def test_shapes() -> None:

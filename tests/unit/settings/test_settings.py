@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -9,27 +8,9 @@ from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.limits import RunLimits
 from sequencer.resolution.resolver import resolve
 from sequencer.resolution.routing import RouterMode
-from sequencer.settings.problems import ConfigurationErrors
-from sequencer.settings.settings import HIDDEN, Settings, load
+from sequencer.settings.settings import HIDDEN, load
 from sequencer.settings.sources import Given
-
-
-def loaded(tmp_path: Path, text: str, **more: Any) -> Settings:
-    (tmp_path / "orchestration.yaml").write_text(text, encoding="utf-8")
-    return load(tmp_path, **{"env": {}, **more})
-
-
-def refusals(tmp_path: Path, text: str, **more: Any) -> list[ConfigurationError]:
-    with pytest.raises(ConfigurationError) as refused:
-        loaded(tmp_path, text, **more)
-    error = refused.value
-    return list(error.errors) if isinstance(error, ConfigurationErrors) else [error]
-
-
-def refusal(tmp_path: Path, text: str, **more: Any) -> ConfigurationError:
-    (only,) = refusals(tmp_path, text, **more)
-    return only
-
+from tests.unit.settings.loading import loaded, refusal, refusals
 
 EXAMPLE = """
 workflow: {name: review_cadence, review_every_n: 3}
@@ -314,3 +295,21 @@ def test_settings_are_frozen(tmp_path: Path) -> None:
         settings.state_file = Path("x")  # type: ignore[misc]
     with pytest.raises(TypeError):
         settings.agents["x"] = settings.agents["tests"]  # type: ignore[index]
+
+
+def test_a_schema_keeps_its_booleans(tmp_path: Path) -> None:
+    text = """
+workflows:
+  w:
+    steps:
+      - {name: a, single_turn: yes, output: {format: json, schema: {x: true, y: [no, 1, false]}}}
+  v: {extends: w, replace: {a: {output: {schema: {z: false}}, suppress_thoughts: true}}}
+"""
+    settings = loaded(tmp_path, text)
+    step, changed = (settings.workflows[name].steps[0] for name in "wv")
+    assert step.single_turn
+    assert step.output is not None
+    assert step.output.json_schema == {"x": True, "y": ["no", 1, False]}
+    assert changed.output is not None
+    assert (changed.output.json_schema, changed.output.format) == ({"z": False}, "json")
+    assert (changed.single_turn, changed.suppress_thoughts) == (True, True)

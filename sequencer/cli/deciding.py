@@ -1,0 +1,57 @@
+"""The question at a gate, on a terminal where somebody looks on."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.gates import decider, described
+from sequencer.engine.run import Run
+from sequencer.errors import TransitionRefused
+
+CHOICES = {"a": "approve", "r": "reject", "f": "feedback", "l": "later"}
+
+
+def can_ask(invocation: Invocation) -> bool:
+    """Return whether somebody is there who could answer."""
+    streams = (sys.stdin, sys.stderr)
+    is_watched = all(stream is not None and stream.isatty() for stream in streams)
+    return is_watched and not invocation.is_json and not invocation.is_quiet
+
+
+def decide(invocation: Invocation, run: Run) -> bool:
+    """Ask what is to become of the gate of *run*; return whether the run may go on at once.
+
+    Somebody else may decide meanwhile, in another terminal; theirs counts then.
+    """
+    head = run.head
+    if head is None or head.gate is None or not head.gate.is_open:
+        return head is not None
+    for line in described(run, head):
+        invocation.say(line)
+    try:
+        return _answered(invocation, run)
+    except TransitionRefused as error:
+        invocation.say(f"notice: {error.message}")
+        return True
+
+
+def _answered(invocation: Invocation, run: Run) -> bool:
+    prompt = "[a]pprove, [r]eject, [f]eedback or [l]ater"
+    choices = click.Choice([*CHOICES, *CHOICES.values()], case_sensitive=False)
+    word = click.prompt(prompt, type=choices, show_choices=False, err=True)
+    chosen = CHOICES.get(word, word)
+    if chosen == "approve":
+        run.approve(by=decider())
+        invocation.say("approved")
+    elif chosen == "feedback":
+        text = click.prompt("What is to be different", err=True)
+        run.feedback(text, by=decider())
+        invocation.say("feedback was given")
+    elif chosen == "reject":
+        note = click.prompt("Why (may be empty)", default="", show_default=False, err=True)
+        run.reject(note or None, by=decider())
+        return True  # the run then says how it ended
+    return chosen != "later"

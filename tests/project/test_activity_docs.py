@@ -1,0 +1,110 @@
+"""docs/how-to/post-activity.md and the table of sinks say what the options say."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.activity.activities import DRAIN_S
+from sequencer.activity.lane import LONGEST_PAUSE_S, THOUGHT_EVERY_S
+from sequencer.activity.options import KINDS, ActivityOptions, SinkOptions
+from sequencer.activity.protocol import Activity, ActivityType, Post
+from sequencer.activity.sinks import Place, make_sinks
+from sequencer.activity.webhook import signature
+from sequencer.settings.settings import load
+from tests.project.documents import ROOT, Fence, fences
+
+PAGE = ROOT / "docs" / "how-to" / "post-activity.md"
+REFERENCE = (ROOT / "docs" / "reference" / "configuration.md").read_text()
+ROW = re.compile(
+    r"^\| `activity\.sinks\.NAME\.([a-z_]+)` \| [^|]+ \| ([^|]+) \| (.+) \|$", re.MULTILINE
+)
+VARIABLES = {
+    "LINEAR_TOKEN": "t",
+    "LINEAR_SESSION": "s",
+    "GITHUB_TOKEN": "t",
+    "TEAM_HOOK_TOKEN": "t",
+    "TEAM_HOOK_SECRET": "t",
+}
+
+
+def blocks(language: str) -> list[Fence]:
+    return [fence for fence in fences(PAGE) if fence.language == language]
+
+
+def test_the_table_has_each_key_and_its_default() -> None:
+    written = {name: default.strip().strip("`") for name, default, _ in ROW.findall(REFERENCE)}
+    expected = {
+        name: "none" if field.default is None else "empty"
+        for name, field in SinkOptions.model_fields.items()
+        if name != "kind"
+    }
+    assert written == {"kind": "required", **expected}
+
+
+def test_the_table_names_the_kinds_that_have_a_key() -> None:
+    for name, _, meaning in ROW.findall(REFERENCE):
+        owners = {kind for kind, has in KINDS.items() if name in {*has.may, *sum(has.needs, ())}}
+        named = {kind for kind in KINDS if re.search(rf"\b{kind}\b[:,]", meaning)}
+        assert named == (owners if name != "kind" else set()), name
+
+
+@pytest.mark.parametrize("fence", blocks("yaml"), ids=lambda fence: fence.where)
+def test_each_example_makes_its_sink(tmp_path: Path, fence: Fence) -> None:
+    (tmp_path / "orchestration.yaml").write_text(fence.text)
+    settings = load(tmp_path, env={})
+    place = Place(settings.state_file.parent, settings.project_dir, VARIABLES)
+    (sink,) = make_sinks(settings.activity, place)
+    assert sink.kind in fence.text
+
+
+def test_there_is_an_example_of_each_kind() -> None:
+    text = "".join(fence.text for fence in blocks("yaml"))
+    assert set(re.findall(r"kind: (\w+)", text)) == set(KINDS)
+
+
+def test_the_document_is_as_shown() -> None:
+    (fence,) = blocks("json")
+    shown: dict[str, Any] = json.loads(fence.text)
+    told = Activity(
+        type=ActivityType.RESPONSE,
+        at=shown["at"],
+        step=shown["step"],
+        step_index=shown["step_index"],
+        attempt=shown["attempt"],
+        event=shown["event"],
+        title=shown["title"],
+        body=shown["body"],
+    )
+    post = Post(activity=told, run_id=shown["run_id"], revision=9)
+    assert list(post.document().items()) == list(shown.items())
+
+
+def test_the_signature_is_checked_as_shown() -> None:
+    (fence,) = blocks("python")
+    names: dict[str, Any] = {}
+    exec(fence.text, names)  # noqa: S102 - the page's own example
+    body = b'{"type": "response"}'
+    assert names["is_genuine"](body, signature("k", body), b"k")
+    assert not names["is_genuine"](body + b" ", signature("k", body), b"k")
+
+
+def test_the_types_and_figures() -> None:
+    text = PAGE.read_text()
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == [
+        "response",
+        "error",
+        "elicitation",
+        "thought",
+        "action",
+    ]
+    assert set(ActivityType) == set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    assert "at most one in two seconds" in text
+    assert THOUGHT_EVERY_S == 2.0
+    assert "up to five minutes" in text
+    assert LONGEST_PAUSE_S == 300.0
+    assert ActivityOptions().drain_s == DRAIN_S

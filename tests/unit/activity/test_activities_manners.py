@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.activity.activities import Activities
+from sequencer.activity.linear import LinearSink
+from sequencer.activity.protocol import Post
+from sequencer.errors import Interrupted
+from sequencer.executors.protocol import Kind
+from sequencer.model.outcome import Usage
+from sequencer.model.step import Step
+from sequencer.model.transitions import Event
+from sequencer.store.file import FileStore
+from tests.unit.activity.desk import Desk, Reply, open_desk
+from tests.unit.activity.invocations import LOG, hook, invoked, told
+from tests.unit.activity.runs import (
+    OK,
+    REDACTION,
+    SECRET,
+    Box,
+    Listening,
+    attempt_at,
+    begin,
+    new_store,
+    record,
+    succeed,
+)
+
+
+@pytest.fixture(name="store")
+def fixture_store(tmp_path: Path) -> FileStore:
+    return begin(new_store(tmp_path))
+
+
+@pytest.fixture(name="desk")
+def fixture_desk() -> Iterator[Desk]:
+    with open_desk(Reply(200, {"data": {"agentActivityCreate": {"success": True}}})) as desk:
+        yield desk
+
+
+# --- thoughts ------------------------------------------------------------------------------
+
+
+def test_thoughts_come_at_most_every_two_seconds_and_the_newest_wins(
+    store: FileStore, desk: Desk
+) -> None:
+    with invoked(store, hook(desk)) as now:
+        now.activities.started(attempt_at(), LOG)
+        now.activities.write(b"-> First\n", Kind.ACTION)
+        now.rounds.wake_and_wait()
+        now.clock.now += 1.9
+        for name in (b"Second", b"Third"):
+            now.activities.write(b"-> " + name + b"\n", Kind.ACTION)
+            now.rounds.wake_and_wait()
+            assert told(desk) == ["First"]
+        now.clock.now += 0.2
+        now.rounds.wake_and_wait()
+        assert told(desk) == ["First", "Third"]
+        now.activities.write(b"-> Fourth\n", Kind.ACTION)
+        now.rounds.wake_and_wait()
+    assert told(desk) == ["First", "Third"]
+
+
+def test_nothing_of_a_step_comes_behind_its_result(store: FileStore, desk: Desk) -> None:
+    with invoked(store, hook(desk)) as now:
+        now.activities.started(attempt_at(), LOG)
+        now.activities.write(b"first\n", Kind.THOUGHT)
+        now.rounds.wake_and_wait()
+        # Held back by the two seconds, and by then it is over.
+        now.activities.write(b"-> Read second\n", Kind.ACTION)
+        now.rounds.wake_and_wait()
+        now.activities.ended(attempt_at(), OK)
+        succeed(store, "done")
+        now.clock.now += 60
+        now.rounds.wake_and_wait()
+    assert told(desk) == ["first", "done"]
+
+
+@pytest.mark.parametrize(
+    ("step", "options"),
+    [
+        (Step(name="main", suppress_thoughts=True), {}),
+        (Step(name="main", single_turn=True), {}),
+        (Step(name="main"), {"thoughts": False}),
+    ],
+)
+def test_a_step_that_is_not_to_think_aloud(
+    store: FileStore, desk: Desk, step: Step, options: dict[str, Any]
+) -> None:
+    with invoked(store, hook(desk), **options) as now:
+        now.activities.started(attempt_at(step), LOG)
+        now.activities.write(b"hm\n-> Read a\n", Kind.THOUGHT)
+        now.activities.write(b"-> Read b\n", Kind.ACTION)
+        now.rounds.wake_and_wait()
+        now.activities.ended(attempt_at(step), OK)
+        succeed(store, "done")
+    assert told(desk) == ["done"]
+
+
+def test_a_thought_reaches_linear_as_ephemeral(store: FileStore, desk: Desk) -> None:
+    sink = LinearSink("linear", "t", "s", desk.url)
+    with invoked(store, sink) as now:
+        now.activities.started(attempt_at(), LOG)
+        now.activities.write(f"the key is {SECRET}\n".encode(), Kind.THOUGHT)
+        (seen,) = desk.wait_for(1)
+        now.activities.ended(attempt_at(), OK)
+        succeed(store)
+    told_input = seen.body["variables"]["input"]
+    assert told_input["ephemeral"] is True
+    assert told_input["content"] == {"type": "thought", "body": "the key is [secret]"}
+    assert "ephemeral" not in desk.seen[-1].body["variables"]["input"]
+
+
+def test_no_secret_leaves_in_any_way(store: FileStore, desk: Desk) -> None:
+    with invoked(store, hook(desk)) as now:
+        now.activities.started(attempt_at(Step(name=f"step {SECRET}")), LOG)
+        for place in range(0, len(SECRET), 5):
+            now.activities.write(SECRET[place : place + 5].encode(), Kind.THOUGHT)
+        now.activities.write(f"\n-> Login {SECRET}\n".encode(), Kind.ACTION)
+        desk.wait_for(1)
+        now.activities.ended(attempt_at(), OK)
+        record(store, (Event.FAILED, {"error": SECRET, "log": SECRET, "by": SECRET}))
+        record(store, (Event.APPROVED, {"by": SECRET, "note": SECRET}))
+    assert len(desk.seen) >= 3
+    assert not [seen for seen in desk.seen if SECRET.encode() in seen.raw]
+
+
+# --- manners ---------------------------------------------------------------------------------
+
+
+def test_everything_reaches_the_inner_observer(store: FileStore) -> None:
+    with invoked(store, Box()) as now:
+        now.activities.started(attempt_at(), LOG)
+        now.activities.used(Usage(output_tokens=7))
+        now.activities.notice("hear")
+        now.activities.waiting("x", None)
+        now.activities.ended(attempt_at(), OK)
+    assert now.inner.heard == [
+        "started main step.log",
+        "used 7",
+        "waiting x None",
+        "ended main ok",
+    ]
+    assert now.inner.notices == ["hear"]
+
+
+def test_a_sink_that_hangs_delays_no_step_and_the_end_but_little(
+    store: FileStore, desk: Desk
+) -> None:
+    desk.usual = Reply(hangs=True)
+    slow = 0.0
+    started = time.monotonic()
+    with invoked(store, hook(desk), drain_s=0.3) as now:
+        for number in range(20):
+            at = time.monotonic()
+            now.step(store, str(number))
+            slow = max(slow, time.monotonic() - at)
+        desk.wait_for(1)
+    assert slow < 1.0
+    assert time.monotonic() - started < 8.0
+
+
+def test_a_signal_makes_the_end_short(store: FileStore, desk: Desk) -> None:
+    desk.usual = Reply(hangs=True)
+    own = new_store(store.folder.parent)
+    activities = Activities(Listening(), own, [hook(desk)], REDACTION, drain_s=60)
+    activities.__enter__()
+    succeed(store)
+    activities.waiting("", None)
+    desk.wait_for(1)
+    at = time.monotonic()
+    activities.__exit__(Interrupted, Interrupted("SIGINT"), None)
+    assert time.monotonic() - at < 5.0
+
+
+def test_an_invocation_with_nothing_to_post_ends_at_once(store: FileStore) -> None:
+    at = time.monotonic()
+    with invoked(store, Box(), drain_s=60):
+        pass
+    assert time.monotonic() - at < 5.0
+
+
+def test_without_sinks_there_is_no_thread(store: FileStore) -> None:
+    with invoked(store) as now:
+        now.step(store, "done")
+        assert not [t for t in threading.enumerate() if t.name == "activity"]
+    assert not (store.folder / "activity").exists()
+
+
+def test_the_thread_and_the_connections_end_with_the_invocation(store: FileStore) -> None:
+    box = Box()
+    with invoked(store, box) as now:
+        now.step(store, "done")
+        assert [t for t in threading.enumerate() if t.name == "activity"]
+    assert not [t for t in threading.enumerate() if t.name == "activity"]
+    assert box.is_closed
+    assert box.bodies[-1] == "done"
+
+
+def test_nobody_is_told_anything_behind_the_end(store: FileStore) -> None:
+    is_posting, go = threading.Event(), threading.Event()
+
+    class Late(Box):
+        def post(self, post: Post) -> None:
+            is_posting.set()
+            go.wait(20)
+            super().post(post)
+            raise ValueError("late")
+
+    with invoked(store, Late(), drain_s=0) as now:
+        succeed(store)
+        now.activities.waiting("", None)
+        assert is_posting.wait(20)
+        (thread,) = [t for t in threading.enumerate() if t.name == "activity"]
+    go.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert now.inner.notices == []

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine.composing import Composer, request_block, substitute
+from sequencer.engine.recall import Memory, recall
+from sequencer.model.head import Gate, Head, Loop
+from sequencer.model.request import Request
+from sequencer.resolution.templates import MissingValue
+from tests.contract.store_cases import new_head
+
+REQUEST = Request(
+    title="Debug login",
+    text="It times out.",
+    labels=("bug", "auth"),
+    comments=("also on mobile",),
+    attachments=("logs/a.txt",),
+)
+AT = "2026-01-01T00:00:00Z"
+FED_BACK = Gate(step="ask", step_index=1, token=1, opened_at=AT, decision="feedback")
+
+
+def memory(*facts: dict[str, Any]) -> Memory:
+    return recall(Path("/nowhere"), facts)
+
+
+def said(step: str, output: str, event: str = "succeeded") -> dict[str, Any]:
+    return {"event": event, "step": step, "outcome": {"output": output}}
+
+
+def told(note: str, number: int = 1, gate: str = "ask") -> dict[str, Any]:
+    return {"event": "feedback", "step": gate, "outcome": {"note": note, "round": number}}
+
+
+def compose(
+    text: str,
+    *facts: dict[str, Any],
+    head: Head | None = None,
+    request: Request | None = REQUEST,
+    **substitutions: str,
+) -> str:
+    return Composer(head or new_head(), request, substitutions, lambda: memory(*facts)).compose(
+        text
+    )
+
+
+@pytest.mark.parametrize(
+    ("template", "value"),
+    [
+        ("{{request.title}}", "Debug login"),
+        ("{{ request.text }}", "It times out."),
+        ("{{request.labels}}", "bug, auth"),
+        ("{{request.labels.1}}", "auth"),
+        ("{{request.comments}}", "also on mobile"),
+        ("{{request.attachments.0}}", "logs/a.txt"),
+        ("{{request}}", request_block(REQUEST)),
+    ],
+)
+def test_what_a_prompt_can_ask_of_the_request(template: str, value: str) -> None:
+    assert compose(template) == f"{value}\n"
+
+
+def test_what_a_prompt_can_ask_of_the_run() -> None:
+    facts = (said("plan", '{"files": ["a.py"]}'), said("check", "fine"))
+    assert compose("{{request.title}} {{output}}", *facts) == "Debug login fine\n"
+    assert (
+        compose("{{request.title}} {{steps.plan.output.files.0}}", *facts) == "Debug login a.py\n"
+    )
+    head = new_head(loop=Loop(stage="fix", round=2, reason="1 fails"))
+    text = "{{request.title}}: {{validation.reason}} in {{validation.round}}"
+    assert compose(text, head=head) == "Debug login: 1 fails in 2\n"
+    assert compose("{{request.title}} {{run.workflow}} {{run.step_index}}").startswith(
+        f"Debug login {new_head().workflow_name} 0"
+    )
+
+
+def test_the_request_is_added_where_a_prompt_does_not_ask_for_it() -> None:
+    assert compose("Do it.") == f"Do it.\n\n{request_block(REQUEST)}\n"
+    assert compose("", request=REQUEST) == f"{request_block(REQUEST)}\n"
+    assert compose("Do it.", request=None) == "Do it.\n"
+
+
+def test_the_request_in_full() -> None:
+    assert request_block(REQUEST) == (
+        "# Request: Debug login\n\nIt times out.\n\nLabels: bug, auth\n\n"
+        "## Comment 1\n\nalso on mobile\n\nAttached files:\n- logs/a.txt"
+    )
+
+
+def test_feedback_reaches_the_steps_that_run_again() -> None:
+    head = new_head(gate=FED_BACK)
+    once = compose("{{request.title}}", told("look at the retry"), head=head)
+    assert (
+        once == "Debug login\n\n# What a person said about the last result\n\nlook at the retry\n"
+    )
+    twice = compose(
+        "{{request.title}}: {{feedback}}", told("one"), told("two", 2), told("x", 1, "other"),
+        head=head,
+    )  # fmt: skip
+    assert twice == "Debug login: Round 1: one\n\nRound 2: two\n"
+
+
+def test_no_feedback_is_shown_where_nobody_gave_any() -> None:
+    waits = FED_BACK.replace(decision=None)
+    assert compose("{{request.title}}{{feedback}}") == "Debug login\n"
+    for gate in (None, waits):
+        text = compose("{{request.title}}", told("old"), head=new_head(gate=gate))
+        assert text == "Debug login\n"
+
+
+def test_what_a_check_found_is_added() -> None:
+    head = new_head(loop=Loop(stage="fix", round=1, reason="2 tests fail"))
+    text = compose("{{request.title}}", head=head)
+    assert text == "Debug login\n\n# What the check found (round 1)\n\n2 tests fail\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "hint"),
+    [
+        ("{{steps.plan.output}}", "step 'plan' has no output yet; those that have: none"),
+        ("{{request.author}}", "there is no 'author'"),
+        ("{{request.labels.7}}", "no item '7' among 2"),
+        ("{{steps.plan}}", "write {{steps.NAME.output}}"),
+        ("{{output.field}}", "no JSON"),
+        ("{{feedback.x}}", "write {{feedback}}"),
+        ("{{validation.score}}", "there is no 'score'"),
+        ("{{run.cost}}", "there is no 'cost'"),
+    ],
+)
+def test_a_value_that_is_not_there_is_an_error(template: str, hint: str) -> None:
+    with pytest.raises(MissingValue, match="the prompt asks for") as raised:
+        compose(template)
+    assert hint in str(raised.value.hint)
+
+
+def test_a_run_without_a_request_has_none() -> None:
+    with pytest.raises(MissingValue) as raised:
+        compose("{{request}}", request=None)
+    assert "sequencer start" in str(raised.value.hint)
+
+
+def test_what_is_inserted_is_never_looked_at_again() -> None:
+    evil = Request(title="x {{steps.secret.output}}", text="{{output}} profiles/linear")
+    inserted = memory(said("a", "{{feedback}}"))
+    table = {"profiles/linear": "profiles/acme"}
+    composer = Composer(new_head(), evil, table, lambda: inserted)
+    text = composer.compose("{{request.title}} {{output}}")
+    assert text == "x {{steps.secret.output}} {{feedback}}\n"
+
+
+def test_other_braces_are_text() -> None:
+    text = "{{ user.name }} {{}} {{state.x}} {{request}"
+    assert compose(text, request=None) == f"{text}\n"
+
+
+def test_literal_substitutions_are_made_in_the_file_only() -> None:
+    table = {"app/linear/": "app/acme/", "app/": "x/"}
+    assert substitute("see app/linear/profiles, app/b", table) == "see app/acme/profiles, x/b"
+    assert substitute("a.b", {"a.b": "c", "c": "d"}) == "c"
+    assert substitute("same", {}) == "same"

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from sequencer.engine.ending import MAX_ROUNDS, Ended, Kind, ending_of, final_outcome, gate_of
+from sequencer.engine.prepared import Performed
+from sequencer.model.deciding import Decision, Move
+from sequencer.model.head import Gate, Head, Loop
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.step import Step
+from sequencer.model.transitions import Place
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.resolver import fixer_place, place, step_at
+from sequencer.resolution.verdict import Verdict
+from tests.contract.store_cases import new_head
+
+STEPS = [
+    {"name": "plan"},
+    {"name": "ask", "requires_approval": True},
+    {"name": "build"},
+    {"name": "verify", "validation": {"max_attempts": 2, "fixer": {"name": "fix"}}},
+    {"name": "tell"},
+]
+PROCEDURE = Workflow("demo", [Step.model_validate(step) for step in STEPS], kind="procedure")
+CYCLE = Workflow("round", [Step(name=name) for name in ("plan", "build", "check")])
+OK, FAILED = Outcome(status=OutcomeStatus.OK), Outcome(status=OutcomeStatus.FAILED, error="broke")
+NO, YES = Verdict(False, "2 fail", "json"), Verdict(True, "", "json")  # noqa: FBT003
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def performed(here: Place, outcome: Outcome = OK, **made: Any) -> Performed:
+    return Performed(outcome, step_at(PROCEDURE, here), here, "canned", **made)
+
+
+def ending(here: Place, outcome: Outcome = OK, head: Head | None = None, **made: Any) -> Any:
+    return ending_of(PROCEDURE, head or new_head(), performed(here, outcome, **made), 20)
+
+
+def at(index: int) -> Place:
+    return place(PROCEDURE, index)
+
+
+def fixer() -> Place:
+    found = fixer_place(PROCEDURE, 3)
+    assert found is not None
+    return found
+
+
+def test_without_anything_special_the_step_behind_comes_next() -> None:
+    ended = ending(at(0))
+    assert (ended.kind, ended.following, ended.has_gate) == (Kind.ACCEPT, at(1), False)
+    assert ending(at(0), FAILED).kind is Kind.FAIL
+    assert ending(at(0), Outcome(status=OutcomeStatus.COMPLETE)).is_done
+
+
+def test_a_step_that_requires_approval_opens_a_gate() -> None:
+    assert ending(at(1)).has_gate
+    assert ending(at(1), FAILED).kind is Kind.FAIL
+
+
+def test_a_no_loops_until_it_is_exhausted() -> None:
+    assert ending(at(3), FAILED, verdict=NO).kind is Kind.NO
+    assert ending(at(3), verdict=YES).following == at(4)
+    last = new_head(loop=Loop(stage="verify", round=2))
+    exhausted = ending(at(3), FAILED, last, verdict=NO)
+    assert exhausted.kind is Kind.FAIL
+    assert exhausted.error == "it said no 2 times: 2 fail"
+    assert final_outcome(exhausted, FAILED).error == exhausted.error
+
+
+def test_a_judge_that_broke_is_a_failure_and_no_judgement() -> None:
+    assert ending(at(3), FAILED).kind is Kind.FAIL
+
+
+def test_exhaustion_may_be_let_pass() -> None:
+    lenient = [
+        *STEPS[:3],
+        {"name": "verify", "validation": {"max_attempts": 1, "on_exhausted": "continue"}},
+        STEPS[4],
+    ]
+    workflow = Workflow("demo", [Step.model_validate(s) for s in lenient], kind="procedure")
+    here = place(workflow, 3)
+    ran = Performed(FAILED, step_at(workflow, here), here, "canned", verdict=NO)
+    ended = ending_of(workflow, new_head(), ran, 20)
+    assert (ended.kind, ended.following) == (Kind.ACCEPT, place(workflow, 4))
+    assert final_outcome(ended, FAILED) == FAILED
+
+
+def test_the_fixer_is_no_step_of_its_own() -> None:
+    assert ending(fixer()).kind is Kind.FIXED
+    assert ending(fixer(), Outcome(status=OutcomeStatus.COMPLETE)).kind is Kind.FIXED
+    assert ending(fixer(), FAILED).kind is Kind.FAIL
+
+
+@pytest.mark.parametrize(
+    ("decision", "kind", "index", "flags"),
+    [
+        (Decision(Move.NEXT), Kind.ACCEPT, 1, (False, False)),
+        (Decision(Move.SKIP), Kind.ACCEPT, 2, (False, False)),
+        (Decision(Move.GOTO, "verify"), Kind.ACCEPT, 3, (False, False)),
+        (Decision(Move.GOTO, "plan"), Kind.ACCEPT, 0, (False, False)),
+        (Decision(Move.GATE), Kind.ACCEPT, 1, (True, False)),
+        (Decision(Move.COMPLETE), Kind.ACCEPT, 1, (False, True)),
+        (Decision(Move.RETRY), Kind.AGAIN, None, (False, False)),
+        (Decision(Move.FAIL, reason="too slow"), Kind.FAIL, None, (False, False)),
+    ],
+)
+@pytest.mark.parametrize("outcome", [OK, FAILED])
+def test_a_hook_decides_whatever_the_outcome(
+    decision: Decision, kind: Kind, index: int | None, flags: tuple[bool, bool], outcome: Outcome
+) -> None:
+    ended = ending(at(0), outcome, decision=decision)
+    assert ended.kind is kind
+    assert (ended.has_gate, ended.is_done) == flags
+    if index is not None:
+        assert ended.following == at(index)
+    if kind is Kind.FAIL:
+        assert ended.error == "a hook decided so: too slow"
+
+
+def test_a_hook_can_not_leave_out_a_gate_by_saying_next() -> None:
+    assert ending(at(1), decision=Decision(Move.NEXT)).has_gate
+
+
+def test_a_hook_is_bounded() -> None:
+    tried = new_head(attempt=20)
+    assert ending(at(0), head=tried, decision=Decision(Move.RETRY)).kind is Kind.FAIL
+    long = new_head(usage=Usage(steps=MAX_ROUNDS * len(STEPS)))
+    back = ending(at(2), head=long, decision=Decision(Move.GOTO, "plan", "again"))
+    assert back.error == "a hook sent the run back too often: again"
+    assert ending(at(2), head=long, decision=Decision(Move.GOTO, "tell")).kind is Kind.ACCEPT
+
+
+def test_a_hook_that_names_no_step_fails_it() -> None:
+    ended = ending(at(0), decision=Decision(Move.GOTO, "nowhere"))
+    assert ended.kind is Kind.FAIL
+    assert "known steps: ask, build, plan, tell, verify" in str(ended.error)
+
+
+def test_a_skip_at_the_end_is_the_end() -> None:
+    assert ending(at(4), decision=Decision(Move.SKIP)).following == at(5)
+
+
+def test_in_a_cycle_goto_goes_on_to_where_the_step_comes_next() -> None:
+    def index_from(here: int, target: str) -> int:
+        there = place(CYCLE, here)
+        ran = Performed(
+            OK, step_at(CYCLE, there), there, "canned", decision=Decision(Move.GOTO, target)
+        )
+        ended = ending_of(CYCLE, new_head(), ran, 20)
+        assert ended.following is not None
+        return ended.following.step_index
+
+    assert [index_from(4, name) for name in ("plan", "build", "check")] == [6, 7, 5]
+
+
+def test_where_feedback_goes_and_until_when_a_gate_waits() -> None:
+    step = Step.model_validate(
+        {
+            "name": "ask",
+            "requires_approval": True,
+            "approval": {"timeout_s": 60, "on_timeout": "approve", "feedback_to": "plan"},
+        }
+    )
+    gate = gate_of(PROCEDURE, new_head(token=7), step, 3, NOW)
+    assert (gate.feedback_to, gate.token, gate.round) == (0, 7, 1)
+    assert (gate.expires_at, gate.on_timeout) == ("2026-01-01T00:01:00.000Z", "approve")
+    plain = gate_of(PROCEDURE, new_head(gate=gate), PROCEDURE.steps[1], 1, NOW)
+    assert (plain.feedback_to, plain.round, plain.expires_at) == (0, 2, None)
+    first = gate_of(PROCEDURE, new_head(), PROCEDURE.steps[1], 0, NOW)
+    assert first.feedback_to == 0
+
+
+def test_a_gate_of_another_step_counts_anew() -> None:
+    before = Gate(step="other", step_index=0, token=1, opened_at="x", round=4)
+    assert gate_of(PROCEDURE, new_head(gate=before), PROCEDURE.steps[1], 1, NOW).round == 1
+
+
+def test_what_a_process_may_go_on_with_at_once() -> None:
+    def following(here: Place, **made: Any) -> Place | None:
+        ran = performed(here, **made)
+        return Ended(ran, ending_of(PROCEDURE, new_head(), ran, 20), {}).next_place
+
+    assert following(at(0)) == at(1)
+    assert following(at(1)) is None  # a gate
+    assert following(at(4)) is None  # the end
+    assert following(fixer()) is None
+    assert Ended(performed(at(0)), None, {}).next_place is None

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.assembly import Project, open_project
+from sequencer.errors import ConfigurationError, TransitionRefused, UnknownName
+from sequencer.model.definition import Definition
+from sequencer.model.request import Request
+from tests.unit.engine.projects import write_project
+
+BUG = Request(title="Debug login timeout", labels=("Bug",))
+CODE = Request(title="Add user profile page", labels=("feature",))
+
+
+def project(folder: Path, **settings: Any) -> Project:
+    write_project(folder, **settings)
+    return open_project(folder, environment={"PATH": "/usr/bin:/bin"})
+
+
+def define(
+    folder: Path, request: Request, explicit: str | None = None, **settings: Any
+) -> Definition:
+    return project(folder, **settings).starter.define(request, explicit)
+
+
+def test_steps_are_resolved_by_labels(tmp_path: Path) -> None:
+    made = define(tmp_path, CODE)
+    assert made.workflow.name == "full-development"
+    coding = made.workflow.steps[0]
+    assert coding.added_system_prompts == ("system/builder.md", "system/shared.md")
+    assert not coding.system_from_labels
+    bug = define(tmp_path, BUG, "documentation-edit").workflow.steps[0]
+    assert bug.added_system_prompts == ("system/debugger.md", "system/shared.md")
+    plain = define(tmp_path, Request(title="x"), "documentation-edit").workflow.steps[0]
+    assert plain.added_system_prompts == ("system/shared.md",)
+
+
+def test_an_orchestrator_is_one_without_a_label_too(tmp_path: Path) -> None:
+    plain = define(tmp_path, Request(title="x"), "orchestrator-full").workflow.steps[0]
+    assert plain.added_system_prompts == ("system/orchestrator.md", "system/shared.md")
+    epic = Request(title="x", labels=("epic",))
+    assert define(tmp_path, epic).workflow.steps[0] == plain
+
+
+def test_defaults_and_substitutions_are_kept(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "step_defaults": {"timeout_s": 77},
+        "routing": {"substitutions": {"app/linear/": "app/acme/"}},
+    }
+    made = define(tmp_path, BUG, **settings)
+    assert {step.timeout_s for step in made.workflow.steps} == {77}
+    verify = made.workflow.steps[3]
+    assert verify.validation is not None
+    assert verify.validation.fixer is not None
+    assert verify.validation.fixer.timeout_s == 77
+    assert made.substitutions == {"app/linear/": "app/acme/"}
+    assert made.route["source"] == "label"
+
+
+def test_a_definition_survives_its_file(tmp_path: Path) -> None:
+    made = define(tmp_path, BUG)
+    again = Definition.model_validate_json(made.to_json())
+    assert again == made
+    assert again.workflow.digest() == made.workflow.digest()
+
+
+def test_a_command_has_no_turns_to_limit(tmp_path: Path) -> None:
+    agents = {"canned": {"kind": "command", "argv": ["true"]}}
+    made = define(tmp_path, BUG, agents=agents)
+    assert not any(step.single_turn for step in made.workflow.steps)
+    assert made.notes == (
+        "step 'get-approval' is a command, so single_turn is left out",
+        "step 'concise-summary' is a command, so single_turn is left out",
+    )
+
+
+def test_comment_tools_are_taken_from_steps_that_have_tools(tmp_path: Path) -> None:
+    workflows = {
+        "quiet": {
+            "kind": "procedure",
+            "steps": [
+                {"name": "main", "no_comment": True, "disallowed_tools": ["WebFetch"]},
+                {"name": "supervisor", "no_comment": True, "single_turn": True},
+            ],
+        }
+    }
+    activity = {"comment_tools": ["mcp__x__comment"]}
+    made = define(tmp_path, BUG, "quiet", workflows=workflows, activity=activity)
+    first, second = made.workflow.steps
+    assert first.disallowed_tools == ("WebFetch", "mcp__x__comment")
+    assert second.disallowed_tools is None
+
+
+@pytest.mark.parametrize(
+    ("explicit", "error", "words"),
+    [
+        ("debuger-full", UnknownName, "debugger-full"),
+        ("standard", UnknownName, "debugger-full"),
+    ],
+)
+def test_only_a_procedure_can_be_started(
+    tmp_path: Path, explicit: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        define(tmp_path, BUG, explicit)
+
+
+def test_everything_is_there_before_anything_starts(tmp_path: Path) -> None:
+    steps: list[Any] = ["supervisor", {"name": "late", "prompt": "missing.md"}]
+    workflows = {"mine": {"kind": "procedure", "steps": steps}}
+    with pytest.raises(ConfigurationError, match=r"missing\.md"):
+        define(tmp_path, BUG, "mine", workflows=workflows)
+    assert not (tmp_path / "sync").exists()
+
+
+def test_a_prompt_that_asks_for_a_step_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    workflows = {"mine": {"kind": "procedure", "steps": ["supervisor", "main"]}}
+    found = project(tmp_path, workflows=workflows)
+    (tmp_path / "prompts" / "main.md").write_text("{{steps.supervizor.output}}\n")
+    with pytest.raises(ConfigurationError, match=r"steps\.supervizor\.output") as raised:
+        found.starter.define(BUG, "mine")
+    assert "main, supervisor" in str(raised.value.hint)
+    (tmp_path / "prompts" / "main.md").write_text("{{steps.supervisor.output}} {{steps.x}}\n")
+    with pytest.raises(ConfigurationError, match=r"steps\.x"):
+        found.starter.define(BUG, "mine")
+
+
+def test_a_project_s_own_prompt_goes_before_the_one_that_comes_along(tmp_path: Path) -> None:
+    found = project(tmp_path)
+    assert "# " in found.prompts.read("subroutines/coding-activity.md")
+    own = tmp_path / "prompts" / "subroutines"
+    own.mkdir()
+    (own / "coding-activity.md").write_text("Ours.\n")
+    assert found.prompts.read("subroutines/coding-activity.md") == "Ours.\n"
+    with pytest.raises(UnknownName):
+        found.prompts.read("subroutines/nothing.md")
+    with pytest.raises(UnknownName):
+        found.prompts.read("reviewer2.md")
+
+
+def test_a_run_is_begun_once(tmp_path: Path) -> None:
+    found = project(tmp_path)
+    made = found.starter.define(BUG)
+    head = found.run("one", made).control.start(made)
+    assert (head.run_name, head.workflow_name) == ("one", "debugger-full")
+    with pytest.raises(TransitionRefused, match="run 'one' exists"):
+        found.run("one", made).control.start(made)
+    again = open_project(tmp_path, environment={}).run("one")
+    assert again.definition == made
+    assert again.workflow == made.workflow
+    assert found.run("two").definition is None
+
+
+def test_a_procedure_that_changes_later_changes_no_run(tmp_path: Path) -> None:
+    found = project(tmp_path)
+    made = found.starter.define(BUG)
+    found.run("one", made).control.start(made)
+    steps = {"debugger-full": {"kind": "procedure", "steps": ["main"]}}
+    later = project(tmp_path, workflows=steps).run("one")
+    assert [entry["step"] for entry in later.next(2)] == ["debugger-reproduction", "get-approval"]

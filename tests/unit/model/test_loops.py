@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import pytest
+
+from sequencer.errors import StaleClaim
+from sequencer.model import loops, transitions
+from sequencer.model.head import Head, Loop, Status
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.step import Validation
+from sequencer.model.transitions import Event, Place
+from tests.contract.store_cases import STRANGER, new_head
+
+AT = "2026-01-01T00:00:00Z"
+VERIFY = Place(2, "verify", "verify.md")
+FIXER = Place(2, "fix", "fix.md", stage="fix")
+NO = Outcome(status=OutcomeStatus.FAILED, error="no", usage=Usage(cost_usd=0.5), prompt="verify.md")
+YES = Outcome(status=OutcomeStatus.OK, usage=Usage(cost_usd=0.25), prompt="fix.md")
+
+
+def claimed(head: Head, place: Place) -> Head:
+    return transitions.claim(head, place, STRANGER, at=AT, ttl_s=60.0).head
+
+
+def judged(head: Head, place: Place = FIXER, reason: str = "2 fail") -> Head:
+    held = claimed(head, VERIFY)
+    return loops.judged_no(held, held.token, NO, place, reason, at=AT, record={}).head
+
+
+def test_a_no_keeps_the_index_and_sends_the_fixer() -> None:
+    head = judged(new_head(step_index=2))
+    assert (head.step_index, head.expected_step, head.status) == (2, "fix", Status.WAITING_NEXT)
+    assert head.loop == Loop(stage="fix", round=1, reason="2 fail")
+    assert (head.failures_in_row, head.attempt, head.claims) == (0, 0, ())
+    assert (head.usage.cost_usd, head.usage.steps) == (0.5, 0)
+
+
+def test_the_fixer_leads_back_to_the_step_in_the_next_round() -> None:
+    held = claimed(judged(new_head(step_index=2)), FIXER)
+    moved = loops.fixed(held, held.token, YES, VERIFY, at=AT, record={"status": "ok"})
+    head = moved.head
+    assert head.loop == Loop(stage="verify", round=2, reason="2 fail")
+    assert (head.step_index, head.expected_step, head.usage.steps) == (2, "verify", 1)
+    (fact,) = moved.facts
+    assert (fact.event, fact.step, fact.step_index) == (Event.FIXED, "fix", 2)
+
+
+def test_without_a_fixer_the_step_itself_comes_again() -> None:
+    head = judged(new_head(step_index=2), VERIFY)
+    assert head.loop == Loop(stage="verify", round=2, reason="2 fail")
+    assert loops.round_of(head) == 2
+
+
+def test_the_last_no_is_known_before_it_is_said() -> None:
+    validation = Validation(max_attempts=2)
+    assert not loops.is_exhausted(new_head(), validation)
+    assert loops.is_exhausted(judged(new_head(step_index=2), VERIFY), validation)
+
+
+def test_a_reason_is_cut_so_that_the_head_stays_small() -> None:
+    head = judged(new_head(step_index=2), reason="x" * 5000)
+    assert head.loop is not None
+    assert len(head.loop.reason) == loops.MAX_REASON_CHARS
+
+
+def test_once_more_counts_the_attempt_and_no_failure() -> None:
+    held = claimed(new_head(step_index=2), VERIFY)
+    moved = loops.again(held, held.token, NO, at=AT, record={})
+    assert (moved.head.attempt, moved.head.failures_in_row, moved.head.loop) == (1, 0, None)
+    assert moved.facts[0].event is Event.INVALID
+    assert claimed(moved.head, VERIFY).attempt == 2
+
+
+def test_a_lost_claim_judges_nothing() -> None:
+    head = new_head(step_index=2)
+    with pytest.raises(StaleClaim):
+        loops.judged_no(head, 7, NO, FIXER, "no", at=AT, record={})
+    with pytest.raises(StaleClaim):
+        loops.fixed(head, 7, YES, VERIFY, at=AT, record={})
+    with pytest.raises(StaleClaim):
+        loops.again(head, 7, NO, at=AT, record={})
+
+
+def test_acceptance_ends_the_rounds() -> None:
+    held = claimed(judged(new_head(step_index=2), VERIFY), VERIFY)
+    after = transitions.succeed(held, held.token, YES, Place(3, "git", "git.md"), at=AT, record={})
+    assert after.head.loop is None

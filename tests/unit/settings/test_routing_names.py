@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sequencer.settings.settings import load
+from tests.unit.settings.loading import loaded, refusal
+
+ROUTING = """
+routing:
+  labels: {debugger: [defect]}
+  system_prompts:
+    scoper: {labels: [rfc]}
+    detective: {labels: [defect], prompt: roles/detective.md}
+  classifier: quick
+  timeout_s: 5
+  fallback: mine
+  procedures: {code: mine, question: plan-mode}
+  substitutions: {"https://linear.app/linear/": "https://linear.app/acme/"}
+agents: {quick: {kind: rehearsal}}
+workflows: {mine: {kind: procedure, steps: [a]}, loop: {steps: [a]}}
+"""
+
+
+def test_routing(tmp_path: Path) -> None:
+    routing = loaded(tmp_path, ROUTING).routing
+    assert routing.labels.debugger == ("defect",)
+    assert routing.labels.orchestrator == ("orchestrator", "epic")
+    assert list(routing.system_prompts) == ["scoper", "detective"]
+    assert (routing.classifier, routing.timeout_s, routing.fallback) == ("quick", 5, "mine")
+    assert routing.procedure_for("code") == "mine"
+    assert routing.substitutions == {"https://linear.app/linear/": "https://linear.app/acme/"}
+    assert load(Path("/"), env={}).routing.fallback == "full-development"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "said"),
+    [
+        ("fallback: mine", "fallback: loop", "9:3: routing.fallback", "'loop' is a cycle"),
+        ("fallback: mine", "fallback: my", "9:3: routing.fallback", "unknown procedure 'my'"),
+        ("code: mine", "code: standard", "10:16: routing.procedures.code", "is a cycle"),
+        ("code: mine", "codes: mine", "10:16: routing.procedures.codes", "'question'"),
+        ("classifier: quick", "classifier: quik", "7:3: routing.classifier", "mean 'quick'"),
+        ("roles/det", "../det", "6:35: routing.system_prompts.detective.prompt", "'..' in it"),
+        (", prompt: roles/detective.md", "", "4:3: routing.system_prompts", "needs labels and a"),
+        ("[rfc]", "rfc", "5:14: routing.system_prompts.scoper.labels", "expected a list"),
+        ("timeout_s: 5", "timeout_s: -5", "8:3: routing.timeout_s", "greater than 0"),
+        ("labels: {deb", "label: {deb", "3:3: routing", "unknown key 'label'"),
+        ("{debugger: [d", "{builder: [d", "3:12: routing.labels", "unknown key 'builder'"),
+        ("substitutions: {", 'substitutions: {"": x, ', "11:19: routing.subst", "at least 1 char"),
+    ],
+)
+def test_wrong_routing_is_refused_at_its_place(
+    tmp_path: Path, old: str, new: str, place: str, said: str
+) -> None:
+    text = ROUTING.replace(old, new, 1)
+    assert text != ROUTING
+    error = refusal(tmp_path, text)
+    assert f"orchestration.yaml:{place}" in str(error.where)
+    assert said in str(error)
+
+
+@pytest.mark.parametrize("word", ["auto", "rules", "claude"])
+def test_who_may_classify(tmp_path: Path, word: str) -> None:
+    assert loaded(tmp_path, f"routing: {{classifier: {word}}}").routing.classifier == word
+
+
+def test_a_project_that_never_routes_may_call_a_cycle_like_a_procedure(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, "workflows: {full-development: {steps: [a]}}")
+    assert settings.registry.get("full-development").kind == "cycle"
+    assert "full-development" not in settings.registry.procedure_names
+
+
+def test_routing_is_shown_with_its_sources(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, ROUTING)
+    rows = {key: (value, str(source)) for key, value, source in settings.rows()}
+    assert rows["routing.fallback"] == ("mine", f"{tmp_path}/orchestration.yaml:9")
+    assert rows["routing.labels.orchestrator"][1] == "default"
+    assert rows["routing.system_prompts.scoper.labels"][0] == ["rfc"]
