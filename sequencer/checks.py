@@ -92,6 +92,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *(Finding(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices),
         *_check_run(project, run),
         *_check_agents(project),
+        *_check_code(project, run),
         *check_folders(project, run),
     )
     # An agent that a step asks for is met twice.
@@ -228,6 +229,16 @@ def _check_agents(project: Project) -> Iterator[Finding]:
             continue
         for problem in executor.problems():
             yield Finding(Level.NOTICE, Area.AGENT, problem, f"agent {name}")
+
+
+def _check_code(project: Project, run: str | None) -> Iterator[Finding]:
+    """Yield why the project's hooks can't be loaded, and what its sinks lack."""
+    try:
+        _ = project.hooks
+    except ConfigurationError as error:
+        yield from of_error(Area.CONFIGURATION, error)
+    for where, text in project.sink_problems(run):
+        yield Finding(Level.ERROR, Area.CONFIGURATION, text, where)
 
 
 def check_state(state_path: Path) -> Iterator[Finding]:

@@ -6,15 +6,18 @@ The concrete classes are chosen in the modules beside this one; nothing else kno
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from sequencer.activity.activities import Activities, deliver
+from sequencer.activity.sinks import Place, make_sinks, problems
 from sequencer.assembly.agents import ConfiguredAgents
 from sequencer.assembly.prompts import PromptFolder
-from sequencer.assembly.stores import make_store
+from sequencer.assembly.stores import make_store, state_path_of
 from sequencer.assembly.workflows import definition_of, workflow_of_run
 from sequencer.engine.asking import ask
 from sequencer.engine.attempt import Observer
@@ -99,6 +102,42 @@ class Project:
             timeout_s=settings.routing.timeout_s,
             project=settings.project_dir,
         )
+
+    def _place(self, run: str | None) -> Place:
+        folder = state_path_of(self.settings, run).parent
+        return Place(folder, self.settings.project_dir, self.agents.environment)
+
+    def sink_problems(self, run: str | None) -> Iterator[tuple[str, str]]:
+        """Yield where and what the activity sinks of the run called *run* lack."""
+        return problems(self.settings.activity, self._place(run))
+
+    def activities(self, run: str | None, inner: Observer) -> AbstractContextManager[Observer]:
+        """Return *inner* as an observer that posts what it hears while the block lasts.
+
+        Raises:
+            ConfigurationError: a sink lacks something; nothing was begun.
+        """
+        options = self.settings.activity
+        if not options.sinks:
+            return nullcontext(inner)
+        return Activities(
+            inner,
+            # A store of its own: another thread reads it.
+            make_store(self.settings, run),
+            make_sinks(options, self._place(run)),
+            self.redaction,
+            run=run,
+            thoughts=options.thoughts,
+            drain_s=options.drain_s,
+        )
+
+    def deliver(self, run: str | None, notice: Callable[[str], None]) -> None:
+        """Post what was decided by hand in the run called *run*; what can't be waits."""
+        options = self.settings.activity
+        if options.sinks:
+            sinks = make_sinks(options, self._place(run))
+            store = make_store(self.settings, run)
+            deliver(store, sinks, self.redaction, notice=notice, drain_s=options.drain_s)
 
     def performer(
         self,

@@ -96,6 +96,7 @@ def approve(invocation: Invocation, note: str | None) -> None:
     run = _run_at_gate(invocation, "approve")
     step = _asked_by(run)
     head = run.approve(note, by=decider())
+    invocation.project().deliver(run.name, invocation.say)
     tell(invocation, run, head, f"approved: {step}")
 
 
@@ -112,6 +113,7 @@ def reject(invocation: Invocation, note: str | None) -> None:
     run = _run_at_gate(invocation, "reject")
     step = _asked_by(run)
     head = run.reject(note, by=decider())
+    invocation.project().deliver(run.name, invocation.say)
     tell(invocation, run, head, f"rejected: {step}")
 
 
@@ -130,6 +132,7 @@ def feedback(invocation: Invocation, text: str) -> None:
     run = _run_at_gate(invocation, "feedback")
     step = _asked_by(run)
     head = run.feedback(text, by=decider())
+    invocation.project().deliver(run.name, invocation.say)
     tell(invocation, run, head, f"feedback was given to {step}")
 
 

@@ -168,7 +168,7 @@ def route(
         invocation.print_json({"request": request.model_dump(mode="json"), **_told(chosen)})
         return
     for line in _explained(chosen):
-        invocation.echo(one_line(line))
+        invocation.echo(line)
 
 
 def _project(invocation: Invocation, agent: str | None) -> Project:
@@ -197,10 +197,10 @@ def _told(chosen: Route) -> dict[str, Any]:
 
 def _explained(chosen: Route) -> list[str]:
     """Return the lines that say how the procedure was chosen."""
-    lines = [f"{chosen.procedure}  ({chosen.source}: {chosen.reason})"]
+    lines = [f"{one_line(chosen.procedure)}  ({one_line(chosen.reason)})"]
     for one in chosen.considered:
-        result = f" -> {one.result}" if one.result else ""
-        lines.append(f"  {one.source:<15} {one.why}{result}")
+        result = f" -> {one_line(one.result)}" if one.result else ""
+        lines.append(f"  {one.source:<15} {one_line(one.why)}{result}")
     return lines
 
 
@@ -235,7 +235,7 @@ def _show(
         return
     invocation.echo(f"run        {one_line(name)}{'' if is_made else '  (not made: --dry-run)'}")
     chosen = Route.model_validate(definition.route)
-    invocation.echo(f"procedure  {one_line(_explained(chosen)[0])}")
+    invocation.echo(f"procedure  {_explained(chosen)[0]}")
     rows = [
         tuple(map(one_line, (str(n), step["step"], step["prompt"], step["agent"], _marks(step))))
         for n, step in enumerate(steps)

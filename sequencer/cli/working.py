@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -138,13 +139,18 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     ensure_sensible(project, run.workflow_for(head))
     shown = progress(is_quiet=invocation.is_quiet, redaction=project.redaction)
     tally = Tally(shown)
+    is_async = plan.mode is Mode.ASYNC
     try:
-        with EndOnSignal(shown.notice) as signals:
+        # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
+        with (
+            nullcontext(tally) if is_async else project.activities(run.name, tally) as observer,
+            EndOnSignal(shown.notice) as signals,
+        ):
             summary = run.work(
                 plan.mode,
                 plan.limits,
                 positions=plan.positions,
-                observer=tally,
+                observer=observer,
                 on_ready=signals.on_ready,
                 step_index=plan.step_index or 0,
             )

@@ -223,10 +223,14 @@ class Control:
 
     def _decide(self, change: Callable[[Head], Transition], verb: str) -> Head:
         """Apply a decision; a run that was never begun has no gate."""
+        never_begun = TransitionRefused(f"{verb}: the run was never begun, so no gate waits")
+        if self._store.view().head is None:
+            # Before the lock, whose file would be the first trace of a run.
+            raise never_begun
 
         def apply(head: Head | None) -> Transition:
             if head is None:
-                raise TransitionRefused(f"{verb}: the run was never begun, so no gate waits")
+                raise never_begun
             return change(head)
 
         return self._store.update(apply)

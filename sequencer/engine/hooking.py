@@ -61,7 +61,7 @@ class Hooks(Protocol):
         """Return *workflow* with the steps that the run is to have."""
 
     def prompt(self, context: HookContext, text: str) -> str:
-        """Return the prompt of a step, whose templates were filled in."""
+        """Return the prompt of a step; its templates are filled in afterwards."""
 
     def system_prompt(self, context: HookContext, text: str | None) -> str | None:
         """Return what is added to the client's system prompt."""

@@ -7,10 +7,12 @@ a failure or a release.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from sequencer.engine.attempt import Attempt, Logs, Observer, StepLog, Tee
 from sequencer.engine.composing import Composer
@@ -182,6 +184,7 @@ class Performer:
             attempt=attempt,
             round=round_of(head),
             request=self.definition.request if self.definition else None,
+            steps=tuple(step.name for step in self.workflow.steps),
         )
 
     def tell_completed(self, step_index: int, head: Head) -> None:
@@ -206,10 +209,19 @@ class Performer:
         return completed.replace(
             usage=completed.usage.replace(seconds=seconds),
             output=self.redact(completed.output),
+            structured=self._redacted(completed.structured),
             error=self.redact(completed.error) if completed.error else None,
             denials=tuple(map(self.redact, completed.denials)),
             prompt=prepared.step.prompt_name,
         )
+
+    def _redacted(self, value: Any) -> Any:
+        """Return a structured answer without secrets, as its text is."""
+        if value is None:
+            return None
+        text = json.dumps(value, ensure_ascii=False)
+        hidden = self.redact(text)
+        return value if hidden == text else _as_json(hidden)
 
     def _close(self, log: StepLog, attempt: Attempt, outcome: Outcome) -> None:
         log.close(outcome)
@@ -246,7 +258,8 @@ class Performer:
         """
         if self.workflow.kind == "cycle" and self.hooks is None:
             return prepared
-        text, added = prepared.prompt, prepared.append_system_prompt
+        prepared = self._hooked(prepared, running)
+        text = prepared.prompt
         if self.workflow.kind != "cycle":
             made_from = self.definition
             composer = Composer(
@@ -256,17 +269,27 @@ class Performer:
                 running.recall,
             )
             text = composer.compose(text)
-        if self.hooks is not None:
-            number = running.attempt.attempt
-            context = self.context(prepared.step, prepared.step_index, number, running.head)
-            text = self.hooks.prompt(context, text)
-            added = self.hooks.system_prompt(context, added)
-            model = self.hooks.model(context, prepared.step.model)
-            if model != prepared.step.model:
-                # Chosen anew, so that an agent that has no models refuses it.
-                step = prepared.step.model_copy(update={"model": model})
-                agent, executor = self.agents.choose(step, prepared.position)
-                prepared = replace(prepared, step=step, agent=agent, executor=executor)
+        return replace(prepared, prompt=text)
+
+    def _hooked(self, prepared: Prepared, running: _Running) -> Prepared:
+        """Return *prepared* as the project's hooks want it; templates are filled in later.
+
+        Raises:
+            HookFailed: a hook raised.
+        """
+        hooks = self.hooks
+        if hooks is None:
+            return prepared
+        number = running.attempt.attempt
+        context = self.context(prepared.step, prepared.step_index, number, running.head)
+        text = hooks.prompt(context, prepared.prompt)
+        added = hooks.system_prompt(context, prepared.append_system_prompt)
+        model = hooks.model(context, prepared.step.model)
+        if model != prepared.step.model:
+            # Chosen anew, so that an agent that has no models refuses it.
+            step = prepared.step.model_copy(update={"model": model})
+            agent, executor = self.agents.choose(step, prepared.position)
+            prepared = replace(prepared, step=step, agent=agent, executor=executor)
         return replace(prepared, prompt=text, append_system_prompt=added)
 
     def _ask_router(self, prompt: str, running: _Running) -> Outcome:
@@ -311,3 +334,11 @@ class Performer:
 def _least(*values: float | None) -> float | None:
     present = [value for value in values if value is not None]
     return min(present) if present else None
+
+
+def _as_json(text: str) -> Any:
+    """Return what *text* is as JSON; where a secret ended in its grammar, the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

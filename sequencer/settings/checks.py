@@ -13,6 +13,7 @@ from sequencer.model.step import Step
 from sequencer.resolution.prompts import relative_name
 from sequencer.resolution.registry import Registry, WorkflowDefinition
 from sequencer.resolution.routing import RouterMode
+from sequencer.resolution.verdict import ensure_schema
 from sequencer.settings.problems import located
 from sequencer.settings.reader import KeyPath
 from sequencer.settings.routing_names import RoutingNames, ensure_procedure
@@ -127,6 +128,18 @@ class Check:
                     yield from self._agent(step.executor, (*path, "executor"))
                 yield from self._prompt(step.prompt_name, (*path, "prompt"))
                 yield from self._system_prompts(step, path)
+                yield from self._answer(step, path)
+
+    def _answer(self, step: Step, path: KeyPath) -> Iterator[Found]:
+        """Yield what is wrong with the schema of a step's answer; it would fail every step."""
+        schema = step.output.json_schema if step.output is not None else None
+        if schema is None:
+            return
+        whole = (*path, "output", "schema")
+        try:
+            ensure_schema(schema, self._at(whole))
+        except ConfigurationError as error:
+            yield whole, error
 
     def _gates(self) -> Iterator[Found]:
         for name in self._schema.workflows:

@@ -96,9 +96,13 @@ def project(folder: Path, chance: random.Random, count: int) -> list[bytes]:
     return made
 
 
-def on_terminal(folder: Path, *arguments: str) -> bytes:
-    """Run ``sequencer ARGUMENTS`` on a terminal of its own; return what the terminal got."""
+def on_terminal(folder: Path, *arguments: str, typed: bytes = b"") -> bytes:
+    """Run ``sequencer ARGUMENTS`` on a terminal of its own; return what the terminal got.
+
+    *typed* waits there from the beginning.
+    """
     master, slave = pty.openpty()
+    os.write(master, typed)
     with subprocess.Popen(
         [sys.executable, "-m", "sequencer", *arguments],
         cwd=folder,

@@ -31,11 +31,16 @@ PASS, NO = '{"pass": true}', '{"pass": false, "reason": "2 fail"}'
 
 
 def started(
-    folder: Path, *outcomes: dict[str, Any], steps: list[Any] | None = None, **settings: Any
+    folder: Path,
+    *outcomes: dict[str, Any],
+    steps: list[Any] | None = None,
+    more_agents: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> Run:
     """Begin the run of a request; its agent says its step's name where *outcomes* say nothing."""
     workflows = {"demo": {"kind": "procedure", "steps": steps or STEPS}}
-    agents = {"canned": {"kind": "scripted", "outcomes": [*outcomes, {"output": "done"}]}}
+    agents: dict[str, Any] = dict(more_agents or {})
+    agents["canned"] = {"kind": "scripted", "outcomes": [*outcomes, {"output": "done"}]}
     write_project(folder, workflows=workflows, agents=agents, **settings)
     for name in ("reproduce", "ask", "build", "verify", "fix", "tell"):
         (folder / "prompts" / f"{name}.md").write_text(f"Do {name}.\n")
@@ -101,7 +106,6 @@ def test_a_rejected_run_is_over(tmp_path: Path) -> None:
 
 def test_feedback_twice_and_then_approval(tmp_path: Path) -> None:
     run = started(tmp_path, *judged(PASS))
-    prompts = tmp_path / "seen"
     for number, text in enumerate(("look at the retry", "and at the proxy"), start=1):
         head = until_gate(run)
         assert head.gate is not None
@@ -114,29 +118,25 @@ def test_feedback_twice_and_then_approval(tmp_path: Path) -> None:
     assert head.gate.round == 3
     run.approve(by="ann")
     work(run)
-    assert not prompts.exists()
     assert events(run).count("feedback") == 2
     assert head_of(run).status is Status.COMPLETE
 
 
 def test_the_prompt_of_the_step_before_has_the_feedback(tmp_path: Path) -> None:
-    hooks = "from pathlib import Path\nfrom sequencer import hookimpl\n"
-    hooks += "@hookimpl\ndef sequencer_prompt(context, text):\n"
-    hooks += "    with Path('prompts.txt').absolute().open('a') as file:\n"
-    hooks += "        file.write(f'--- {context.step.name}\\n{text}')\n"
-    hooks = hooks.replace("'prompts.txt'", repr(str(tmp_path / "prompts.txt")))
-    (tmp_path / "hooks.py").write_text(hooks)
-    run = started(tmp_path, hooks=["hooks.py"])
+    (tmp_path / "note.sh").write_text("cat > prompt-$SEQUENCER_TOKEN.txt\n")
+    steps = [{**(s if isinstance(s, dict) else {"name": s}), "executor": "note"} for s in STEPS[:3]]
+    agents = {"note": {"kind": "command", "argv": ["sh", "note.sh"]}}
+    run = started(tmp_path, steps=steps, more_agents=agents)
     until_gate(run)
     run.feedback("look at the retry", by="ann")
     until_gate(reopened(tmp_path))
-    seen = (tmp_path / "prompts.txt").read_text().split("--- ")
-    first, _, second, asked = seen[1:]
-    assert first.startswith("reproduce\nDo reproduce.\n\n# Request: Debug login timeout")
-    assert "look at the retry" not in first
-    assert second.startswith("reproduce\n")
-    assert "look at the retry" in second
-    assert "look at the retry" in asked
+    first, asked, second = ((tmp_path / f"prompt-{token}.txt").read_text() for token in (1, 2, 3))
+    assert (
+        first == "Do reproduce.\n\n# Request: Debug login timeout\n\nIt times out.\n\nLabels: bug\n"
+    )
+    assert "look at the retry" not in asked
+    assert second.startswith(first.rstrip())
+    assert second.endswith("# What a person said about the last result\n\nlook at the retry\n")
 
 
 def test_judging_passes_at_the_third_try(tmp_path: Path) -> None:
