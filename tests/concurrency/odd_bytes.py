@@ -39,7 +39,7 @@ three of them may be the milliseconds of a time that the log itself shows."""
 
 FRAGMENTS = (
     b"\x1b]0;owned\x07", b"\x1b]0;owned\x1b\\", b"\x1b]8;;http://owned\x1b\\x\x1b]8;;\x1b\\",
-    b"\x1b]52;c;b3duZWQ=\x07", b"\x1b[666666666;666666666H", b"\x1b[2J", b"\x1b[5;45m", b"\x1b[?1049h",
+    b"\x1b]52;c;b3duZWQ=\x07", b"\x1b[666666666;1H", b"\x1b[2J", b"\x1b[5;45m", b"\x1b[?1049h",
     b"\x1b[6n", b"\x1b[c", b"\x1bc", b"\x1bPowned\x1b\\", b"\x1b_owned\x1b\\", b"\x1b#8",
     b"\x9b5;45m", b"\xc2\x9b5;45m", b"\xc2\x9d0;owned\xc2\x9c", b"\x1b[", b"\x1b", b"\x1b]",
     b"\x1b[\x1b]0;owned\x07", b"\x1b[1\x1b[5;45m", b"\0", b"\0" * 300, b"\x07", b"\x08" * 40,

@@ -218,6 +218,20 @@ def test_each_attempt_has_a_folder_of_its_own(peer: Peers) -> None:
     assert store.result_folder(0, 1) in folders
 
 
+def test_a_document_is_kept_with_the_change_and_seen_by_all(peer: Peers) -> None:
+    ours, other = peer(), peer()
+    assert ours.document("definition.json") is None
+
+    def change(head: Head | None) -> transitions.Transition:
+        assert head is None
+        ours.keep_document("definition.json", b'{"a": 1}')
+        return transitions.initialise(cases.new_head())
+
+    ours.update(change)
+    assert other.document("definition.json") == b'{"a": 1}'
+    assert other.document("other.json") is None
+
+
 def test_racing_changes_are_all_accepted_one_after_the_other(peer: Peers) -> None:
     cases.begin(peer())
     rounds, workers = 15, 4

@@ -90,7 +90,8 @@ def run_line(report: Mapping[str, Any]) -> str:
     counts = ", ".join(f"{count:,} {what}" for what, count in report["counts"].items())
     return textwrap.fill(
         f"{LAST_RUN} {report['at'][:10]}, {machine['platform']}, {machine['processors']} "
-        f"processors, Python {machine['python']}, {report['minutes']:.0f} minutes together: {counts}. "
+        f"processors, Python {machine['python']}, {report['minutes']:.0f} minutes together: "
+        f"{counts}. "
         f"**Violations: {report['violations']}.**",
         width=118,
     )

@@ -179,8 +179,8 @@ def test_the_line_about_a_whole_run_stays_until_the_next(tmp_path: Path) -> None
     }
     documents.write(page, whole, CALLED)
     expected = (
-        "\n\nLast long run: 2026-01-02, x, 2 processors, Python 3.11, 51 minutes together: 2 kills. "
-        "**Violations: 0.**\n<!--"
+        "\n\nLast long run: 2026-01-02, x, 2 processors, Python 3.11, 51 minutes together: "
+        "2 kills. **Violations: 0.**\n<!--"
     )
     assert expected in page.read_text()
     documents.write(page, {**whole, "campaigns": whole["campaigns"][:1], "minutes": 1}, CALLED)
