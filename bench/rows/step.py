@@ -28,7 +28,14 @@ BLOCK = 8
 more steps, the more does each pay for what the file system keeps of the others' files."""
 SKIP = 2
 PEER_BLOCK = 6
-PEERS = ("langgraph", "burr", "dbos", "huey")
+PEERS = {
+    "langgraph": ("langgraph", "step"),
+    "burr": ("burr", "step"),
+    "dbos": ("dbos", "step"),
+    "huey": ("huey", "step"),
+    "huey and files": ("huey", "files"),
+}
+"""What a step is compared with: the peer, and what of it is run."""
 
 
 FLOOR = "floor: flock, log, append 1 KiB, fdatasync, replace"
@@ -40,7 +47,7 @@ def measure(setting: Setting) -> list[Row]:
         present, missing = {}, []
         for peer in PEERS if setting.with_peers else ():
             try:
-                present[peer] = stack.enter_context(started(setting, peer))
+                present[peer] = stack.enter_context(started(setting, *PEERS[peer]))
             except Absent as reason:
                 missing.append(absent(f"step vs {peer}", peer, str(reason)))
         found = _rounds(setting, present)
@@ -68,8 +75,8 @@ def started(setting: Setting, peer: str, what: str = "step") -> Iterator[Child]:
     reason = why_absent(peer)
     if reason is not None:
         raise Absent(reason)
-    folder = undisturbed(setting.folder, peer)
-    log = setting.folder / f"{peer}.log"
+    folder = undisturbed(setting.folder, f"{peer}-{what}")
+    log = setting.folder / f"{peer}-{what}.log"
     with Child(f"bench.peers.{peer}_{what}", [str(folder)], log, str(interpreter(peer))) as child:
         child.ask({"count": PEER_BLOCK})
         yield child
