@@ -214,7 +214,8 @@ class Worker:
         if performed.outcome.status not in (OutcomeStatus.LIMITED, OutcomeStatus.INTERRUPTED):
             ending = ending_of(self.workflow, turn.head, performed, self.limits.max_attempts)
             outcome = final_outcome(ending, performed.outcome)
-            performed = replace(performed, outcome=outcome)
+            if outcome is not performed.outcome:
+                performed = replace(performed, outcome=outcome)
         output = keep_output(performed.outcome, folder)
         record = performed_record(
             performed, self._shown(performed.log), output, round_of(turn.head)
