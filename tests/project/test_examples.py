@@ -24,7 +24,8 @@ def project(tmp_path: Path) -> Project:
     """Copy an example, so that the repository stays clean."""
 
     def copy(name: str) -> Path:
-        skipped = shutil.ignore_patterns("sync", "logs", "notes.md")
+        left = ("sync", "logs", "notes.md", "posted.jsonl", "program.txt")
+        skipped = shutil.ignore_patterns(*left)
         return Path(shutil.copytree(ROOT / "examples" / name, tmp_path / name, ignore=skipped))
 
     return copy
@@ -215,6 +216,29 @@ def test_a_hook_chooses_the_model_by_the_requests_label(project: Project) -> Non
         logs = [path.read_text() for path in folder.glob(f"logs/*/runs/{label}/steps/*.log")]
         # A rehearsal writes down what its step asks for.
         assert [f"model='{model}'" in log for log in logs] == [True, True]
+
+
+def test_procedures(project: Project) -> None:
+    folder, run = project("procedures"), ("--run", "debug-login-timeout")
+    sequencer(folder, "start", "Debug login timeout", "--label", "bug", expect=4)
+    assert "Limit the retry to three tries?" in sequencer(folder, "gates")
+    sequencer(folder, "feedback", "It happens behind the proxy only.")
+    sequencer(folder, *run, "run", expect=4)
+    sequencer(folder, "approve", "--note", "go ahead")
+    sequencer(folder, *run, "run")
+    facts = [json.loads(line) for line in sequencer(folder, *run, "history", "--json").splitlines()]
+    told = [fact["event"] for fact in facts if fact["event"] not in ("initialised", "claimed")]
+    assert told == [
+        *("succeeded", "succeeded", "feedback", "succeeded", "succeeded", "approved"),
+        *("succeeded", "invalid", "fixed", "succeeded", "succeeded", "succeeded", "completed"),
+    ]
+    reproduced = [f["outcome"]["output"] for f in facts if f["event"] == "succeeded"][::2][:2]
+    assert reproduced == [
+        "test_login fails without a proxy: the retry has no limit.",
+        "test_login fails with the proxy: the retry has no limit.",
+    ]
+    posted = (folder / "posted.jsonl").read_text().splitlines()
+    assert [json.loads(line)["type"] for line in posted].count("elicitation") == 2
 
 
 def test_every_example_has_a_test() -> None:
