@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import os
 import sys
-import time
-from importlib import import_module
-from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from bench.floor import LOG, Floor
+from bench.peers import huey_step
 from bench.serving import Answer, serve
 
 
 def begin() -> tuple[dict[str, Any], Answer]:
     """Open a queue in the folder of the first argument."""
-    module: Any = import_module("huey")
     folder = Path(sys.argv[1])
-    queue = module.SqliteHuey("bench", filename=str(folder / "huey.db"), fsync=True)
     files = Floor(folder / "files", preallocates=True)
     head, temporary = str(folder / "head"), str(folder / "head.tmp")
     numbers = count(1)
@@ -33,20 +29,9 @@ def begin() -> tuple[dict[str, Any], Answer]:
         os.write(log, LOG)
         os.close(log)
         files.replace(temporary, head)
-        return True  # None would not be kept as a result
+        return True
 
-    task = queue.task()(step)
-
-    def answer(request: dict[str, Any]) -> dict[str, Any]:
-        seconds = []
-        for _ in range(request["count"]):
-            started = time.perf_counter()
-            queue.enqueue(task.s())
-            queue.execute(queue.dequeue())
-            seconds.append(time.perf_counter() - started)
-        return {"seconds": seconds}
-
-    return {"what": f"huey {version('huey')}, SqliteHuey fsync, a log and a state file"}, answer
+    return huey_step.begin(step, ", a log and a state file")
 
 
 if __name__ == "__main__":
