@@ -11,20 +11,16 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sequencer.activity.activities import Activities, deliver
-from sequencer.activity.sinks import Place, make_sinks, problems
 from sequencer.assembly.agents import ConfiguredAgents
 from sequencer.assembly.prompts import PromptFolder
 from sequencer.assembly.stores import make_store, state_path_of
 from sequencer.assembly.workflows import definition_of, workflow_of_run
-from sequencer.engine.asking import ask
 from sequencer.engine.attempt import Observer
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
-from sequencer.engine.starting import Starter
 from sequencer.errors import StateRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.hooks import load_hooks
@@ -32,7 +28,6 @@ from sequencer.logs import FileLogs
 from sequencer.model.definition import Definition
 from sequencer.model.names import slug
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.classification import classify_with
 from sequencer.resolution.prompts import PromptReader
 from sequencer.resolution.registry import with_defaults
 from sequencer.resolution.routing_settings import classifying_agent
@@ -42,10 +37,17 @@ from sequencer.settings.settings import Settings, load
 from sequencer.settings.sources import Given
 from sequencer.store.headfile import read_head
 
+if TYPE_CHECKING:
+    from sequencer.activity.sinks import Place
+    from sequencer.engine.starting import Starter
+
 
 @dataclass(frozen=True)
 class Project:
-    """Settings and everything that is made from them."""
+    """Settings and everything that is made from them.
+
+    What few commands need is imported by who needs it: most of them look at one run.
+    """
 
     settings: Settings
     agents: ConfiguredAgents
@@ -80,6 +82,9 @@ class Project:
     @property
     def starter(self) -> Starter:
         """Return what makes runs of requests."""
+        from sequencer.engine.starting import Starter  # noqa: PLC0415 - see the class
+        from sequencer.resolution.classification import classify_with  # noqa: PLC0415
+
         settings = self.settings
         agent = classifying_agent(settings.routing, self.agents.default_model_agent())
         return Starter(
@@ -94,6 +99,8 @@ class Project:
         )
 
     def _ask(self, agent: str, prompt: str) -> str:
+        from sequencer.engine.asking import ask  # noqa: PLC0415 - see the class
+
         settings = self.settings
         return ask(
             self.agents,
@@ -104,11 +111,15 @@ class Project:
         )
 
     def _place(self, run: str | None) -> Place:
+        from sequencer.activity.sinks import Place  # noqa: PLC0415 - see the class
+
         folder = state_path_of(self.settings, run).parent
         return Place(folder, self.settings.project_dir, self.agents.environment)
 
     def sink_problems(self, run: str | None) -> Iterator[tuple[str, str]]:
         """Yield where and what the activity sinks of the run called *run* lack."""
+        from sequencer.activity.sinks import problems  # noqa: PLC0415 - see the class
+
         return problems(self.settings.activity, self._place(run))
 
     def activities(self, run: str | None, inner: Observer) -> AbstractContextManager[Observer]:
@@ -120,6 +131,9 @@ class Project:
         options = self.settings.activity
         if not options.sinks:
             return nullcontext(inner)
+        from sequencer.activity.activities import Activities  # noqa: PLC0415 - see the class
+        from sequencer.activity.sinks import make_sinks  # noqa: PLC0415
+
         return Activities(
             inner,
             # A store of its own: another thread reads it.
@@ -134,10 +148,14 @@ class Project:
     def deliver(self, run: str | None, notice: Callable[[str], None]) -> None:
         """Post what was decided by hand in the run called *run*; what can't be waits."""
         options = self.settings.activity
-        if options.sinks:
-            sinks = make_sinks(options, self._place(run))
-            store = make_store(self.settings, run)
-            deliver(store, sinks, self.redaction, notice=notice, drain_s=options.drain_s)
+        if not options.sinks:
+            return
+        from sequencer.activity.activities import deliver  # noqa: PLC0415 - see the class
+        from sequencer.activity.sinks import make_sinks  # noqa: PLC0415
+
+        sinks = make_sinks(options, self._place(run))
+        store = make_store(self.settings, run)
+        deliver(store, sinks, self.redaction, notice=notice, drain_s=options.drain_s)
 
     def performer(
         self,
