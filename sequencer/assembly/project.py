@@ -96,6 +96,7 @@ class Project:
             comment_tools=settings.activity.comment_tools,
             classify=None if agent is None else classify_with(partial(self._ask, agent)),
             hooks=self.hooks,
+            agent=settings.agent.default if _was_asked_for(settings) else None,
         )
 
     def _ask(self, agent: str, prompt: str) -> str:
@@ -198,6 +199,11 @@ class Project:
             return []
         state = self.settings.state_file.name
         return sorted(_run_name(entry / state) or entry.name for entry in folder.iterdir())
+
+
+def _was_asked_for(settings: Settings) -> bool:
+    """Return whether ``--agent`` chose the agent."""
+    return settings.sources["agent", "default"].kind == "flag"
 
 
 def _run_name(state_path: Path) -> str | None:

@@ -40,7 +40,14 @@ def workflow_of_run(
 
     Raises:
         ConfigurationError: ``--workflow`` asks for another one.
+        CorruptState: its definition is gone.
     """
+    if definition is None and head is not None and head.has_definition:
+        raise CorruptState(
+            "the run was made from a request, and its definition is missing",
+            where=f"{NAME} beside its state.json",
+            hint="bring the file back, or start a new run from the same request",
+        )
     if definition is None:
         return workflow_for(settings, head)
     workflow = definition.workflow

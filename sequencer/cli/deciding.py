@@ -7,9 +7,10 @@ import sys
 import click
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.gates import decider, described
+from sequencer.cli.gates import decider, described, hidden
 from sequencer.engine.run import Run
 from sequencer.errors import TransitionRefused
+from sequencer.model.head import Status
 
 CHOICES = {"a": "approve", "r": "reject", "f": "feedback", "l": "later"}
 
@@ -28,30 +29,30 @@ def decide(invocation: Invocation, run: Run) -> bool:
     """
     head = run.head
     if head is None or head.gate is None or not head.gate.is_open:
-        return head is not None
+        return head is not None and head.status is not Status.WAITING_APPROVAL
     for line in described(run, head):
         invocation.say(line)
     try:
-        return _answered(invocation, run)
+        return _answered(invocation, run, head.gate.token)
     except TransitionRefused as error:
         invocation.say(f"notice: {error.message}")
         return True
 
 
-def _answered(invocation: Invocation, run: Run) -> bool:
+def _answered(invocation: Invocation, run: Run, token: int) -> bool:
     prompt = "[a]pprove, [r]eject, [f]eedback or [l]ater"
     choices = click.Choice([*CHOICES, *CHOICES.values()], case_sensitive=False)
     word = click.prompt(prompt, type=choices, show_choices=False, err=True)
     chosen = CHOICES.get(word, word)
     if chosen == "approve":
-        run.approve(by=decider())
+        run.approve(by=decider(), token=token)
         invocation.say("approved")
     elif chosen == "feedback":
         text = click.prompt("What is to be different", err=True)
-        run.feedback(text, by=decider())
+        run.feedback(hidden(invocation, text), by=decider(), token=token)
         invocation.say("feedback was given")
     elif chosen == "reject":
         note = click.prompt("Why (may be empty)", default="", show_default=False, err=True)
-        run.reject(note or None, by=decider())
+        run.reject(hidden(invocation, note) or None, by=decider(), token=token)
         return True  # the run then says how it ended
     return chosen != "later"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import getpass
 import os
-from typing import TYPE_CHECKING, Any
+import shlex
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, overload
 
 import click
 
@@ -12,6 +14,7 @@ from sequencer.cli.change import tell
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.sanitise import one_line, plain
+from sequencer.engine.attempt import SilentObserver
 from sequencer.errors import SequencerError, TransitionRefused
 
 if TYPE_CHECKING:
@@ -31,6 +34,27 @@ def decider() -> str:
         return f"uid {os.getuid()}"
 
 
+@overload
+def hidden(invocation: Invocation, text: str) -> str: ...
+@overload
+def hidden(invocation: Invocation, text: str | None) -> str | None: ...
+def hidden(invocation: Invocation, text: str | None) -> str | None:
+    """Return *text* without secrets, as it may stand in a journal and in a prompt."""
+    return None if text is None else invocation.project().redaction.hide_text(text)
+
+
+class Told(SilentObserver):
+    """Hears notices only."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        """Pass them to *say*."""
+        self._say = say
+
+    def notice(self, text: str) -> None:
+        """See `Observer`."""
+        self._say(f"notice: {text}")
+
+
 def waiting(project: Project) -> list[tuple[Run, Head]]:
     """Return every run at an open gate; one that can't be read is passed over."""
     found = []
@@ -40,7 +64,7 @@ def waiting(project: Project) -> list[tuple[Run, Head]]:
             head = run.head
         except SequencerError:
             continue
-        if head is not None and head.gate is not None and head.gate.is_open:
+        if head is not None and head.is_at_gate and head.status != "complete":
             found.append((run, head))
     return found
 
@@ -94,9 +118,10 @@ def approve(invocation: Invocation, note: str | None) -> None:
       sequencer --run debug-login-timeout approve --note "go ahead"
     """
     run = _run_at_gate(invocation, "approve")
-    step = _asked_by(run)
-    head = run.approve(note, by=decider())
-    invocation.project().deliver(run.name, invocation.say)
+    step, token = _asked_by(run)
+    note = hidden(invocation, note)
+    head = run.approve(note, by=decider(), token=token, observer=Told(invocation.say))
+    _deliver(invocation, run)
     tell(invocation, run, head, f"approved: {step}")
 
 
@@ -111,9 +136,10 @@ def reject(invocation: Invocation, note: str | None) -> None:
       sequencer reject --note "works as designed"
     """
     run = _run_at_gate(invocation, "reject")
-    step = _asked_by(run)
-    head = run.reject(note, by=decider())
-    invocation.project().deliver(run.name, invocation.say)
+    step, token = _asked_by(run)
+    note = hidden(invocation, note)
+    head = run.reject(note, by=decider(), token=token, observer=Told(invocation.say))
+    _deliver(invocation, run)
     tell(invocation, run, head, f"rejected: {step}")
 
 
@@ -130,15 +156,26 @@ def feedback(invocation: Invocation, text: str) -> None:
       sequencer feedback "It also happens without a proxy; look at the retry."
     """
     run = _run_at_gate(invocation, "feedback")
-    step = _asked_by(run)
-    head = run.feedback(text, by=decider())
-    invocation.project().deliver(run.name, invocation.say)
+    step, token = _asked_by(run)
+    head = run.feedback(hidden(invocation, text), by=decider(), token=token)
+    _deliver(invocation, run)
     tell(invocation, run, head, f"feedback was given to {step}")
 
 
-def _asked_by(run: Run) -> str:
+def _asked_by(run: Run) -> tuple[str, int | None]:
+    """Return which step asks, and the token of its attempt: of the question that was read."""
     head = run.head
-    return repr(head.gate.step) if head is not None and head.gate is not None else "the run"
+    if head is None or head.gate is None:
+        return "the run", None
+    return repr(head.gate.step), head.gate.token if head.gate.is_open else None
+
+
+def _deliver(invocation: Invocation, run: Run) -> None:
+    """Post what was decided; the decision stands whatever becomes of that."""
+    try:
+        invocation.project().deliver(run.name, invocation.say)
+    except SequencerError as error:
+        invocation.say(f"notice: it was not posted: {error.message}")
 
 
 @verb("gates")
@@ -180,7 +217,7 @@ def described(run: Run, head: Head) -> list[str]:
     gate = head.gate
     if gate is None:
         return []
-    option = f"--run {run.name} " if run.name else ""
+    option = f"--run {shlex.quote(one_line(run.name))} " if run.name else ""
     until = f", until {gate.expires_at} (then: {gate.on_timeout})" if gate.expires_at else ""
     times = f", asked for the {gate.round}. time" if gate.round > 1 else ""
     name = one_line(run.name or "default run")

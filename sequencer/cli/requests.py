@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,15 +32,17 @@ class Wanted:
     attachments: tuple[str, ...] = ()
 
 
-def request_of(wanted: Wanted, project: Path) -> Request:
-    """Return the request that *wanted* describes.
+def request_of(
+    wanted: Wanted, project: Path, hide: Callable[[str], str] = lambda text: text
+) -> Request:
+    """Return the request that *wanted* describes, without the secrets that *hide* knows.
 
     Raises:
         UsageRefused: there is no text, or two; a label or the text can't be one.
         ConfigurationError: the file can't be read.
         UnsafePath: an attachment is not a file of the *project*.
     """
-    text = _text(wanted)
+    text = hide(_text(wanted))
     lines = text.strip().splitlines()
     if not lines:
         raise UsageRefused(
@@ -53,7 +55,7 @@ def request_of(wanted: Wanted, project: Path) -> Request:
             # A title that was cut stands whole in the text.
             text="\n".join(lines if len(title) > MAX_TITLE_CHARS else lines[1:]).strip(),
             labels=tuple(dict.fromkeys(label.strip() for label in wanted.labels)),
-            comments=wanted.comments,
+            comments=tuple(map(hide, wanted.comments)),
             attachments=tuple(attached(name, project) for name in wanted.attachments),
         )
     except ValidationError as error:

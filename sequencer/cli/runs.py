@@ -35,7 +35,7 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
     begun = [facts for facts in found if facts is not None]
     shown = [facts for facts in begun if with_ended or not facts["ended"]]
     if invocation.is_json:
-        invocation.print_json(begun)
+        invocation.print_json(shown)
         return
     if not shown:
         more = f"; {len(begun)} have ended: --all" if begun else ""
@@ -51,11 +51,11 @@ def _facts(run: Run) -> dict[str, Any] | None:
     facts: dict[str, Any] = {"run": run.name, "ended": False}
     try:
         head = run.head
+        begun, title = _began(run) if head is not None else (None, None)
     except SequencerError as error:
         return {**facts, "status": "unreadable", "error": error.message}
     if head is None:
         return None
-    begun, title = _began(run)
     return {
         **facts,
         "ended": head.status == "complete",

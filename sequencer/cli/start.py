@@ -188,7 +188,7 @@ def _request(project: Project, wanted: Any) -> Request:
             "what is to be done?", where="sequencer start",
             hint="give a text, --file F, or - for standard input",
         )  # fmt: skip
-    return request_of(wanted, project.settings.project_dir)
+    return request_of(wanted, project.settings.project_dir, project.redaction.hide_text)
 
 
 def _told(chosen: Route) -> dict[str, Any]:

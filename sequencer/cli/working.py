@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,17 @@ class Plan:
     positions: tuple[str, ...] = ()
     step_index: int | None = None
     """Mode async's start."""
+
+    def less(self, now: Usage, before: Usage) -> Plan:
+        """Return the plan with what is left of its limits since *before*."""
+        limits = self.limits
+        update: dict[str, float] = {}
+        if limits.max_steps is not None:
+            update["max_steps"] = max(limits.max_steps - (now.steps - before.steps), 0)
+        if limits.max_cost_usd is not None:
+            spent = now.cost_usd - before.cost_usd
+            update["max_cost_usd"] = max(limits.max_cost_usd - spent, 0.0)
+        return replace(self, limits=limits.model_copy(update=update))
 
 
 @dataclass(slots=True)
@@ -124,6 +135,7 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
         SequencerError: see `Run.work`; with ``--json`` the summary is printed before.
     """
     while True:
+        before = _usage_of(invocation, plan)
         try:
             return _work(invocation, project, plan)
         except WaitsForPerson:
@@ -131,6 +143,13 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
                 raise
             if not deciding.decide(invocation, invocation.run()):
                 raise
+        # The limits are those of the whole invocation, questions included.
+        plan = plan.less(_usage_of(invocation, plan), before)
+
+
+def _usage_of(invocation: Invocation, plan: Plan) -> Usage:
+    head = None if plan.mode is Mode.ASYNC else _head_or_none(invocation.run(may_begin=True))
+    return head.usage if head is not None else Usage()
 
 
 def _work(invocation: Invocation, project: Project, plan: Plan) -> int:

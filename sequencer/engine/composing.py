@@ -56,6 +56,11 @@ class Composer:
         """Return what the run has said; read when it is first asked for."""
         return self.recall()
 
+    def with_blocks(self, text: str) -> str:
+        """Return *text*, which has no templates, with what the run has to say about it."""
+        blocks = [text.strip(), *(block for _, block in self._blocks())]
+        return "\n\n".join(filter(None, blocks)) + "\n"
+
     def compose(self, text: str) -> str:
         """Return the prompt that the file's *text* makes.
 

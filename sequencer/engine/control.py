@@ -11,7 +11,7 @@ from sequencer.model import decisions, gates, transitions
 from sequencer.model import definition as definition_file
 from sequencer.model.definition import Definition
 from sequencer.model.head import Gate, Head
-from sequencer.model.transitions import Place, Transition
+from sequencer.model.transitions import Event, Place, Transition
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.resolver import place, present
 from sequencer.store.clock import utc_now
@@ -21,7 +21,9 @@ BY_TIMEOUT = "timeout"
 """Who decided, where nobody did."""
 
 
-def fresh_head(workflow: Workflow, name: str | None = None) -> Head:
+def fresh_head(
+    workflow: Workflow, name: str | None = None, *, has_definition: bool = False
+) -> Head:
     """Return the head of a run of *workflow*, called *name*, that was never begun."""
     here = place(workflow, 0)
     return Head(
@@ -32,6 +34,7 @@ def fresh_head(workflow: Workflow, name: str | None = None) -> Head:
         params=dict(workflow.params),
         expected_step=here.step,
         last_update=utc_now(),
+        has_definition=has_definition,
     )
 
 
@@ -91,9 +94,9 @@ class Control:
                     f"{head.step_index}",
                     hint="choose another name with --run, or 'sequencer --run NAME run' goes on",
                 )
-            # Before the head: a crash in between leaves a definition that nobody follows.
+            # Before the head: after a crash in between, who works on the run begins it so.
             self._store.keep_document(definition_file.NAME, definition.to_json())
-            return transitions.initialise(fresh_head(self._workflow, self._name))
+            return transitions.initialise(self._fresh(has_definition=True))
 
         return self._store.update(change)
 
@@ -110,15 +113,21 @@ class Control:
         return head
 
     def _begin_or_keep(self, head: Head | None) -> Transition | None:
-        return (
-            transitions.initialise(fresh_head(self._workflow, self._name)) if head is None else None
-        )
+        return transitions.initialise(self._fresh()) if head is None else None
+
+    def _fresh(self, *, has_definition: bool | None = None) -> Head:
+        """Return the head of this run before it has begun."""
+        if has_definition is None:
+            # Only a named run is made from a request.
+            is_named = self._name is not None
+            has_definition = is_named and self._store.document(definition_file.NAME) is not None
+        return fresh_head(self._workflow, self._name, has_definition=has_definition)
 
     def _change(self, change: Callable[[Head], Transition]) -> Head:
         def apply(head: Head | None) -> Transition:
             if head is not None:
                 return change(head)
-            begun = transitions.initialise(fresh_head(self._workflow, self._name))
+            begun = transitions.initialise(self._fresh())
             return begun.then(change(begun.head))
 
         return self._store.update(apply)
@@ -128,20 +137,24 @@ class Control:
         return place(self._workflow, head.step_index + 1)
 
     def stamp_ok(self, note: str | None = None) -> Head:
-        """See `decisions.stamp_ok`."""
-        return self._change(
-            lambda head: decisions.stamp_ok(head, self._following(head), note, at=utc_now())
-        )
+        """See `decisions.stamp_ok`; of a fixer only the fixing is accepted."""
+        return self._change(lambda head: self._passed(head, Event.STAMPED, note))
 
     def stamp_fail(self, note: str | None = None) -> Head:
         """See `decisions.stamp_fail`."""
         return self._change(lambda head: decisions.stamp_fail(head, note, at=utc_now()))
 
     def skip(self, note: str | None = None) -> Head:
-        """See `decisions.skip`."""
-        return self._change(
-            lambda head: decisions.skip(head, self._following(head), note, at=utc_now())
-        )
+        """See `decisions.skip`; behind a fixer the judgement comes again."""
+        return self._change(lambda head: self._passed(head, Event.SKIPPED, note))
+
+    def _passed(self, head: Head, event: Event, note: str | None) -> Transition:
+        following = self._following(head)
+        if head.loop is not None and head.loop.stage == "fix":
+            judge = place(self._workflow, head.step_index)
+            return decisions.pass_fixer(head, judge, event, note, at=utc_now())
+        decide = decisions.skip if event is Event.SKIPPED else decisions.stamp_ok
+        return decide(head, following, note, at=utc_now())
 
     def retry(self) -> Head:
         """See `decisions.retry`."""
@@ -168,8 +181,7 @@ class Control:
 
     def reset(self) -> Head:
         """See `decisions.reset`; the new run has the workflow that is configured."""
-        fresh = fresh_head(self._workflow, self._name)
-        return self._change(lambda head: decisions.reset(head, fresh, at=utc_now()))
+        return self._change(lambda head: decisions.reset(head, self._fresh(), at=utc_now()))
 
     def adopt(self) -> Head:
         """See `decisions.adopt`."""
@@ -183,27 +195,29 @@ class Control:
 
         return self._change(change)
 
-    def approve(self, note: str | None = None, *, by: str) -> Head:
+    def approve(self, note: str | None = None, *, by: str, token: int | None = None) -> Head:
         """See `gates.approve`."""
 
         def change(head: Head) -> Transition:
             ensure_definition(head, self._workflow)
             following = place(self._workflow, head.step_index)
-            return gates.approve(head, following, note, at=utc_now(), by=by)
+            return gates.approve(head, following, note, at=utc_now(), by=by, token=token)
 
         return self._decide(change, "approve")
 
-    def reject(self, note: str | None = None, *, by: str) -> Head:
+    def reject(self, note: str | None = None, *, by: str, token: int | None = None) -> Head:
         """See `gates.reject`."""
-        return self._decide(lambda head: gates.reject(head, note, at=utc_now(), by=by), "reject")
+        return self._decide(
+            lambda head: gates.reject(head, note, at=utc_now(), by=by, token=token), "reject"
+        )
 
-    def feedback(self, text: str, *, by: str) -> Head:
+    def feedback(self, text: str, *, by: str, token: int | None = None) -> Head:
         """See `gates.feedback`."""
 
         def change(head: Head) -> Transition:
             ensure_definition(head, self._workflow)
             back = place(self._workflow, gates.open_gate(head, "feedback").feedback_to)
-            return gates.feedback(head, text, back, at=utc_now(), by=by)
+            return gates.feedback(head, text, back, at=utc_now(), by=by, token=token)
 
         return self._decide(change, "feedback")
 

@@ -132,6 +132,9 @@ def gate_of(workflow: Workflow, head: Head, step: Step, here: int, now: datetime
     """Return the gate behind *step* at step_index *here*, whose claim *head* holds."""
     approval = step.approval
     back = index_of(workflow, approval.feedback_to) if approval and approval.feedback_to else None
+    if back is not None and workflow.kind == "cycle":
+        # The one of this cycle, or of the one before.
+        back = max(here - (here - back) % len(workflow.steps), 0)
     timeout = approval.timeout_s if approval else None
     before = head.gate
     number = before.round + 1 if before is not None and before.step == step.name else 1

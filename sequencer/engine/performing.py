@@ -82,7 +82,10 @@ class Performer:
 
     def look(self, here: Place) -> tuple[Step, str]:
         """Return the step at *here*, defaults filled in, and its position's name."""
-        step = self.with_defaults(step_at(self.workflow, here))
+        step = step_at(self.workflow, here)
+        if self.definition is None:
+            # Those of a definition were filled in when it was made.
+            step = self.with_defaults(step)
         return step, describe(self.workflow, here.step_index)["position"]
 
     def prepare(self, here: Place) -> Prepared:
@@ -166,10 +169,14 @@ class Performer:
         attempt = running.attempt
         context = self.context(performed.step, attempt.step_index, attempt.attempt, running.head)
         try:
-            return replace(performed, decision=hooks.transition(context, performed.outcome))
+            decision = hooks.transition(context, performed.outcome)
+            if decision is not None:
+                decision = replace(decision, reason=self.redact(decision.reason))
+            return replace(performed, decision=decision)
         except HookFailed as error:
             self._write_traceback(error, running.listener)
-            outcome = performed.outcome.replace(status=OutcomeStatus.FAILED, error=str(error))
+            message = self.redact(str(error))
+            outcome = performed.outcome.replace(status=OutcomeStatus.FAILED, error=message)
             return replace(performed, outcome=outcome, verdict=None)
 
     def context(self, step: Step, step_index: int, attempt: int, head: Head) -> HookContext:
@@ -256,20 +263,23 @@ class Performer:
             MissingValue: a template names something that is not there.
             HookFailed: a hook raised.
         """
-        if self.workflow.kind == "cycle" and self.hooks is None:
+        head, made_from = running.head, self.definition
+        is_cycle = self.workflow.kind == "cycle"
+        has_more = head.loop is not None or head.gate is not None
+        if is_cycle and self.hooks is None and not has_more:
             return prepared
         prepared = self._hooked(prepared, running)
-        text = prepared.prompt
-        if self.workflow.kind != "cycle":
-            made_from = self.definition
-            composer = Composer(
-                running.head,
-                made_from.request if made_from else None,
-                made_from.substitutions if made_from else {},
-                running.recall,
-            )
-            text = composer.compose(text)
-        return replace(prepared, prompt=text)
+        composer = Composer(
+            head,
+            made_from.request if made_from else None,
+            made_from.substitutions if made_from else {},
+            running.recall,
+        )
+        if not is_cycle:
+            return replace(prepared, prompt=composer.compose(prepared.prompt))
+        if has_more:
+            return replace(prepared, prompt=composer.with_blocks(prepared.prompt))
+        return prepared
 
     def _hooked(self, prepared: Prepared, running: _Running) -> Prepared:
         """Return *prepared* as the project's hooks want it; templates are filled in later.

@@ -53,6 +53,14 @@ class Memory:
             self._last = None
         elif event in _ACCEPTED:
             self._records[step], self._last = outcome, step
+        elif event == Event.INVALID:
+            # What a judge said, for its fixer; the run's last output is another one.
+            self._records[step] = outcome
+        elif event == Event.APPROVED:
+            # What was said there is settled.
+            self.feedback = [said for said in self.feedback if said.gate != step]
+        elif event == Event.REWOUND:
+            self.feedback.clear()
         elif event == Event.FEEDBACK:
             number = outcome.get("round", 1)
             self.feedback.append(Said(step, number, str(outcome.get("note", ""))))

@@ -17,7 +17,7 @@ from sequencer.engine.performing import Performer
 from sequencer.engine.standing import Kind, Standing, parse_time, standing
 from sequencer.engine.work import LONGEST_SLEEP_S, Invocation, Mode, Summary
 from sequencer.engine.worker import Turn, Worker
-from sequencer.errors import ClaimHeld, TransitionRefused, UnknownName
+from sequencer.errors import ClaimHeld, SequencerError, TransitionRefused, UnknownName
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.definition import Definition
 from sequencer.model.head import Head, Status
@@ -144,23 +144,40 @@ class Run:
         return Control(self.store, self._choose_workflow(self.head), self.name)
 
     def approve(
-        self, note: str | None = None, *, by: str, observer: Observer | None = None
+        self,
+        note: str | None = None,
+        *,
+        by: str,
+        token: int | None = None,
+        observer: Observer | None = None,
     ) -> Head:
-        """Let the run go on behind its gate; see `gates.approve`."""
-        return self._decided(self.control.approve(note, by=by), observer)
+        """Let the run go on behind its gate; *token* is that of the gate that was read."""
+        return self._decided(self.control.approve(note, by=by, token=token), observer)
 
-    def reject(self, note: str | None = None, *, by: str, observer: Observer | None = None) -> Head:
-        """End the run at its gate; see `gates.reject`."""
-        return self._decided(self.control.reject(note, by=by), observer)
+    def reject(
+        self,
+        note: str | None = None,
+        *,
+        by: str,
+        token: int | None = None,
+        observer: Observer | None = None,
+    ) -> Head:
+        """End the run at its gate; see `approve`."""
+        return self._decided(self.control.reject(note, by=by, token=token), observer)
 
-    def feedback(self, text: str, *, by: str) -> Head:
-        """Send the run back with *text*; see `gates.feedback`."""
-        return self.control.feedback(text, by=by)
+    def feedback(self, text: str, *, by: str, token: int | None = None) -> Head:
+        """Send the run back with *text*; see `approve`."""
+        return self.control.feedback(text, by=by, token=token)
 
     def _decided(self, head: Head, observer: Observer | None) -> Head:
+        """Tell the hooks of an end; the decision stands, whatever becomes of that."""
         if head.status is Status.COMPLETE and head.step_index:
-            performer = self._make_performer(self.workflow, observer or SilentObserver())
-            performer.tell_completed(head.step_index - 1, head)
+            observer = observer or SilentObserver()
+            try:
+                performer = self._make_performer(self.workflow, observer)
+                performer.tell_completed(head.step_index - 1, head)
+            except SequencerError as error:
+                observer.notice(f"nobody was told of the end: {error.message}")
         return head
 
     # --- working -------------------------------------------------------------------
@@ -287,6 +304,9 @@ def _claim(worker: Worker, head: Head, *, wait: bool) -> Turn:
                 claimed = None
             if claimed is not None:
                 return Turn(claimed[1], step, position, here.place, claimed[0])
+        if here.kind is Kind.EXPIRED and head.gate is not None:
+            worker.control.expire(head.gate)
+            continue
         if not wait or here.is_final or here.kind in (Kind.PERSON, Kind.REFUSED):
             if here.kind in (Kind.READY, Kind.HELD):
                 raise ClaimHeld(f"step {here.place.step!r} is at another position")

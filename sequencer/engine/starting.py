@@ -44,6 +44,8 @@ class Starter:
     classify: Callable[[Request], str] | None = None
     """Asks an agent what kind of request it is; None: the rules decide."""
     hooks: Hooks = field(default_factory=NoHooks)
+    agent: str | None = None
+    """Was asked for by name: performs the steps that name none, also after a restart."""
 
     def route(self, request: Request, explicit: str | None = None) -> Route:
         """Return which procedure *request* goes to.
@@ -92,6 +94,9 @@ class Starter:
         steps = [self._resolved(step, request, notes) for step in whole.steps]
         workflow = Workflow(whole.name, steps, kind="procedure")
         workflow = self.hooks.steps(request, workflow)
+        # Steps that a hook made have had no defaults yet.
+        filled = tuple(with_defaults(step, self.step_defaults) for step in workflow.steps)
+        workflow = Workflow(workflow.name, filled, kind="procedure")
         self._ensure_complete(workflow)
         return Definition(
             created_at=utc_now(),
@@ -106,6 +111,8 @@ class Starter:
         """Return *step* as it is to run for *request*."""
         step = with_defaults(step, self.step_defaults)
         update: dict[str, Any] = {}
+        if self.agent is not None and step.executor is None:
+            step = step.model_copy(update={"executor": self.agent})
         if step.system_from_labels:
             chosen = system_prompts_for(request, self.routing)
             added = tuple(dict.fromkeys((*step.added_system_prompts, *chosen)))
@@ -136,7 +143,12 @@ class Starter:
 
     def _ensure_complete(self, workflow: Workflow) -> None:
         """Return if every step has its agent and its prompts, and can have what it asks for."""
-        before: set[str] = set()
+        known = {step.name for step in workflow.steps}
+        known |= {
+            step.validation.fixer.name
+            for step in workflow.steps
+            if step.validation is not None and step.validation.fixer is not None
+        }
         for step in workflow.steps:
             own = step.validation.fixer if step.validation else None
             for one in filter(None, (step, own)):
@@ -144,8 +156,7 @@ class Starter:
                 text = self.prompts.read_for(one, executor)
                 for name in filter(None, (one.system_prompt, *one.added_system_prompts)):
                     self.prompts.read(name)
-                _ensure_said(one, text, before | {s.name for s in workflow.steps})
-            before.add(step.name)
+                _ensure_said(one, text, known)
 
 
 def _ensure_said(step: Step, text: str, known: set[str]) -> None:

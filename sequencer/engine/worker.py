@@ -35,7 +35,7 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import describe, present
+from sequencer.resolution.resolver import describe, place, present
 from sequencer.store import results
 from sequencer.store.clock import utc_now
 from sequencer.store.identity import boottime
@@ -134,6 +134,8 @@ class Worker:
     def is_mine(self, step_index: int) -> bool:
         """Return whether the step at *step_index* is at one of this worker's positions."""
         if not self.positions:
+            return True
+        if place(self.workflow, step_index).is_end:
             return True
         return describe(self.workflow, step_index)["position"] in self.positions
 

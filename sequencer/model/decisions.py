@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sequencer.errors import EditRefused, TransitionRefused
-from sequencer.model.head import MAX_COUNTER, Head, Status
+from sequencer.model.head import MAX_COUNTER, Head, Loop, Status
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import (
     Event,
@@ -125,6 +125,28 @@ def stamp_ok(head: Head, following: Place, note: str | None, *, at: str) -> Tran
     return Transition(new, _with_end(_fact(Event.STAMPED, head, _noted("ok", note)), new))
 
 
+def pass_fixer(head: Head, judge: Place, event: Event, note: str | None, *, at: str) -> Transition:
+    """Go on from a fixer by hand: the step that judges, at *judge*, comes again.
+
+    Raises:
+        TransitionRefused: somebody runs the fixer.
+    """
+    verb = "skip" if event is Event.SKIPPED else "stamp"
+    _ensure_nobody_runs(head, verb)
+    loop = head.loop
+    number, reason = (loop.round + 1, loop.reason) if loop is not None else (1, "")
+    new = changed(
+        head,
+        at,
+        loop=Loop(stage="verify", round=number, reason=reason),
+        expected_step=judge.step,
+        failures_in_row=0,
+        attempt=0,
+    )
+    new = new.replace(status=resting_status(new))
+    return Transition(new, (_fact(event, head, note),))
+
+
 def stamp_fail(head: Head, note: str | None, *, at: str) -> Transition:
     """Mark the present step as failed by hand.
 
@@ -161,7 +183,11 @@ def rewind(head: Head, place: Place, *, at: str) -> Transition:
             hint="'sequencer skip' goes forward",
         )
     _ensure_nobody_runs(head, "rewind")
-    new = _decided(head, at, place)
+    if head.is_at_gate and place.step_index >= head.step_index:
+        # That would be the way on, without a decision.
+        _ensure_not_complete(head, "rewind")
+    cleared = {"exit_reason": None} if head.was_rejected else {}
+    new = _decided(head, at, place, **cleared)
     return Transition(new, (_fact(Event.REWOUND, head, f"to step_index {place.step_index}"),))
 
 
@@ -203,7 +229,7 @@ def adopt(
         params=dict(params),
         expected_step=place.step,
     )
-    if place.is_end:
+    if place.is_end and not head.is_at_gate:
         new = new.model_copy(update={"status": Status.COMPLETE})
     return Transition(new, (_fact(Event.ADOPTED, head, note),))
 
@@ -262,8 +288,11 @@ def accept_edit(head: Head, edited: Head, *, at: str) -> Transition:
         # Whoever runs the step that was left has to find itself stale.
         left = {"attempt": 0, "claims": (), "gate": None, "loop": None}
         new = new.model_copy(update=left)
-        if new.status is Status.RUNNING:
+        if new.status in (Status.RUNNING, Status.WAITING_APPROVAL):
             new = new.model_copy(update={"status": resting_status(new)})
+    if new.status is Status.WAITING_APPROVAL and not new.is_at_gate:
+        # Nobody could ever decide about a gate that is not there.
+        new = new.model_copy(update={"status": resting_status(new)})
     return Transition(new, (_fact(Event.EDITED, head, f"by hand: {', '.join(fields)}"),))
 
 

@@ -24,13 +24,21 @@ MAX_FEEDBACK_CHARS = 20_000
 """Of one feedback; it stands in the journal and in the prompt."""
 
 
-def open_gate(head: Head, verb: str) -> Gate:
+def open_gate(head: Head, verb: str, token: int | None = None) -> Gate:
     """Return the gate at which the run of *head* waits.
+
+    With *token* it has to be the gate that was opened by that attempt: the one that somebody
+    has read before deciding.
 
     Raises:
         TransitionRefused: it waits at none, or the decision was made already.
     """
     gate = head.gate
+    if token is not None and gate is not None and gate.is_open and gate.token != token:
+        raise TransitionRefused(
+            f"{verb}: what you saw was decided meanwhile; {gate.step!r} asks now",
+            hint="'sequencer gates' shows the question",
+        )
     if gate is None or (head.status is Status.COMPLETE and gate.is_open):
         raise TransitionRefused(
             f"{verb}: no gate waits for a decision", hint="'sequencer gates' lists what waits"
@@ -51,13 +59,15 @@ def _fact(event: Event, head: Head, gate: Gate, note: str | None, by: str) -> Fa
     return Fact(event, gate.step, gate.step_index, gate.token, head.attempt, outcome)
 
 
-def approve(head: Head, following: Place, note: str | None, *, at: str, by: str) -> Transition:
+def approve(
+    head: Head, following: Place, note: str | None, *, at: str, by: str, token: int | None = None
+) -> Transition:
     """Let the run go on behind the gate, to *following*; at the end it is complete.
 
     Raises:
         TransitionRefused: see `open_gate`.
     """
-    gate = open_gate(head, "approve")
+    gate = open_gate(head, "approve", token)
     fact = _fact(Event.APPROVED, head, gate, note, by)
     new = changed(head, at, gate=None, expected_step=following.step)
     if following.is_end:
@@ -67,13 +77,15 @@ def approve(head: Head, following: Place, note: str | None, *, at: str, by: str)
     return Transition(_kept_paused(head, new), (fact,))
 
 
-def reject(head: Head, note: str | None, *, at: str, by: str) -> Transition:
+def reject(
+    head: Head, note: str | None, *, at: str, by: str, token: int | None = None
+) -> Transition:
     """End the run at the gate; it is complete, and recorded as rejected.
 
     Raises:
         TransitionRefused: see `open_gate`.
     """
-    gate = open_gate(head, "reject")
+    gate = open_gate(head, "reject", token)
     reason = f"rejected at {gate.step!r}" + (f": {note}" if note else "")
     new = changed(
         head,
@@ -88,13 +100,15 @@ def reject(head: Head, note: str | None, *, at: str, by: str) -> Transition:
     return Transition(new, (fact, end))
 
 
-def feedback(head: Head, text: str, place: Place, *, at: str, by: str) -> Transition:
+def feedback(
+    head: Head, text: str, place: Place, *, at: str, by: str, token: int | None = None
+) -> Transition:
     """Send the run back to *place*, whose step is told *text*; the gate comes again.
 
     Raises:
         TransitionRefused: see `open_gate`; or the text is empty or too long for a prompt.
     """
-    gate = open_gate(head, "feedback")
+    gate = open_gate(head, "feedback", token)
     if not text.strip():
         raise TransitionRefused("feedback: the text is empty", hint="say what is to change")
     if len(text) > MAX_FEEDBACK_CHARS:

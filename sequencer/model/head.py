@@ -162,6 +162,8 @@ class Head(Frozen):
     session: Session | None = None
     gate: Gate | None = None
     loop: Loop | None = None
+    has_definition: bool = Field(default=False, strict=True)
+    """The run was made from a request, and can't go on without its definition.json."""
 
     @property
     def is_at_gate(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sequencer.errors import CorruptState
+from sequencer.errors import CorruptState, UsageRefused
 from sequencer.store.journal_file import read_regular, sync_folder, write_durably
 
 MAX_BYTES = 8 * 1024 * 1024
@@ -31,7 +31,16 @@ def read(folder: Path, name: str) -> bytes | None:
 
 
 def keep(folder: Path, name: str, data: bytes) -> None:
-    """Put *data* in place as the document *name*; an older one is replaced."""
+    """Put *data* in place as the document *name*; an older one is replaced.
+
+    Raises:
+        UsageRefused: it is larger than a reader would take.
+    """
+    if len(data) > MAX_BYTES:
+        raise UsageRefused(
+            f"{name} would have {len(data)} bytes; {MAX_BYTES} are the most",
+            hint="put the rest into a file of the project, and name the file",
+        )
     folder.mkdir(parents=True, exist_ok=True)
     # Swept with what else killed processes leave behind.
     fresh = folder / f"{name}.{os.getpid()}.tmp"

@@ -35,6 +35,7 @@ agent: {default: script}
 agents:
   script: {kind: command, argv: ["{python}", agent.py]}
 """
+SECRET = "supersecret-value-1"  # noqa: S105 - invented
 DEBUGGING = [
     "debugger-reproduction",
     "get-approval",
@@ -131,7 +132,7 @@ def test_three_processes_from_a_bug_to_its_summary(project: Path) -> None:
     assert steps_of(project, "succeeded") == DEBUGGING
     assert steps_of(project, "invalid") == ["verifications"]
     assert steps_of(project, "fixed") == ["validation-fixer"]
-    (run,) = json.loads(cli(project, "runs", "--json").stdout)
+    (run,) = json.loads(cli(project, "runs", "--all", "--json").stdout)
     assert (run["status"], run["workflow"], run["steps"]) == ("complete", "debugger-full", 6)
     assert run["title"] == "Debug login timeout"
 
@@ -228,7 +229,7 @@ def test_a_request_from_a_file_with_everything(project: Path) -> None:
     prompt = (project / "prompt-1-preparation.txt").read_text()
     for words in ("Add a page", "With a form.", "Labels: feature", "small please", "- data.csv"):
         assert words in prompt
-    assert json.loads(cli(project, "runs", "--json").stdout)[0]["run"] == "add-a-page"
+    assert json.loads(cli(project, "runs", "--all", "--json").stdout)[0]["run"] == "add-a-page"
 
 
 @pytest.mark.parametrize(
@@ -274,6 +275,44 @@ def test_a_hook_file_with_a_syntax_error_starts_nothing(project: Path) -> None:
 def test_a_link_out_of_the_project_is_no_attachment(project: Path) -> None:
     (project / "link").symlink_to("/etc/passwd")
     assert "outside the project" in cli(project, "start", "x", "--attach", "link").stderr
+
+
+def test_an_agent_that_was_asked_for_stays(project: Path) -> None:
+    more = "  other: {kind: command, argv: [sh, -c, 'cat > other-$SEQUENCER_STEP']}\n"
+    (project / "orchestration.yaml").write_text(CONFIGURATION + more)
+    options = ("--procedure", "plan-mode", "--agent", "other", "--no-run")
+    assert cli(project, "--run", "one", "start", "Plan it", *options).returncode == 0
+    assert cli(project, "--run", "one", "run").returncode == 0
+    assert (project / "other-preparation").exists()
+
+
+def test_secrets_in_what_people_say_are_hidden(project: Path) -> None:
+    text = ("start", f"Debug {SECRET}", "--label", "bug")
+    assert cli(project, "--run", "one", *text, MY_API_KEY=SECRET).returncode == 4
+    told = cli(project, "--run", "one", "feedback", f"try {SECRET}", MY_API_KEY=SECRET)
+    assert told.returncode == 0
+    files = [path for path in (project / "sync").rglob("*") if path.is_file()]
+    assert not [path for path in files if b"supersecret" in path.read_bytes()]
+
+
+def test_one_broken_run_hides_no_other(project: Path) -> None:
+    for name in ("one", "two"):
+        cli(project, "--run", name, "start", "Plan", "--procedure", "plan-mode", "--no-run")
+    (project / "sync" / "runs" / "one" / "definition.json").write_text("{")
+    listed = cli(project, "runs")
+    assert listed.returncode == 0
+    assert "unreadable" in listed.stdout
+    assert "two" in listed.stdout
+
+
+def test_a_decision_stands_whatever_becomes_of_the_news(project: Path) -> None:
+    start_bug(project)
+    (project / "orchestration.yaml").write_text(
+        CONFIGURATION + "activity: {sinks: {x: {kind: webhook, url: 'http://127.0.0.1:1/', "
+        "secret_env: NOPE_SECRET}}}\n"
+    )
+    approved = cli(project, "approve")
+    assert (approved.returncode, "it was not posted" in approved.stderr) == (0, True)
 
 
 def test_activity_goes_to_a_file(project: Path) -> None:

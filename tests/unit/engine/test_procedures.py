@@ -2,80 +2,35 @@
 
 from __future__ import annotations
 
-import contextlib
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from sequencer.assembly import open_project
-from sequencer.engine.run import Run
-from sequencer.engine.work import Mode, Summary
-from sequencer.errors import StepFailed, TooManyFailures, TransitionRefused, WaitsForPerson
-from sequencer.model.head import Head, Status
-from sequencer.model.limits import InvocationLimits
-from sequencer.model.request import Request
+from sequencer.engine.recall import recall
+from sequencer.engine.work import Mode
+from sequencer.errors import (
+    CorruptState,
+    StepFailed,
+    TooManyFailures,
+    TransitionRefused,
+    WaitsForPerson,
+)
+from sequencer.model.head import Status
+from tests.unit.engine.procedures import (
+    NO,
+    PASS,
+    REQUEST,
+    STEPS,
+    UNLIMITED,
+    judged,
+    reopened,
+    started,
+    until_gate,
+    until_it_is_over,
+    work,
+)
 from tests.unit.engine.projects import Recorder, events, head_of, write_project
-
-REQUEST = Request(title="Debug login timeout", text="It times out.", labels=("bug",))
-UNLIMITED = InvocationLimits(max_steps=None)
-STEPS: list[Any] = [
-    "reproduce",
-    {"name": "ask", "requires_approval": True},
-    "build",
-    {"name": "verify", "validation": {"fixer": {"name": "fix"}}},
-    "tell",
-]
-PASS, NO = '{"pass": true}', '{"pass": false, "reason": "2 fail"}'
-
-
-def started(
-    folder: Path,
-    *outcomes: dict[str, Any],
-    steps: list[Any] | None = None,
-    more_agents: dict[str, Any] | None = None,
-    **settings: Any,
-) -> Run:
-    """Begin the run of a request; its agent says its step's name where *outcomes* say nothing."""
-    workflows = {"demo": {"kind": "procedure", "steps": steps or STEPS}}
-    agents: dict[str, Any] = dict(more_agents or {})
-    agents["canned"] = {"kind": "scripted", "outcomes": [*outcomes, {"output": "done"}]}
-    write_project(folder, workflows=workflows, agents=agents, **settings)
-    for name in ("reproduce", "ask", "build", "verify", "fix", "tell"):
-        (folder / "prompts" / f"{name}.md").write_text(f"Do {name}.\n")
-    project = open_project(folder, environment={"PATH": "/usr/bin:/bin"})
-    made = project.starter.define(REQUEST, "demo")
-    run = project.run("one", made)
-    run.control.start(made)
-    return reopened(folder)
-
-
-def reopened(folder: Path) -> Run:
-    return open_project(folder, environment={"PATH": "/usr/bin:/bin"}).run("one")
-
-
-def work(run: Run, **options: Any) -> Summary:
-    return run.work(Mode.COMBINED, UNLIMITED, **options)
-
-
-def until_gate(run: Run) -> Head:
-    with pytest.raises(WaitsForPerson, match="'ask' waits for a decision"):
-        work(run)
-    return head_of(run)
-
-
-def until_it_is_over(run: Run) -> None:
-    """Return when the time of the gate at which *run* waits is over."""
-    with contextlib.suppress(WaitsForPerson):
-        work(run)
-    gate = head_of(run).gate
-    while gate is not None and datetime.now(UTC).isoformat() <= (gate.expires_at or "")[:-1]:
-        pass
-
-
-def judged(*answers: str) -> list[dict[str, Any]]:
-    return [{"step": "verify", "output": answer} for answer in answers]
 
 
 def test_a_gate_stops_the_run_until_somebody_approves(tmp_path: Path) -> None:
@@ -266,68 +221,6 @@ def test_outputs_go_from_step_to_step(tmp_path: Path) -> None:
     assert record["output_file"].startswith("results/0-1/")
 
 
-HOOKS = """
-from sequencer import Decision, Move, hookimpl
-
-@hookimpl
-def sequencer_transition(context, outcome):
-    if context.step.name == "build":
-        {body}
-"""
-
-
-@pytest.mark.parametrize(
-    ("body", "ran"),
-    [
-        ("return Decision(Move.SKIP)", ["reproduce", "build", "tell"]),
-        ("return Decision(Move.COMPLETE)", ["reproduce", "build"]),
-        ("return Decision(Move.RETRY) if context.attempt < 3 else None",
-         ["reproduce", "build", "build", "build", "other", "tell"]),
-        ("return Decision(Move.GOTO, 'tell')", ["reproduce", "build", "tell"]),
-    ],
-)  # fmt: skip
-def test_a_hook_moves_the_run(tmp_path: Path, body: str, ran: list[str]) -> None:
-    (tmp_path / "hooks.py").write_text(HOOKS.format(body=body))
-    (tmp_path / "prompts").mkdir()
-    (tmp_path / "prompts" / "other.md").write_text("x\n")
-    run = started(tmp_path, steps=["reproduce", "build", "other", "tell"], hooks=["hooks.py"])
-    recorder = Recorder()
-    work(run, observer=recorder)
-    assert [name for name, _, _ in recorder.steps] == ran
-
-
-def test_a_hook_opens_a_gate(tmp_path: Path) -> None:
-    (tmp_path / "hooks.py").write_text(HOOKS.format(body="return Decision(Move.GATE)"))
-    run = started(tmp_path, steps=["reproduce", "build", "tell"], hooks=["hooks.py"])
-    with pytest.raises(WaitsForPerson, match="'build' waits"):
-        work(run)
-    assert run.approve(by="ann").expected_step == "tell"
-
-
-def test_a_hook_that_raises_fails_the_step_with_its_traceback_in_the_log(tmp_path: Path) -> None:
-    (tmp_path / "hooks.py").write_text(HOOKS.format(body="raise RuntimeError('boom')"))
-    run = started(tmp_path, steps=["reproduce", "build", "tell"], hooks=["hooks.py"])
-    recorder = Recorder()
-    with pytest.raises(StepFailed, match="boom"):
-        work(run, observer=recorder)
-    assert head_of(run).status is Status.FAILED
-    log = recorder.logs[-1].read_text()
-    assert "RuntimeError: boom" in log
-    assert "hooks.py" in log
-
-
-def test_completion_is_told_once(tmp_path: Path) -> None:
-    hooks = "from pathlib import Path\nfrom sequencer import hookimpl\n@hookimpl\n"
-    hooks += "def sequencer_completed(context, head):\n"
-    hooks += f"    with Path({str(tmp_path / 'told')!r}).open('a') as file:\n"
-    hooks += "        file.write(f'{context.step.name} {head.status}\\n')\n"
-    (tmp_path / "hooks.py").write_text(hooks)
-    run = started(tmp_path, steps=["reproduce", "tell"], hooks=["hooks.py"])
-    work(run)
-    work(reopened(tmp_path))
-    assert (tmp_path / "told").read_text() == "tell complete\n"
-
-
 def test_a_tampered_definition_is_refused_until_it_is_adopted(tmp_path: Path) -> None:
     run = started(tmp_path, steps=["reproduce", "tell"])
     path = run.store.state_path.with_name("definition.json")
@@ -340,6 +233,73 @@ def test_a_tampered_definition_is_refused_until_it_is_adopted(tmp_path: Path) ->
     path.write_text("{}")
     with pytest.raises(Exception, match="is no definition"):
         work(reopened(tmp_path))
+
+
+def test_a_run_without_its_definition_goes_nowhere(tmp_path: Path) -> None:
+    run = started(tmp_path, steps=["reproduce", "tell"])
+    run.store.state_path.with_name("definition.json").unlink()
+    with pytest.raises(CorruptState, match="its definition is missing"):
+        work(reopened(tmp_path))
+    with pytest.raises(CorruptState):
+        reopened(tmp_path).control.reset()
+
+
+def test_defaults_are_those_of_the_start(tmp_path: Path) -> None:
+    (tmp_path / "slow.sh").write_text("sleep 0.5\n")
+    agents = {"slow": {"kind": "command", "argv": ["sh", "slow.sh"]}}
+    steps = [{"name": "build", "executor": "slow", "timeout_s": None}]
+    started(tmp_path, steps=steps, more_agents=agents, step_defaults={"timeout_s": 0.1})
+    work(reopened(tmp_path))
+
+
+def test_a_fix_by_hand_is_judged(tmp_path: Path) -> None:
+    run = started(tmp_path, *judged(NO, NO, PASS), steps=STEPS[3:])
+    run.work(Mode.TICK, UNLIMITED)
+    for number, verb in enumerate(("stamp_ok", "skip"), start=2):
+        head = getattr(reopened(tmp_path).control, verb)("by hand")
+        assert head.loop is not None
+        assert (head.expected_step, head.loop.stage, head.loop.round) == (
+            "verify",
+            "verify",
+            number,
+        )
+        # A script begins anew with each opening, so this judge says no each time.
+        reopened(tmp_path).work(Mode.TICK, UNLIMITED)
+    assert (head_of(run).step_index, events(run).count("invalid")) == (0, 3)
+
+
+def test_a_gate_in_a_cycle_goes_back_within_the_cycle(tmp_path: Path) -> None:
+    (tmp_path / "note.sh").write_text("cat > prompt-$SEQUENCER_STEP_INDEX-$SEQUENCER_STEP.txt\n")
+    steps = [{"name": "main"}, {"name": "ask", "requires_approval": True,
+                                "approval": {"feedback_to": "main"}}]  # fmt: skip
+    agents = {"canned": {"kind": "command", "argv": ["sh", "note.sh"]}}
+    write_project(
+        tmp_path, workflow={"name": "w"}, workflows={"w": {"steps": steps}}, agents=agents
+    )
+    (tmp_path / "prompts" / "ask.md").write_text("Ask.\n")
+    run = open_project(tmp_path, environment={"PATH": "/usr/bin:/bin"}).run()
+    with pytest.raises(WaitsForPerson):
+        work(run)
+    run.approve(by="ann")
+    with pytest.raises(WaitsForPerson):
+        work(run)
+    assert head_of(run).step_index == 4
+    assert run.feedback("make it blue", by="ann").step_index == 2
+    with pytest.raises(WaitsForPerson):
+        work(run)
+    assert "make it blue" in (tmp_path / "prompt-2-main.txt").read_text()
+    assert "make it blue" not in (tmp_path / "prompt-0-main.txt").read_text()
+
+
+def test_settled_feedback_is_not_repeated(tmp_path: Path) -> None:
+    run = started(tmp_path, *judged(PASS))
+    until_gate(run)
+    run.feedback("old", by="ann")
+    until_gate(reopened(tmp_path))
+    run.approve(by="ann")
+    reopened(tmp_path).work(Mode.TICK, UNLIMITED)
+    memory = recall(run.store.state_path.parent, run.history())
+    assert memory.feedback == []
 
 
 def test_async_mode_goes_through_a_procedure_without_a_run(tmp_path: Path) -> None:

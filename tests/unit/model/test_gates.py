@@ -97,6 +97,37 @@ def test_nothing_is_decided_twice() -> None:
         gates.feedback(new_head(), "x", FIRST, at=AT, by="bob")
 
 
+def test_what_was_read_is_what_is_decided() -> None:
+    later = at_gate(OPEN.replace(token=9, step="other"))
+    asks = "'other' asks now"
+    with pytest.raises(TransitionRefused, match=asks):
+        gates.approve(later, FIX, None, at=AT, by="ann", token=3)
+    with pytest.raises(TransitionRefused, match=asks):
+        gates.reject(later, None, at=AT, by="ann", token=3)
+    with pytest.raises(TransitionRefused, match=asks):
+        gates.feedback(later, "x", FIRST, at=AT, by="ann", token=3)
+    assert gates.approve(later, FIX, None, at=AT, by="ann", token=9).facts
+
+
+def test_no_way_by_hand_leads_past_a_gate() -> None:
+    head = at_gate()
+    with pytest.raises(TransitionRefused, match="waits for a decision"):
+        decisions.rewind(head, FIX, at=AT)
+    end = at_gate(following=END)
+    adopted = decisions.adopt(end, "new", "sha256:0", {}, END, at=AT).head
+    assert adopted.status is Status.WAITING_APPROVAL
+    edited = decisions.edit_field(head, "step_index", 0, at=AT).head
+    assert (edited.gate, edited.status) == (None, Status.WAITING_NEXT)
+    for_nothing = decisions.edit_field(new_head(), "status", "waiting-approval", at=AT).head
+    assert for_nothing.status is Status.IDLE
+
+
+def test_who_goes_back_from_a_rejection_leaves_it_behind() -> None:
+    rejected = gates.reject(at_gate(), "no", at=AT, by="ann").head
+    back = decisions.rewind(rejected, FIRST, at=AT).head
+    assert (back.exit_reason, back.was_rejected) == (None, False)
+
+
 def test_a_pause_outlasts_a_decision() -> None:
     paused = decisions.pause(at_gate(), at=AT).head
     assert paused.status is Status.PAUSED

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.errors import CorruptState
+from sequencer.errors import CorruptState, UsageRefused
 from sequencer.store import documents
 
 
@@ -39,6 +39,8 @@ def test_a_document_can_only_be_so_large(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(documents, "MAX_BYTES", 10)
     documents.keep(tmp_path, "d.json", b"x" * 10)
     assert documents.read(tmp_path, "d.json") == b"x" * 10
-    documents.keep(tmp_path, "d.json", b"x" * 11)
+    with pytest.raises(UsageRefused, match="11 bytes"):
+        documents.keep(tmp_path, "d.json", b"x" * 11)
+    (tmp_path / "d.json").write_bytes(b"x" * 11)
     with pytest.raises(CorruptState, match="more than 10 bytes"):
         documents.read(tmp_path, "d.json")
