@@ -103,6 +103,7 @@ def test_judging_passes_at_the_third_try(tmp_path: Path) -> None:
         "tell",
     ]
     assert {index for _, index, _ in recorder.steps} == {0, 1}
+    assert recorder.ends == ["failed", "ok", "failed", "ok", "ok", "ok"]
     assert events(run).count("invalid") == 2
     assert events(run).count("fixed") == 2
     assert head_of(run).loop is None
@@ -266,6 +267,18 @@ def test_a_fix_by_hand_is_judged(tmp_path: Path) -> None:
         # A script begins anew with each opening, so this judge says no each time.
         reopened(tmp_path).work(Mode.TICK, UNLIMITED)
     assert (head_of(run).step_index, events(run).count("invalid")) == (0, 3)
+
+
+def test_who_was_slower_does_not_judge_where_the_fixer_is_due(tmp_path: Path) -> None:
+    run = started(tmp_path, *judged(NO, PASS), steps=STEPS[3:])
+    seen = head_of(run)
+    slower = run._worker(run.workflow, Recorder(), ())
+    try:
+        reopened(tmp_path).work(Mode.TICK, UNLIMITED)
+        assert slower.claim(seen) is None
+        assert head_of(run).claims == ()
+    finally:
+        slower.leave()
 
 
 def test_a_gate_in_a_cycle_goes_back_within_the_cycle(tmp_path: Path) -> None:
