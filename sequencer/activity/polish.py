@@ -7,22 +7,15 @@ behind at the cut.
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from sequencer.activity.protocol import Activity
 from sequencer.errors import SequencerError
+from sequencer.executors.control_sequences import without_sequences
 from sequencer.executors.redaction import Redaction
 from sequencer.store.journal_file import read_regular
 
-_SEQUENCE = re.compile(
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{0,4096}(?:\x07|\x1b\\|\x9c)?"
-    r"|\x1b[ -/]*[0-~]"
-    r"|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
-)
-_SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_SHORT_CHARS = 2_000
 """Of everything but the body."""
 
@@ -33,8 +26,7 @@ def without_controls(text: str) -> str:
     >>> without_controls("\x1b]0;owned\x07red: \x1b[31mno\x1b[0m\x08\r\n\tyes")
     'red: no\n\tyes'
     """
-    plain = _SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
-    return _SURROGATE.sub("\ufffd", plain)
+    return without_sequences(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 def hidden(text: str, redaction: Redaction, *, is_cut: bool = False) -> str:

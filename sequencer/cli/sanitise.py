@@ -11,16 +11,17 @@ from __future__ import annotations
 import codecs
 import re
 
-STRING_CHARS = 4096
-"""Longest title or device string that is taken out whole; of a longer one the rest shows."""
-_CONTROL = "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]"
-_CSI = "(?:\x1b\\[|\x9b)[0-?]*[ -/]*"
-_STRING = f"(?:\x1b[\\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]{{0,{STRING_CHARS}}}"
-_SUSPICIOUS = re.compile(f"{_CONTROL}|[\r\ud800-\udfff]")
-_SEQUENCE = re.compile(f"{_CSI}[@-~]|{_STRING}(?:\x07|\x1b\\\\|\x9c)?|\x1b[ -/]*[0-~]|{_CONTROL}")
-_OPEN = re.compile(f"(?:{_CSI}|{_STRING}|\x1b[ -/]*)")
+from sequencer.executors.control_sequences import (
+    CONTROL,
+    CSI,
+    STRING,
+    STRING_CHARS,
+    without_sequences,
+)
+
+_SUSPICIOUS = re.compile(f"{CONTROL}|[\r\ud800-\udfff]")
+_OPEN = re.compile(f"(?:{CSI}|{STRING}|\x1b[ -/]*)")
 _INTRODUCERS = "\x1b\x9b\x90\x98\x9d\x9e\x9f"
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def plain(text: str) -> str:
@@ -31,7 +32,7 @@ def plain(text: str) -> str:
     """
     if _SUSPICIOUS.search(text) is None:
         return text
-    return _without_overwritten(_SURROGATE.sub("\ufffd", _SEQUENCE.sub("", text)))
+    return _without_overwritten(without_sequences(text))
 
 
 def one_line(text: str) -> str:

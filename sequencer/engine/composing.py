@@ -58,8 +58,7 @@ class Composer:
 
     def with_blocks(self, text: str) -> str:
         """Return *text*, which has no templates, with what the run has to say about it."""
-        blocks = [text.strip(), *(block for _, block in self._blocks())]
-        return "\n\n".join(filter(None, blocks)) + "\n"
+        return _joined(text, [block for _, block in self._blocks()])
 
     def compose(self, text: str) -> str:
         """Return the prompt that the file's *text* makes.
@@ -69,10 +68,8 @@ class Composer:
         """
         text = substitute(text, self.substitutions)
         asked = {path[0] for path in templates.names(text)}
-        composed = templates.render(text, self._value).strip()
-        blocks = [composed] if composed else []
-        blocks += [block for root, block in self._blocks() if root not in asked]
-        return "\n\n".join(blocks) + "\n"
+        more = [block for root, block in self._blocks() if root not in asked]
+        return _joined(templates.render(text, self._value), more)
 
     def _blocks(self) -> list[tuple[str, str]]:
         """Return what a prompt gets if it does not ask for it, by root."""
@@ -147,3 +144,7 @@ class Composer:
             "iteration": head.iteration,
         }
         return templates.look_up(known, path)
+
+
+def _joined(text: str, blocks: list[str]) -> str:
+    return "\n\n".join(filter(None, (text.strip(), *blocks))) + "\n"

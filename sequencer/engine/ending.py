@@ -93,23 +93,14 @@ def _as_decided(
     max_attempts: int,
 ) -> Ending:
     here, move = performed.place.step_index, decision.move
-    why = decision.reason or "no reason given"
-    is_fix = performed.place.stage == "fix"
-    if move is Move.FAIL:
-        return Ending(Kind.FAIL, error=f"a hook decided so: {why}")
-    if move is Move.RETRY and head.attempt >= max_attempts:
-        return Ending(Kind.FAIL, error=f"a hook wanted attempt {head.attempt + 1}: {why}")
-    if move is Move.RETRY or (move is Move.NEXT and is_fix):
-        return Ending(Kind.FIXED if is_fix and move is Move.NEXT else Kind.AGAIN)
-    index: int | None = here + 2 if move is Move.SKIP else here + 1
-    if move is Move.GOTO:
-        index = _index_to(workflow, here, decision.target or "")
-    if index is None:
-        known = [step.name for step in workflow.steps]
-        error = UnknownName("step", decision.target or "", known, where="a hook's decision")
-        return Ending(Kind.FAIL, error=str(error))
-    if index <= here and head.usage.steps >= MAX_ROUNDS * len(workflow.steps):
-        return Ending(Kind.FAIL, error=f"a hook sent the run back too often: {why}")
+    index = _index_behind(workflow, here, decision)
+    error = _why_not(workflow, head, here, index, decision=decision, max_attempts=max_attempts)
+    if error is not None or index is None:
+        return Ending(Kind.FAIL, error=error)
+    if move is Move.RETRY:
+        return Ending(Kind.AGAIN)
+    if move is Move.NEXT and performed.place.stage == "fix":
+        return Ending(Kind.FIXED)
     end = len(workflow.steps) if workflow.kind == "procedure" else index
     return Ending(
         Kind.ACCEPT,
@@ -117,6 +108,36 @@ def _as_decided(
         has_gate=performed.step.requires_approval or move is Move.GATE,
         is_done=move is Move.COMPLETE,
     )
+
+
+def _why_not(
+    workflow: Workflow,
+    head: Head,
+    here: int,
+    index: int | None,
+    *,
+    decision: Decision,
+    max_attempts: int,
+) -> str | None:
+    """Return why the step fails instead of going the way of *decision*, to *index*."""
+    why = decision.reason or "no reason given"
+    if decision.move is Move.FAIL:
+        return f"a hook decided so: {why}"
+    if decision.move is Move.RETRY and head.attempt >= max_attempts:
+        return f"a hook wanted attempt {head.attempt + 1}: {why}"
+    if index is None:
+        known = [step.name for step in workflow.steps]
+        return str(UnknownName("step", decision.target or "", known, where="a hook's decision"))
+    if index <= here and head.usage.steps >= MAX_ROUNDS * len(workflow.steps):
+        return f"a hook sent the run back too often: {why}"
+    return None
+
+
+def _index_behind(workflow: Workflow, here: int, decision: Decision) -> int | None:
+    """Return where *decision* leads; None if there is no such step."""
+    if decision.move is Move.GOTO:
+        return _index_to(workflow, here, decision.target or "")
+    return here + 2 if decision.move is Move.SKIP else here + 1
 
 
 def _index_to(workflow: Workflow, here: int, name: str) -> int | None:

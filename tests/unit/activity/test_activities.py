@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,22 +17,10 @@ from tests.unit.activity.runs import (
     REDACTION,
     Listening,
     attempt_at,
-    begin,
     new_store,
     record,
     succeed,
 )
-
-
-@pytest.fixture(name="store")
-def fixture_store(tmp_path: Path) -> FileStore:
-    return begin(new_store(tmp_path))
-
-
-@pytest.fixture(name="desk")
-def fixture_desk() -> Iterator[Desk]:
-    with open_desk(Reply(200, {"data": {"agentActivityCreate": {"success": True}}})) as desk:
-        yield desk
 
 
 def test_the_results_of_an_invocation(store: FileStore, desk: Desk) -> None:
@@ -56,6 +43,7 @@ def test_a_result_is_posted_while_the_invocation_goes_on(store: FileStore, desk:
         now.step(store, "the second")
         now.activities.waiting("for somebody", None)
         desk.wait_for(2)
+    assert told(desk) == ["the first", "the second"]
 
 
 def test_a_result_is_found_though_nothing_else_happens(store: FileStore, desk: Desk) -> None:

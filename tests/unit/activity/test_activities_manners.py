@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from sequencer.model.outcome import Usage
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event
 from sequencer.store.file import FileStore
-from tests.unit.activity.desk import Desk, Reply, open_desk
+from tests.unit.activity.desk import Desk, Reply
 from tests.unit.activity.invocations import LOG, hook, invoked, told
 from tests.unit.activity.runs import (
     OK,
@@ -26,23 +24,10 @@ from tests.unit.activity.runs import (
     Box,
     Listening,
     attempt_at,
-    begin,
     new_store,
     record,
     succeed,
 )
-
-
-@pytest.fixture(name="store")
-def fixture_store(tmp_path: Path) -> FileStore:
-    return begin(new_store(tmp_path))
-
-
-@pytest.fixture(name="desk")
-def fixture_desk() -> Iterator[Desk]:
-    with open_desk(Reply(200, {"data": {"agentActivityCreate": {"success": True}}})) as desk:
-        yield desk
-
 
 # --- thoughts ------------------------------------------------------------------------------
 

@@ -20,12 +20,6 @@ from tests.unit.activity.runs import (
     unreachable,
 )
 
-
-@pytest.fixture(name="store")
-def fixture_store(tmp_path: Path) -> FileStore:
-    return begin(new_store(tmp_path))
-
-
 # --- order, cursor, keys -----------------------------------------------------------
 
 

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
-
-import pytest
 
 from sequencer.activity.protocol import Activity, ActivityType
 from sequencer.model.transitions import Event
@@ -12,19 +9,12 @@ from tests.unit.activity.runs import (
     SECRET,
     Box,
     HandClock,
-    begin,
     lane_for,
-    new_store,
     record,
     refused,
     succeed,
     unreachable,
 )
-
-
-@pytest.fixture(name="store")
-def fixture_store(tmp_path: Path) -> FileStore:
-    return begin(new_store(tmp_path))
 
 
 def thought(body: str = "hm") -> Activity:
