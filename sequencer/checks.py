@@ -13,20 +13,21 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
 from sequencer.assembly import Project, state_path_of
-from sequencer.engine.control import ensure_definition
+from sequencer.documents.problems import ConfigurationErrors
+from sequencer.engine.agreement import ensure_definition
 from sequencer.errors import ConfigurationError, SequencerError, StateRefused
+from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.extension import with_fields
 from sequencer.resolution.registry import with_defaults
 from sequencer.resolution.routing import allowed_prompts
 from sequencer.resolution.routing_settings import every_system_prompt
-from sequencer.settings.problems import ConfigurationErrors
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.filesystem import is_network, type_of
 
@@ -91,6 +92,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
     found = (
         *(Finding(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices),
         *_check_run(project, run),
+        *check_flows(project),
         *_check_agents(project),
         *_check_code(project, run),
         *check_folders(project, run),
@@ -116,7 +118,7 @@ def _check_run(project: Project, run: str | None) -> Iterator[Finding]:
     except StateRefused as error:
         state_findings += of_error(Area.STATE, error)
     else:
-        yield from check_workflow(project, workflow)
+        yield from check_workflow(project, workflow, _level_of_the_default(project, head))
         if head is not None:
             try:
                 ensure_definition(head, workflow)
@@ -128,10 +130,25 @@ def _check_run(project: Project, run: str | None) -> Iterator[Finding]:
     yield from state_findings
 
 
-def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
+def _level_of_the_default(project: Project, head: Head | None) -> Level:
+    """Return how bad it is that a prompt is missing of the workflow that nobody asked for.
+
+    A project that has flowcharts may need no other workflow.
+    """
+    from sequencer.assembly.flows import own_flows  # noqa: PLC0415 - see `check_flows`
+
+    was_asked_for = project.settings.sources["workflow", "name"].kind != "default"
+    if head is not None or was_asked_for or not own_flows(project):
+        return Level.ERROR
+    return Level.WARNING
+
+
+def check_workflow(
+    project: Project, workflow: Workflow, level: Level = Level.ERROR
+) -> Iterator[Finding]:
     """Yield what would stop *workflow*: prompts, agents, fields that no agent honours."""
     where = f"workflow {workflow.name}"
-    yield from check_prompts(project, workflow, Level.ERROR)
+    yield from check_prompts(project, workflow, level)
     if workflow.review is not None and not workflow.review_every:
         message = "it has a review step but no number of cycles, so it never reviews"
         hint = "set workflow.review_every_n, or choose a workflow without a review"
@@ -149,6 +166,36 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
             finding = Finding(Level.ERROR, Area.AGENT, problem, f"agent {name}")
             problems.setdefault(str(finding), finding)
     yield from problems.values()
+
+
+def check_flows(project: Project) -> Iterator[Finding]:
+    """Yield everything that is wrong with each flowchart, and which nodes no agent can run.
+
+    Files beside the configuration are left out: a README with a chart is no workflow.
+    """
+    from sequencer.assembly.flows import own_flows  # noqa: PLC0415 - most projects have none
+    from sequencer.resolution.flowcharts.reader import load_flow  # noqa: PLC0415
+
+    for path in own_flows(project):
+        try:
+            flow = load_flow(path)
+        except ConfigurationError as error:
+            yield from of_error(Area.WORKFLOW, error)
+            continue
+        for warning in flow.warnings:
+            yield from of_error(Area.WORKFLOW, warning, Level.WARNING)
+        for step in flow.workflow.steps:
+            try:
+                _, executor = project.agents.choose(
+                    with_defaults(step, project.settings.step_defaults), step.name
+                )
+            except ConfigurationError as error:
+                where = flow.where(step.name)
+                found = [replace(one, where=where) for one in of_error(Area.AGENT, error)]
+                yield from found
+                continue
+            for problem in executor.problems():
+                yield Finding(Level.WARNING, Area.AGENT, problem, f"agent {executor.kind}")
 
 
 def _performed(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:
@@ -173,7 +220,7 @@ def check_prompts(project: Project, workflow: Workflow, level: Level) -> Iterato
         names = [whole.system_prompt, *whole.added_system_prompts]
         if whole.system_from_labels:
             names += every_system_prompt(project.settings.routing)
-        if not _needs_no_prompt(project, whole):
+        if whole.text is None and not _needs_no_prompt(project, whole):
             names.append(whole.prompt_name)
         for name in names:
             if name is None or name in seen:

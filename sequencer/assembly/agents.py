@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from sequencer.assembly.plugins import plugin, plugin_names
+from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import EVERY_EXECUTOR, Executor
+from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, Objection, Particular
 from sequencer.model.step import Step
 from sequencer.settings.agents import AgentOverrides, choose_agent, resolve_auto
-from sequencer.settings.reader import KeyPath
 from sequencer.settings.settings import Agent, Settings
 
 
@@ -56,6 +56,13 @@ EXECUTORS: Mapping[str, Recipe] = {
 
 MODELLESS = frozenset({"command", "rehearsal", "scripted"})
 """Kinds that answer without a model, so that nobody asks them to classify a request."""
+
+PROVIDERS: Mapping[str, tuple[str, ...]] = {
+    "anthropic": ("claude", "anthropic"),
+    "google": ("gemini",),
+    "openai": ("codex",),
+}
+"""Provider -> kinds of agent that have its models and no others; opencode has anybody's."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +159,7 @@ def _wrong_options(agent: Any, name: str, kind: str, error: ValidationError) -> 
 
 
 def ensure_honoured(step: Step, name: str, executor: Executor) -> None:
-    """Return if *executor* honours every field that *step* sets.
+    """Return if *executor* honours every field that *step* sets, with the value that it has.
 
     Raises:
         ConfigurationError: it would have to ignore one, which nobody would notice.
@@ -164,9 +171,26 @@ def ensure_honoured(step: Step, name: str, executor: Executor) -> None:
         for field in Step.model_fields
         if field not in honoured and getattr(step, field) != getattr(defaults, field)
     )
+    found = _objections(step, executor)
     if ignored:
+        hint = f"it honours: {', '.join(sorted(honoured))}"
+        found.insert(0, Objection(", ".join(ignored), hint))
+    if found:
+        reasons = "; ".join(each.reason for each in found)
         raise ConfigurationError(
-            f"agent {name!r} (kind {executor.kind}) can't honour {', '.join(ignored)}",
+            f"agent {name!r} (kind {executor.kind}) can't honour {reasons}",
             where=f"step {step.name!r}",
-            hint=f"it honours: {', '.join(sorted(honoured))}",
+            hint="; ".join(dict.fromkeys(each.hint for each in found)),
         )
+
+
+def _objections(step: Step, executor: Executor) -> list[Objection]:
+    if not isinstance(executor, Particular):
+        return []
+    found = executor.objections(step)
+    has = executor.providers
+    if step.provider is None or has is None or step.provider in has:
+        return found
+    kinds = " or ".join((*PROVIDERS.get(step.provider, ()), "opencode"))
+    reason = f"provider: {step.provider}, it has models of {', '.join(sorted(has))} only"
+    return [Objection(reason, f"write executor: {kinds}, or name another model"), *found]

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from sequencer.assembly.agents import ConfiguredAgents
 from sequencer.assembly.prompts import PromptFolder
 from sequencer.assembly.stores import make_store, state_path_of
-from sequencer.assembly.workflows import definition_of, workflow_of_run
+from sequencer.assembly.workflows import definition_of, flow_source_of, workflow_of_run
+from sequencer.documents.reader import KeyPath
 from sequencer.engine.attempt import Observer
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
@@ -26,13 +27,13 @@ from sequencer.executors.redaction import Redaction
 from sequencer.hooks import load_hooks
 from sequencer.logs import FileLogs
 from sequencer.model.definition import Definition
+from sequencer.model.flow_source import FlowSource
 from sequencer.model.names import slug
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.prompts import PromptReader
 from sequencer.resolution.registry import with_defaults
 from sequencer.resolution.routing_settings import classifying_agent
 from sequencer.settings.agents import AgentOverrides
-from sequencer.settings.reader import KeyPath
 from sequencer.settings.settings import Settings, load
 from sequencer.settings.sources import Given
 from sequencer.store.headfile import read_head
@@ -54,12 +55,20 @@ class Project:
     prompts: PromptFolder
     redaction: Redaction
 
-    def run(self, name: str | None = None, definition: Definition | None = None) -> Run:
+    def run(
+        self,
+        name: str | None = None,
+        definition: Definition | None = None,
+        source: FlowSource | None = None,
+    ) -> Run:
         """Return the run called *name*, or the default run.
 
-        With *definition* the run is one that is still to begin with it.
+        With *definition* or *source* the run is one that is still to begin with it.
         """
         store = make_store(self.settings, name)
+
+        def began_with() -> FlowSource | None:
+            return source or flow_source_of(store)
 
         def defined() -> Definition | None:
             # Only a named run is made from a request.
@@ -69,9 +78,10 @@ class Project:
             name,
             store,
             self.settings.limits,
-            lambda head: workflow_of_run(self.settings, head, defined()),
+            lambda head: workflow_of_run(self.settings, head, defined(), began_with()),
             lambda workflow, observer: self.performer(workflow, observer, name, defined()),
             read_definition=defined,
+            read_source=began_with,
         )
 
     @cached_property

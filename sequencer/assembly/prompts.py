@@ -45,6 +45,8 @@ class PromptFolder:
 
     def read_for(self, step: Step, executor: Executor) -> str:
         """See `prepared.Prompts.read_for`."""
+        if step.text is not None:
+            return step.text
         # A rehearsal stands in for a command whose step needs no prompt.
         stands_in = executor.kind in ("rehearsal", "scripted") and step.executor is not None
         is_optional = step.prompt is None and (executor.kind == "command" or stands_in)

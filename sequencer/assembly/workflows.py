@@ -5,7 +5,9 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from sequencer.errors import ConfigurationError, CorruptState
+from sequencer.model import flow_source
 from sequencer.model.definition import NAME, Definition
+from sequencer.model.flow_source import FlowSource, with_state
 from sequencer.model.head import Head
 from sequencer.model.workflow import Workflow
 from sequencer.settings.settings import Settings
@@ -33,8 +35,59 @@ def definition_of(store: Store) -> Definition | None:
         ) from None
 
 
+def flow_source_of(store: Store) -> FlowSource | None:
+    """Return what the graph run in *store* was begun with; None for a run that is no graph.
+
+    Raises:
+        CorruptState: the file can't be read for what it is.
+    """
+    data = store.document(flow_source.NAME)
+    if data is None:
+        return None
+    try:
+        return FlowSource.model_validate_json(data)
+    except ValidationError as error:
+        raise CorruptState(
+            f"is not what a graph run was begun with: {error.errors(include_url=False)[0]['msg']}",
+            where=str(store.state_path.with_name(flow_source.NAME)),
+            hint="bring the file back, or 'sequencer reset' begins again",
+        ) from None
+
+
+def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None) -> Workflow:
+    """Return the workflow that *source* names, as its file has it now.
+
+    Raises:
+        ConfigurationError: the file is gone, or is no workflow any more.
+    """
+    if source.file is None:
+        workflow = workflow_for(settings, head)
+    else:
+        from sequencer.resolution.flowcharts.reader import load_flow  # noqa: PLC0415 - few need it
+
+        path = settings.project_dir / source.file
+        if not path.is_file():
+            raise ConfigurationError(
+                "the workflow's file is gone",
+                where=str(path),
+                hint="bring it back; the run has kept all that was done",
+            )
+        workflow = load_flow(path, name=source.workflow.name).workflow
+    try:
+        return with_state(workflow, source.state)
+    except KeyError as error:
+        raise ConfigurationError(
+            f"the state has no key {error.args[0]!r}",
+            where="--state",
+            hint=f"its keys: {', '.join(workflow.graph.state) if workflow.graph else 'none'}",
+        ) from None
+
+
 def workflow_of_run(
-    settings: Settings, head: Head | None, definition: Definition | None
+    settings: Settings,
+    head: Head | None,
+    definition: Definition | None,
+    source: FlowSource | None = None,
 ) -> Workflow:
     """Return the workflow of the run with *head*; one that was made from a request has its own.
 
@@ -48,6 +101,8 @@ def workflow_of_run(
             where=f"{NAME} beside its state.json",
             hint="bring the file back, or start a new run from the same request",
         )
+    if source is not None and definition is None:
+        return workflow_of_source(settings, source, head)
     if definition is None:
         return workflow_for(settings, head)
     workflow = definition.workflow

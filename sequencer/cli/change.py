@@ -57,7 +57,8 @@ def _next(run: Run, head: Head) -> str:
     message = here.message.replace("\n  ", "; ")
     if not here.place.step:
         return message
-    at = f"step {here.place.step!r} ({here.place.prompt}), step_index {here.place.step_index}"
+    prompt = f" ({here.place.prompt})" if here.place.prompt else ""
+    at = f"step {here.place.step!r}{prompt}, step_index {here.place.step_index}"
     return at if here.kind == "ready" else f"{at}; but {message}"
 
 
@@ -262,6 +263,9 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
         )
         if old != now
     ]
+    if head.flow is not None:
+        # What a digest does not say, the history does.
+        changes += [str(fact["outcome"]["note"]) for fact in run.history()][-1:]
     tell(invocation, run, head, f"adopted: {'; '.join(changes)}")
     if workflow is not None or review_every is not None:
         invocation.say("notice: set the same in orchestration.yaml, or give it to run and tick too")

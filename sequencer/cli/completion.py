@@ -47,6 +47,17 @@ def workflows(context: click.Context, _: click.Parameter, incomplete: str) -> li
     return _offered(context, incomplete, lambda project: project.settings.registry.names)
 
 
+def flows(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the flowcharts."""
+
+    def names(project: Project) -> Iterable[str]:
+        from sequencer.assembly.flows import all_flows  # noqa: PLC0415 - completion only
+
+        return all_flows(project)
+
+    return _offered(context, incomplete, names)
+
+
 def positions(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the positions of the configured workflow."""
     return _offered(

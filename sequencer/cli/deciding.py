@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from sequencer.cli import answer
 from sequencer.cli.context import Invocation
 from sequencer.cli.gates import decider, described, hidden
 from sequencer.engine.run import Run
@@ -28,6 +29,8 @@ def decide(invocation: Invocation, run: Run) -> bool:
     Somebody else may decide meanwhile, in another terminal; theirs counts then.
     """
     head = run.head
+    if head is not None and head.flow is not None:
+        return answer.ask(invocation, run, head)
     if head is None or head.gate is None or not head.gate.is_open:
         return head is not None and head.status is not Status.WAITING_APPROVAL
     for line in described(run, head):

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from sequencer.assembly import Project
 from sequencer.cli.context import Invocation
 from sequencer.cli.sanitise import one_line
-from sequencer.cli.working import Plan, ensure_sensible
-from sequencer.engine.control import ensure_definition
+from sequencer.cli.working import Plan, ensure_sensible, run_of
+from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.run import Run
 from sequencer.engine.standing import Kind
 from sequencer.engine.work import Mode
@@ -29,11 +29,14 @@ Found = TypeVar("Found")
 
 def show(invocation: Invocation, project: Project, plan: Plan) -> int:
     """Print what *plan* would do first; nothing is changed."""
-    run = invocation.run(may_begin=True)
+    run = run_of(invocation, plan)
     head = None if plan.mode is Mode.ASYNC else run.view().head
     workflow = run.workflow_for(head)
     ensure_sensible(project, workflow)
-    report = _report(project, plan, run, head, workflow)
+    if workflow.graph is None:
+        report = _report(project, plan, run, head, workflow)
+    else:
+        report = _report_of_a_graph(project, plan, run, workflow)
     if invocation.is_json:
         invocation.print_json(report)
         return 0
@@ -65,6 +68,30 @@ def _report(
         report |= _step(project, workflow, index, obstacles)
     report["in_the_way"] = obstacles
     return report
+
+
+def _report_of_a_graph(project: Project, plan: Plan, run: Run, workflow: Workflow) -> Report:
+    obstacles: list[str] = []
+    upcoming = _tried(obstacles, lambda: [node["step"] for node in run.next(len(workflow.steps))])
+    here = _tried(obstacles, run.standing)
+    if here is not None and here.kind is not Kind.READY:
+        obstacles.append(here.message)
+    agents = {}
+    for step in workflow.steps:
+        whole = with_defaults(step, project.settings.step_defaults)
+        built = _tried(obstacles, lambda whole=whole: project.agents.choose(whole, whole.name))  # type: ignore[misc]
+        if built is not None:
+            agents[step.name] = built[0]
+            obstacles += [text for text in built[1].problems() if text not in obstacles]
+    return {
+        "mode": str(plan.mode),
+        "run": run.name,
+        "workflow": workflow.name,
+        "limits": plan.limits.model_dump(exclude_none=True, exclude={"max_steps"}),
+        "next": ", ".join(upcoming or ()) or "nothing",
+        "agents": agents,
+        "in_the_way": obstacles,
+    }
 
 
 def _in_the_way(plan: Plan, run: Run, head: Head | None, workflow: Workflow) -> Iterator[str]:

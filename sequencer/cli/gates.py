@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import click
 
+from sequencer.cli import answer
 from sequencer.cli.change import tell
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
@@ -181,7 +182,7 @@ def _deliver(invocation: Invocation, run: Run) -> None:
 @verb("gates")
 @pass_invocation
 def gates(invocation: Invocation) -> None:
-    """List the runs that wait for a decision, each with its question.
+    """List what waits for people: runs at a gate, and questions of flowcharts' nodes.
 
     \b
     Examples:
@@ -189,12 +190,19 @@ def gates(invocation: Invocation) -> None:
       sequencer gates --json | jq -r '.[].run'
     """
     found = waiting(invocation.project())
+    asked = [
+        (run, one) for run, questions in answer.asking(invocation.project()) for one in questions
+    ]
     if invocation.is_json:
-        invocation.print_json([_as_json(run, head) for run, head in found])
+        rows = [_as_json(run, head) for run, head in found]
+        invocation.print_json(rows + [answer.as_json(run, one) for run, one in asked])
         return
-    if not found:
+    if not found and not asked:
         invocation.echo("no run waits for a decision")
         return
+    for run, one in asked:
+        for line in answer.described(run, one):
+            invocation.echo(line)
     for run, head in found:
         for line in described(run, head):
             invocation.echo(line)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sequencer.engine.run import Run
 
 NOTE_CHARS = 72
+TRACE_CHARS = 100
 
 
 @verb("history")
@@ -45,6 +46,9 @@ def history(invocation: Invocation, limit: int | None) -> None:
             invocation.print_json(fact)
         return
     rows, denials = [], 0
+    if _is_of_a_graph(run):
+        _tell_as_trace(invocation, kept)
+        return
     for fact in kept:
         denials += len(_outcome(fact).get("denials") or ())
         rows.append(_row(fact))
@@ -58,6 +62,30 @@ def history(invocation: Invocation, limit: int | None) -> None:
             f"warning: the agents' permissions refused {denials} tool calls; "
             "'sequencer log' shows them"
         )
+
+
+def _is_of_a_graph(run: Run) -> bool:
+    head = run.view().head
+    return head is not None and head.flow is not None
+
+
+def _tell_as_trace(invocation: Invocation, facts: Iterable[dict[str, Any]]) -> None:
+    """Write one line a fact, in the words of ``simulate``; other facts in theirs."""
+    from sequencer.model import flow_trace  # noqa: PLC0415 - few runs are of graphs
+
+    rows = []
+    for fact in facts:
+        outcome = _outcome(fact)
+        line = flow_trace.line(fact["event"], fact["step"], outcome)
+        if line is None:
+            line = " ".join(filter(None, (fact["event"], fact["step"], outcome.get("status"))))
+        told = one_line(line)
+        if len(told) > TRACE_CHARS:
+            told = f"{told[: TRACE_CHARS - 1]}…"
+        token = str(fact.get("token") or "")
+        remark = _remark({k: v for k, v in outcome.items() if k != "error"})
+        rows.append((str(fact["revision"]), str(fact["at"]), token, told, remark))
+    invocation.echo(columns(("REVISION", "AT", "TOKEN", "WHAT", ""), rows, right={0, 2}))
 
 
 def _accepted(run: Run) -> Iterator[dict[str, Any]]:

@@ -74,7 +74,7 @@ def ask(arguments: Sequence[str], env: Mapping[str, str]) -> Question | None:
     places = _places(arguments)
     if places is None:
         return None
-    from sequencer.settings.file import read_bytes  # noqa: PLC0415 - most verbs are no tick
+    from sequencer.documents.file import read_bytes  # noqa: PLC0415 - most verbs are no tick
     from sequencer.settings.location import locate  # noqa: PLC0415
 
     config, run = places.get("--config"), places.get("--run")

@@ -100,4 +100,4 @@ def next_(
     elif steps:
         invocation.echo(table(steps))
     else:
-        invocation.say("no step is left: the procedure is complete")
+        invocation.say("no step is left, or those that are left wait for others or for people")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from sequencer.cli import completion
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.sanitise import one_line
@@ -20,28 +22,57 @@ if TYPE_CHECKING:
     from sequencer.model.workflow import Workflow
 
 REVIEW = "review"
+_PATH = click.Path(path_type=Path)
 
 
 @verb("show")
-@click.argument("name", metavar="[WORKFLOW]", required=False)
+@click.argument("name", metavar="[WORKFLOW]", required=False, shell_complete=completion.flows)
 @click.option("--mermaid", is_flag=True, help="Draw it as a Mermaid chart.")
+@click.option("--diagram", is_flag=True, help="Draw a flowchart in the terminal.")
+@click.option("--svg", type=_PATH, metavar="FILE", help="Draw a flowchart into FILE.")
+@click.option("--png", type=_PATH, metavar="FILE", help="Draw a flowchart into FILE.")
+@click.option("--chart", type=_PATH, metavar="FILE", help="Show what a Mermaid chart says.")
 @pass_invocation
-def show(invocation: Invocation, name: str | None, mermaid: bool) -> None:
+def show(
+    invocation: Invocation, /, name: str | None, chart: Path | None, **draw: Any
+) -> int | None:
     """List the workflows, or show the steps of one: who performs each, and why that agent.
+
+    Of a flowchart (a file, or its name) it shows every node as its run has it, with states
+    in what it draws. --svg and --png need the extra 'picture'.
 
     \b
     Examples:
       sequencer show
       sequencer show review_cadence
       sequencer show review_cadence --mermaid > workflow.mmd
+      sequencer show flows/review.md --diagram
+      sequencer show --chart chart.mmd --json
     """
+    if chart is not None:
+        from sequencer.cli.flow.showing import show_chart  # noqa: PLC0415 - only charts need it
+
+        return show_chart(invocation, chart, name, draw)
     project = invocation.project()
-    settings = project.settings
     if name is None:
-        if mermaid:
-            raise UsageRefused("--mermaid draws one workflow", hint="name it: 'sequencer show'")
+        if any(draw.values()):
+            raise UsageRefused("a drawing is of one workflow", hint="name it: 'sequencer show'")
         _list(invocation, project)
-        return
+        return None
+    if name not in project.settings.registry.names or name in project.settings.registry.flows:
+        from sequencer.cli.flow.showing import show_flow  # noqa: PLC0415 - see above
+
+        show_flow(invocation, project, name, draw)
+        return None
+    for option in ("diagram", "svg", "png"):
+        if draw[option]:
+            raise UsageRefused("is for flowcharts", where=f"--{option}", hint="--mermaid draws it")
+    _show_steps(invocation, project, name, mermaid=draw["mermaid"])
+    return None
+
+
+def _show_steps(invocation: Invocation, project: Project, name: str, *, mermaid: bool) -> None:
+    settings = project.settings
     workflow = settings.registry.get(name, where="sequencer show")
     if name == settings.workflow.name:
         workflow = settings.chosen_workflow()
@@ -74,8 +105,14 @@ def _list(invocation: Invocation, project: Project) -> None:
     found = []
     for name in settings.registry.names:
         is_chosen = name == settings.workflow.name
-        workflow = settings.chosen_workflow() if is_chosen else settings.registry.get(name)
+        try:
+            workflow = settings.chosen_workflow() if is_chosen else settings.registry.get(name)
+        except ConfigurationError as error:
+            # A flowchart that can't be read must not hide the others.
+            invocation.say(f"warning: {name}: {error}")
+            continue
         found.append(_summary(project, workflow))
+    found += _unconfigured_flows(invocation, project)
     if invocation.is_json:
         invocation.print_json(found)
         return
@@ -91,6 +128,24 @@ def _list(invocation: Invocation, project: Project) -> None:
     ]
     invocation.echo(columns(("WORKFLOW", "KIND", "STEPS", "REVIEW", "FROM"), rows))
     invocation.say("* is what 'sequencer run' begins with (workflow.name)")
+
+
+def _unconfigured_flows(invocation: Invocation, project: Project) -> Iterator[dict[str, Any]]:
+    """Yield the flowcharts in the project's folders that nobody has given a name."""
+    from sequencer.assembly.flows import own_flows  # noqa: PLC0415 - only the list needs it
+    from sequencer.resolution.flowcharts.reader import load_flow  # noqa: PLC0415
+
+    known = set(project.settings.registry.flows.values())
+    for path in own_flows(project):
+        if path in known:
+            continue
+        shown = path.relative_to(project.settings.project_dir)
+        try:
+            workflow = load_flow(path).workflow
+        except ConfigurationError as error:
+            invocation.say(f"warning: {shown}: {error}")
+            continue
+        yield {**_summary(project, workflow), "source": str(shown), "is_chosen": False}
 
 
 def _review_cell(entry: dict[str, Any]) -> str:
@@ -112,10 +167,17 @@ def _summary(project: Project, workflow: Workflow) -> dict[str, Any]:
         "step_names": [step.name for step in workflow.steps],
         "review_step": workflow.review.step.name if workflow.review else None,
         "review_every": workflow.review_every,
-        "source": "orchestration.yaml" if workflow.name in settings.workflows else "built in",
+        "source": _source(project, workflow.name),
         "is_chosen": workflow.name == settings.workflow.name,
         "digest": workflow.digest(),
     }
+
+
+def _source(project: Project, name: str) -> str:
+    settings = project.settings
+    if name in settings.registry.flows:
+        return str(settings.registry.flows[name])
+    return "orchestration.yaml" if name in settings.workflows else "built in"
 
 
 def _sentence(workflow: Workflow) -> str:

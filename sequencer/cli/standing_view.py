@@ -10,12 +10,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from sequencer.cli.flow import table as flow_table
+from sequencer.cli.flow.watching import look
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.wording import duration, spent
-from sequencer.engine.control import ensure_definition, fresh_head
+from sequencer.engine.agreement import ensure_definition
+from sequencer.engine.control import fresh_head
 from sequencer.engine.run import Run
 from sequencer.engine.standing import Kind, Standing, parse_time, standing
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
+from sequencer.model.flow_view import FlowView
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
@@ -47,6 +51,8 @@ class Snapshot:
     denials: tuple[str, ...]
     """Tool calls that were refused to the agent of the newest step."""
     notices: tuple[str, ...]
+    flow: FlowView | None = None
+    """Of a graph's run."""
 
     @property
     def busy(self) -> bool:
@@ -61,12 +67,16 @@ class Snapshot:
         elif self.workflow is not None:
             facts = fresh_head(self.workflow).model_dump(mode="json")
             facts |= {"run_id": None, "last_update": None}
-        return {**facts, "next": self.next, "busy": self.busy}
+        more = {} if self.flow is None else {"nodes": flow_table.as_json(self.flow)["nodes"]}
+        return {**facts, "next": self.next, "busy": self.busy, **more}
 
     def text(self) -> str:
         """Return the view for people, several lines."""
         rows = [(label, one_line(value)) for label, value in self._rows() if value]
-        return "\n".join(f"{label:<{LABEL_WIDTH}}  {value}" for label, value in rows)
+        text = "\n".join(f"{label:<{LABEL_WIDTH}}  {value}" for label, value in rows)
+        if self.flow is None:
+            return text
+        return f"{text}\n\n{flow_table.table(self.flow, datetime.now(UTC))}"
 
     def line(self) -> str:
         """Return the view for people in one line."""
@@ -117,6 +127,8 @@ class Snapshot:
         step = self.next
         if step is None:
             return ""
+        if self.flow is not None:
+            return str(step["step"])
         words = f"{step['step']} (step_index {step['step_index']}, iteration {step['iteration']}"
         words += f", cycle {step['cycle_index']}"
         if step["review"]:
@@ -172,6 +184,9 @@ def take(run: Run) -> Snapshot:
             raise
         notices = (*notices, one_line(str(error)))
     claims = head.claims if head is not None else ()
+    flow = None
+    if workflow is not None and workflow.graph is not None and not notices:
+        flow = look(run, workflow.name)
     return Snapshot(
         name=run.name,
         head=head,
@@ -182,6 +197,7 @@ def take(run: Run) -> Snapshot:
         limits=run.limits,
         denials=_denials(run, head),
         notices=notices,
+        flow=flow,
     )
 
 

@@ -9,13 +9,19 @@ from collections.abc import Collection, Sequence
 def width(text: str) -> int:
     r"""Return how many columns *text* takes on a terminal.
 
-    >>> width("plan"), width("計画"), width("e\u0301")
-    (4, 4, 1)
+    >>> width("plan"), width("計画"), width("e\u0301"), width("ที่")
+    (4, 4, 1, 1)
     """
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-        for c in text
-    )
+    if text.isascii():
+        return len(text)
+    return sum(map(_cells, text))
+
+
+def _cells(character: str) -> int:
+    # Thai vowels, say, stand over a letter without being combining in Unicode's sense.
+    if unicodedata.category(character) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def columns(

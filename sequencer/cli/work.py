@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sequencer.cli import completion
 from sequencer.cli.context import Invocation
+from sequencer.cli.flow.states import read_state
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.errors import UnknownName, UsageRefused
 
 if TYPE_CHECKING:
     from sequencer.assembly import Project
     from sequencer.engine.work import Mode
+    from sequencer.model.flow_source import FlowSource
     from sequencer.model.limits import InvocationLimits
     from sequencer.settings.agents import AgentOverrides
 
@@ -81,6 +83,8 @@ _OPTIONS: tuple[Callable[..., Any], ...] = (
                  help="The agent of one prompt, before all others; repeatable."),
     click.option("--router/--no-router", default=None,
                  help="Let the router choose prompts, or not."),
+    click.option("--max-parallel", type=click.IntRange(1, 1000), metavar="N",
+                 help="Nodes of a flowchart at once in this process; default 8."),
     click.option("--dry-run", is_flag=True,
                  help="Show what would run and what stands in the way; change nothing."),
 )  # fmt: skip
@@ -112,6 +116,10 @@ class Wish:
     agent_prompt: Pairs
     router: bool | None
     dry_run: bool
+    max_parallel: int | None
+    flow: str | None = None
+    state: dict[str, Any] = field(default_factory=dict)
+    new: bool = False
     mode: str | None = None
     step_index: int | None = None
     is_tick: bool = False
@@ -136,6 +144,7 @@ class Wish:
             ("run", "max_cost_usd"): ("--max-cost", self.max_cost),
             ("run", "max_wait_s"): ("--max-wait", self.max_wait),
             ("run", "step_timeout_s"): ("--step-timeout", self.step_timeout),
+            ("run", "max_parallel"): ("--max-parallel", self.max_parallel),
         }
         flags = {key: Given(*given) for key, given in values.items() if given[1] is not None}
         overrides = AgentOverrides(dict(self.agent_prompt), dict(self.agent_step))
@@ -202,14 +211,30 @@ def _ensure_known_agents(project: Project, overrides: AgentOverrides) -> None:
                 raise UnknownName("agent", agent, known, where=f"{option} {name}={agent}")
 
 
+_FLOW_OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.argument("flow", metavar="[FLOW]", required=False, shell_complete=completion.flows),
+    click.option(
+        "--state",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=read_state,
+        help="What FLOW's state begins with; KEY=@FILE takes a file's text; repeatable.",
+    ),
+    click.option("--new", is_flag=True, help="Begin another run of FLOW beside the others."),
+)
+
+
 @verb("run")
-@_with((*_MODE_OPTIONS, *_OPTIONS))
+@_with((*_FLOW_OPTIONS, *_MODE_OPTIONS, *_OPTIONS))
 @pass_invocation
 def run(invocation: Invocation, /, **options: Any) -> int:
     """Run steps, one after the other, until a limit, an end or a failure.
 
     A run that was never begun begins. What the run was begun with stays: another workflow
     or cadence is refused until 'sequencer adopt'.
+
+    FLOW is a flowchart: a file, or its name in flows/. Its nodes run in a run of that name,
+    several at once where the chart says so, until the flow ends or waits for a person.
 
     \b
     Examples:
@@ -218,6 +243,7 @@ def run(invocation: Invocation, /, **options: Any) -> int:
       sequencer run --mode sync --position supervisor       one terminal a position
       sequencer run --agent claude --agent-step reviewer=codex
       sequencer run --mode async --step-index 4 --max-steps 1
+      sequencer run flows/review.md --state branch=main
       sequencer run --dry-run
     """
     return _work(invocation, Wish(**options))
@@ -241,13 +267,35 @@ def tick(invocation: Invocation, /, **options: Any) -> int:
     return _work(invocation, Wish(**options, is_tick=True))
 
 
+def _chosen_flow(invocation: Invocation, project: Project, wish: Wish) -> FlowSource | None:
+    """Return what a run of the flowchart that was asked for begins with.
+
+    The invocation is about that run from now on.
+    """
+    if wish.flow is None:
+        for option, value in (("--state", wish.state), ("--new", wish.new)):
+            if value:
+                raise UsageRefused("is for a flowchart", where=option, hint="name it: run FLOW")
+        return None
+    if wish.workflow is not None:
+        raise UsageRefused(
+            f"{wish.flow!r} is the workflow already", where="--workflow", hint="leave one out"
+        )
+    from sequencer.assembly.flows import run_of  # noqa: PLC0415 - see `_work`
+
+    name, source = run_of(project, wish.flow, wish.state, invocation.run_name, anew=wish.new)
+    invocation.run_name = name
+    return source
+
+
 def _work(invocation: Invocation, wish: Wish) -> int:
     # The engine is imported here, because `--help` and completion need none of it.
     from sequencer.cli import dry_run, working  # noqa: PLC0415
 
     project = wish.open(invocation)
+    source = _chosen_flow(invocation, project, wish)
     mode, limits = wish.chosen_mode(project), wish.limits(project)
-    plan = working.Plan(mode, limits, wish.positions, wish.step_index)
+    plan = working.Plan(mode, limits, wish.positions, wish.step_index, source)
     if wish.dry_run:
         return dry_run.show(invocation, project, plan)
     return working.work(invocation, project, plan)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sequencer.assembly import Project
 from sequencer.cli import deciding, idle
@@ -21,6 +22,7 @@ from sequencer.engine.standing import Kind as Answer
 from sequencer.engine.work import Mode, Summary
 from sequencer.errors import SequencerError, StateRefused, UnknownName, WaitsForPerson
 from sequencer.executors.protocol import Kind
+from sequencer.model.flow_source import FlowSource
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, Usage
@@ -29,6 +31,9 @@ from sequencer.resolution.prompts import relative_name
 from sequencer.resolution.routing import allowed_prompts
 from sequencer.settings.agents import ensure_known_steps
 from sequencer.store.file import FileStore
+
+if TYPE_CHECKING:
+    from sequencer.cli.flow.watching import Watching
 
 STABLE = FINAL | {Answer.NOT_YET, Answer.PAUSED, Answer.READY}
 """What a tick without work may have met, and meets again while nothing changes; READY is a
@@ -44,6 +49,8 @@ class Plan:
     positions: tuple[str, ...] = ()
     step_index: int | None = None
     """Mode async's start."""
+    source: FlowSource | None = None
+    """What a graph's run begins with."""
 
     def less(self, now: Usage, before: Usage) -> Plan:
         """Return the plan with what is left of its limits since *before*."""
@@ -153,17 +160,25 @@ def _usage_of(invocation: Invocation, plan: Plan) -> Usage:
 
 
 def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
-    run = invocation.run(may_begin=True)
+    run = run_of(invocation, plan)
     head = run.head if plan.mode is not Mode.ASYNC else None
-    ensure_sensible(project, run.workflow_for(head))
-    shown = progress(is_quiet=invocation.is_quiet, redaction=project.redaction)
-    tally = Tally(shown)
+    workflow = run.workflow_for(head)
+    ensure_sensible(project, workflow)
+    shown: Progress | Watching
+    watching = None
+    if workflow.graph is None:
+        shown = lines = progress(is_quiet=invocation.is_quiet, redaction=project.redaction)
+        tally = Tally(lines)
+    else:
+        plan = replace(plan, limits=_limits_of_a_graph(project, plan))
+        tally, watching = _watched(invocation, project, workflow, plan)
+        shown = watching
     is_async = plan.mode is Mode.ASYNC
     try:
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
         with (
             nullcontext(tally) if is_async else project.activities(run.name, tally) as observer,
-            EndOnSignal(shown.notice) as signals,
+            EndOnSignal(tally.shown.notice) as signals,
         ):
             summary = run.work(
                 plan.mode,
@@ -172,6 +187,8 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
                 observer=observer,
                 on_ready=signals.on_ready,
                 step_index=plan.step_index or 0,
+                board=watching,
+                places=project.settings.run.max_parallel,
             )
     except SequencerError as error:
         shown.close()
@@ -192,8 +209,38 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     return 0
 
 
+def run_of(invocation: Invocation, plan: Plan) -> Run:
+    """Return the run to work on; one of a graph that is still to begin has its source."""
+    if plan.source is None:
+        return invocation.run(may_begin=True)
+    return invocation.project().run(invocation.run_name, source=plan.source)
+
+
+def _limits_of_a_graph(project: Project, plan: Plan) -> InvocationLimits:
+    """Return the limits without the default of steps: a graph ends by itself."""
+    if project.settings.sources["run", "max_steps"].kind != "default":
+        return plan.limits
+    return plan.limits.model_copy(update={"max_steps": None})
+
+
+def _watched(
+    invocation: Invocation, project: Project, workflow: Workflow, plan: Plan
+) -> tuple[Tally, Watching]:
+    """Return who counts and who shows a graph run while this process works on it."""
+    from sequencer.cli.flow.board import board  # noqa: PLC0415 - only graphs need it
+    from sequencer.cli.flow.watching import Told, Watching  # noqa: PLC0415
+
+    screen = board(sys.stderr, is_quiet=invocation.is_quiet, redaction=project.redaction)
+    tally = Tally(Told(screen))
+    return tally, Watching(screen, run_of(invocation, plan), workflow.name, tally)
+
+
 def _remember(invocation: Invocation, run: Run, text: str) -> None:
     """Keep *text* for the next tick, if the same question is sure to have the same answer."""
+    head = run.head
+    if head is None or head.flow is not None:
+        # What a graph waits for is not in its head alone.
+        return
     here = run.standing()
     if here is None or here.kind not in STABLE or not isinstance(run.store, FileStore):
         return

@@ -6,11 +6,15 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from sequencer.errors import DefinitionChanged, TransitionRefused
-from sequencer.model import decisions, gates, transitions
+from sequencer.engine.agreement import ensure_definition
+from sequencer.engine.flow.adopting import adopted
+from sequencer.engine.flow.control import FlowControl
+from sequencer.errors import TransitionRefused
+from sequencer.model import decisions, flow_source, gates, transitions
 from sequencer.model import definition as definition_file
 from sequencer.model.definition import Definition
-from sequencer.model.head import Gate, Head
+from sequencer.model.flow_source import FlowSource
+from sequencer.model.head import Flow, Gate, Head, Status
 from sequencer.model.transitions import Event, Place, Transition
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.resolver import place, present
@@ -26,6 +30,9 @@ def fresh_head(
 ) -> Head:
     """Return the head of a run of *workflow*, called *name*, that was never begun."""
     here = place(workflow, 0)
+    flow = None
+    if workflow.graph is not None:
+        flow = Flow(rest=Status.IDLE, begun_at=utc_now(), marking={})
     return Head(
         run_id=str(uuid.uuid4()),
         run_name=name,
@@ -35,50 +42,30 @@ def fresh_head(
         expected_step=here.step,
         last_update=utc_now(),
         has_definition=has_definition,
+        flow=None
+        if workflow.graph is None
+        else Flow(rest=Status.IDLE, begun_at=utc_now(), marking={}),
     )
-
-
-def has_definition(head: Head, workflow: Workflow) -> bool:
-    """Return whether the run of *head* was begun with *workflow* and its parameters."""
-    return (
-        head.workflow_name == workflow.name
-        and head.workflow_digest == workflow.digest()
-        and head.params == workflow.params
-    )
-
-
-def ensure_definition(head: Head, workflow: Workflow) -> None:
-    """Return if *workflow* is the definition, with the parameters, that the run began with.
-
-    Raises:
-        DefinitionChanged: it is not; step_index might mean another step now.
-    """
-    if has_definition(head, workflow):
-        return
-    differences = []
-    if head.workflow_name != workflow.name:
-        differences.append(f"workflow {head.workflow_name!r} -> {workflow.name!r}")
-    elif head.workflow_digest != workflow.digest():
-        differences.append(f"the steps of {workflow.name!r} were changed")
-    if head.params != workflow.params:
-        differences.append(f"parameters {head.params} -> {dict(workflow.params)}")
-    if differences:
-        raise DefinitionChanged(
-            f"the run was begun differently: {'; '.join(differences)}",
-            where=f"run {head.run_id}, step_index {head.step_index}",
-            hint="'sequencer adopt' goes on under the new definition, "
-            "'sequencer reset' begins again",
-        )
 
 
 class Control:
     """Changes one run by hand."""
 
-    def __init__(self, store: Store, workflow: Workflow, name: str | None = None) -> None:
-        """Change the run *name* in *store*, which has *workflow* or is to have it."""
+    def __init__(
+        self,
+        store: Store,
+        workflow: Workflow,
+        name: str | None = None,
+        source: FlowSource | None = None,
+    ) -> None:
+        """Change the run *name* in *store*, which has *workflow* or is to have it.
+
+        *source* says where the workflow of a graph comes from, if not from the settings.
+        """
         self._store = store
         self._name = name
         self._workflow = workflow
+        self._source = source
 
     def start(self, definition: Definition) -> Head:
         """Begin the run with *definition*, which is kept with it.
@@ -121,7 +108,27 @@ class Control:
             # Only a named run is made from a request.
             is_named = self._name is not None
             has_definition = is_named and self._store.document(definition_file.NAME) is not None
+        if self._workflow.graph is not None:
+            # Before the head, as a definition is.
+            self._store.keep_document(flow_source.NAME, self._own_source().to_json())
         return fresh_head(self._workflow, self._name, has_definition=has_definition)
+
+    def _own_source(self) -> FlowSource:
+        source = self._source or FlowSource(workflow=self._workflow)
+        return source.model_copy(update={"workflow": self._workflow})
+
+    def _ensure_line(self, verb: str) -> None:
+        """Return if the run goes along a line of steps.
+
+        Raises:
+            TransitionRefused: it is a graph's, where several nodes may come next.
+        """
+        if self._workflow.graph is not None:
+            raise TransitionRefused(
+                f"{verb}: the run is one of a graph, which has no line of steps",
+                hint="'sequencer answer' answers a node, 'retry' puts back what failed, "
+                "'reset' begins again",
+            )
 
     def _change(self, change: Callable[[Head], Transition]) -> Head:
         def apply(head: Head | None) -> Transition:
@@ -138,14 +145,17 @@ class Control:
 
     def stamp_ok(self, note: str | None = None) -> Head:
         """See `decisions.stamp_ok`; of a fixer only the fixing is accepted."""
+        self._ensure_line("stamp")
         return self._change(lambda head: self._passed(head, Event.STAMPED, note))
 
     def stamp_fail(self, note: str | None = None) -> Head:
         """See `decisions.stamp_fail`."""
+        self._ensure_line("stamp")
         return self._change(lambda head: decisions.stamp_fail(head, note, at=utc_now()))
 
     def skip(self, note: str | None = None) -> Head:
         """See `decisions.skip`; behind a fixer the judgement comes again."""
+        self._ensure_line("skip")
         return self._change(lambda head: self._passed(head, Event.SKIPPED, note))
 
     def _passed(self, head: Head, event: Event, note: str | None) -> Transition:
@@ -157,11 +167,14 @@ class Control:
         return decide(head, following, note, at=utc_now())
 
     def retry(self) -> Head:
-        """See `decisions.retry`."""
+        """See `decisions.retry`; of a graph's run see `FlowControl.retry`."""
+        if self._workflow.graph is not None:
+            return FlowControl(self._store, self._workflow).retry()
         return self._change(lambda head: decisions.retry(head, at=utc_now()))
 
     def rewind(self, step_index: int) -> Head:
         """See `decisions.rewind`."""
+        self._ensure_line("rewind")
 
         def change(head: Head) -> Transition:
             ensure_definition(head, self._workflow)
@@ -189,9 +202,12 @@ class Control:
 
         def change(head: Head) -> Transition:
             here = present(workflow, head)
-            return decisions.adopt(
+            made = decisions.adopt(
                 head, workflow.name, workflow.digest(), workflow.params, here, at=utc_now()
             )
+            if head.flow is None and workflow.graph is None:
+                return made
+            return adopted(self._store, head, made, self._own_source())
 
         return self._change(change)
 

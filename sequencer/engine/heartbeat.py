@@ -1,8 +1,8 @@
 """Keeps the lease of a claim alive while its step runs.
 
-One thread a process, started with the first claim. It asks for the end of the step when
-the claim is not in the head any more, and when it could not renew the lease for so long
-that others may soon believe that this worker is gone.
+One thread a process for all its claims, started with the first. It asks for the end of a
+step when its claim is not in the head any more, and when it could not renew the lease for
+so long that others may soon believe that this worker is gone.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ class _Beating:
 
 
 class Heartbeat:
-    """Beats for one claim at a time."""
+    """Beats for each claim that this process holds."""
 
     def __init__(self, store: Store) -> None:
         """Beat in *store*."""
         self._store = store
         self._condition = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._current: _Beating | None = None
+        self._beating: dict[int, _Beating] = {}
+        """By the claims' tokens."""
         self._wakes_at = 0.0
         self._is_closed = False
 
@@ -56,7 +57,7 @@ class Heartbeat:
         beating = _Beating(claim, cancellation, now, now)
         beating.next_at += beating.pause_s
         with self._condition:
-            self._current = beating
+            self._beating[claim.token] = beating
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
                 self._thread.start()
@@ -64,15 +65,16 @@ class Heartbeat:
                 # Only then: to wake a thread costs more than the rest of a short step's claim.
                 self._condition.notify()
 
-    def end(self) -> None:
-        """Stop renewing; returns when no beat of the claim can be written any more."""
+    def end(self, claim: Claim) -> None:
+        """Stop renewing; returns when no beat of *claim* can be written any more."""
         with self._condition:
-            self._current = None
+            self._beating.pop(claim.token, None)
 
     def close(self) -> None:
         """End the thread."""
         with self._condition:
-            self._current, self._is_closed = None, True
+            self._is_closed = True
+            self._beating.clear()
             self._condition.notify()
         if self._thread is not None:
             self._thread.join()
@@ -81,13 +83,13 @@ class Heartbeat:
         """Hold the condition, but for the time between two beats."""
         with self._condition:
             while not self._is_closed:
-                beating = self._current
+                beating = min(self._beating.values(), key=lambda one: one.next_at, default=None)
                 left = None if beating is None else beating.next_at - time.monotonic()
                 if beating is None or left is None or left > 0:
                     self._wakes_at = math.inf if left is None else time.monotonic() + left
                     self._condition.wait(left)
                 elif not self._beat(beating):
-                    self._current = None
+                    self._beating.pop(beating.claim.token, None)
 
     def _beat(self, beating: _Beating) -> bool:
         """Renew the lease and return whether there is something left to renew."""

@@ -44,8 +44,11 @@ from sequencer.resolution.routing import (
     parse_answer,
     router_input,
 )
+from sequencer.resolution.templates import MissingValue
 
 ROUTER_TIMEOUT_S = 600.0
+Compose = Callable[[str], str]
+"""Fills a graph's values into a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class _Running:
     listener: Listener
     cancellation: Cancellation
     recall: Callable[[], Memory]
+    compose: Compose | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ class Performer:
 
     def look(self, here: Place) -> tuple[Step, str]:
         """Return the step at *here*, defaults filled in, and its position's name."""
+        if self.workflow.graph is not None:
+            return self.with_defaults(self.workflow.steps_by_name[here.step]), here.step
         step = step_at(self.workflow, here)
         if self.definition is None:
             # Those of a definition were filled in when it was made.
@@ -135,16 +141,22 @@ class Performer:
         *,
         cancellation: Cancellation,
         recall: Callable[[], Memory],
+        compose: Compose | None = None,
     ) -> Performed:
-        """Make *attempt* and return how it ended; *recall* reads what the run has said."""
+        """Make *attempt* and return how it ended; *recall* reads what the run has said.
+
+        With *compose*, for the nodes of graphs, that fills in what a prompt asks for.
+        """
         started = time.monotonic()
         log = self.logs.open(attempt)
         self.observer.started(attempt, log.path)
         listener = Tee(log, self.observer, hides_thoughts=prepared.step.suppress_thoughts)
-        running = _Running(attempt, head, budget, listener, cancellation, recall)
+        running = _Running(attempt, head, budget, listener, cancellation, recall, compose)
+        is_final = False
         try:
             outcome, final = self._routed(prepared, running)
         except SequencerError as error:
+            is_final = isinstance(error, MissingValue)
             self._write_traceback(error, listener)
             outcome, final = Outcome(status=OutcomeStatus.FAILED, error=str(error)), prepared
         except Exception as error:
@@ -154,7 +166,7 @@ class Performer:
         seconds = round(time.monotonic() - started, 6)
         outcome = self._finished(outcome, final, seconds)
         performed = judged(
-            Performed(outcome, final.step, final.place, final.agent, log.path),
+            Performed(outcome, final.step, final.place, final.agent, log.path, is_final=is_final),
             is_command=final.executor.kind == "command",
         )
         if self.hooks is not None:
@@ -201,7 +213,10 @@ class Performer:
         """
         if self.hooks is None:
             return
-        step = step_at(self.workflow, place(self.workflow, step_index))
+        if self.workflow.graph is None:
+            step = step_at(self.workflow, place(self.workflow, step_index))
+        else:
+            step = self.workflow.steps_by_name.get(head.expected_step, Step(name="end"))
         try:
             self.hooks.completed(self.context(step, step_index, 1, head), head)
         except HookFailed as error:
@@ -264,6 +279,10 @@ class Performer:
             HookFailed: a hook raised.
         """
         head, made_from = running.head, self.definition
+        if self.workflow.kind == "graph":
+            hooked = self._hooked(prepared, running)
+            compose = running.compose
+            return hooked if compose is None else replace(hooked, prompt=compose(hooked.prompt))
         is_cycle = self.workflow.kind == "cycle"
         has_more = head.loop is not None or head.gate is not None
         if is_cycle and self.hooks is None and not has_more:

@@ -84,3 +84,5 @@ class Performed:
     """Of a step that judges."""
     decision: Decision | None = None
     """A hook's, about where the run goes."""
+    is_final: bool = False
+    """Another attempt would fail in the same way; no agent was run."""

@@ -84,24 +84,29 @@ class Memory:
         name = record.get("output_file")
         if not isinstance(name, str):
             return str(record.get("output", ""))
-        return self._read(name)
+        return read_output(self.folder / name)
 
-    def _read(self, name: str) -> str:
-        path = self.folder / name
-        try:
-            with path.open("rb") as file:
-                data = file.read(MAX_OUTPUT_BYTES + 1)
-        except OSError as error:
-            raise StorageFailed(
-                f"the output of an earlier step can't be read: {error.strerror}", where=str(path)
-            ) from error
-        if len(data) > MAX_OUTPUT_BYTES:
-            raise StorageFailed(
-                f"the output of an earlier step has more than {MAX_OUTPUT_BYTES} bytes",
-                where=str(path),
-                hint="let the prompt name the file instead",
-            )
-        return data.decode("utf-8", "replace")
+
+def read_output(path: Path) -> str:
+    """Return the output that an attempt has left at *path*.
+
+    Raises:
+        StorageFailed: it can't be read, or is too large for a prompt.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_OUTPUT_BYTES + 1)
+    except OSError as error:
+        raise StorageFailed(
+            f"the output of an earlier step can't be read: {error.strerror}", where=str(path)
+        ) from error
+    if len(data) > MAX_OUTPUT_BYTES:
+        raise StorageFailed(
+            f"the output of an earlier step has more than {MAX_OUTPUT_BYTES} bytes",
+            where=str(path),
+            hint="let the prompt name the file instead",
+        )
+    return data.decode("utf-8", "replace")
 
 
 def recall(folder: Path, history: Iterable[Mapping[str, Any]]) -> Memory:

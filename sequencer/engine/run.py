@@ -3,52 +3,44 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from sequencer.engine import same_run
+from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.attempt import Observer, SilentObserver
-from sequencer.engine.control import Control, ensure_definition
+from sequencer.engine.control import Control
+from sequencer.engine.flow.control import FlowControl
+from sequencer.engine.flow.worker import Board
+from sequencer.engine.flow.working import DEFAULT_PLACES, FlowWork
 from sequencer.engine.local import LocalInvocation
+from sequencer.engine.open_turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.performing import Performer
-from sequencer.engine.standing import Kind, Standing, parse_time, standing
-from sequencer.engine.work import LONGEST_SLEEP_S, Invocation, Mode, Summary
-from sequencer.engine.worker import Turn, Worker
-from sequencer.errors import ClaimHeld, SequencerError, TransitionRefused, UnknownName
+from sequencer.engine.standing import Standing, standing
+from sequencer.engine.work import Invocation, Mode, Summary
+from sequencer.engine.worker import Worker
+from sequencer.errors import (
+    SequencerError,
+    UnknownName,
+    UsageRefused,
+)
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.definition import Definition
+from sequencer.model.flow_source import FlowSource
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import Description, describe_at, place, present
+from sequencer.resolution.resolver import (
+    Description,
+    describe_at,
+    describe_node,
+    place,
+    present,
+)
 from sequencer.store.protocol import Store, View
 
 MakePerformer = Callable[[Workflow, Observer], Performer]
 ChooseWorkflow = Callable[[Head | None], Workflow]
-
-
-@dataclass(slots=True)
-class OpenTurn:
-    """A step that the caller performs itself, see `Run.turn`."""
-
-    step: str
-    position: str
-    step_index: int
-    token: int
-    attempt: int
-    prompt_name: str
-    cancellation: Cancellation
-    """Set when the claim was lost: stop, the result will not be accepted."""
-    output: str = ""
-    """What to record as the step's output."""
-    is_complete: bool = False
-    """Set it to end the whole run with this step."""
-    failure: str | None = field(default=None)
-    """Set it to record a failure without raising."""
 
 
 class Run:
@@ -63,9 +55,11 @@ class Run:
         make_performer: MakePerformer,
         *,
         read_definition: Callable[[], Definition | None] = lambda: None,
+        read_source: Callable[[], FlowSource | None] = lambda: None,
     ) -> None:
         """Join the parts; `assembly` makes them."""
         self._read_definition = read_definition
+        self._read_source = read_source
         self.name = name
         self.store = store
         self.limits = limits
@@ -119,6 +113,9 @@ class Run:
         if step_index is None and head is not None and head.status is Status.COMPLETE:
             return []
         workflow = self.workflow if step_index is None else self._choose_workflow(head)
+        if workflow.graph is not None:
+            names = FlowControl(self.store, workflow).upcoming(head)[:count]
+            return [describe_node(workflow, n, head.step_index if head else 0) for n in names]
         first = step_index if step_index is not None else head.step_index if head else 0
         found = []
         for index in range(first, first + count):
@@ -136,12 +133,29 @@ class Run:
             return None
         return standing(head, self.workflow, self.limits, datetime.now(UTC))
 
+    # --- graphs --------------------------------------------------------------------
+
+    @property
+    def flow(self) -> FlowControl:
+        """Return what looks at the nodes of a graph's run, and answers their questions.
+
+        Raises:
+            UsageRefused: the run is no graph's.
+            DefinitionChanged: see `workflow`.
+        """
+        return FlowControl(self.store, self.workflow)
+
+    def answer(self, node: str, said: str, *, by: str, token: int | None = None) -> Head:
+        """Answer the question of *node*; see `FlowControl.answer`."""
+        return self.flow.answer(node, said, by=by, token=token)
+
     # --- changing by hand ----------------------------------------------------------
 
     @property
     def control(self) -> Control:
         """Return the changes that a person makes: stamp, skip, rewind, stop and the rest."""
-        return Control(self.store, self._choose_workflow(self.head), self.name)
+        workflow = self._choose_workflow(self.head)
+        return Control(self.store, workflow, self.name, self._read_source())
 
     def approve(
         self,
@@ -196,12 +210,15 @@ class Run:
         observer: Observer | None = None,
         on_ready: Callable[[Callable[[], None]], None] | None = None,
         step_index: int = 0,
+        board: Board | None = None,
+        places: int = DEFAULT_PLACES,
     ) -> Summary:
         """Work on the run in *mode* until a limit, an end or an error.
 
         *positions* are names, or places in the cycle counted from 0; none means every
         position. *on_ready* gets a function that asks this call to end, for a signal
-        handler. *step_index* is async mode's start.
+        handler. *step_index* is async mode's start. *board* and *places*, agents at once in
+        this process, are for graphs.
 
         Raises:
             SequencerError: see `work.Invocation.work`; the class has the exit code.
@@ -213,6 +230,18 @@ class Run:
             if on_ready is not None:
                 on_ready(local.interrupt)
             return local.work()
+        workflow = self._choose_workflow(self.head)
+        if workflow.graph is not None:
+            ensure_no_positions(workflow, positions)
+            work = FlowWork(
+                Control(self.store, workflow, self.name, self._read_source()),
+                FlowControl(self.store, workflow),
+                self._make_performer(workflow, observer),
+                self.limits,
+                board,
+                places,
+            )
+            return work.work(mode, limits, on_ready)
         head = self._begin(observer, positions)
         worker = self._worker(self._choose_workflow(head), observer, positions)
         try:
@@ -254,13 +283,16 @@ class Run:
         Raises:
             ClaimHeld: somebody else runs the step, or it is at another position.
             TransitionRefused: nothing can start (complete, stopped, a date, a limit).
+            UsageRefused: the run is a graph's.
             StaleClaim: the claim was lost while the block ran; its output was kept.
         """
+        if self.workflow_for(self.head).graph is not None:
+            raise UsageRefused("a graph's nodes can't be performed by the caller")
         head = self.control.begin()
         positions = (position,) if position else ()
         worker = self._worker(self._choose_workflow(head), SilentObserver(), positions)
         try:
-            turn = _claim(worker, head, wait=wait)
+            turn = claim_turn(worker, head, wait=wait)
             opened = OpenTurn(
                 step=turn.claim.step,
                 position=turn.position,
@@ -270,9 +302,22 @@ class Run:
                 prompt_name=turn.step.prompt_name,
                 cancellation=Cancellation(),
             )
-            yield from _perform_by_caller(worker, turn, opened)
+            yield from perform_by_caller(worker, turn, opened)
         finally:
             worker.leave()
+
+
+def ensure_no_positions(workflow: Workflow, positions: Collection[str]) -> None:
+    """Return if nobody asked for positions, which a graph has none of.
+
+    Raises:
+        UsageRefused: somebody did.
+    """
+    if positions:
+        raise UsageRefused(
+            f"workflow {workflow.name!r} is a graph, which has no positions",
+            hint="leave --position out; every process takes what can start",
+        )
 
 
 def _position_names(workflow: Workflow, positions: Collection[str]) -> list[str]:
@@ -287,52 +332,3 @@ def _position_names(workflow: Workflow, positions: Collection[str]) -> list[str]
         else:
             raise UnknownName("position", position, names, where=f"workflow {workflow.name}")
     return found
-
-
-def _claim(worker: Worker, head: Head, *, wait: bool) -> Turn:
-    while True:
-        head = same_run.followed(worker.store, head, worker.store.view().head)
-        here = worker.standing_for_claim(head)
-        is_mine = worker.is_mine(head.step_index)
-        if here.kind in (Kind.READY, Kind.HELD) and is_mine:
-            step, position = worker.performer.look(here.place)
-            try:
-                claimed = worker.claim(head)
-            except ClaimHeld:
-                if not wait:
-                    raise
-                claimed = None
-            if claimed is not None:
-                return Turn(claimed[1], step, position, here.place, claimed[0])
-        if here.kind is Kind.EXPIRED and head.gate is not None:
-            worker.control.expire(head.gate)
-            continue
-        if not wait or here.is_final or here.kind in (Kind.PERSON, Kind.REFUSED):
-            if here.kind in (Kind.READY, Kind.HELD):
-                raise ClaimHeld(f"step {here.place.step!r} is at another position")
-            raise TransitionRefused(here.message)
-        due = parse_time(here.until) if here.until else None
-        left = (due - datetime.now(UTC)).total_seconds() if due else LONGEST_SLEEP_S
-        worker.store.wait(head.revision, min(max(left, 0.0), LONGEST_SLEEP_S), claim=here.claim)
-
-
-def _perform_by_caller(worker: Worker, turn: Turn, opened: OpenTurn) -> Iterator[OpenTurn]:
-    started = time.monotonic()
-    status, error = OutcomeStatus.OK, None
-    try:
-        # Inside, so that no beat comes after the record and leaves a file of its own.
-        with worker.beating(turn.claim, opened.cancellation):
-            yield opened
-    except BaseException as raised:
-        is_failure = isinstance(raised, Exception)
-        status = OutcomeStatus.FAILED if is_failure else OutcomeStatus.INTERRUPTED
-        error = repr(raised)
-        raise
-    finally:
-        if opened.failure is not None:
-            status, error = OutcomeStatus.FAILED, opened.failure
-        elif opened.is_complete and status is OutcomeStatus.OK:
-            status = OutcomeStatus.COMPLETE
-        outcome = Outcome(status=status, output=opened.output, error=error)
-        seconds = round(time.monotonic() - started, 6)
-        worker.settle(turn, outcome, seconds)

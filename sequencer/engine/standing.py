@@ -76,6 +76,9 @@ def parse_time(text: str) -> datetime | None:
 def standing(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -> Standing:
     """Return what may happen next in the run of *head*."""
     here = present(workflow, head)
+    if head.flow is not None and head.flow.rest is Status.FAILED:
+        message = f"the run has ended as {head.flow.status}; 'sequencer retry' tries again"
+        return Standing(Kind.REFUSED, message, here)
     if head.status is Status.COMPLETE or (here.is_end and not head.is_at_gate):
         return Standing(Kind.COMPLETE, _how_it_ended(head), here)
     if head.claims:
@@ -83,7 +86,7 @@ def standing(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -
         message = f"step {held.step!r} is run by process {held.owner.pid} on {held.owner.host}"
         message += f" (token {held.token}, since {held.claimed_at})"
         return Standing(Kind.HELD, message, here, claim=held)
-    blocked = _by_people(head, now) or _by_limits(head, limits)
+    blocked = blocked_by(head, limits, now)
     if blocked is not None:
         return Standing(*blocked, here)
     due = parse_time(head.not_before) if head.not_before else None
@@ -91,6 +94,11 @@ def standing(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -
         message = f"{head.not_before_reason or 'not due'}: nothing starts before {head.not_before}"
         return Standing(Kind.NOT_YET, message, here, until=head.not_before)
     return Standing(Kind.READY, f"step {here.step!r} is ready", here)
+
+
+def blocked_by(head: Head, limits: RunLimits, now: datetime) -> tuple[Kind, str] | None:
+    """Return which person's decision or which limit of the run stands in the way, if one does."""
+    return _by_people(head, now) or _by_limits(head, limits)
 
 
 def _how_it_ended(head: Head) -> str:
@@ -119,6 +127,11 @@ def _by_people(head: Head, now: datetime) -> tuple[Kind, str] | None:
     if head.gate is not None and head.gate.is_open:
         return _at_gate(head.gate, now)
     if head.status is Status.WAITING_APPROVAL:
+        asks = head.flow.asks if head.flow is not None else ()
+        if asks:
+            names = ", ".join(map(repr, asks))
+            message = f"{names} waits for an answer; 'sequencer answer NODE VALUE' gives it"
+            return Kind.PERSON, message
         return Kind.PERSON, "the run waits for an approval"
     return None
 

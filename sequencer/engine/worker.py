@@ -15,8 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sequencer.engine import same_run
+from sequencer.engine.agreement import ensure_definition, has_definition
 from sequencer.engine.attempt import Attempt
-from sequencer.engine.control import Control, ensure_definition, has_definition
+from sequencer.engine.control import Control
 from sequencer.engine.ending import Ended, Ending, ending_of, final_outcome
 from sequencer.engine.ending import Kind as EndingKind
 from sequencer.engine.heartbeat import Heartbeat
@@ -236,7 +237,7 @@ class Worker:
         try:
             yield
         finally:
-            self._heartbeat.end()
+            self._heartbeat.end(claim)
             self._current = None
             cancellation.close()
 

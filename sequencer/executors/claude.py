@@ -20,9 +20,12 @@ from sequencer.executors.client_options import (
     ClientOptions,
     prompt_path,
 )
-from sequencer.executors.protocol import StepRequest
+from sequencer.executors.protocol import Objection, StepRequest
+from sequencer.executors.providers import ANTHROPIC
 from sequencer.executors.session_marks import number, split_mark
 from sequencer.executors.structured import schema_text
+from sequencer.executors.tool_words import CLAUDE, granted, objections, plan_objections, taken
+from sequencer.model.step import Step
 
 INSTALL = (
     "npm install -g @anthropic-ai/claude-code, or pip install claude-agent-sdk and name "
@@ -64,7 +67,7 @@ def claude_argv(options: ClaudeOptions, request: StepRequest) -> list[str]:
 
     Lists are one ``--opt=value`` each: as words of their own they would swallow what
     follows. A step's ``allowed_tools`` both limits the built-in tools to those named and
-    lets them run unasked.
+    lets them run unasked; its ``tools`` adds to the entry's lists.
 
     Raises:
         ValueError: the session to continue has an id that no client would give, or the
@@ -92,19 +95,28 @@ def claude_argv(options: ClaudeOptions, request: StepRequest) -> list[str]:
 
 def _tool_arguments(options: ClaudeOptions, request: StepRequest) -> list[str]:
     step = request.step
-    tools = options.tools
+    tools, allowed = options.tools, options.allowed_tools or ()
+    wanted = granted(step, CLAUDE)
     has_none = step.single_turn or step.disallow_all_tools
+    if step.allowed_tools is not None:
+        allowed = step.allowed_tools
+        tools = tuple(dict.fromkeys(name.partition("(")[0] for name in allowed))
+    else:
+        allowed = _joined(allowed, wanted)
+        tools = None if tools is None else _joined(tools, wanted)
     if has_none:
         tools = ()
-    elif step.allowed_tools is not None:
-        tools = tuple(dict.fromkeys(name.partition("(")[0] for name in step.allowed_tools))
-    allowed = options.allowed_tools if step.allowed_tools is None else step.allowed_tools
     disallowed = (*options.disallowed_tools, *(step.disallowed_tools or ()))
+    disallowed = _joined(disallowed, taken(step, CLAUDE))
     argv = [] if tools is None else [f"--tools={','.join(tools)}"]
     # --tools is about the built-in ones; without servers there are no others.
     argv += ["--strict-mcp-config"] if has_none else []
     argv += [f"--allowedTools={','.join(allowed)}"] if allowed else []
     return argv + ([f"--disallowedTools={','.join(disallowed)}"] if disallowed else [])
+
+
+def _joined(names: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
+    return names + tuple(name for name in more if name not in names)
 
 
 def _session_arguments(request: StepRequest) -> list[str]:
@@ -138,9 +150,12 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
     kind: ClassVar[str] = "claude"
     install: ClassVar[str] = INSTALL
     passed: ClassVar[tuple[str, ...]] = PASSED
+    providers: ClassVar[frozenset[str] | None] = ANTHROPIC
     supported_fields: ClassVar[frozenset[str]] = frozenset(
         {
             "model",
+            "provider",
+            "tools",
             "system_prompt",
             "append_system_prompt",
             "single_turn",
@@ -153,6 +168,13 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
             "continue_session",
         }
     )
+
+    def objections(self, step: Step) -> list[Objection]:
+        """Return what of the step's tools can't be had."""
+        found = objections(step, CLAUDE, self.name, self.options.disallowed_tools)
+        if self.options.permission_mode == "plan":
+            found += plan_objections(step, f"agents.{self.name}.permission_mode")
+        return found
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed.

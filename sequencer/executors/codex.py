@@ -2,7 +2,9 @@
 
 Its sandbox decides what the agent may do; without ``sandbox`` in the agent's entry that is
 read-only. Verified with 0.169.0. Not available: a limit of turns or cost (it counts tokens
-only), a list of allowed tools, a step without tools.
+only), a list of allowed tools, a step without tools. It reads, searches and writes with its
+shell, so a step's ``tools`` can take reading away only together with the shell, and writing
+only as a whole, by the sandbox.
 """
 
 from __future__ import annotations
@@ -19,16 +21,22 @@ from sequencer.executors.client_options import (
     prompt_path,
 )
 from sequencer.executors.codex_events import CodexParser
-from sequencer.executors.protocol import StepRequest
+from sequencer.executors.protocol import Objection, StepRequest
+from sequencer.executors.providers import OPENAI
 from sequencer.executors.session_marks import number, split_mark
 from sequencer.executors.structured import closed, schema_of
+from sequencer.executors.tool_words import CODEX, objections
 from sequencer.model.outcome import Usage
+from sequencer.model.step import Step, ToolName
 
 INSTALL = "npm install -g @openai/codex"
 PASSED = ("CODEX_API_KEY", "CODEX_HOME", "OPENAI_API_KEY", "OPENAI_BASE_URL")
 OUTPUT_SCHEMA = "output-schema.json"
 _MAX_APPENDED_BYTES = 100_000
 """The appended prompt is an argument, and one argument ends at 128 KiB."""
+_READING: tuple[ToolName, ...] = ("read", "glob", "grep", "list")
+_WRITING: tuple[ToolName, ...] = ("write", "edit")
+_READ_ONLY = "read-only"
 
 
 class CodexOptions(ClientOptions):
@@ -61,7 +69,7 @@ def codex_argv(options: CodexOptions, request: StepRequest) -> list[str]:
         argv.append("resume")
     argv += ["--json", "--skip-git-repo-check", *options.extra_args]
     # As a configuration value, because `exec resume` has no --sandbox.
-    argv.append(f"--config=sandbox_mode={_toml(options.sandbox)}")
+    argv.append(f"--config=sandbox_mode={_toml(_sandbox(options, step))}")
     argv += [f"--profile={options.profile}"] if options.profile else []
     model = step.model or options.model
     argv += [f"--model={model}"] if model else []
@@ -69,6 +77,7 @@ def codex_argv(options: CodexOptions, request: StepRequest) -> list[str]:
         f"--disable={feature}"
         for feature in (*options.disallowed_tools, *(step.disallowed_tools or ()))
     ]
+    argv += _switches(step)
     if request.system_prompt is not None:
         path = str(prompt_path(request, SYSTEM_PROMPT))
         argv.append(f"--config=model_instructions_file={_toml(path)}")
@@ -88,6 +97,26 @@ def codex_argv(options: CodexOptions, request: StepRequest) -> list[str]:
     return [*argv, "-"]
 
 
+def _sandbox(options: CodexOptions, step: Step) -> str:
+    words = step.tools or {}
+    return _READ_ONLY if any(words.get(word) is False for word in _WRITING) else options.sandbox
+
+
+def _switches(step: Step) -> list[str]:
+    """Return the arguments that switch tools on and off as the step's words say."""
+    argv: list[str] = []
+    for word, is_on in (step.tools or {}).items():
+        behind = CODEX[word]
+        if word in {"bash", "task"}:
+            argv += [f"--enable={feature}" for feature in behind.granted if is_on]
+            argv += [f"--disable={feature}" for feature in behind.taken if not is_on]
+        elif word == "websearch":
+            argv.append(f"--config=web_search={_toml('live' if is_on else 'disabled')}")
+        elif word == "todowrite":
+            argv.append(f"--config=tools.update_plan.enabled={json.dumps(is_on)}")
+    return argv
+
+
 def usage_before(request: StepRequest) -> Usage:
     """Return what the session had used before this attempt; codex counts by session."""
     if request.resume_session is None:
@@ -105,9 +134,12 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
     kind: ClassVar[str] = "codex"
     install: ClassVar[str] = INSTALL
     passed: ClassVar[tuple[str, ...]] = PASSED
+    providers: ClassVar[frozenset[str] | None] = OPENAI
     supported_fields: ClassVar[frozenset[str]] = frozenset(
         {
             "model",
+            "provider",
+            "tools",
             "system_prompt",
             "append_system_prompt",
             "disallowed_tools",
@@ -115,6 +147,24 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
             "continue_session",
         }
     )
+
+    def objections(self, step: Step) -> list[Objection]:
+        """Return what of the step's tools can't be had."""
+        found = objections(step, CODEX, self.name, self.options.disallowed_tools)
+        words = step.tools or {}
+        for word in _READING:
+            if words.get(word) is False and words.get("bash") is not False:
+                reason = f"tools: {word}: false, but it does that with its shell, which stays"
+                found.append(Objection(reason, f"add bash: false, or leave {word} out"))
+        given = {word: words[word] for word in _WRITING if word in words}
+        if len(set(given.values())) > 1:
+            reason = "tools: write and edit differ, and its sandbox is one switch for both"
+            found.append(Objection(reason, "give write and edit the same value"))
+        elif any(given.values()) and self.options.sandbox == _READ_ONLY:
+            where, word = f"agents.{self.name}.sandbox", next(iter(given))
+            reason = f"tools: {word}: true, but {where} is {_READ_ONLY}"
+            found.append(Objection(reason, f"set {where} to workspace-write"))
+        return found
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `codex_argv` for what it raises."""

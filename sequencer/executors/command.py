@@ -30,9 +30,11 @@ from sequencer.executors.process import (
     describe_exit,
     launch_of,
 )
-from sequencer.executors.protocol import Cancellation, Kind, Listener, StepRequest
+from sequencer.executors.protocol import Cancellation, Kind, Listener, Objection, StepRequest
+from sequencer.executors.providers import qualified_model
 from sequencer.executors.result_file import make_folder
 from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import Step
 
 ANSWER_BYTES = 65_536
 """How much of the end of stdout is kept as the answer; the log has all of it."""
@@ -48,7 +50,8 @@ class CommandOptions(BaseModel):
 
     argv: tuple[_Argument, ...] = Field(min_length=1)
     """Program and arguments; an argument may be ``{model}``, ``{system_prompt}``,
-    ``{prompt_file}`` or ``--option={…}``, the program ``{python}``."""
+    ``{prompt_file}`` or ``--option={…}``, the program ``{python}``. A model whose provider
+    the step names comes as ``provider/model``."""
     env: dict[VariableName, VariableValue] = {}
     """Variables for the program, beside the allow-listed ones."""
     pass_env: tuple[Pattern, ...] = ()
@@ -87,6 +90,7 @@ class CommandExecutor:
     """Runs one program for each step."""
 
     kind: ClassVar[str] = "command"
+    providers: ClassVar[frozenset[str] | None] = None
 
     def __init__(self, name: str, options: CommandOptions, core: ProcessCore) -> None:
         """Use *name*, the agent's name, in messages."""
@@ -98,7 +102,14 @@ class CommandExecutor:
     def supported_fields(self) -> frozenset[str]:
         """Return the fields that reach the program: those that its argv asks for."""
         asked = self.options.placeholders & {"model", "system_prompt"}
-        return asked | {"idle_timeout_s"}
+        return asked | {"idle_timeout_s"} | ({"provider"} if "model" in asked else set())
+
+    def objections(self, step: Step) -> list[Objection]:
+        """Return why the program would not get to know the provider."""
+        if step.provider is None or step.model is not None:
+            return []
+        reason = f"provider: {step.provider}, but the step names no model"
+        return [Objection(reason, "add model, or leave provider out")]
 
     def problems(self) -> list[str]:
         """Return a problem if the program can't be found."""
@@ -145,7 +156,7 @@ class CommandExecutor:
 
     def _argv(self, request: StepRequest, prompt_file: Path) -> list[str]:
         values = {
-            "model": request.step.model,
+            "model": qualified_model(request.step),
             "system_prompt": request.system_prompt,
             "prompt_file": str(prompt_file),
         }

@@ -2,12 +2,15 @@
 
 Its approval mode decides what the agent may do; in ``default`` no tool that writes exists.
 Verified with 0.61.0. A model is always named: without one, a router asks a model which
-model to ask. Not available: limits of turns and cost, tool lists (they are in gemini's own
-settings), an added system prompt (a given one replaces gemini's).
+model to ask. Not available: limits of turns and cost, tool lists in gemini's own names
+(they are in its settings), an added system prompt (a given one replaces gemini's).
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -19,9 +22,11 @@ from sequencer.executors.client_options import (
     prompt_path,
 )
 from sequencer.executors.gemini_events import GeminiParser
-from sequencer.executors.protocol import StepRequest
+from sequencer.executors.protocol import Objection, StepRequest
+from sequencer.executors.providers import GOOGLE
 from sequencer.executors.session_marks import split_mark
-from sequencer.model.step import ModelName
+from sequencer.executors.tool_words import GEMINI, granted, objections, plan_objections, taken
+from sequencer.model.step import ModelName, Step
 
 INSTALL = "npm install -g @google/gemini-cli"
 PASSED = (
@@ -35,6 +40,10 @@ PASSED = (
     "GOOGLE_GENAI_USE_GCA",
     "GOOGLE_GENAI_USE_VERTEXAI",
 )
+POLICY = "tools-policy.toml"
+_HIGHEST, _LOWEST = 999, 1
+"""Priorities of rules. A tool that is taken away stays away; one that is granted is still
+subject to what the user's own policies say."""
 
 
 class GeminiOptions(ClientOptions):
@@ -63,15 +72,61 @@ def gemini_argv(options: GeminiOptions, request: StepRequest) -> list[str]:
     return argv
 
 
+def tools_policy(step: Step) -> str | None:
+    """Return the policy, as gemini reads one, that the step's ``tools`` make; None without any.
+
+    A tool that a policy denies is not even told to the model; one that needs no leave is.
+    """
+    rules = [
+        f"[[rule]]\ntoolName = {json.dumps(names)}\n"
+        # Without that leave it would ask about `>`, and nobody is there to answer.
+        f'decision = "{decision}"\npriority = {priority}\nallowRedirection = true\n'
+        for names, decision, priority in (
+            (taken(step, GEMINI), "deny", _HIGHEST),
+            (granted(step, GEMINI), "allow", _LOWEST),
+        )
+        if names
+    ]
+    return "\n".join(rules) or None
+
+
+def policy_arguments(
+    options: GeminiOptions, request: StepRequest, environment: Mapping[str, str]
+) -> list[str]:
+    """Return the arguments by which gemini finds the step's policy beside the user's own.
+
+    Raises:
+        ValueError: gemini would take the policy's path for two.
+    """
+    path = str(prompt_path(request, POLICY))
+    own = Path(environment.get("GEMINI_CLI_HOME") or environment.get("HOME", "~")).expanduser()
+    paths = [path]
+    # Any --policy replaces the user's folder; an entry that has one has done so already.
+    if not any(argument.startswith("--policy") for argument in options.extra_args):
+        paths.append(str(own / ".gemini" / "policies"))
+    if any("," in each for each in paths):
+        message = f"gemini can't read a policy whose path has a comma: {', '.join(paths)}"
+        raise ValueError(f"{message}\nmove the project, or leave tools out")
+    return [f"--policy={each}" for each in paths]
+
+
 class GeminiExecutor(ClientExecutor[GeminiOptions]):
     """Runs ``gemini`` under the process core."""
 
     kind: ClassVar[str] = "gemini"
     install: ClassVar[str] = INSTALL
     passed: ClassVar[tuple[str, ...]] = PASSED
+    providers: ClassVar[frozenset[str] | None] = GOOGLE
     supported_fields: ClassVar[frozenset[str]] = frozenset(
-        {"model", "system_prompt", "idle_timeout_s", "continue_session"}
+        {"model", "provider", "tools", "system_prompt", "idle_timeout_s", "continue_session"}
     )
+
+    def objections(self, step: Step) -> list[Objection]:
+        """Return what of the step's tools can't be had."""
+        found = objections(step, GEMINI, self.name)
+        if self.options.approval_mode == "plan":
+            found += plan_objections(step, f"agents.{self.name}.approval_mode")
+        return found
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `gemini_argv` for what it raises."""
@@ -82,4 +137,8 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
         # Its launcher would start a second gemini that a TERM does not end.
         defaults = {"GEMINI_CLI_NO_RELAUNCH": "true"}
         environment = self.environment(request, defaults, fixed)
-        return Call(argv, environment, GeminiParser(self.rules()))
+        policy = tools_policy(request.step)
+        if policy is None:
+            return Call(argv, environment, GeminiParser(self.rules()))
+        argv += policy_arguments(self.options, request, environment)
+        return Call(argv, environment, GeminiParser(self.rules()), {POLICY: policy})

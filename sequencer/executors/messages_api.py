@@ -25,13 +25,17 @@ from sequencer.executors.prices import ModelPrice, missing_price, price_of
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_folder import SECRETS, ProjectFolder
 from sequencer.executors.project_tools import TOOLS, Workbench
-from sequencer.executors.protocol import Cancellation, Listener, StepRequest
+from sequencer.executors.protocol import Cancellation, Listener, Objection, StepRequest
+from sequencer.executors.providers import ANTHROPIC
 from sequencer.executors.result_file import apply_result
 from sequencer.executors.structured import parsed, schema_of, with_structured
+from sequencer.executors.tool_words import MESSAGES, granted, objections, taken
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.step import ModelName
+from sequencer.model.step import ModelName, Step
 
 _CONNECT_TIMEOUT_S = 30.0
+_HOTTEST = 1.0
+"""The API's own limit of temperature; other providers go to 2."""
 
 ToolName = Literal["read", "write", "edit", "glob", "grep", "bash"]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,199}$")]
@@ -75,9 +79,13 @@ class MessagesExecutor:
     """Holds a conversation over the Messages API."""
 
     kind: ClassVar[str] = "anthropic"
+    providers: ClassVar[frozenset[str] | None] = ANTHROPIC
     supported_fields: ClassVar[frozenset[str]] = frozenset(
         {
             "model",
+            "provider",
+            "temperature",
+            "tools",
             "system_prompt",
             "append_system_prompt",
             "single_turn",
@@ -113,6 +121,19 @@ class MessagesExecutor:
             found.append(f"{where}: the variable {self.options.api_key_env} is not set")
         if price_of(self.options.model, self.options.prices) is None:
             found.append(missing_price(self.options.model, where))
+        return found
+
+    def objections(self, step: Step) -> list[Objection]:
+        """Return what of the step's tools and temperature can't be had."""
+        found = objections(step, MESSAGES, self.name)
+        where = f"agents.{self.name}.tools"
+        for name in granted(step, MESSAGES):
+            if name not in self.options.tools:
+                reason = f"tools: {name}: true, but agent {self.name!r} does not have it"
+                found.append(Objection(reason, f"add it to {where}"))
+        if step.temperature is not None and step.temperature > _HOTTEST:
+            reason = f"temperature {step.temperature:g} is more than the API takes"
+            found.append(Objection(reason, f"give at most {_HOTTEST:g}"))
         return found
 
     def perform(
@@ -196,7 +217,7 @@ class _Attempt:
         tools = options.tools if step.allowed_tools is None else step.allowed_tools
         if step.single_turn or step.disallow_all_tools:
             tools = ()
-        taken = step.disallowed_tools or ()
+        withheld = (*(step.disallowed_tools or ()), *taken(step, MESSAGES))
         model = step.model or options.model
         systems = [s for s in (request.system_prompt, request.append_system_prompt) if s]
         plan = Plan(
@@ -205,7 +226,8 @@ class _Attempt:
             model=model,
             max_tokens=options.max_tokens,
             max_turns=1 if step.single_turn else (step.max_turns or options.max_turns),
-            tools=tuple(tool for tool in tools if tool not in taken),
+            tools=tuple(tool for tool in tools if tool not in withheld),
+            temperature=step.temperature,
             schema=schema_of(step),
             max_cost_usd=request.max_cost_usd,
             price=price_of(model, options.prices),

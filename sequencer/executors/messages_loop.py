@@ -50,6 +50,7 @@ class Plan:
     """None: the cost is not known and counted as nothing."""
     schema: dict[str, Any] | None = None
     """JSON Schema of the answer."""
+    temperature: float | None = None
 
 
 @dataclass(slots=True)
@@ -130,6 +131,9 @@ class Conversation:
             parameters["system"] = self._plan.system
         if self._plan.tools:
             parameters["tools"] = describe_tools(self._plan.tools)
+        if self._plan.temperature is not None:
+            # The package has no such parameter; the API takes it where the model does.
+            parameters["extra_body"] = {"temperature": self._plan.temperature}
         output_format = _format(self._plan.schema)
         if output_format is not None:
             parameters["output_config"] = {"format": output_format}

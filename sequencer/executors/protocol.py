@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
@@ -173,9 +173,27 @@ class Executor(Protocol):
         """Make one attempt and return how it ended, cancelled ones included."""
 
 
+class Objection(NamedTuple):
+    """Why an executor can't honour what a step says, and what to write instead."""
+
+    reason: str
+    hint: str
+
+
+@runtime_checkable
+class Particular(Protocol):
+    """What an executor has beside `Executor` if it honours some values of a field only."""
+
+    providers: ClassVar[frozenset[str] | None]
+    """Whose models it has; None is anybody's."""
+
+    def objections(self, step: Step) -> list[Objection]:
+        """Return what can't be honoured of *step*, each of whose fields is supported."""
+
+
 EVERY_EXECUTOR = frozenset(
     {
-        *("name", "prompt", "executor", "timeout_s", "retry", "complete_when"),
+        *("name", "prompt", "text", "executor", "timeout_s", "retry", "complete_when"),
         *(
             "suppress_thoughts",
             "requires_approval",

@@ -8,7 +8,7 @@ agent or another tool may keep notes there. Wall-clock values are for people; no
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -107,6 +107,28 @@ class Gate(Frozen):
         return self.decision is None
 
 
+class Flow(Frozen):
+    """The progress of a graph run; read and written by `model.flow_record`.
+
+    A small marking stands here as it is. Of a larger one, ``base`` names the document that
+    has it, and ``since`` what has happened after that was written.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    status: str = "running"
+    """See `marking.FlowStatus`."""
+    rest: Status = Status.WAITING_NEXT
+    """What the run's status is while nobody works on it."""
+    begun_at: str | None = None
+    """ISO 8601 UTC."""
+    asks: tuple[str, ...] = ()
+    """Nodes whose questions wait for a person, at most a few of them."""
+    marking: dict[str, Any] | None = None
+    base: str | None = None
+    since: tuple[list[Any], ...] = ()
+
+
 class Loop(Frozen):
     """Where a step that judges stands in its rounds."""
 
@@ -162,6 +184,8 @@ class Head(Frozen):
     session: Session | None = None
     gate: Gate | None = None
     loop: Loop | None = None
+    flow: Flow | None = None
+    """Of a graph run; its steps are nodes, and step_index counts those that were accepted."""
     has_definition: bool = Field(default=False, strict=True)
     """The run was made from a request, and can't go on without its definition.json."""
 

@@ -38,6 +38,25 @@ ModelName = Annotated[
 """A model in a client's own words; it reaches command lines, so it can't be an option."""
 
 
+ToolName = Literal[
+    "read",
+    "write",
+    "edit",
+    "bash",
+    "glob",
+    "grep",
+    "list",
+    "webfetch",
+    "websearch",
+    "task",
+    "todoread",
+    "todowrite",
+]
+"""Words for an agent's tools that mean the same for every client: files are read, written as a
+whole, changed in places; programs run; files found by name or by content; folders listed; pages
+fetched and searched for; work given to another agent; a list of things to do read and kept."""
+
+
 PromptName = Annotated[str, StringConstraints(min_length=1, max_length=300)]
 """A file below prompts_dir."""
 
@@ -116,9 +135,17 @@ class Step(BaseModel):
     name: Name
     prompt: str | None = Field(default=None, min_length=1, max_length=300)
     """File below prompts_dir; ``<name>.md`` if not given."""
+    text: str | None = Field(default=None, min_length=1, max_length=1_048_576)
+    """The prompt itself, where the workflow's own file has it; no other file is read then."""
     executor: Name | None = None
     """Name of an agent: built in, or a key of ``agents``."""
     model: ModelName | None = None
+    provider: Name | None = None
+    """Whose model it is, ``anthropic`` for example; an agent of another one is refused."""
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    tools: dict[ToolName, bool] | None = None
+    """Which tools the agent may use, in words that mean the same for every client; what is
+    not named is as the client has it."""
     system_prompt: str | None = Field(default=None, min_length=1, max_length=300)
     """File below prompts_dir whose text replaces the client's own system prompt."""
     append_system_prompt: PromptName | tuple[PromptName, ...] | None = None
@@ -166,5 +193,5 @@ class Step(BaseModel):
 
     @property
     def prompt_name(self) -> str:
-        """Return the prompt's file name below prompts_dir."""
-        return self.prompt or f"{self.name}.md"
+        """Return the prompt's file name below prompts_dir; of a text of its own the step's name."""
+        return self.prompt or (self.name if self.text is not None else f"{self.name}.md")

@@ -43,6 +43,23 @@ class Event(StrEnum):
     """A step that judges said "no"; its fixer or another try follows."""
     FIXED = "fixed"
     """The fixer of a step that judges was accepted; step_index stays."""
+    STARTED = "started"
+    """A node that does no work was reached, with all its tokens."""
+    PASSED = "passed"
+    """A node that does no work was left."""
+    ASKED = "asked"
+    """A node's question waits for a person."""
+    ANSWERED = "answered"
+    EXPIRED = "expired"
+    """Nobody answered in time."""
+    LOOPED = "looped"
+    """A back edge was followed."""
+    DIVERTED = "diverted"
+    """After a failure for good the run goes on at its error node."""
+    EXHAUSTED = "exhausted"
+    """A back edge was not followed, because the run may not loop so often."""
+    TIMED_OUT = "timed-out"
+    CANCELLED = "cancelled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +103,8 @@ class Place:
 
 def resting_status(head: Head) -> Status:
     """Return the status that *head* has when nobody holds a claim and nothing stops it."""
+    if head.flow is not None:
+        return head.flow.rest
     if head.is_at_gate:
         return Status.WAITING_APPROVAL
     if head.failures_in_row:

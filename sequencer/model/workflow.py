@@ -11,11 +11,24 @@ import hashlib
 import json
 from collections import Counter
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticKnownError
 
+from sequencer.model.graph import Graph, NodeKind
 from sequencer.model.step import Name, Step
+
+_NO_STEPS = {"field_type": "Tuple", "min_length": 1, "actual_length": 0}
+_NOT_DIGESTED: Any = {
+    "review": {"every"},
+    "steps": {"__all__": {"text"}},
+    "graph": {
+        "max_parallel": True,
+        "nodes": {"__all__": {"label", "description", "question"}},
+    },
+}
+"""What may change while a run goes on: parameters, prompts, and what only people read."""
 
 
 class Review(BaseModel):
@@ -34,10 +47,13 @@ class Workflow(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: Name
-    steps: tuple[Step, ...] = Field(min_length=1, max_length=10_000)
+    steps: tuple[Step, ...] = Field(max_length=20_000)
+    """In order; of a graph those of its agent nodes, by the same names."""
     review: Review | None = None
-    kind: Literal["cycle", "procedure"] = "cycle"
-    """cycle: endless. procedure: once from the first step to the last, then complete."""
+    kind: Literal["cycle", "procedure", "graph"] = "cycle"
+    """cycle: endless. procedure: once from the first step to the last, then complete. graph:
+    as its nodes and edges say."""
+    graph: Graph | None = None
 
     def __init__(
         self,
@@ -45,14 +61,16 @@ class Workflow(BaseModel):
         steps: tuple[Step, ...] | list[Step],
         review: Review | None = None,
         kind: str = "cycle",
+        graph: Graph | None = None,
     ) -> None:
         """Build a workflow; positional, because name and steps are all that most need.
 
         Raises:
-            ValueError: two steps share a name (a position could not be told apart), or a
-                procedure has a review (it has no cycles to review).
+            ValueError: two steps share a name (a position could not be told apart), a
+                procedure or a graph has a review (it has no cycles to review), or a graph's
+                agent nodes and its steps are not the same.
         """
-        super().__init__(name=name, steps=steps, review=review, kind=kind)
+        super().__init__(name=name, steps=steps, review=review, kind=kind, graph=graph)
 
     @model_validator(mode="after")
     def _positions_are_unambiguous(self) -> Workflow:
@@ -61,10 +79,30 @@ class Workflow(BaseModel):
         if twice:
             message = f"step names have to differ within a workflow; twice: {', '.join(twice)}"
             raise ValueError(message)
-        if self.kind == "procedure" and self.review is not None:
-            message = "a procedure has no cycles, so it can't have a review"
+        if self.kind != "cycle" and self.review is not None:
+            message = f"a {self.kind} has no cycles, so it can't have a review"
             raise ValueError(message)
         return self
+
+    @model_validator(mode="after")
+    def _steps_are_those_of_the_kind(self) -> Workflow:
+        if self.graph is None:
+            if self.kind == "graph":
+                raise ValueError("a workflow of kind graph has to have a graph")
+            if not self.steps:
+                raise PydanticKnownError("too_short", _NO_STEPS)
+            return self
+        if self.kind != "graph":
+            raise ValueError("only a workflow of kind graph has a graph")
+        agents = [node.id for node in self.graph.nodes if node.kind is NodeKind.AGENT]
+        if agents != [step.name for step in self.steps]:
+            raise ValueError("a graph has one step for each of its agent nodes, in their order")
+        return self
+
+    @cached_property
+    def steps_by_name(self) -> dict[str, Step]:
+        """Return the steps by their names, in order."""
+        return {step.name: step for step in self.steps}
 
     @property
     def review_every(self) -> int:
@@ -97,10 +135,11 @@ class Workflow(BaseModel):
         """
         return self._digest
 
+    def definition(self) -> dict[str, Any]:
+        """Return what the digest covers, as plain data."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_DIGESTED)
+
     @cached_property
     def _digest(self) -> str:
-        definition = self.model_dump(
-            mode="json", exclude_defaults=True, exclude={"review": {"every"}}
-        )
-        canonical = json.dumps(definition, sort_keys=True, separators=(",", ":"))
+        canonical = json.dumps(self.definition(), sort_keys=True, separators=(",", ":"))
         return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import (
@@ -115,22 +116,28 @@ class WorkflowDefinition(Changes):
     """At least one, unless the definition extends another one, which brings its own."""
     review: ReviewDefinition | None = None
     kind: Literal["cycle", "procedure"] = "cycle"
+    file: str | None = Field(default=None, min_length=1, max_length=4096)
+    """A flowchart's file, relative to the project's folder; all else is in there."""
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_a_file_name(cls, value: object) -> object:
+    def _accept_a_file_name(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {"file": value, "steps": ()}
         if not isinstance(value, (Mapping, WorkflowDefinition)):
-            raise ValueError(f"a workflow is a mapping with 'steps', not {value!r}")  # noqa: TRY004 - pydantic collects ValueErrors
-        if (
-            isinstance(value, Mapping)
-            and "steps" not in value
-            and Changes.model_fields & value.keys()
-        ):
+            raise ValueError(f"a workflow is a mapping with 'steps', or a file, not {value!r}")  # noqa: TRY004 - pydantic collects ValueErrors
+        own = {*Changes.model_fields, "file"}
+        if isinstance(value, Mapping) and "steps" not in value and own & value.keys():
             return {**value, "steps": ()}
         return value
 
     @model_validator(mode="after")
     def _makes_a_workflow(self) -> WorkflowDefinition:
+        if self.file is not None:
+            if others := sorted(self.model_fields_set - {"file", "steps"}) or self.steps:
+                names = ", ".join(map(str, others)) if isinstance(others, list) else "steps"
+                raise ValueError(f"{names} can't stand beside file, which has all of it")
+            return self
         if self.extends is not None:
             own = ["steps"] * bool(self.steps) + ["kind"] * ("kind" in self.model_fields_set)
             if own:
@@ -165,26 +172,31 @@ class WorkflowDefinition(Changes):
 
 
 class Registry:
-    """The workflows that a project can run, by name; never changes after it is built."""
+    """The workflows that a project can run, by name; the same names always mean the same."""
 
     def __init__(
         self,
         configured: Mapping[str, Workflow] | None = None,
         prompts: BuiltinPrompts | None = None,
+        flows: Mapping[str, Path] | None = None,
     ) -> None:
-        """Hold the built-in workflows and *configured*, which replace those of the same name."""
+        """Hold the built-in workflows and *configured*, which replace those of the same name.
+
+        *flows* are the files of flowcharts; each is read when its workflow is first asked for.
+        """
         self._configured = dict(configured or {})
+        self.flows = dict(flows or {})
         self._builtin = BuiltinWorkflows(prompts or BuiltinPrompts())
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return every known name, in order."""
-        return tuple(sorted({*self._builtin, *self._configured}))
+        return tuple(sorted({*self._builtin, *self._configured, *self.flows}))
 
     @property
     def procedure_names(self) -> tuple[str, ...]:
         """Return the names of the procedures, in order; none is built for it."""
-        found = set(PROCEDURES) - self._configured.keys()
+        found = set(PROCEDURES) - self._configured.keys() - self.flows.keys()
         found |= {name for name, made in self._configured.items() if made.kind == "procedure"}
         return tuple(sorted(found))
 
@@ -193,10 +205,16 @@ class Registry:
 
         Raises:
             UnknownName: nobody defined it; *where* says who asked.
+            ConfigurationError: its file can't be read, or is no workflow.
         """
         found = self._configured.get(name)
         if found is not None:
             return found
+        if name in self.flows:
+            from sequencer.resolution.flowcharts.reader import load_flow  # noqa: PLC0415 - few need it
+
+            self._configured[name] = load_flow(self.flows[name], name=name).workflow
+            return self._configured[name]
         if name not in self._builtin:
             raise UnknownName("workflow", name, self.names, where=where)
         return self._builtin[name]

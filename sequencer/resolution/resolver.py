@@ -70,6 +70,9 @@ def place(workflow: Workflow, step_index: int) -> Place:
         ValueError: *step_index* is negative.
         UsageRefused: *step_index* lies beyond a procedure's end, where no run can get.
     """
+    if workflow.graph is not None:
+        # Several nodes may come next; the run's marking has them.
+        return Place(step_index, workflow.graph.entries[0], "")
     if workflow.kind == "procedure" and step_index == len(workflow.steps):
         return Place(step_index, "", "", is_end=True)
     step = resolve(workflow, step_index)
@@ -81,6 +84,8 @@ def present(workflow: Workflow, head: Head) -> Place:
 
     Raises: see `place`.
     """
+    if workflow.graph is not None:
+        return Place(head.step_index, head.expected_step, "")
     here = place(workflow, head.step_index)
     if head.loop is not None and head.loop.stage == "fix":
         return fixer_place(workflow, head.step_index) or here
@@ -120,6 +125,8 @@ def describe(workflow: Workflow, step_index: int) -> Description:
         ValueError: *step_index* is negative.
         UsageRefused: a procedure has no step there.
     """
+    if workflow.graph is not None:
+        return describe_node(workflow, workflow.graph.entries[0], step_index)
     step = resolve(workflow, step_index)
     cycle_index, at = divmod(step_index, len(workflow.steps))
     position = workflow.steps[at]
@@ -139,10 +146,26 @@ def describe_at(workflow: Workflow, here: Place) -> Description:
 
     Raises: see `describe`.
     """
+    if workflow.graph is not None:
+        return describe_node(workflow, here.step, here.step_index)
     facts = describe(workflow, here.step_index)
     if here.stage == "fix":
         facts["step"], facts["prompt"] = here.step, here.prompt
     return facts
+
+
+def describe_node(workflow: Workflow, name: str, step_index: int) -> Description:
+    """Return what `describe` does about a node of a graph, which has neither cycle nor position."""
+    step = workflow.steps_by_name.get(name)
+    return {
+        "step_index": step_index,
+        "iteration": step_index + 1,
+        "cycle_index": 0,
+        "position": name,
+        "step": name,
+        "prompt": step.prompt_name if step is not None else "",
+        "review": False,
+    }
 
 
 def _beyond_the_end(workflow: Workflow, step_index: int) -> UsageRefused:

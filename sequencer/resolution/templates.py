@@ -1,20 +1,23 @@
 """Fill the values of a run into a prompt.
 
 One pass: what is inserted is never looked at again, so that an agent's output or a
-request can't ask for other values. Only the roots in `ROOTS` are templates; any other
-``{{…}}`` is text, as it is for whoever writes about templates.
+request can't ask for other values. Only the roots in `ROOTS`, or `GRAPH_ROOTS`, are templates; any
+other ``{{…}}`` is text, as it is for whoever writes about templates.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from sequencer.errors import StepFailed
 
 ROOTS = ("request", "output", "steps", "feedback", "validation", "run")
+"""In the prompts of procedures."""
+GRAPH_ROOTS = ("state", "output", "nodes", "input")
+"""In the prompts of graphs."""
 _TEMPLATE = re.compile(r"\{\{\s*([A-Za-z_][\w.\-]*)\s*\}\}")
 MAX_DEPTH = 10
 
@@ -23,7 +26,7 @@ class MissingValue(StepFailed):
     """A template names a value that is not there; no agent was run."""
 
 
-def names(text: str) -> Iterator[tuple[str, ...]]:
+def names(text: str, roots: Collection[str] = ROOTS) -> Iterator[tuple[str, ...]]:
     """Yield the paths that *text* asks for, in order.
 
     >>> list(names("{{request.title}} {{ other }} {{output}}"))
@@ -31,11 +34,13 @@ def names(text: str) -> Iterator[tuple[str, ...]]:
     """
     for found in _TEMPLATE.finditer(text):
         path = tuple(found[1].split("."))
-        if path[0] in ROOTS:
+        if path[0] in roots:
             yield path
 
 
-def render(text: str, value_of: Callable[[tuple[str, ...]], Any]) -> str:
+def render(
+    text: str, value_of: Callable[[tuple[str, ...]], Any], roots: Collection[str] = ROOTS
+) -> str:
     """Return *text* with each template replaced by what *value_of* says about its path.
 
     A text goes in as it is, None as nothing, everything else as JSON on one line.
@@ -49,7 +54,7 @@ def render(text: str, value_of: Callable[[tuple[str, ...]], Any]) -> str:
 
     def fill(found: re.Match[str]) -> str:
         path = tuple(found[1].split("."))
-        if path[0] not in ROOTS:
+        if path[0] not in roots:
             return found[0]
         try:
             return as_text(value_of(path))

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from sequencer.documents.problems import located
+from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.step import Step
 from sequencer.resolution.prompts import relative_name
 from sequencer.resolution.registry import Registry, WorkflowDefinition
 from sequencer.resolution.routing import RouterMode
 from sequencer.resolution.verdict import ensure_schema
-from sequencer.settings.problems import located
-from sequencer.settings.reader import KeyPath
 from sequencer.settings.routing_names import RoutingNames, ensure_procedure
 from sequencer.settings.schema import BUILTIN_AGENTS, Schema
 from sequencer.settings.sources import Layers
@@ -143,7 +143,7 @@ class Check:
 
     def _gates(self) -> Iterator[Found]:
         for name in self._schema.workflows:
-            if name not in self._registry.names:
+            if name not in self._registry.names or name in self._registry.flows:
                 continue
             so_far: list[str] = []
             for step in self._registry.get(name).steps:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from sequencer.settings.reader import Document, KeyPath
+from sequencer.documents.reader import Document, KeyPath
 from sequencer.settings.sources import Layers, Source, flatten
 
 FLAT_KEYS: dict[str, KeyPath] = {

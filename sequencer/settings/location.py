@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sequencer.documents.file import read_bytes
 from sequencer.errors import ConfigurationError
-from sequencer.settings.file import read_bytes
 
 CONFIG_NAME = "orchestration.yaml"
 DEFAULT_STATE_FILE = "sync/state.json"
@@ -95,7 +95,7 @@ def _state_file_of(config_path: Path) -> tuple[object, str]:
     # A backslash may spell the key's letters in another way.
     if b"state_file" not in text and b"\\" not in text:
         return None, ""
-    from sequencer.settings import reader  # noqa: PLC0415 - yaml only where it is needed
+    from sequencer.documents import reader  # noqa: PLC0415 - yaml only where it is needed
 
     document = reader.parse(text, config_path)
     return document.data.get("state_file"), document.where(("state_file",))

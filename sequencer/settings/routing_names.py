@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.resolution.registry import Registry
 from sequencer.resolution.routing_settings import AUTO, RULES, RoutingSettings
-from sequencer.settings.reader import KeyPath
 
 Named = Iterator[tuple[KeyPath, str]]
 

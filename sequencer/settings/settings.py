@@ -17,6 +17,10 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from sequencer.activity.options import ActivityOptions
+from sequencer.documents import reader
+from sequencer.documents.keys import dotted, leaves
+from sequencer.documents.problems import located, problems_of, raise_all
+from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
@@ -24,12 +28,9 @@ from sequencer.resolution.composition import Composition
 from sequencer.resolution.registry import BuiltinPrompts, BuiltinWorkflows, Registry
 from sequencer.resolution.routing import RouterSettings
 from sequencer.resolution.routing_settings import RoutingSettings
-from sequencer.settings import legacy, reader
+from sequencer.settings import legacy
 from sequencer.settings.checks import Check, Found
-from sequencer.settings.keys import dotted, leaves
 from sequencer.settings.location import find_config, resolve_path
-from sequencer.settings.problems import located, problems_of, raise_all
-from sequencer.settings.reader import KeyPath
 from sequencer.settings.schema import (
     AgentSelection,
     LogOptions,
@@ -143,7 +144,7 @@ def load(
     paths = _resolved(project_dir, schema, layers, found)
     prompts = BuiltinPrompts(schema.supervisor_prompt, schema.main_prompt, schema.reviewer_prompt)
     workflows = _workflows(schema, prompts, layers, found)
-    registry = Registry(workflows, prompts)
+    registry = Registry(workflows, prompts, _flows(schema, project_dir, layers, found))
     found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
     found.sort(key=lambda item: layers.position(item[0]))
     raise_all([error for _, error in found])
@@ -253,9 +254,31 @@ def _workflows(
         whole = ("workflows", *path)
         return located(layers.where(whole), whole)
 
-    made = Composition(schema.workflows, BuiltinWorkflows(prompts), locate)
+    written = {name: entry for name, entry in schema.workflows.items() if entry.file is None}
+    made = Composition(written, BuiltinWorkflows(prompts), locate)
     found += [(("workflows", *path), error) for path, error in made.problems]
     return made.workflows
+
+
+def _flows(
+    schema: Schema, project_dir: Path, layers: Layers, found: list[Found]
+) -> dict[str, Path]:
+    """Return the files of the configured flowcharts; what is wrong is added to *found*."""
+    files: dict[str, Path] = {}
+    for name, entry in schema.workflows.items():
+        if entry.file is None:
+            continue
+        path = ("workflows", name)
+        where = located(layers.where(path), path)
+        try:
+            files[name] = resolve_path(project_dir, entry.file, where)
+        except ConfigurationError as error:
+            found.append((path, error))
+            continue
+        if not files[name].is_file():
+            missing = f"there is no file {entry.file!r}"
+            found.append((path, ConfigurationError(missing, where=where)))
+    return files
 
 
 def _agents(schema: Schema, layers: Layers) -> dict[str, Agent]:

@@ -13,8 +13,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from sequencer.settings import keys, reader
-from sequencer.settings.reader import Document, KeyPath, Position
+from sequencer.documents import keys, reader
+from sequencer.documents.reader import Document, KeyPath, Position
 from sequencer.settings.schema import Schema
 
 PREFIX = "SEQUENCER_"

@@ -6,7 +6,9 @@ lock; readers take none.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from sequencer.errors import CorruptState, UsageRefused
@@ -47,3 +49,15 @@ def keep(folder: Path, name: str, data: bytes) -> None:
     write_durably(fresh, data)
     fresh.replace(folder / name)
     sync_folder(folder)
+
+
+def forget(folder: Path, prefix: str, keep: Collection[str]) -> None:
+    """Remove the documents in *folder* that begin with *prefix*, but those in *keep*.
+
+    One that can't be removed stays; it is not needed, and does no harm.
+    """
+    with contextlib.suppress(OSError):
+        for entry in folder.iterdir():
+            if entry.name.startswith(prefix) and entry.name not in keep:
+                with contextlib.suppress(OSError):
+                    entry.unlink()

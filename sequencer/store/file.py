@@ -154,6 +154,10 @@ class FileStore:
         """See `Store.keep_document`."""
         documents.keep(self.folder, name, data)
 
+    def forget_documents(self, prefix: str, keep: Collection[str]) -> None:
+        """See `Store.forget_documents`."""
+        documents.forget(self.folder, prefix, keep)
+
     def _signature(self) -> _Signature:
         return (headfile.signature(self._state_path), self._journal.signature())
 
@@ -253,7 +257,7 @@ class FileStore:
     def _accept(self, found: Found, transition: Transition) -> Head | None:
         """Append and publish; return None if another writer was first."""
         base = found.last.revision if found.last else 0
-        if found.last is not None and self._rotate(found.last, found.size):
+        if found.last is not None and self._rotate(found, found.last):
             return None
         offset = found.size + (len(CLOSING) if found.is_torn else 0)
         head = transition.head.replace(revision=base + 1, journal_offset=offset)
@@ -276,15 +280,17 @@ class FileStore:
                     self._leases.forget(claim)
         return head
 
-    def _rotate(self, last: Record, size: int) -> bool:
+    def _rotate(self, found: Found, last: Record) -> bool:
         try:
-            if not self._journal.rotate_if_large(last, size):
+            if not self._journal.rotate_if_large(last, found.size):
                 return False
         except OSError as error:
             # A journal that grows is better than a run that stands still.
             self._notices.append(f"{self._journal.path} can't be rotated: {error.strerror}")
             return False
-        results.prune(self._results, self._oldest_token())
+        if found.head is None or found.head.flow is None:
+            # A graph's prompts may ask for any output, however old it is.
+            results.prune(self._results, self._oldest_token())
         return True
 
     def _append(self, line: bytes, offset: int, *, is_torn: bool) -> bool:

@@ -175,6 +175,12 @@ class MemoryStore:
         """See `Store.keep_document`."""
         self.run.documents[name] = data
 
+    def forget_documents(self, prefix: str, keep: Collection[str]) -> None:
+        """See `Store.forget_documents`."""
+        for name in [name for name in self.run.documents if name.startswith(prefix)]:
+            if name not in keep:
+                del self.run.documents[name]
+
     def take_notices(self) -> list[str]:
         """Return nothing: nothing here is restored or edited by hand."""
         return []

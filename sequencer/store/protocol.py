@@ -103,6 +103,12 @@ class Store(Protocol):
     def keep_document(self, name: str, data: bytes) -> None:
         """Keep *data* as the document *name*, durably; only within `update`, under its lock."""
 
+    def forget_documents(self, prefix: str, keep: Collection[str]) -> None:
+        """Remove the documents whose names begin with *prefix*, but those in *keep*.
+
+        Only within `update`, under its lock.
+        """
+
     def take_notices(self) -> list[str]:
         """Return what was restored, migrated or accepted by hand since the last call."""
 

@@ -16,6 +16,8 @@ _NAME = re.compile(r"(\d+)-(\d+)")
 
 
 NAME = "results"
+OUTPUT = "output.txt"
+"""In an attempt's folder."""
 
 
 def folder(results: Path, step_index: int, token: int) -> Path:
@@ -26,7 +28,7 @@ def folder(results: Path, step_index: int, token: int) -> Path:
 def keep(attempt: Path, data: bytes) -> None:
     """Keep *data* as the output in the folder of an *attempt*, so that it survives a power loss."""
     attempt.mkdir(parents=True, exist_ok=True)
-    write_durably(attempt / "output.txt", data)
+    write_durably(attempt / OUTPUT, data)
     for changed in (attempt, attempt.parent, attempt.parent.parent):
         sync_folder(changed)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,11 +12,17 @@ from tests.acceptance.cli_process import cli, done, environment, head, scripted_
 from tests.unit.store.broken_runs import damage_line
 
 
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = scripted_project(tmp_path_factory.mktemp("worked"))
+    assert cli(made, "run", "--max-steps", "5").returncode == 0
+    return made
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    scripted_project(tmp_path)
-    assert cli(tmp_path, "run", "--max-steps", "5").returncode == 0
-    return tmp_path
+def folder(worked: Path, tmp_path: Path) -> Path:
+    """Return a project of five accepted steps, for one test alone."""
+    return shutil.copytree(worked, tmp_path / "project")
 
 
 def goes_on(folder: Path, step_index: int) -> None:

@@ -239,10 +239,12 @@ def test_dagu_2388_a_step_and_all_behind_it_run_again(folder: Path) -> None:
 def test_cyrus_1389_the_result_of_a_step_that_was_asked_to_stop_is_kept(folder: Path) -> None:
     """After stop and resume the result of the step that had run was silently discarded."""
     agent = (folder / "agent.py").read_text()
-    (folder / "agent.py").write_text(agent + 'print("the hard-won answer")\n')
-    with started(folder, "run", SLOW="0.8") as process:
+    held = 'while not os.path.exists("go"):\n    time.sleep(0.02)\n'
+    (folder / "agent.py").write_text(agent + held + 'print("the hard-won answer")\n')
+    with started(folder, "run") as process:
         until(lambda: done(folder) == [0])
         assert cli(folder, "stop").returncode == 0
+        (folder / "go").touch()
         process.wait(20)
     assert facts(folder)[-1]["outcome"]["output"].strip() == "the hard-won answer"
     assert cli(folder, "resume").returncode == 0

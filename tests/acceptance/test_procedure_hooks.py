@@ -21,7 +21,7 @@ CONFIGURATION = """\
 hooks: [hooks.py]
 agent: {default: script}
 agents:
-  script: {kind: command, argv: ["{python}", agent.py, "--model={model}"]}
+  script: {kind: command, argv: ["{python}", -IS, agent.py, "--model={model}"]}
 workflows:
   mine: {kind: procedure, steps: [first, {name: second, model: small}, third]}
   other: {kind: procedure, steps: [first]}

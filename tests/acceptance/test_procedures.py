@@ -33,7 +33,7 @@ else:
 CONFIGURATION = """\
 agent: {default: script}
 agents:
-  script: {kind: command, argv: ["{python}", agent.py]}
+  script: {kind: command, argv: ["{python}", -IS, agent.py]}
 """
 SECRET = "supersecret-value-1"  # noqa: S105 - invented
 DEBUGGING = [

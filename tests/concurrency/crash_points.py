@@ -52,7 +52,8 @@ class Injector:
 
     def install(self) -> None:
         if self.fault == "mixed":
-            self.fault = MIXED[self.at % len(MIXED)]
+            # Halved, so that every second call meets each of them too.
+            self.fault = MIXED[self.at // 2 % len(MIXED)]
         for name in CALLS:
             self.real[name] = getattr(os, name)
             setattr(os, name, self._wrap(name))
@@ -296,15 +297,20 @@ def do_not_wait(fd: Any) -> None:
     os.fstat(fd)
 
 
-def sweep(scenario: str, fault: str, base: Path, step: int = 1) -> tuple[int, list[str]]:
-    """Try each *step*-th point of *scenario* under *fault*; return how many, and what broke."""
+def sweep(
+    scenario: str, fault: str, base: Path, first: int = 1, step: int = 1
+) -> tuple[int, list[str]]:
+    """Try *scenario* under *fault* at its *first* point and each *step*-th one behind it.
+
+    Returns how many points there were, and what broke.
+    """
     with nothing_waits_for_the_disk():
-        return _sweep(scenario, fault, base, step)
+        return _sweep(scenario, fault, base, itertools.count(first, step))
 
 
-def _sweep(scenario: str, fault: str, base: Path, step: int) -> tuple[int, list[str]]:
+def _sweep(scenario: str, fault: str, base: Path, points: Iterator[int]) -> tuple[int, list[str]]:
     found: list[str] = []
-    for tried, at in enumerate(itertools.count(1, step)):
+    for tried, at in enumerate(points):
         folder = base / f"{at}" / "sync"
         SCENARIOS[scenario][0](folder)
         before = list(new_store(folder).history())

@@ -6,16 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 
 from tests.concurrency.crash_points import FAULTS, SCENARIOS, new_store, sweep, violations
 from tests.long.report import Report, Size
+from tests.property.amounts import in_memory
 
 ROOT = Path(__file__).parents[2]
 LEAST_POINTS = 300
-QUICK = (("kill", 1), ("mixed", 3))
-"""What every push tries: a kill at each call, an error at each third."""
+QUICK = (("kill", 1, 2), ("mixed", 2, 2))
+"""What every push tries: calls 1, 3, 5, … are killed, 2, 4, 6, … fail."""
 CALLS = ("openat", "write", "fsync", "fdatasync", "rename", "link", "unlink", "mkdir", "flock")
 INJECTED = ("error=EIO", "error=ENOSPC", "error=EINTR", "signal=KILL")
 NAMES = ("journal.jsonl", "state.json", "state.json.lock")
@@ -34,10 +36,17 @@ print(store.view().head.revision)
 
 def crash_points(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`; every call of every transition."""
+    if size is Size.SHORT:
+        # A kill leaves the page cache as it is, wherever the pages go later.
+        with in_memory() as made:
+            return _swept(made, QUICK)
+    return _swept(folder, [(fault, 1, 1) for fault in FAULTS])
+
+
+def _swept(folder: Path, faults: Iterable[tuple[str, int, int]]) -> Report:
     points, wrong = 0, list[str]()
-    faults = QUICK if size is Size.SHORT else [(fault, 1) for fault in FAULTS]
-    for scenario, (fault, step) in product(SCENARIOS, faults):
-        tried, found = sweep(scenario, fault, folder / scenario / fault, step)
+    for scenario, (fault, first, step) in product(SCENARIOS, faults):
+        tried, found = sweep(scenario, fault, folder / scenario / fault, first, step)
         points, wrong = points + tried, wrong + found
     if points < LEAST_POINTS:
         wrong.append(f"only {points} points: the calls are not seen any more")

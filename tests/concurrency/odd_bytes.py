@@ -27,7 +27,8 @@ from tests.long.report import Report, Size
 
 SEED = 20_261_122
 CAP = 64 * 1024
-BATCH = 40
+BATCH, FEW = 40, 25
+"""Payloads of a batch; a few are enough for every kind of payload and of stream."""
 
 _OWN = re.compile(rb"\x1b\[(?:[0-9]|[0-9];)*m|\x1b\[2K|\x1b\[1A|\x1b\[\?25[lh]")
 """What `rich` writes for colours and for the live line."""
@@ -81,7 +82,7 @@ def project(folder: Path, chance: random.Random, count: int) -> list[bytes]:
         "workflows": {"w": {"steps": ["main"]}},
         "logs": {"max_bytes": CAP},
         "agent": {"default": "odd"},
-        "agents": {"odd": {"kind": "command", "argv": ["{python}", "agent.py", str(count)]}},
+        "agents": {"odd": {"kind": "command", "argv": ["{python}", "-IS", "agent.py", str(count)]}},
     }
     (folder / "orchestration.yaml").write_text(json.dumps(document))
     made = []
@@ -203,8 +204,8 @@ def batch(folder: Path, seed: int, count: int) -> list[str]:
 
 def campaign(folder: Path, size: Size) -> Report:
     """Run batches of payloads, each with a seed of its own."""
-    batches = 25 if size is Size.LONG else 1
+    batches, count = (25, BATCH) if size is Size.LONG else (1, FEW)
     violations: list[str] = []
     for number in range(batches):
-        violations += batch(folder / str(number), SEED + number, BATCH)
-    return Report({"payloads": batches * BATCH}, tuple(violations))
+        violations += batch(folder / str(number), SEED + number, count)
+    return Report({"payloads": batches * count}, tuple(violations))

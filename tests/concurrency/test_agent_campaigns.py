@@ -33,7 +33,7 @@ def test_floods_fill_neither_memory_nor_log(tmp_path: Path) -> None:
 def test_odd_bytes_reach_the_log_and_no_terminal(tmp_path: Path) -> None:
     report = odd_bytes.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
-    assert report.counts["payloads"] == odd_bytes.BATCH
+    assert report.counts["payloads"] == odd_bytes.FEW
 
 
 def test_every_end_of_an_agent_is_what_it_is_called(tmp_path: Path) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.concurrency.turns import FAIR, herd, same_claim, take_turns
+from tests.concurrency.turns import FAIR, same_claim, take_turns
+from tests.long.__main__ import in_own_process
 from tests.long.report import Size
 
 
 def test_sixty_four_claimants_and_one_winner_a_token_everybody_in_turn(tmp_path: Path) -> None:
-    report = herd(tmp_path, Size.SHORT)
-    assert report.violations == ()
-    assert report.counts == {"rounds": 345, "claimants": 64}
-    assert report.figures["most_turns_by_fewest"] <= FAIR
+    # A fork of this process is slow: it holds all tests.
+    report = in_own_process("A5-herd", Size.SHORT, tmp_path / "log")
+    assert report["violations"] == []
+    assert report["counts"] == {"rounds": 330, "claimants": 64}
+    assert report["figures"]["most_turns_by_fewest"] <= FAIR
 
 
 def test_a_race_without_losers_is_noticed(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def _cpu_s() -> float:
 
 def herd(folder: Path, size: Size) -> Report:
     """See `tests.long.report.Campaign`."""
-    claimants, races, turns = (64, 1_000, 1_000) if size is Size.LONG else (64, 25, 320)
+    claimants, races, turns = (64, 1_000, 1_000) if size is Size.LONG else (64, 10, 320)
     wrong = same_claim(folder / "race", claimants, races)
     shares = take_turns(folder / "turns", claimants, turns)
     wrong += shares.wrong

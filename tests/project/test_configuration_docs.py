@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from sequencer.documents.keys import dotted, known_keys, leaves, without_none, written_fields
+from sequencer.documents.reader import parse
 from sequencer.model.request import Request
 from sequencer.model.step import Step
 from sequencer.resolution.classification import PROCEDURE_OF
@@ -17,9 +19,7 @@ from sequencer.resolution.classification_rules import classify_by_rules
 from sequencer.resolution.procedures import PROCEDURES
 from sequencer.resolution.registry import Registry, ReviewDefinition, WorkflowDefinition
 from sequencer.resolution.routing_settings import SYSTEM_PROMPTS
-from sequencer.settings.keys import dotted, known_keys, leaves, without_none, written_fields
 from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS
-from sequencer.settings.reader import parse
 from sequencer.settings.schema import BUILTIN_AGENTS, AgentEntry, Schema, StepDefaults
 from sequencer.settings.settings import load
 from sequencer.settings.sources import IDENTITY_VARIABLES

@@ -16,9 +16,9 @@ import pytest
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.program import COMMANDS, group
+from sequencer.documents.keys import annotation_at
+from sequencer.documents.reader import KeyPath
 from sequencer.engine.run import Run
-from sequencer.settings.keys import annotation_at
-from sequencer.settings.reader import KeyPath
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import load
 from sequencer.settings.sources import IDENTITY_VARIABLES, PREFIX

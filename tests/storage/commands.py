@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sequencer.assembly import open_project
+from sequencer.errors import SequencerError
+
 LIMIT_S = 60.0
 
 
@@ -91,15 +94,19 @@ def project(folder: Path, *outcomes: dict[str, Any], **settings: Any) -> Path:
 
 
 def facts(folder: Path) -> list[dict[str, Any]]:
-    """Return the history of the run in the project *folder*, as the command prints it.
+    """Return the history of the run in the project *folder*, read by this process.
 
     A history that can't be read is one fact that no check takes for right.
     """
-    ended = sequencer(folder, "history", "--json")
-    if ended.code != 0:
-        said = {"output": f"history: {ended.code} {ended.err}"}
+    try:
+        run = open_project(folder, environment={}).run()
+        if not (told := list(run.history())):
+            # That there is none is believed only of a run that has no state.
+            run.view()
+    except SequencerError as error:
+        said = {"output": f"history: {error.exit_code} {error}"}
         return [{"event": "succeeded", "step_index": -1, "token": -1, "outcome": said}]
-    return [json.loads(line) for line in ended.out.splitlines()]
+    return told
 
 
 def accepted(told: list[dict[str, Any]]) -> list[int]:

@@ -54,7 +54,7 @@ def made(folder: Path, plan: str, **settings: Any) -> Path:
     document = {
         "workflow": {"name": "standard"},
         "agent": {"default": "script"},
-        "agents": {"script": {"kind": "command", "argv": [sys.executable, "agent.py"]}},
+        "agents": {"script": {"kind": "command", "argv": [sys.executable, "-IS", "agent.py"]}},
         "store": {"ttl_s": 2},
         **settings,
     }

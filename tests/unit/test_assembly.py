@@ -20,6 +20,7 @@ from sequencer.assembly import (
     state_path_of,
 )
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
+from sequencer.executors.process import ProcessCore
 from sequencer.executors.scripted import ScriptedExecutor, ScriptedOptions, ScriptedOutcome
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.step import Step
@@ -27,6 +28,11 @@ from sequencer.store.file import FileStore
 from tests.unit.engine.projects import OK, events, head_of, open_scripted, reopen, write_project
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
+NEEDED: dict[str, dict[str, Any]] = {
+    "command": {"argv": ["x", "{model}"]},
+    "scripted": {"outcomes": [{}]},
+}
+"""What the entry of a kind can't do without."""
 THREE = {"three": {"steps": ["supervisor", "main", "reviewer"]}}
 
 
@@ -69,6 +75,86 @@ def test_a_field_that_an_agent_would_ignore_is_refused() -> None:
         ensure_honoured(Step(name="a", single_turn=True, max_turns=3), "n", narrow)
     assert caught.value.where == "step 'a'"
     assert "model" in str(caught.value.hint)
+
+
+def honoured(kind: str, entry: dict[str, Any] | None = None, **fields: Any) -> str | None:
+    """Return what is said against a step with *fields* for an agent of *kind*; None: nothing."""
+    recipe = EXECUTORS[kind]
+    module = import_module(recipe.module)
+    options = getattr(module, recipe.options).model_validate(entry or {})
+    needed = (ProcessCore(),) if recipe.needs_core else ()
+    executor = getattr(module, recipe.executor)("mine", options, *needed)
+    try:
+        ensure_honoured(Step(name="main", **fields), "mine", executor)
+    except ConfigurationError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "foreign", "instead"),
+    [
+        ("claude", "anthropic", "openai", "codex or opencode"),
+        ("anthropic", "anthropic", "google", "gemini or opencode"),
+        ("codex", "openai", "anthropic", "claude or anthropic or opencode"),
+        ("gemini", "google", "mistral", "opencode"),
+    ],
+)
+def test_an_agent_of_another_provider_is_refused(
+    kind: str, own: str, foreign: str, instead: str
+) -> None:
+    assert honoured(kind, provider=own, model="m") is None
+    said = honoured(kind, provider=foreign, model="m")
+    assert said is not None
+    assert f"provider: {foreign}, it has models of {own} only" in said
+    assert f"write executor: {instead}, or name another model" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry"),
+    [
+        ("opencode", {}),
+        ("command", {"argv": ["x", "--model={model}"]}),
+        ("rehearsal", {}),
+        ("scripted", {"outcomes": [{}]}),
+    ],
+)
+def test_some_have_anybodys_models(kind: str, entry: dict[str, Any]) -> None:
+    assert honoured(kind, entry, provider="mistral", model="m") is None
+
+
+@pytest.mark.parametrize("kind", EXECUTORS)
+def test_a_prompt_of_the_workflows_own_file_is_no_agents_business(kind: str) -> None:
+    assert honoured(kind, NEEDED.get(kind), text="Do it.") is None
+
+
+@pytest.mark.parametrize("kind", EXECUTORS)
+def test_a_temperature_is_refused_where_nobody_could_be_told(kind: str) -> None:
+    said = honoured(kind, NEEDED.get(kind), temperature=0.5, model="own/m")
+    assert (said is None) is (kind in {"anthropic", "opencode", "rehearsal", "scripted"})
+    assert said is None or "can't honour temperature" in said
+
+
+def test_all_that_an_agent_can_not_honour_is_said_at_once() -> None:
+    said = honoured("gemini", provider="openai", temperature=1, tools={"todoread": True})
+    assert said is not None
+    assert "temperature; provider: openai, it has" in said
+    assert "; tools: todoread: true" in said
+    assert "todowrite: true instead" in said
+
+
+def test_words_for_tools_are_no_business_of_a_program() -> None:
+    said = honoured("command", {"argv": ["x"]}, tools={"read": False})
+    assert said is not None
+    assert "can't honour tools" in said
+
+
+def test_steps_of_a_project_are_looked_at_before_anything_runs(tmp_path: Path) -> None:
+    made = project(tmp_path)
+    step = Step(name="main", executor="codex", tools={"write": True})
+    with pytest.raises(ConfigurationError, match=r"agents\.codex\.sandbox is read-only"):
+        made.agents.choose(step, "main")
+    made.agents.close()
 
 
 def plug_in(monkeypatch: pytest.MonkeyPatch, group: str, name: str, value: str) -> None:

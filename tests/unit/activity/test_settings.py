@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.documents.problems import ConfigurationErrors
 from sequencer.errors import ConfigurationError
-from sequencer.settings.problems import ConfigurationErrors
 from sequencer.settings.settings import Settings, load
 
 

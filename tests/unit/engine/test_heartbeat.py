@@ -15,6 +15,7 @@ from sequencer.engine.heartbeat import Heartbeat
 from sequencer.errors import CorruptState
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim
+from sequencer.model.transitions import Event, Fact, Transition
 from sequencer.store.file import FileStore
 from sequencer.store.memory import MemoryRun, MemoryStore
 from sequencer.store.protocol import Store
@@ -53,7 +54,7 @@ def test_it_beats_three_times_a_lease(tmp_path: Path, cancellation: Cancellation
     beat = json.loads((tmp_path / "beats/1").read_text())
     assert 5 <= beat["beat"] <= 13
     assert not cancellation.is_set()
-    heartbeat.end()
+    heartbeat.end(claim)
     cases.commit(store, claim.token)
     time.sleep(TTL_S)
     assert list((tmp_path / "beats").iterdir()) == []
@@ -67,7 +68,7 @@ def test_a_long_step_after_many_short_ones_beats_in_time(
     claim, heartbeat = held(store), Heartbeat(store)
     for _ in range(30):
         heartbeat.begin(claim, cancellation)
-        heartbeat.end()
+        heartbeat.end(claim)
         time.sleep(0.005)
     assert not (tmp_path / "beats").exists(), "a short step has no beat"
     heartbeat.begin(claim, cancellation)
@@ -79,7 +80,7 @@ def test_a_step_after_a_long_rest_beats_in_time(tmp_path: Path, cancellation: Ca
     store = FileStore(tmp_path / "state.json", ttl_s=TTL_S)
     claim, heartbeat = held(store), Heartbeat(store)
     heartbeat.begin(claim, cancellation)
-    heartbeat.end()
+    heartbeat.end(claim)
     time.sleep(1.5 * TTL_S)  # the thread sleeps without an end by now
     heartbeat.begin(claim, cancellation)
     assert beats_in_time(tmp_path)
@@ -168,7 +169,7 @@ def test_ending_and_beginning_at_once_never_mixes_claims() -> None:
         heartbeat.begin(claim, cancellation)
         if claim.token % 3 == 0:
             time.sleep(0.002)
-        heartbeat.end()
+        heartbeat.end(claim)
         cases.commit(store, claim.token)
         assert not cancellation.is_set()
         cancellation.close()
@@ -183,3 +184,30 @@ def test_closing_what_was_never_begun() -> None:
     heartbeat.close()
     heartbeat.close()
     assert threading.active_count() == before
+
+
+def test_several_claims_are_kept_alive_at_once(tmp_path: Path, cancellation: Cancellation) -> None:
+    store = FileStore(tmp_path / "state.json", ttl_s=TTL_S)
+    first, heartbeat = held(store), Heartbeat(store)
+    # Of a graph run one process may hold many; the store does not mind whose step it is.
+    head = store.view().head
+    assert head is not None
+    second = first.replace(token=2, step="other")
+    granted = head.replace(token=2, claims=(first, second))
+    store.update(lambda _: Transition(granted, (Fact(Event.CLAIMED, "other", 0, 2, 1),)))
+    other = Cancellation()
+    heartbeat.begin(first, cancellation)
+    time.sleep(TTL_S / 6)
+    heartbeat.begin(second, other)
+    time.sleep(2 * TTL_S)
+    beats = {n: json.loads((tmp_path / f"beats/{n}").read_text())["beat"] for n in (1, 2)}
+    assert all(3 <= number <= 8 for number in beats.values()), beats
+    heartbeat.end(first)
+    time.sleep(TTL_S)
+    later = {n: json.loads((tmp_path / f"beats/{n}").read_text())["beat"] for n in (1, 2)}
+    assert later[1] <= beats[1] + 1
+    assert later[2] >= beats[2] + 2
+    assert not cancellation.is_set()
+    assert not other.is_set()
+    heartbeat.close()
+    other.close()

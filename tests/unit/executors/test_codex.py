@@ -50,6 +50,48 @@ def argv(
             [READ_ONLY, "--disable=shell_tool", "--disable=goals"],
         ),
         ({"extra_args": ["--ephemeral"]}, {}, ["--ephemeral", READ_ONLY]),
+        ({}, {"provider": "openai", "model": "o9"}, [READ_ONLY, "--model=o9"]),
+        ({}, {"tools": {"bash": True}}, [READ_ONLY, "--enable=shell_tool"]),
+        (
+            {"disallowed_tools": ["goals"]},
+            {"tools": {"bash": False, "read": False, "todoread": False}},
+            [READ_ONLY, "--disable=goals", "--disable=shell_tool", "--disable=unified_exec"],
+        ),
+        (
+            {},
+            {"tools": {"websearch": True, "todowrite": False, "task": True}},
+            [
+                READ_ONLY,
+                '--config=web_search="live"',
+                "--config=tools.update_plan.enabled=false",
+                "--enable=multi_agent",
+            ],
+        ),
+        (
+            {},
+            {"tools": {"websearch": False, "todowrite": True, "task": False}},
+            [
+                READ_ONLY,
+                '--config=web_search="disabled"',
+                "--config=tools.update_plan.enabled=true",
+                "--disable=multi_agent",
+                "--disable=multi_agent_v2",
+            ],
+        ),
+        ({"sandbox": "danger-full-access"}, {"tools": {"edit": False}}, [READ_ONLY]),
+        (
+            {"sandbox": "workspace-write"},
+            {"tools": {"write": False, "bash": True}},
+            [
+                READ_ONLY,
+                "--enable=shell_tool",
+            ],
+        ),
+        (
+            {"sandbox": "workspace-write"},
+            {"tools": {"write": True, "edit": True, "read": True}},
+            ['--config=sandbox_mode="workspace-write"'],
+        ),
     ],
 )
 def test_options_and_step_become_arguments(

@@ -101,6 +101,21 @@ def test_placeholders_are_whole_arguments_or_whole_values(bench: Bench) -> None:
     )
 
 
+def test_a_model_comes_with_its_provider(bench: Bench) -> None:
+    step = Step(name="main", model="gpt-5", provider="openai")
+    assert bench.arguments("{model}", "-m={model}", step=step) == str(
+        ["openai/gpt-5", "-m=openai/gpt-5"]
+    )
+
+
+def test_a_provider_without_a_model_would_be_lost(bench: Bench) -> None:
+    executor = bench.executor("x", "--m={model}")
+    (objection,) = executor.objections(Step(name="main", provider="openai"))
+    assert objection.hint == "add model, or leave provider out"
+    assert executor.objections(Step(name="main", provider="openai", model="m")) == []
+    assert executor.objections(Step(name="main")) == []
+
+
 def test_an_option_without_a_value_is_left_out(bench: Bench) -> None:
     assert bench.arguments("a", "--model={model}", "b") == "['a', 'b']"
 
@@ -166,7 +181,8 @@ def test_nothing_reaches_a_shell(bench: Bench, payload: str) -> None:
     ("argv", "fields"),
     [
         (("x",), {"idle_timeout_s"}),
-        (("x", "{model}"), {"idle_timeout_s", "model"}),
+        (("x", "{model}"), {"idle_timeout_s", "model", "provider"}),
+        (("x", "--m={model}"), {"idle_timeout_s", "model", "provider"}),
         (("x", "--s={system_prompt}"), {"idle_timeout_s", "system_prompt"}),
         (("{python}", "{prompt_file}", "x{model}"), {"idle_timeout_s"}),
     ],

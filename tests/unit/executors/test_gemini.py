@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from sequencer.executors.gemini import GeminiExecutor, GeminiOptions, gemini_argv
+from sequencer.executors.client import Call
+from sequencer.executors.gemini import POLICY, GeminiExecutor, GeminiOptions, gemini_argv
 from sequencer.executors.gemini_events import GeminiParser
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Kind, StepRequest
@@ -33,6 +35,7 @@ def gemini_environment(options: GeminiOptions, request: StepRequest) -> dict[str
         ({}, {"model": "x -y"}, ["--model=x -y", "--approval-mode=default"]),
         ({"approval_mode": "auto_edit"}, {}, [SAFE[0], "--approval-mode=auto_edit"]),
         ({"extra_args": ["--debug"]}, {}, ["--debug", *SAFE]),
+        ({}, {"provider": "google", "tools": {}}, SAFE),
     ],
 )
 def test_options_and_step_become_arguments(
@@ -41,6 +44,65 @@ def test_options_and_step_become_arguments(
     options = GeminiOptions.model_validate(entry)
     request = request_for(tmp_path, step=Step(name="main", **step))
     assert gemini_argv(options, request) == [*BASE, *expected]
+
+
+def called(folder: Path, tools: dict[str, bool], **entry: Any) -> Call:
+    options = GeminiOptions.model_validate({"env": {"HOME": "/home/me"}, **entry})
+    step = Step.model_validate({"name": "main", "tools": tools})
+    executor = GeminiExecutor("gemini", options, ProcessCore())
+    return executor.call(request_for(folder, step=step))
+
+
+def test_words_for_tools_become_a_policy(tmp_path: Path) -> None:
+    tools = {"bash": False, "read": True, "write": False, "list": True, "todoread": False}
+    call = called(tmp_path, tools)
+    denied, allowed = tomllib.loads(call.files[POLICY])["rule"]
+    assert (denied["decision"], allowed["decision"]) == ("deny", "allow")
+    assert set(denied["toolName"]) >= {"run_shell_command", "write_file"}
+    assert set(allowed["toolName"]) == {"read_file", "list_directory"}
+    # What is taken away goes before what is granted, by us or by the user.
+    assert denied["priority"] > allowed["priority"]
+    assert call.argv[-2:] == [
+        f"--policy={tmp_path / 'results' / POLICY}",
+        "--policy=/home/me/.gemini/policies",
+    ]
+
+
+@pytest.mark.parametrize(("tools", "rules"), [({"glob": True}, 1), ({"glob": False}, 1)])
+def test_a_policy_has_no_more_rules_than_needed(
+    tmp_path: Path, tools: dict[str, bool], rules: int
+) -> None:
+    assert len(tomllib.loads(called(tmp_path, tools).files[POLICY])["rule"]) == rules
+
+
+@pytest.mark.parametrize("tools", [{}, {"todoread": False}])
+def test_without_a_word_that_says_something_there_is_no_policy(
+    tmp_path: Path, tools: dict[str, bool]
+) -> None:
+    call = called(tmp_path, tools)
+    assert call.files == {}
+    assert not any("policy" in argument for argument in call.argv)
+
+
+def test_the_users_policies_are_where_gemini_looks_for_them(tmp_path: Path) -> None:
+    moved = {"HOME": "/home/me", "GEMINI_CLI_HOME": "/srv/g"}
+    assert (
+        called(tmp_path, {"bash": True}, env=moved).argv[-1] == "--policy=/srv/g/.gemini/policies"
+    )
+    # An entry that names its own has replaced the user's already.
+    own = called(tmp_path, {"bash": True}, extra_args=["--policy=own.toml"]).argv
+    assert [word for word in own if word.startswith("--policy")] == [
+        "--policy=own.toml",
+        f"--policy={tmp_path / 'results' / POLICY}",
+    ]
+
+
+def test_a_policy_that_gemini_would_not_find_is_not_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "a,b"
+    folder.mkdir()
+    with pytest.raises(ValueError, match="has a comma"):
+        called(folder, {"bash": False})
+    assert called(folder, {}).files == {}
 
 
 def test_a_session_is_continued_by_its_id(tmp_path: Path) -> None:

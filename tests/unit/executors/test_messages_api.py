@@ -179,6 +179,10 @@ def test_commands_know_the_step_but_not_the_key(desk: Desk) -> None:
         ({"disallowed_tools": ["bash", "grep"]}, ["read", "write"]),
         ({"single_turn": True}, None),
         ({"allowed_tools": []}, None),
+        ({"tools": {"bash": False, "grep": False, "task": False}}, ["read", "write"]),
+        ({"tools": {"read": True, "write": False}}, ["read", "bash"]),
+        ({"tools": {"read": False}, "disallowed_tools": ["bash"]}, ["write"]),
+        ({"tools": {"read": True, "write": False}, "allowed_tools": ["read"]}, ["read"]),
     ],
 )
 def test_a_step_narrows_the_tools(
@@ -217,6 +221,20 @@ def test_step_fields_reach_the_request(desk: Desk) -> None:
     assert (body["model"], body["max_tokens"]) == ("m2", 77)
     assert body["system"] == "Be brief.\n\nBe kind."
     assert body["stream"] is True
+
+
+@pytest.mark.parametrize("temperature", [0, 0.25, 1.0])
+def test_the_temperature_is_sent_with_every_call(desk: Desk, temperature: float) -> None:
+    script: list[dict[str, Any]] = [
+        {"tool": "glob", "input": {"pattern": "*"}},
+        {"text": "x"},
+    ]
+    outcome = desk.ask(script, step={"temperature": temperature, "provider": "anthropic"})
+    assert outcome.status is OutcomeStatus.OK, outcome.error
+    bodies = desk.model.bodies()
+    assert [body["temperature"] for body in bodies] == [temperature] * 2
+    desk.ask([{"text": "x"}])
+    assert "temperature" not in desk.model.bodies()[-1]
 
 
 @pytest.mark.parametrize(

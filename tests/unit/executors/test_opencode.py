@@ -9,12 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from sequencer.executors.opencode import (
+    OpencodeExecutor,
     OpencodeOptions,
     opencode_argv,
     opencode_configuration,
 )
 from sequencer.executors.opencode_events import OpencodeParser
-from sequencer.executors.process import ProcessEnd
+from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Kind
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
@@ -31,6 +32,8 @@ ASK = {"edit": "ask", "bash": "ask", "webfetch": "ask"}
         ({}, {}, []),
         ({"model": "fake/m1"}, {}, ["--model=fake/m1"]),
         ({"model": "fake/m1"}, {"model": "x -y"}, ["--model=x -y"]),
+        ({"model": "fake/m1"}, {"model": "m2", "provider": "own"}, ["--model=own/m2"]),
+        ({"model": "fake/m1"}, {"provider": "fake"}, ["--model=fake/m1"]),
         ({"agent": "plan"}, {}, ["--agent=plan"]),
         ({"extra_args": ["--print-logs"]}, {}, ["--print-logs"]),
     ],
@@ -73,7 +76,85 @@ def test_step_fields_become_an_agents_configuration(
 ) -> None:
     request = request_for(tmp_path, step=Step(name="main", **step))
     options = OpencodeOptions.model_validate({**entry, "permission": {}})
-    assert opencode_configuration(options, request) == {"agent": {"build": agent}}
+    made = opencode_configuration(options, request)
+    assert made["agent"] == {"build": agent}
+    # A subagent would have what only this agent has lost.
+    gone = [*entry.get("disallowed_tools", ()), *step.get("disallowed_tools", ())]
+    assert made.get("permission", {}) == dict.fromkeys(gone, "deny")
+
+
+@pytest.mark.parametrize(
+    ("entry", "tools", "agent", "general"),
+    [
+        ({}, {}, {"permission": ASK}, ASK),
+        (
+            {},
+            {"bash": True, "todoread": False},
+            {
+                "tools": {"todoread": False},
+                "permission": {"edit": "ask", "webfetch": "ask", "bash": "allow"},
+            },
+            {**ASK, "todoread": "deny"},
+        ),
+        (
+            {"permission": {"edit": "allow"}},
+            {"write": False},
+            {"tools": {"write": False}},
+            {"edit": "deny"},
+        ),
+        (
+            {"permission": {}, "allowed_tools": ["read"]},
+            {"write": True, "bash": False},
+            {
+                "tools": {"*": False, "read": True, "write": True, "bash": False},
+                "permission": {"edit": "allow"},
+            },
+            {"bash": "deny"},
+        ),
+    ],
+)
+def test_words_for_tools_become_permissions(
+    tmp_path: Path,
+    entry: dict[str, Any],
+    tools: dict[str, bool],
+    agent: dict[str, Any],
+    general: dict[str, Any],
+) -> None:
+    request = request_for(tmp_path, step=Step.model_validate({"name": "main", "tools": tools}))
+    made = opencode_configuration(OpencodeOptions.model_validate(entry), request)
+    assert made == {"permission": general, "agent": {"build": agent}}
+
+
+@pytest.mark.parametrize(
+    ("step", "model"),
+    [
+        ({"model": "own/deep/m2"}, {"own": "deep/m2"}),
+        ({"model": "m2", "provider": "own"}, {"own": "m2"}),
+        ({}, {"fake": "m1"}),
+    ],
+)
+def test_a_temperature_is_for_the_agent_and_its_model_takes_one(
+    tmp_path: Path, step: dict[str, Any], model: dict[str, str]
+) -> None:
+    request = request_for(tmp_path, step=Step(name="main", temperature=0, **step))
+    options = OpencodeOptions(model="fake/m1", permission={}, agent="plan")
+    ((provider, name),) = model.items()
+    assert opencode_configuration(options, request) == {
+        "agent": {"plan": {"temperature": 0}},
+        "provider": {provider: {"models": {name: {"temperature": True}}}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("tools", "expected"), [({"websearch": True}, "1"), ({"websearch": False}, None), ({}, None)]
+)
+def test_the_search_is_there_where_a_variable_says_so(
+    tmp_path: Path, tools: dict[str, bool], expected: str | None
+) -> None:
+    step = Step.model_validate({"name": "main", "tools": tools})
+    executor = OpencodeExecutor("opencode", OpencodeOptions(), ProcessCore())
+    environment = executor.call(request_for(tmp_path, step=step)).environment
+    assert environment.get("OPENCODE_ENABLE_EXA") == expected
 
 
 def test_unless_told_otherwise_nothing_that_changes_things_runs_unasked(tmp_path: Path) -> None:

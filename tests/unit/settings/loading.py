@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from sequencer.documents.problems import ConfigurationErrors
 from sequencer.errors import ConfigurationError
-from sequencer.settings.problems import ConfigurationErrors
 from sequencer.settings.settings import Settings, load
 
 

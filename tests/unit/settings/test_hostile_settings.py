@@ -11,12 +11,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sequencer.documents.keys import annotation_at, is_mapping, known_keys, leaves
+from sequencer.documents.problems import ConfigurationErrors
 from sequencer.errors import ConfigurationError
 from sequencer.resolution.resolver import describe
-from sequencer.settings.keys import annotation_at, is_mapping, known_keys, leaves
 from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS
 from sequencer.settings.location import locate
-from sequencer.settings.problems import ConfigurationErrors
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import Settings, load
 from sequencer.settings.sources import DEFAULT, Given, variable_name

@@ -154,5 +154,5 @@ def test_a_quick_look_loads_nothing_heavy(project: Path, text: str, loaded: str)
 
 
 def test_the_reader_needs_no_pydantic() -> None:
-    probe = "import sys, sequencer.settings.reader; sys.exit('pydantic' in sys.modules)"
+    probe = "import sys, sequencer.documents.reader; sys.exit('pydantic' in sys.modules)"
     subprocess.run([sys.executable, "-c", probe], check=True)

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sequencer.model.step import Step
-from sequencer.settings.keys import (
+from sequencer.documents.keys import (
     annotation_at,
     dotted,
     is_list,
@@ -11,6 +10,7 @@ from sequencer.settings.keys import (
     known_keys,
     leaves,
 )
+from sequencer.model.step import Step
 from sequencer.settings.schema import JournalOptions, Schema, StepDefaults
 
 

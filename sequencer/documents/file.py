@@ -14,8 +14,8 @@ from sequencer.errors import ConfigurationError
 MAX_BYTES = 1024 * 1024
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a regular file of at most 1 MiB.
+def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
+    """Return the content of a regular file of at most *limit* bytes.
 
     Raises:
         ConfigurationError: it can't be read, is no regular file (a fifo would be waited
@@ -29,7 +29,7 @@ def read_bytes(path: Path) -> bytes:
         os.close(fd)
         raise ConfigurationError("is not a regular file", where=str(path))
     with os.fdopen(fd, "rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ConfigurationError(f"has more than {MAX_BYTES} bytes", where=str(path))
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise ConfigurationError(f"has more than {limit} bytes", where=str(path))
     return data

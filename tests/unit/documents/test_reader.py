@@ -10,10 +10,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sequencer.documents import reader
+from sequencer.documents.file import MAX_BYTES, read_bytes
+from sequencer.documents.reader import MAX_DEPTH, MAX_NODES, parse, parse_value, read
 from sequencer.errors import ConfigurationError
-from sequencer.settings import reader
-from sequencer.settings.file import MAX_BYTES
-from sequencer.settings.reader import MAX_DEPTH, MAX_NODES, parse, parse_value, read
 
 FILE = Path("orchestration.yaml")
 
@@ -293,3 +293,34 @@ def test_anything_like_yaml_is_read_or_refused_with_a_place(text: str) -> None:
         here: Any = document.data
         for part in path:
             here = here[part]
+
+
+def test_a_part_of_a_file_has_the_lines_of_the_file() -> None:
+    document = reader.parse_text("a: 1\nb:\n  - c: 2\n", FILE, first_line=10)
+    assert document.where(("a",)) == "orchestration.yaml:10:1"
+    assert document.where(("b", 0, "c")) == "orchestration.yaml:12:5"
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "message"),
+    [
+        ("a: 1\na: 2\n", "11:1", "key 'a' is there twice, first in line 10"),
+        ("- a\n", "10:1", "expected 'key: value' lines"),
+        ("a: 1\nb: 'x\n", "12:1", "not YAML"),
+        ("a: \x01\n", "10:4", "not YAML"),
+        ("a: *b\n", "10:4", "nothing is called *b"),
+    ],
+)
+def test_so_have_the_problems_of_a_part(text: str, where: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        reader.parse_text(text, FILE, first_line=10)
+    assert refused.value.where == f"orchestration.yaml:{where}"
+    assert refused.value.message.startswith(message)
+
+
+def test_a_file_may_be_read_up_to_another_limit(tmp_path: Path) -> None:
+    file = tmp_path / "long.md"
+    file.write_bytes(b"x" * 11)
+    assert read_bytes(file, 11) == b"x" * 11
+    with pytest.raises(ConfigurationError, match="has more than 10 bytes"):
+        read_bytes(file, 10)

@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.settings.problems import (
+from sequencer.documents.problems import (
     ConfigurationErrors,
     located,
     problems_of,
     raise_all,
 )
-from sequencer.settings.reader import KeyPath
+from sequencer.documents.reader import KeyPath
+from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.settings.schema import Schema
 
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import yaml
 
+from sequencer.documents.file import read_bytes
 from sequencer.errors import ConfigurationError
-from sequencer.settings.file import read_bytes
 
 MAX_DEPTH = 32
 MAX_NODES = 50_000
@@ -81,11 +81,16 @@ def parse(data: bytes, file: Path) -> Document:
         ConfigurationError: not UTF-8, not YAML, over a limit, or something that this
             reader refuses because it could be read in two ways; with line and column.
     """
-    text = _decode(data, file)
-    try:
-        node = _Builder(file).build(text)
-    except yaml.YAMLError as error:
-        raise _not_yaml(error, text, file) from error
+    return parse_text(decode(data, file), file)
+
+
+def parse_text(text: str, file: Path, first_line: int = 1) -> Document:
+    """Return what *text* says, which begins in line *first_line* of *file*.
+
+    Raises:
+        ConfigurationError: see `parse`.
+    """
+    node = _built(text, file, first_line)
     if node is None or node.value is None:
         return Document(file, {}, {})
     if not isinstance(node.value, dict):
@@ -102,11 +107,15 @@ def parse_value(text: str, file: Path) -> Any:
     Raises:
         ConfigurationError: see `parse`.
     """
-    try:
-        node = _Builder(file).build(text)
-    except yaml.YAMLError as error:
-        raise _not_yaml(error, text, file) from error
+    node = _built(text, file, 1)
     return None if node is None else node.value
+
+
+def _built(text: str, file: Path, first_line: int) -> _Node | None:
+    try:
+        return _Builder(file, first_line).build(text)
+    except yaml.YAMLError as error:
+        raise _not_yaml(error, text, file, first_line) from error
 
 
 def plain_value(text: str) -> Any:
@@ -128,7 +137,12 @@ def plain_value(text: str) -> Any:
     return text
 
 
-def _decode(data: bytes, file: Path) -> str:
+def decode(data: bytes, file: Path) -> str:
+    """Return the text that *data* is, without a byte order mark.
+
+    Raises:
+        ConfigurationError: it is not UTF-8; with line and column.
+    """
     try:
         return data.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
@@ -145,14 +159,14 @@ def _line_column(text: str, offset: int) -> Position:
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
 
 
-def _not_yaml(error: yaml.YAMLError, text: str, file: Path) -> ConfigurationError:
+def _not_yaml(error: yaml.YAMLError, text: str, file: Path, first_line: int) -> ConfigurationError:
     mark = getattr(error, "problem_mark", None)
     offset = getattr(error, "position", None)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     hint = None
     where = str(file)
     if mark is not None:
-        where = f"{file}:{mark.line + 1}:{mark.column + 1}"
+        where = f"{file}:{mark.line + first_line}:{mark.column + 1}"
         lines = text.split("\n")
         rest = lines[mark.line][mark.column :] if mark.line < len(lines) else ""
         if rest.startswith("\t"):
@@ -161,7 +175,7 @@ def _not_yaml(error: yaml.YAMLError, text: str, file: Path) -> ConfigurationErro
             hint = f"put the text in quotes: it begins with {rest[0]!r}"
     elif isinstance(offset, int):
         line, column = _line_column(text, offset)
-        where = f"{file}:{line}:{column}"
+        where = f"{file}:{line + first_line - 1}:{column}"
     return ConfigurationError(f"not YAML: {problem}", where=where, hint=hint)
 
 
@@ -196,8 +210,9 @@ class _Open:
 class _Builder:
     """Turns parser events into nodes, and refuses as soon as a limit is passed."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, first_line: int) -> None:
         self._file = file
+        self._first_line = first_line
         self._open: list[_Open] = []
         self._anchors: dict[str, _Node | None] = {}
         self._root: _Node | None = None
@@ -223,7 +238,7 @@ class _Builder:
             self._ensure_no_tag(event)
             is_plain = event.implicit[0]
             value = plain_value(event.value) if is_plain else event.value
-            return _Node(value, _position(event))
+            return _Node(value, self._position(event))
         name = event.anchor
         if name not in self._anchors:
             hint = f"put the text in quotes if it is meant to begin with '*': '*{name}'"
@@ -238,7 +253,7 @@ class _Builder:
         value: Any = {} if isinstance(event, yaml.MappingStartEvent) else []
         if self._awaits_key():
             raise self._refusal("a key has to be text, not a list or mapping", event)
-        self._open.append(_Open(_Node(value, _position(event)), event.anchor))
+        self._open.append(_Open(_Node(value, self._position(event)), event.anchor))
         if event.anchor is not None:
             self._anchors[event.anchor] = None
         if len(self._open) > MAX_DEPTH:
@@ -263,7 +278,9 @@ class _Builder:
         else:
             key = len(parent.node.value)
             # An alias is where it is used; a list or mapping is where it began.
-            position = _position(event) if isinstance(event, yaml.AliasEvent) else node.position
+            position = (
+                self._position(event) if isinstance(event, yaml.AliasEvent) else node.position
+            )
             parent.node.value.append(node.value)
         parent.node.children[key] = node
         parent.node.key_positions[key] = position
@@ -297,7 +314,7 @@ class _Builder:
         if key in parent.node.value:
             first = parent.node.key_positions[key][0]
             raise self._refusal(f"key {key!r} is there twice, first in line {first}", event)
-        parent.key, parent.key_position = key, _position(event)
+        parent.key, parent.key_position = key, self._position(event)
 
     def _ensure_no_tag(self, event: Any) -> None:
         if event.tag is not None:
@@ -307,9 +324,8 @@ class _Builder:
     def _refusal(
         self, problem: str, event: yaml.Event, hint: str | None = None
     ) -> ConfigurationError:
-        line, column = _position(event)
+        line, column = self._position(event)
         return ConfigurationError(problem, where=f"{self._file}:{line}:{column}", hint=hint)
 
-
-def _position(event: Any) -> Position:
-    return event.start_mark.line + 1, event.start_mark.column + 1
+    def _position(self, event: Any) -> Position:
+        return event.start_mark.line + self._first_line, event.start_mark.column + 1

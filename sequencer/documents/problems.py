@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
+from sequencer.documents.keys import dotted, known_keys
+from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.settings.keys import dotted, known_keys
-from sequencer.settings.reader import KeyPath
 
 SHOWN_CHARS = 60
 
@@ -36,7 +36,7 @@ _MISSING = ("missing", "too_short", "extends_missing", "sink_missing")
 
 
 class ConfigurationErrors(ConfigurationError):
-    """Everything that is wrong with the settings, in the order of the file."""
+    """Everything that is wrong with a file, in its order."""
 
     def __init__(self, errors: Iterable[ConfigurationError]) -> None:
         """Hold *errors*; the message is all of theirs."""

@@ -13,7 +13,7 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from sequencer.settings.reader import KeyPath
+from sequencer.documents.reader import KeyPath
 
 
 def dotted(path: KeyPath) -> str:

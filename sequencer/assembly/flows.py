@@ -1,0 +1,156 @@
+"""Flowcharts of a project: from what a person calls one to a run of it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sequencer.assembly.workflows import flow_source_of, workflow_of_source
+from sequencer.errors import TransitionRefused, UsageRefused
+from sequencer.model.flow_source import FlowSource
+from sequencer.model.names import slug
+from sequencer.resolution.flowcharts.finding import find_flow, flow_files
+from sequencer.resolution.flowcharts.reader import Flow, load_flow
+
+if TYPE_CHECKING:
+    from sequencer.assembly.project import Project
+    from sequencer.model.workflow import Workflow
+
+
+def home_of(project: Project) -> Path:
+    """Return the home folder of who runs the program."""
+    return Path(project.agents.environment.get("HOME") or os.path.expanduser("~"))  # noqa: PTH111
+
+
+def path_of(project: Project, asked: str) -> Path:
+    """Return the file that *asked* means: a configured workflow, a path, or a name.
+
+    Raises:
+        UnknownName: there is none.
+        ConfigurationError: several files have the name.
+    """
+    settings = project.settings
+    if asked in settings.registry.flows:
+        return settings.registry.flows[asked]
+    if asked in settings.registry.names:
+        raise UsageRefused(
+            f"workflow {asked!r} is no flowchart",
+            hint=f"'sequencer run --workflow {asked}' runs it",
+        )
+    return find_flow(asked, settings.project_dir, home_of(project))
+
+
+def open_flow(project: Project, asked: str) -> Flow:
+    """Return the flowchart that *asked* means; see `path_of`.
+
+    Raises:
+        ConfigurationError: see `path_of`; or it is no workflow that can be run.
+    """
+    is_configured = asked in project.settings.registry.flows
+    return load_flow(path_of(project, asked), name=asked if is_configured else None)
+
+
+def all_flows(project: Project) -> dict[str, Path]:
+    """Return the files of every flowchart that the project has, by what names them."""
+    settings = project.settings
+    found = dict(settings.registry.flows)
+    known = {path.resolve() for path in found.values()}
+    for path in flow_files(settings.project_dir, home_of(project)):
+        if path.resolve() not in known:
+            found[_shown(path, settings.project_dir)] = path
+    return found
+
+
+def own_flows(project: Project) -> list[Path]:
+    """Return the files that are meant to be workflows of this project, each once.
+
+    Those that are configured, and those in its folders for workflows; neither what lies
+    beside the configuration nor what is in the home folder.
+    """
+    folder, home = project.settings.project_dir.resolve(), home_of(project)
+    found = {path.resolve(): path for path in project.settings.registry.flows.values()}
+    for path in flow_files(folder, home):
+        real = path.resolve()
+        if real.is_relative_to(folder) and real.parent != folder:
+            found.setdefault(real, path)
+    return list(found.values())
+
+
+def _shown(path: Path, project_dir: Path) -> str:
+    real, base = path.resolve(), project_dir.resolve()
+    return str(real.relative_to(base)) if real.is_relative_to(base) else str(real)
+
+
+def source_of(project: Project, asked: str, state: Mapping[str, Any]) -> FlowSource:
+    """Return what a run of the flowchart *asked* begins with; see `open_flow`.
+
+    Raises:
+        ConfigurationError: see `open_flow`; or *state* has a key that the flow has not.
+    """
+    flow = open_flow(project, asked)
+    is_configured = asked in project.settings.registry.flows
+    source = FlowSource(
+        file=None if is_configured else _shown(flow.file, project.settings.project_dir),
+        state=dict(state),
+        workflow=flow.workflow,
+    )
+    # The state is laid over here already, so that a wrong key is known before there is a run.
+    checked = workflow_of_source(project.settings, source, None) if state else flow.workflow
+    return source.model_copy(update={"workflow": checked})
+
+
+def run_name_of(project: Project, asked: str, workflow: Workflow, name: str | None) -> str | None:
+    """Return the name of the run in which the flowchart *asked* is worked on.
+
+    Without *name* it is called as the *workflow* is; None, the default run, where that is
+    configured to have the workflow.
+    """
+    settings = project.settings
+    is_default = settings.workflow.name == workflow.name and asked in settings.registry.flows
+    return None if name is None and is_default else name or slug(workflow.name)
+
+
+def run_of(
+    project: Project, asked: str, state: Mapping[str, Any], name: str | None, *, anew: bool
+) -> tuple[str | None, FlowSource | None]:
+    """Return the name of the run in which the flowchart *asked* is worked on, and its source.
+
+    *anew* begins another run beside those that there are. No source: it goes on.
+
+    Raises:
+        TransitionRefused: a run of this name exists and is one of something else.
+        UsageRefused: *state* is for runs that begin.
+    """
+    source = source_of(project, asked, state)
+    called = source.workflow.name
+    chosen = run_name_of(project, asked, source.workflow, name)
+    if anew:
+        return _free_name(project, chosen or slug(called)), source
+    store = project.run(chosen).store
+    if store.view().head is None:
+        return chosen, source
+    before = flow_source_of(store)
+    if before is None or (before.file, before.workflow.name) != (source.file, called):
+        raise TransitionRefused(
+            f"run {chosen or 'default'!r} is one of another workflow",
+            hint="--new begins a run of its own, --run NAME gives it a name",
+        )
+    if state and dict(state) != before.state:
+        raise UsageRefused(
+            f"run {chosen or 'default'!r} has begun, and its state can't be set any more",
+            where="--state",
+            hint="--new begins another run",
+        )
+    return chosen, None
+
+
+def _free_name(project: Project, wanted: str) -> str:
+    known = set(map(slug, project.run_names()))
+    for number in itertools.count(1):
+        name = wanted if number == 1 else f"{wanted}-{number}"
+        if slug(name) not in known:
+            return name
+    raise AssertionError("numbers do not end")

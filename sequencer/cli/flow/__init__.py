@@ -1,0 +1,1 @@
+"""What a person sees of a graph: a table, a live board, a chart, a drawing, a picture."""

@@ -1,0 +1,68 @@
+"""A run of a graph as people watch it: a table that is redrawn, plain lines, or nothing.
+
+A board is told everything from several threads and holds none of them up. A terminal that
+is slow, closed or gone never fails a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from contextlib import AbstractContextManager
+from typing import IO, Protocol
+
+from sequencer.cli.flow.live_board import LiveBoard
+from sequencer.cli.flow.plain_board import PlainBoard
+from sequencer.engine.attempt import Observer, SilentObserver
+from sequencer.executors.redaction import Redaction
+from sequencer.model.flow_view import FlowView
+
+
+class Board(Protocol):
+    """Where a graph run is shown while it runs."""
+
+    def show(self, view: FlowView) -> None:
+        """Take how the run stands; called whenever that changed, in that order."""
+
+    def observer(self, node_id: str) -> Observer:
+        """Return who hears what the node of this id does."""
+
+    def notice(self, text: str) -> None:
+        """Take something that a person should know."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Leave the terminal to somebody who asks a person, as long as the context lasts."""
+
+    def close(self) -> None:
+        """Show how it ended, and leave the terminal as it was."""
+
+
+def board(stream: IO[str] | None, *, is_quiet: bool, redaction: Redaction) -> Board:
+    """Return the board that suits *stream*; *redaction* knows the project's secrets."""
+    if is_quiet or stream is None:
+        return QuietBoard()
+    with contextlib.suppress(ValueError):
+        if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+            return LiveBoard(stream, redaction=redaction)
+    return PlainBoard(stream, redaction=redaction)
+
+
+class QuietBoard:
+    """Shows nothing."""
+
+    def show(self, view: FlowView) -> None:
+        """Ignore it."""
+
+    def observer(self, node_id: str) -> Observer:  # noqa: ARG002 - the protocol's
+        """Return somebody who ignores everything."""
+        return SilentObserver()
+
+    def notice(self, text: str) -> None:
+        """Ignore it."""
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Return a context in which nothing is different."""
+        return contextlib.nullcontext()
+
+    def close(self) -> None:
+        """Do nothing."""

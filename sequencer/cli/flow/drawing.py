@@ -1,0 +1,296 @@
+"""A graph drawn with characters: boxes, the lines between them, and what closes a loop.
+
+Agents have single borders, people double ones, markers round ones, decisions that no agent
+takes a diamond before their text. Dashed lines at the right go back up. With a run, boxes
+have marks and colours, and lines that were never followed are dim.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sequencer.cli.flow.layers import place_count
+from sequencer.cli.flow.layout import Box, Label, Layout, Line, Words, laid_out
+from sequencer.cli.flow.marks import ASCII_MARKS, MARKS, STYLES, cut, shown, wrapped
+from sequencer.cli.tables import width
+from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.model.graph import Graph, Node, NodeKind
+
+MOST_PLACES = 3000
+"""A graph with more boxes and passing lines is told in words: nobody could follow the lines."""
+MOST_CELLS = 4_000_000
+WRAPS = (26, 18, 12, 9)
+"""How wide texts in boxes may be; the first with which the drawing fits is taken."""
+BOX_LINES = 3
+LABEL_COLUMNS = 24
+
+_UP, _RIGHT, _DOWN, _LEFT = 1, 2, 4, 8
+_SOLID = " ╵╶└╷│┌├╴┘─┴┐┤┬┼"
+_DASHED = " ╎╌╰╎╎╭├╌╯╌┴╮┤┬┼"
+_PLAIN = " |-+||++-+-+++++"
+_PLAIN_DASHED = " :.+::++.+.+++++"
+_BORDERS = {
+    NodeKind.AGENT: "┌─┐│└┘┬",
+    NodeKind.HUMAN: "╔═╗║╚╝╤",
+    NodeKind.MARKER: "╭─╮│╰╯┬",
+    NodeKind.DECISION: "┌─┐│└┘┬",
+}
+_PLAIN_BORDERS = {
+    NodeKind.AGENT: "+-+|+++",
+    NodeKind.HUMAN: "+=+|+++",
+    NodeKind.MARKER: ".-.|''+",
+    NodeKind.DECISION: "+-+|+++",
+}
+_CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36}
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Rows of styled pieces of text."""
+
+    rows: tuple[tuple[tuple[str, str], ...], ...]
+    """Of each row the pieces: text and rich's name of its style, perhaps empty."""
+
+    @property
+    def width(self) -> int:
+        """Return how many columns it takes."""
+        return max((width("".join(text for text, _ in row)) for row in self.rows), default=0)
+
+    def text(self, *, has_colours: bool = False) -> str:
+        """Return it as text; colours as a terminal reads them."""
+        return "\n".join(
+            "".join(_coloured(text, style) if has_colours else text for text, style in row).rstrip()
+            for row in self.rows
+        )
+
+
+def _coloured(text: str, style: str) -> str:
+    codes = ";".join(str(_CODES[word]) for word in style.split())
+    return f"\x1b[{codes}m{text}\x1b[0m" if codes else text
+
+
+def drawing(view: FlowView, *, columns: int | None = None, is_ascii: bool = False) -> Drawing:
+    """Return *view* drawn, as narrow as it can be if it is to fit into *columns*.
+
+    It may be wider all the same; `listing` says the same in words.
+    """
+    graph = view.graph
+    if place_count(graph) > MOST_PLACES:
+        return listing(view, is_ascii=is_ascii)
+    best = None
+    for wrap in WRAPS:
+        texts = Texts(view, wrap, is_ascii=is_ascii)
+        layout = laid_out(graph, texts.words())
+        if layout.width * layout.height > MOST_CELLS:
+            return listing(view, is_ascii=is_ascii)
+        if best is None or layout.width < best[0].width:
+            best = (layout, texts)
+        if columns is None or layout.width <= columns:
+            break
+    assert best is not None  # noqa: S101 - WRAPS is not empty
+    return _painted(view, *best, is_ascii=is_ascii)
+
+
+def listing(view: FlowView, *, is_ascii: bool = False) -> Drawing:
+    """Return *view* in words: each node and where it leads."""
+    graph, marks = view.graph, ASCII_MARKS if is_ascii else MARKS
+    arrow, back = ("->", "(loop)") if is_ascii else ("→", "↺")
+    rows = []
+    for node in view.nodes:
+        name = node.node.id
+        ways = []
+        for place in graph.outgoing[name]:
+            edge = graph.edges[place]
+            label = f" [{shown(edge.label)}]" if edge.label else ""
+            loop = f" {back}" if place in graph.back_edges else ""
+            ways.append(f"{shown(edge.target)}{label}{loop}")
+        text = f" {marks[node.state]} {shown(name)}"
+        rest = f" {arrow} {', '.join(ways)}" if ways else ""
+        rows.append(
+            ((_encodable(text, is_ascii), STYLES[node.state]), (_encodable(rest, is_ascii), ""))
+        )
+    return Drawing((*rows, *jumps(graph, is_ascii=is_ascii)))
+
+
+def _encodable(text: str, is_ascii: bool) -> str:
+    return text.encode("ascii", "replace").decode() if is_ascii else text
+
+
+def jumps(graph: Graph, *, is_ascii: bool) -> Iterator[tuple[tuple[str, str], ...]]:
+    """Yield the ways that no edge shows."""
+    arrow = "->" if is_ascii else "→"
+    found = [("on error", graph.on_error)] if graph.on_error else []
+    found += [(f"{shown(n.id)} on timeout", n.on_timeout) for n in graph.nodes if n.on_timeout]
+    if found:
+        yield ()
+    for what, target in found:
+        yield ((_encodable(f"{what} {arrow} {shown(target or '')}", is_ascii), "dim"),)
+
+
+class Texts:
+    """What is written into boxes and onto lines."""
+
+    def __init__(self, view: FlowView, wrap: int, *, is_ascii: bool) -> None:
+        self._is_ascii = is_ascii
+        self._dots = "..." if is_ascii else "…"
+        self._loop = "loop" if is_ascii else "↺"
+        self._has_run = any(node.state is not NodeState.PENDING for node in view.nodes)
+        self.lines = {node.node.id: self._box(node, wrap) for node in view.nodes}
+
+    def _box(self, view: NodeView, wrap: int) -> list[str]:
+        node, marks = view.node, ASCII_MARKS if self._is_ascii else MARKS
+        text = self._fit(node.label) or self._fit(node.id)
+        lines = wrapped(text, wrap, BOX_LINES, dots=self._dots)
+        if is_named_apart(node):
+            # The commands want the id, which the label doesn't tell.
+            lines.append(cut(f"({self._fit(node.id)})", wrap, dots=self._dots))
+        if node.kind is NodeKind.DECISION:
+            lines[0] = f"{'<>' if self._is_ascii else '◇'} {lines[0]}"
+        if self._has_run and view.state is not NodeState.PENDING:
+            lines[0] = f"{marks[view.state]} {lines[0]}"
+            if view.runs > 1:
+                lines[0] += f" {'x' if self._is_ascii else '×'}{view.runs}"  # noqa: RUF001 - times
+        return lines
+
+    def _fit(self, text: str) -> str:
+        return _encodable(shown(text.replace("<br/>", " ").replace("<br>", " ")), self._is_ascii)
+
+    def label(self, text: str) -> str:
+        """Return an edge's label as it is drawn."""
+        return cut(self._fit(text), LABEL_COLUMNS, dots=self._dots)
+
+    def loop_label(self, text: str) -> str:
+        """Return what stands beside a line that closes a loop, also without a label."""
+        return f"{self._loop} {self.label(text)}".strip()
+
+    def words(self) -> Words:
+        """Return what all this takes up on a terminal."""
+        sizes = {
+            name: (max(width(line) for line in lines) + 4, len(lines) + 2)
+            for name, lines in self.lines.items()
+        }
+        return Words(sizes, self.label, self.loop_label, width)
+
+
+def is_named_apart(node: Node) -> bool:
+    """Return whether the label of *node* leaves a person guessing at its id."""
+
+    def bare(text: str) -> str:
+        return re.sub(r"[\W_]+", "", text).casefold()
+
+    return bool(shown(node.label)) and bare(node.label) != bare(node.id)
+
+
+class _Canvas:
+    """Cells with one character each; the second cell of a wide character is empty."""
+
+    def __init__(self, layout: Layout, *, is_ascii: bool) -> None:
+        self._is_ascii = is_ascii
+        self._cells = [[" "] * layout.width for _ in range(layout.height)]
+        self._styles = [[""] * layout.width for _ in range(layout.height)]
+        self._arms: dict[tuple[int, int], tuple[int, bool]] = {}
+
+    def put(self, x: int, y: int, text: str, style: str) -> None:
+        """Write *text*; what doesn't fit is left out."""
+        row = self._cells[y]
+        for character in text:
+            size = width(character)
+            if not size:
+                row[x - 1] += character
+                continue
+            if x + size > len(row):
+                return
+            row[x : x + size] = [character, *[""] * (size - 1)]
+            self._styles[y][x : x + size] = [style] * size
+            x += size
+
+    def line(self, line: Line, style: str) -> None:
+        """Draw the way from corner to corner, and its head."""
+        glyphs = self._glyphs(is_dashed=line.is_loop)
+        points = list(_walk(line.points))
+        for before, here in pairwise(points):
+            self._arm(before, _direction(before, here), is_dashed=line.is_loop)
+            self._arm(here, _direction(here, before), is_dashed=line.is_loop)
+        for x, y in points[1:-1]:
+            arms, is_dashed = self._arms[x, y]
+            crossed = glyphs if is_dashed == line.is_loop else self._glyphs(is_dashed=False)
+            self.put(x, y, crossed[arms], style)
+        x, y = points[-1]
+        self.put(x, y, "v" if self._is_ascii else "▼", style)
+
+    def _glyphs(self, *, is_dashed: bool) -> str:
+        if self._is_ascii:
+            return _PLAIN_DASHED if is_dashed else _PLAIN
+        return _DASHED if is_dashed else _SOLID
+
+    def _arm(self, cell: tuple[int, int], arm: int, *, is_dashed: bool) -> None:
+        known, was_dashed = self._arms.get(cell, (0, is_dashed))
+        self._arms[cell] = (known | arm, was_dashed and is_dashed)
+
+    def rows(self) -> Iterator[tuple[tuple[str, str], ...]]:
+        """Yield each row as pieces of one style."""
+        for cells, styles in zip(self._cells, self._styles, strict=True):
+            pieces: list[tuple[str, str]] = []
+            for cell, style in zip(cells, styles, strict=True):
+                if pieces and pieces[-1][1] == style:
+                    pieces[-1] = (pieces[-1][0] + cell, style)
+                else:
+                    pieces.append((cell, style))
+            yield tuple(pieces)
+
+
+def _walk(points: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
+    """Yield every cell between the corners, each once."""
+    x, y = points[0]
+    yield x, y
+    for to_x, to_y in points[1:]:
+        while (x, y) != (to_x, to_y):
+            x += (to_x > x) - (to_x < x)
+            y += (to_y > y) - (to_y < y) if x == to_x else 0
+            yield x, y
+
+
+def _direction(here: tuple[int, int], there: tuple[int, int]) -> int:
+    if here[0] != there[0]:
+        return _RIGHT if there[0] > here[0] else _LEFT
+    return _DOWN if there[1] > here[1] else _UP
+
+
+def _painted(view: FlowView, layout: Layout, texts: Texts, *, is_ascii: bool) -> Drawing:
+    canvas = _Canvas(layout, is_ascii=is_ascii)
+    states = {node.node.id: node for node in view.nodes}
+    has_run = bool(view.followed) or view.status not in ("not-started", "")
+    for line in layout.lines:
+        canvas.line(line, "dim" if has_run and line.place not in view.followed else "")
+    for box in layout.boxes:
+        _box(canvas, box, states[box.node], texts.lines[box.node], is_ascii=is_ascii)
+    for line in layout.lines:
+        x, y = line.points[0]
+        borders = _PLAIN_BORDERS if is_ascii else _BORDERS
+        node = states[view.graph.edges[line.place].source]
+        canvas.put(x, y, borders[node.node.kind][6], STYLES[node.state] if has_run else "")
+        if line.label is not None:
+            _label(canvas, line.label, "yellow")
+    return Drawing((*canvas.rows(), *jumps(view.graph, is_ascii=is_ascii)))
+
+
+def _label(canvas: _Canvas, label: Label, style: str) -> None:
+    canvas.put(label.x, label.y, label.text, style)
+
+
+def _box(canvas: _Canvas, box: Box, view: NodeView, lines: list[str], *, is_ascii: bool) -> None:
+    glyphs = (_PLAIN_BORDERS if is_ascii else _BORDERS)[view.node.kind]
+    style = "" if view.state is NodeState.PENDING else STYLES[view.state]
+    inner = box.width - 2
+    canvas.put(box.x, box.y, glyphs[0] + glyphs[1] * inner + glyphs[2], style)
+    for number in range(1, box.height - 1):
+        text = lines[number - 1] if number <= len(lines) else ""
+        left = (inner - width(text)) // 2
+        y = box.y + number
+        canvas.put(box.x, y, glyphs[3] + " " * inner + glyphs[3], style)
+        canvas.put(box.x + 1 + left, y, text, style)
+    bottom = box.y + box.height - 1
+    canvas.put(box.x, bottom, glyphs[4] + glyphs[1] * inner + glyphs[5], style)

@@ -1,0 +1,182 @@
+"""One picture of the live table: as wide and as high as the terminal is at that moment.
+
+What a person waits for stays in it on the smallest terminal; the rest is counted.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from sequencer.cli.flow.marks import ACTIVE, ASCII_MARKS, MARKS, STYLES, cut, shown
+from sequencer.cli.flow.table import FLUSH_RIGHT, HEAD, figures, state_words, summary
+from sequencer.cli.tables import width
+from sequencer.model.flow_view import FlowView, NodeState, NodeView
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+USUAL = (80, 24)
+SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
+SPINS_PER_S = 8
+MOST_NAME_COLUMNS = 32
+LEAST_LINE_COLUMNS = 8
+NODE, STATE, ATTEMPT, RUNS, TIME, COST, LAST = range(7)
+LAYOUTS = (
+    (96, (NODE, STATE, ATTEMPT, RUNS, TIME, COST, LAST)),
+    (64, (NODE, STATE, TIME, COST, LAST)),
+    (46, (NODE, STATE, TIME, LAST)),
+    (0, (NODE, STATE, TIME)),
+)
+"""From which width on which columns are shown."""
+_RANKS = {
+    NodeState.FAILED: 1,
+    NodeState.READY: 2,
+    NodeState.WAITING: 3,
+    NodeState.DONE: 4,
+    NodeState.CANCELLED: 5,
+    NodeState.PENDING: 6,
+}
+
+
+class Heard(NamedTuple):
+    """What a node that runs has said and used so far."""
+
+    last: str
+    cost_usd: float
+
+
+class Frame:
+    """Draws the table, and knows what the terminal has made of the last one."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        """Draw for the terminal at the end of *stream*."""
+        self._stream = stream
+        self._size = USUAL
+        self._was: tuple[int, ...] = ()
+        """Columns that each line took when it was drawn."""
+        self._is_ascii = not _can_show(stream, SPINNER + "".join(MARKS.values()) + "…·")
+
+    def measure(self) -> tuple[int, int]:
+        """Return columns and rows of the terminal, looked up again."""
+        try:
+            size = os.get_terminal_size(self._stream.fileno())
+        except (OSError, ValueError):
+            size = os.terminal_size(USUAL)
+        # 0 by 0 is what a terminal says that nobody told its size.
+        self._size = (size.columns or USUAL[0], size.lines or USUAL[1])
+        return self._size
+
+    def rows_gone_astray(self) -> int:
+        """Return how many rows more the last table takes since the terminal is narrower."""
+        columns = self._size[0]
+        return sum(max(0, -(-was // columns) - 1) for was in self._was)
+
+    def drawn(self, view: FlowView, heard: Mapping[str, Heard], now: datetime) -> Text:
+        """Return the table of *view* at this size."""
+        from rich.text import Text  # noqa: PLC0415 - loaded with the console
+
+        # The last column stays free: some terminals go to the next line behind it.
+        columns, rows = self._size[0] - 1, self._size[1]
+        nodes, rest = chosen(view.nodes, max(0, rows - 4))
+        lines = self._table(nodes, heard, now, columns)
+        if rest:
+            lines.append((self._plain(f"and {len(rest)} more: {counted(rest)}"), "dim"))
+        last = self._plain(f"{shown(view.title)} · {summary(view, now)}")
+        lines.append((last, "bold"))
+        lines = [(cut(text, columns, dots=self._dots), style) for text, style in lines]
+        self._was = tuple(width(text) for text, _ in lines)
+        text = Text(no_wrap=True, overflow="crop", end="")
+        for number, (line, style) in enumerate(lines):
+            text.append(f"{line}\n" if number < len(lines) - 1 else line, style=style)
+        return text
+
+    @property
+    def _dots(self) -> str:
+        return "..." if self._is_ascii else "…"
+
+    def _plain(self, text: str) -> str:
+        return text.replace("·", "-") if self._is_ascii else text
+
+    def _table(
+        self,
+        nodes: Sequence[NodeView],
+        heard: Mapping[str, Heard],
+        now: datetime,
+        columns: int,
+    ) -> list[tuple[str, str]]:
+        if not nodes:
+            return []
+        kept = next(kept for least, kept in LAYOUTS if columns >= least)
+        rows = [HEAD, *(self._cells(node, heard.get(node.node.id), now) for node in nodes)]
+        wide = [max(width(row[place]) for row in rows) for place in range(len(HEAD))]
+        others = sum(wide[place] + 2 for place in kept if place not in (NODE, LAST))
+        room = columns - others - (LEAST_LINE_COLUMNS + 2 if LAST in kept else 0)
+        wide[NODE] = max(4, min(wide[NODE], MOST_NAME_COLUMNS, room))
+        wide[LAST] = max(0, columns - others - wide[NODE] - 2)
+        styles = ["dim", *(STYLES[node.state] for node in nodes)]
+        return [
+            (self._row(row, kept, wide), style) for row, style in zip(rows, styles, strict=True)
+        ]
+
+    def _cells(self, node: NodeView, heard: Heard | None, now: datetime) -> tuple[str, ...]:
+        is_running = node.state is NodeState.RUNNING
+        more = heard.cost_usd if heard is not None and is_running else 0.0
+        said = heard.last if heard is not None and is_running and heard.last else node.last_line
+        name = f"{self._mark(node.state)} {shown(node.node.id)}"
+        return (name, state_words(node, now), *figures(node, now, more_usd=more), shown(said))
+
+    def _mark(self, state: NodeState) -> str:
+        if state is NodeState.RUNNING:
+            spinner = ASCII_SPINNER if self._is_ascii else SPINNER
+            return spinner[int(time.monotonic() * SPINS_PER_S) % len(spinner)]
+        return (ASCII_MARKS if self._is_ascii else MARKS)[state]
+
+    def _row(self, row: Sequence[str], kept: Sequence[int], wide: Sequence[int]) -> str:
+        cells = []
+        for place in kept:
+            cell = cut(row[place], wide[place], dots=self._dots)
+            blank = " " * (wide[place] - width(cell))
+            cells.append(blank + cell if place in FLUSH_RIGHT else cell + blank)
+        return "  ".join(cells).rstrip()
+
+
+def _can_show(stream: IO[str], text: str) -> bool:
+    try:
+        text.encode(getattr(stream, "encoding", None) or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def chosen(nodes: Sequence[NodeView], room: int) -> tuple[list[NodeView], list[NodeView]]:
+    """Return those that fit into *room* lines, in their order, and the rest.
+
+    What is active comes first, then what failed, then what is next.
+    """
+    if len(nodes) <= room:
+        return list(nodes), []
+    by_rank = sorted(
+        range(len(nodes)),
+        key=lambda n: 0 if nodes[n].state in ACTIVE else _RANKS[nodes[n].state],
+    )
+    # One line says how many there are besides.
+    kept = set(by_rank[: max(0, room - 1)])
+    return (
+        [node for place, node in enumerate(nodes) if place in kept],
+        [node for place, node in enumerate(nodes) if place not in kept],
+    )
+
+
+def counted(nodes: Sequence[NodeView]) -> str:
+    """Return how many nodes are in which state.
+
+    >>> counted([])
+    ''
+    """
+    found = Counter(str(node.state) for node in nodes)
+    return ", ".join(f"{count} {state}" for state, count in found.most_common())

@@ -1,0 +1,134 @@
+"""`show` for flowcharts: the nodes as a run has them, drawings, and what a chart says."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sequencer.assembly import Project
+from sequencer.assembly.flows import open_flow, run_name_of
+from sequencer.cli.context import Invocation
+from sequencer.cli.flow import table
+from sequencer.cli.flow.watching import look
+from sequencer.documents.file import read_bytes
+from sequencer.documents.reader import decode
+from sequencer.engine.flow.view import view_of
+from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
+from sequencer.model.flow_view import FlowView
+from sequencer.resolution.flowcharts.chart import Chart, ChartError
+from sequencer.resolution.flowcharts.markdown import MAX_CHARS, split
+from sequencer.resolution.flowcharts.problems import Findings
+from sequencer.resolution.flowcharts.reader import Flow
+from sequencer.resolution.flowcharts.scanner import read_chart
+
+MARKDOWN = ".md"
+
+
+def show_chart(
+    invocation: Invocation, path: Path, name: str | None, draw: Mapping[str, Any]
+) -> int:
+    """Print what the chart in *path* says, whether it could be run or not.
+
+    Raises:
+        ChartError: it is no flowchart, and nobody asked for JSON.
+        UsageRefused: something else was asked for besides.
+    """
+    if name is not None or any(draw.values()):
+        raise UsageRefused("shows what one file says, and draws nothing", where="--chart")
+    try:
+        chart = _chart(path)
+    except ChartError as error:
+        if not invocation.is_json:
+            raise
+        invocation.print_json({"invalid": True, "error": str(error)})
+        return error.exit_code
+    if invocation.is_json:
+        invocation.print_json(chart.as_json())
+        return 0
+    for line in _words(chart):
+        invocation.echo(line)
+    return 0
+
+
+def _chart(path: Path) -> Chart:
+    text = decode(read_bytes(path, 4 * MAX_CHARS), path)
+    if path.suffix.lower() != MARKDOWN:
+        return read_chart(text, file=path)
+    findings = Findings(path)
+    parts = split(text, findings)
+    if parts.chart is None:
+        findings.ensure_none()
+        raise ConfigurationError("there is no flowchart in it", where=str(path))
+    return read_chart(parts.chart.text, file=path, first_line=parts.chart.line)
+
+
+def _words(chart: Chart) -> list[str]:
+    from sequencer.cli.sanitise import one_line  # noqa: PLC0415 - a few lines only
+
+    lines = [f"flowchart {chart.direction}"]
+    lines += [f"  node {n.id}  {n.shape or 'plain'}  {n.label!r}" for n in chart.nodes]
+    for edge in chart.edges:
+        label = f"  {edge.label!r}" if edge.label else ""
+        kind = f"{edge.stroke} {edge.type} {edge.length}"
+        lines.append(f"  edge {edge.source} -> {edge.target}  {kind}{label}")
+    groups = chart.subgraphs
+    lines += [f"  subgraph {one.id}  {one.title!r}: {', '.join(one.nodes)}" for one in groups]
+    return list(map(one_line, lines))
+
+
+def show_flow(
+    invocation: Invocation, project: Project, asked: str, draw: Mapping[str, Any]
+) -> None:
+    """Show the flowchart *asked* as its run has it, in each way that was asked for.
+
+    Raises:
+        ConfigurationError: see `flows.open_flow`; or a drawing's extra is missing.
+    """
+    flow = open_flow(project, asked)
+    for warning in flow.warnings:
+        invocation.say(f"warning: {warning}")
+    view = _view(invocation, project, asked, flow)
+    if not any(draw.values()):
+        if invocation.is_json:
+            invocation.print_json(table.as_json(view))
+        else:
+            invocation.echo(table.table(view, datetime.now(UTC)))
+        return
+    if invocation.is_json:
+        raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
+    _draw(invocation, flow, view, draw)
+
+
+def _view(invocation: Invocation, project: Project, asked: str, flow: Flow) -> FlowView:
+    """Return the flow with the states of its run, or as it was never begun."""
+    name = run_name_of(project, asked, flow.workflow, invocation.run_name)
+    run = project.run(name)
+    try:
+        head = run.head
+        if head is not None and head.workflow_name == flow.workflow.name:
+            return look(run, flow.title)
+    except SequencerError as error:
+        invocation.say(f"warning: the run's states are not shown: {error.message}")
+    return view_of(flow.title, flow.graph, None, None, ())
+
+
+def _draw(invocation: Invocation, flow: Flow, view: FlowView, draw: Mapping[str, Any]) -> None:
+    if draw["mermaid"]:
+        from sequencer.cli.flow.classes import classed  # noqa: PLC0415 - each draws in its own way
+
+        invocation.echo(classed(flow.mermaid, view))
+    if draw["diagram"]:
+        from sequencer.cli.flow.screen import print_diagram  # noqa: PLC0415
+
+        print_diagram(view, sys.stdout)
+    for option in ("svg", "png"):
+        path: Path | None = draw[option]
+        if path is not None:
+            from sequencer.cli.flow import picture  # noqa: PLC0415
+
+            data = picture.svg(view).encode() if option == "svg" else picture.png(view)
+            picture.save(path, data)
+            invocation.say(f"{path} was written")

@@ -1,0 +1,123 @@
+"""A graph run as a table and as JSON, at rest."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sequencer.cli.flow.marks import ACTIVE, cut, shown
+from sequencer.cli.tables import columns
+from sequencer.cli.wording import duration
+from sequencer.engine.standing import parse_time
+from sequencer.model.flow_view import FlowView, NodeState, NodeView
+
+HEAD = ("NODE", "STATE", "ATTEMPT", "RUNS", "TIME", "COST", "LAST LINE")
+FLUSH_RIGHT = frozenset({2, 3, 4, 5})
+LAST_LINE_COLUMNS = 80
+
+
+def table(view: FlowView, now: datetime) -> str:
+    """Return every node in a line, and below them the whole run in one."""
+    rows = [
+        (shown(n.node.id), state_words(n, now), *figures(n, now), last_line(n)) for n in view.nodes
+    ]
+    return f"{columns(HEAD, rows, right=FLUSH_RIGHT)}\n\n{summary(view, now)}"
+
+
+def state_words(view: NodeView, now: datetime) -> str:
+    """Return the state; for one that waits for a moment, how long until then."""
+    due = parse_time(view.due) if view.due else None
+    if due is None:
+        return str(view.state)
+    left = duration(max(0.0, (due - now).total_seconds()))
+    if view.state is NodeState.RETRYING:
+        return f"{view.state} in {left}"
+    return f"{view.state}, {left} left" if view.state is NodeState.ASKED else str(view.state)
+
+
+def figures(view: NodeView, now: datetime, *, more_usd: float = 0.0) -> tuple[str, str, str, str]:
+    """Return attempt, runs, time and cost; *more_usd* is of the attempt that runs."""
+    spent = seconds(view, now)
+    cost = view.cost_usd + more_usd
+    return (
+        str(view.attempt) if view.attempt else "-",
+        str(view.runs) if view.runs else "-",
+        duration(spent) if spent > 0 else "-",
+        f"{cost:.4f}" if cost else "-",
+    )
+
+
+def seconds(view: NodeView, now: datetime) -> float:
+    """Return how long *view* took, what runs now included."""
+    since = parse_time(view.since) if view.since else None
+    running = (now - since).total_seconds() if since is not None else 0.0
+    # Another machine's clock may be ahead of this one.
+    return view.seconds + max(0.0, running)
+
+
+def last_line(view: NodeView, limit: int = LAST_LINE_COLUMNS) -> str:
+    """Return what the node said last, safe and short."""
+    return cut(shown(view.last_line), limit) or "-"
+
+
+def done(view: FlowView) -> int:
+    """Return how many nodes are done."""
+    return sum(node.state is NodeState.DONE for node in view.nodes)
+
+
+def summary(view: FlowView, now: datetime | None = None) -> str:
+    """Return the whole run in one line; with *now*, the time of what runs is counted."""
+    status = shown(view.status).replace("-", " ").replace("_", " ")
+    parts = [status, f"{done(view)} of {len(view.nodes)} nodes done"]
+    if active := sum(node.state in ACTIVE for node in view.nodes):
+        parts.append(f"{active} active")
+    if view.iterations or view.graph.back_edges:
+        times = "loop" if view.iterations == 1 else "loops"
+        parts.append(f"{view.iterations} {times} of at most {view.graph.max_iterations}")
+    spent = sum(
+        seconds(n, now) if now and n.state is not NodeState.ASKED else n.seconds for n in view.nodes
+    )
+    if spent >= 0.05:  # noqa: PLR2004 - what one decimal shows
+        parts.append(f"{duration(spent)} of work")
+    if cost := sum(node.cost_usd for node in view.nodes):
+        parts.append(f"{cost:.4f} USD")
+    return " · ".join(parts)
+
+
+def as_json(view: FlowView) -> dict[str, Any]:
+    """Return the run for programs; texts as they are, not made safe for a terminal."""
+    return {
+        "title": view.title,
+        "status": view.status,
+        "iterations": view.iterations,
+        "max_iterations": view.graph.max_iterations,
+        "done": done(view),
+        "total": len(view.nodes),
+        "nodes": [_node(node) for node in view.nodes],
+        "edges": [
+            {
+                "from": edge.source,
+                "to": edge.target,
+                "label": edge.label,
+                "is_back": place in view.graph.back_edges,
+                "was_followed": place in view.followed,
+            }
+            for place, edge in enumerate(view.graph.edges)
+        ],
+    }
+
+
+def _node(view: NodeView) -> dict[str, Any]:
+    return {
+        "id": view.node.id,
+        "label": view.node.label,
+        "kind": str(view.node.kind),
+        "state": str(view.state),
+        "attempt": view.attempt,
+        "runs": view.runs,
+        "seconds": round(view.seconds, 6),
+        "cost_usd": round(view.cost_usd, 9),
+        "since": view.since,
+        "due": view.due,
+        "last_line": view.last_line,
+    }

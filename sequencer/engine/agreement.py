@@ -1,0 +1,40 @@
+"""Whether the workflow that a process has is the one that a run was begun with."""
+
+from __future__ import annotations
+
+from sequencer.errors import DefinitionChanged
+from sequencer.model.head import Head
+from sequencer.model.workflow import Workflow
+
+
+def has_definition(head: Head, workflow: Workflow) -> bool:
+    """Return whether the run of *head* was begun with *workflow* and its parameters."""
+    return (
+        head.workflow_name == workflow.name
+        and head.workflow_digest == workflow.digest()
+        and head.params == workflow.params
+    )
+
+
+def ensure_definition(head: Head, workflow: Workflow) -> None:
+    """Return if *workflow* is the definition, with the parameters, that the run began with.
+
+    Raises:
+        DefinitionChanged: it is not; step_index might mean another step now.
+    """
+    if has_definition(head, workflow):
+        return
+    differences = []
+    if head.workflow_name != workflow.name:
+        differences.append(f"workflow {head.workflow_name!r} -> {workflow.name!r}")
+    elif head.workflow_digest != workflow.digest():
+        differences.append(f"the steps of {workflow.name!r} were changed")
+    if head.params != workflow.params:
+        differences.append(f"parameters {head.params} -> {dict(workflow.params)}")
+    if differences:
+        raise DefinitionChanged(
+            f"the run was begun differently: {'; '.join(differences)}",
+            where=f"run {head.run_id}, step_index {head.step_index}",
+            hint="'sequencer adopt' goes on under the new definition, "
+            "'sequencer reset' begins again",
+        )

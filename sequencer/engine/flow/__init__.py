@@ -1,0 +1,1 @@
+"""Runs of graphs: several nodes at once, in one process or in many."""

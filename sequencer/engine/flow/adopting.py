@@ -1,0 +1,87 @@
+"""Go on with a graph run under a workflow that was changed meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pydantic import ValidationError
+
+from sequencer.engine.flow.keeping import Keeper
+from sequencer.errors import CorruptState, TransitionRefused
+from sequencer.model import flow_record, flow_source
+from sequencer.model.flow_record import Chain
+from sequencer.model.flow_source import FlowSource, differences
+from sequencer.model.graph import Graph
+from sequencer.model.head import Head
+from sequencer.model.marking import Marking
+from sequencer.model.transitions import Transition
+from sequencer.model.workflow import Workflow
+from sequencer.store.protocol import Store
+
+MAX_TOLD = 20
+
+
+def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> Transition:
+    """Return *made*, which adopts the workflow of *source*, with the marking carried over.
+
+    To be called under the store's lock: the run's copy of its workflow is replaced.
+
+    Raises:
+        TransitionRefused: the run stands at nodes that the new workflow does not have, or
+            one of the two workflows is no graph.
+        CorruptState: what the run was begun with can't be read.
+    """
+    new = source.workflow.graph
+    before = _begun_with(store)
+    if new is None or head.flow is None or before.graph is None:
+        raise TransitionRefused(
+            "adopt: a graph can't take the place of a line of steps, nor the other way round",
+            hint="'sequencer reset' begins again with the new workflow",
+        )
+    marking, chain = Keeper(store, before.graph).take(head)
+    _ensure_there(marking, new)
+    carried = flow_record.restored(new, flow_record.snapshot(marking), marking.status)
+    written = flow_record.write(carried, head.flow.rest, None, Chain(), ())
+    if written.document is not None:
+        store.forget_documents(flow_record.PREFIX, {written.document[0], *chain.names})
+        store.keep_document(*written.document)
+    store.keep_document(flow_source.NAME, source.to_json())
+    told = differences(before, source.workflow)
+    note = "; ".join(told[:MAX_TOLD])
+    if len(told) > MAX_TOLD:
+        note += f"; and {len(told) - MAX_TOLD} more"
+    facts = tuple(
+        replace(fact, outcome={**(fact.outcome or {}), "note": note}) for fact in made.facts
+    )
+    flow = written.flow.replace(begun_at=head.flow.begun_at)
+    return Transition(made.head.replace(flow=flow), facts)
+
+
+def _begun_with(store: Store) -> Workflow:
+    data = store.document(flow_source.NAME)
+    where = str(store.state_path.with_name(flow_source.NAME))
+    if data is None:
+        raise CorruptState("what the run was begun with is missing", where=where)
+    try:
+        return FlowSource.model_validate_json(data).workflow
+    except ValidationError:
+        raise CorruptState("can't be read for what the run was begun with", where=where) from None
+
+
+def _ensure_there(marking: Marking, graph: Graph) -> None:
+    ended = [entry[0] for entry in marking.ended_at]
+    standing = dict.fromkeys([*marking.active, *marking.waiting, *ended])
+    gone = [name for name in standing if name not in graph.by_id]
+    asked = [name for name, active in marking.active.items() if active.since]
+    changed = [
+        name
+        for name in marking.active
+        if name in graph.by_id and graph.by_id[name].kind != marking.graph.by_id[name].kind
+    ]
+    if gone or changed:
+        names = ", ".join(map(repr, gone or changed))
+        what = "are gone" if gone else "are of another kind now"
+        raise TransitionRefused(
+            f"adopt: the run stands at {names}, which {what} in the new workflow",
+            hint="answer what is asked first" if asked else "keep these nodes until they are done",
+        )

@@ -1,0 +1,111 @@
+"""The attempts that this process makes at once, each in a thread of its own.
+
+A thread performs and keeps the output; it decides nothing. What an attempt means for the
+run is recorded by the one thread that started it, one attempt at a time, in the order in
+which they ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from sequencer.engine.heartbeat import Heartbeat
+from sequencer.engine.prepared import Performed, Prepared
+from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.model.head import Claim
+from sequencer.model.marking import Reference
+
+
+@dataclass(slots=True)
+class Running:
+    """One attempt, from its claim to its record."""
+
+    claim: Claim
+    prepared: Prepared
+    run_id: str
+    cancellation: Cancellation = field(default_factory=Cancellation)
+    performed: Performed | None = None
+    reference: Reference | None = None
+    """Where its output was kept."""
+    error: BaseException | None = None
+    """What was raised instead; a bug."""
+
+
+class Attempts:
+    """The threads, and the queue of those that are done."""
+
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        """Begin with none; *heartbeat* keeps their claims alive."""
+        self._heartbeat = heartbeat
+        self._ended: queue.SimpleQueue[Running] = queue.SimpleQueue()
+        self._threads: dict[int, threading.Thread] = {}
+        self.running: dict[int, Running] = {}
+        """By the tokens of their claims; those included that have ended and wait for a record."""
+        self._read_fd, self._write_fd = os.pipe()
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(self._write_fd, False)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when an attempt has ended or somebody woke us."""
+        return self._read_fd
+
+    def wake(self) -> None:
+        """Make the descriptor readable; safe in a signal handler."""
+        with contextlib.suppress(OSError):
+            os.write(self._write_fd, b"x")
+
+    def drain(self) -> None:
+        """Make the descriptor unreadable until the next one."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._read_fd, 4096):
+                pass
+
+    def start(self, running: Running, perform: Callable[[Running], None]) -> None:
+        """Let *perform* make the attempt in a thread."""
+        token = running.claim.token
+        self.running[token] = running
+        thread = threading.Thread(
+            target=self._run, args=(running, perform), name=f"attempt-{token}", daemon=True
+        )
+        self._threads[token] = thread
+        thread.start()
+
+    def _run(self, running: Running, perform: Callable[[Running], None]) -> None:
+        self._heartbeat.begin(running.claim, running.cancellation)
+        try:
+            perform(running)
+        except BaseException as error:  # noqa: BLE001 - the claim has to end in a record
+            running.error = error
+        finally:
+            self._heartbeat.end(running.claim)
+            self._ended.put(running)
+            self.wake()
+
+    def next_ended(self) -> Running | None:
+        """Return the attempt that ended first and was not taken yet."""
+        try:
+            ended = self._ended.get_nowait()
+        except queue.Empty:
+            return None
+        self.running.pop(ended.claim.token, None)
+        thread = self._threads.pop(ended.claim.token)
+        thread.join()
+        ended.cancellation.close()
+        return ended
+
+    def cancel(self, reason: StopReason, but: frozenset[int] = frozenset()) -> None:
+        """Ask all attempts to end whose tokens are not in *but*; safe in a signal handler."""
+        for token, running in tuple(self.running.items()):
+            if token not in but:
+                running.cancellation.set(reason)
+
+    def close(self) -> None:
+        """Free the descriptors; every attempt was taken."""
+        for fd in (self._read_fd, self._write_fd):
+            os.close(fd)
+        self._read_fd = self._write_fd = -1

@@ -1,0 +1,291 @@
+"""Changes of a graph run, each one journalled transition: by a worker and by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sequencer.engine import same_run
+from sequencer.engine.agreement import ensure_definition
+from sequencer.engine.flow.keeping import Keeper
+from sequencer.engine.flow.values import values_of
+from sequencer.engine.recall import read_output
+from sequencer.errors import (
+    CorruptState,
+    SequencerError,
+    StorageFailed,
+    TransitionRefused,
+    UnknownName,
+    UsageRefused,
+)
+from sequencer.model import flow_record
+from sequencer.model.branching import is_choice, normalise
+from sequencer.model.flow_record import Chain
+from sequencer.model.flow_transitions import Room, Step
+from sequencer.model.graph import Graph, Node, Option
+from sequencer.model.head import Head
+from sequencer.model.marking import FlowStatus, Marking, Reference
+from sequencer.model.transitions import Transition
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.carrying import carried, text_of
+from sequencer.store import results
+from sequencer.store.clock import utc_now
+from sequencer.store.protocol import Store
+
+MAX_ANSWER_CHARS = 20_000
+_LOOKS = 5
+"""At a head and its documents, which others may replace in between."""
+Act = Callable[[Step], None]
+"""What happens first in a transition; what follows from it is the step's own to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a person is asked at a node."""
+
+    node: Node
+    text: str
+    """With its templates filled in."""
+    token: int
+    """Of this question; a later one of the same node has another."""
+    asked_at: str
+    expires_at: str | None
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """Return the answers to choose from; none: any text is one."""
+        return self.node.options
+
+
+class FlowControl:
+    """Changes the graph run in one store."""
+
+    def __init__(self, store: Store, workflow: Workflow) -> None:
+        """Change the run in *store*, which is one of *workflow*.
+
+        Raises:
+            UsageRefused: the workflow is no graph.
+        """
+        if workflow.graph is None:
+            raise UsageRefused(f"workflow {workflow.name!r} is no graph, so it has no nodes")
+        self.store = store
+        self.workflow = workflow
+        self.graph: Graph = workflow.graph
+        self._keeper = Keeper(store, workflow.graph)
+
+    # --- looking -------------------------------------------------------------------
+
+    def marking(self, head: Head) -> tuple[Head, Marking]:
+        """Return *head* and its marking, or those of a newer head; for looking only.
+
+        Raises:
+            CorruptState: the run has none that could be read.
+        """
+        for _ in range(_LOOKS):
+            try:
+                return head, self._keeper.look(head)
+            except CorruptState:
+                newer = self.store.view().head
+                if newer is None or newer.revision == head.revision:
+                    raise
+                head = newer
+        return head, self._keeper.look(head)
+
+    def text(self, reference: Reference | None) -> str:
+        """Return the output at *reference*.
+
+        Raises:
+            StorageFailed: it can't be read, or is too large for a prompt.
+        """
+        return text_of(reference, self.read_output)
+
+    def read_output(self, name: str) -> str:
+        """Return the output of one execution, ``<step_index>-<token>``; see `text`."""
+        index, _, token = name.partition("-")
+        if not (index.isdecimal() and token.isdecimal()):
+            # The head can be edited by hand; what it names must not lead elsewhere.
+            raise CorruptState(f"{name!r} names no output", where=str(self.store.state_path))
+        return read_output(self.store.result_folder(int(index), int(token)) / results.OUTPUT)
+
+    def keep_output(self, step_index: int, token: int, output: str) -> Reference | None:
+        """Keep *output* in the folder of its execution, durably; nothing for an empty one.
+
+        Raises:
+            StorageFailed: it can't be written.
+        """
+        if not output:
+            return None
+        folder = self.store.result_folder(step_index, token)
+        try:
+            results.keep(folder, output.encode("utf-8", "replace"))
+        except OSError as error:
+            raise StorageFailed(
+                f"the output can't be kept: {error.strerror}", where=str(folder)
+            ) from error
+        return folder.name
+
+    def upcoming(self, head: Head | None) -> list[str]:
+        """Return the nodes that may start now, and those that wait for another try, in order.
+
+        Raises: see `marking`.
+        """
+        if head is None:
+            return list(self.graph.entries)
+        head, marking = self.marking(head)
+        if marking.is_over and marking.status is FlowStatus.RUNNING:
+            return list(self.graph.entries)
+        held = {claim.step for claim in head.claims}
+        found = {name for name in marking.waiting if marking.may_start(name)}
+        found |= {n for n, one in marking.active.items() if one.since is None and n not in held}
+        return sorted(found, key=self.graph.order.__getitem__)
+
+    def questions(self, head: Head) -> list[Question]:
+        """Return what waits for people's answers in the run of *head*, in order.
+
+        Raises: see `marking`.
+        """
+        head, marking = self.marking(head)
+        asked = [name for name, active in marking.active.items() if active.since]
+        return [
+            self._question(name, head, marking)
+            for name in sorted(asked, key=self.graph.order.__getitem__)
+        ]
+
+    def _question(self, name: str, head: Head, marking: Marking) -> Question:
+        node, active = self.graph.by_id[name], marking.active[name]
+        text = node.question or node.label or name
+        asked = f"{text}\n{node.input}"
+        values = values_of(self.graph, name, marking, asked, self.read_output, head=head)
+        try:
+            shown = text if values is None else values.compose(text)
+        except SequencerError as error:
+            # The question can be answered all the same.
+            shown = f"{text}\n\n({error.message})"
+        return Question(node, shown, active.token, active.since or "", active.due)
+
+    # --- changing ------------------------------------------------------------------
+
+    def update(
+        self, act: Act | None, room: Callable[[Head], Room | None], *, run_id: str | None = None
+    ) -> tuple[Head, list[int]]:
+        """Let *act* happen and all that follows; claim what *room* allows then.
+
+        Returns the head that stands afterwards and the tokens of the claims that were
+        granted. Where nothing happens, nothing is written.
+
+        Raises:
+            StaleClaim: the run's files are gone, or *act* was about a claim that is.
+            DefinitionChanged: the run has another definition by now.
+        """
+        done: list[tuple[Step, Chain]] = []
+
+        def change(head: Head | None) -> Transition | None:
+            done.clear()
+            present = same_run.present(self.store, head)
+            if run_id is not None:
+                same_run.of_run(self.store, run_id, head)
+            ensure_definition(present, self.workflow)
+            step, chain = self._step(present)
+            if act is not None:
+                act(step)
+            step.settle(room(step.head))
+            if not step.facts and not step.course.operations:
+                self._keeper.keep(present, step.marking, chain)
+                return None
+            made, chain = self._written(step, present, chain)
+            done.append((step, chain))
+            return made
+
+        head = self.store.update(change)
+        if not done:
+            return head, []
+        step, chain = done[-1]
+        self._keeper.keep(head, step.marking, chain)
+        return head, step.granted
+
+    def _step(self, head: Head) -> tuple[Step, Chain]:
+        marking, chain = self._keeper.take(head)
+        step = Step(head, marking, utc_now(), datetime.now(UTC), self._hand_on)
+        if marking.is_over and marking.status is FlowStatus.RUNNING:
+            step.course.begin()
+        return step, chain
+
+    def _hand_on(self, marking: Marking, name: str) -> tuple[str, Reference | None]:
+        reference = carried(marking, name)
+        return (self.text(reference) if is_choice(self.graph, name) else ""), reference
+
+    def _written(self, step: Step, before: Head, chain: Chain) -> tuple[Transition, Chain]:
+        made = step.transition()
+        written = flow_record.write(
+            step.marking, step.rest(), before.flow, chain, step.course.operations
+        )
+        if written.document is not None:
+            name, data = written.document
+            if written.starts_anew:
+                self.store.forget_documents(flow_record.PREFIX, {name, *chain.names})
+            self.store.keep_document(name, data)
+        return Transition(made.head.replace(flow=written.flow), made.facts), written.chain
+
+    # --- by hand -------------------------------------------------------------------
+
+    def answer(self, name: str, said: str, *, by: str, token: int | None = None) -> Head:
+        """Answer the question of node *name* with *said*: an option's value or label, or a text.
+
+        Raises:
+            UnknownName: no node of this name waits, or there is no such option.
+            TransitionRefused: another question than the one with *token* waits by now.
+        """
+        head = self.store.view().head
+        if head is None:
+            raise TransitionRefused("answer: the run was never begun, so nobody is asked")
+        head, marking = self.marking(head)
+        node, asked = self._asked(marking, name)
+        value = self._value(node, said)
+        reference = self.keep_output(head.step_index, asked, value)
+        record: Mapping[str, Any] = {"by": by, "output": value[:1000]}
+
+        def act(step: Step) -> None:
+            _, now = self._asked(step.marking, name)
+            if now != asked or (token is not None and now != token):
+                raise TransitionRefused(
+                    f"answer: what you saw was answered meanwhile; {name!r} asks again",
+                    hint="'sequencer gates' shows the question",
+                )
+            step.answer(name, value, reference, record)
+
+        return self.update(act, lambda _: None, run_id=head.run_id)[0]
+
+    def _asked(self, marking: Marking, name: str) -> tuple[Node, int]:
+        active = marking.active.get(name)
+        if active is None or active.since is None:
+            waiting = [other for other, one in marking.active.items() if one.since]
+            raise UnknownName("open question", name, waiting, where="sequencer answer")
+        return self.graph.by_id[name], active.token
+
+    def _value(self, node: Node, said: str) -> str:
+        """Return the answer that *said* is to the question of *node*."""
+        text = said.strip()
+        if len(said) > MAX_ANSWER_CHARS:
+            raise UsageRefused(
+                f"answer: {len(said)} characters are too many, {MAX_ANSWER_CHARS} are allowed",
+                hint="write it to a file in the project, and name the file",
+            )
+        for option in node.options:
+            if normalise(text) in (normalise(option.value), normalise(option.label)):
+                return option.value
+        if node.options and not node.allows_custom_input:
+            known = [option.value for option in node.options]
+            raise UnknownName("answer", text[:80], known, where=f"node {node.id!r}")
+        if not text:
+            raise UsageRefused("answer: the text is empty", hint="say something")
+        return said
+
+    def retry(self) -> Head:
+        """Put back what a failed run has lost, or make waiting tries due at once.
+
+        Raises:
+            TransitionRefused: there is nothing to try again.
+        """
+        return self.update(lambda step: step.restore(), lambda _: None)[0]

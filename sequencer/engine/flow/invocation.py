@@ -1,0 +1,342 @@
+"""One process at work on a graph run, from its start to a reason to end.
+
+The loop records what has ended, claims what can start, and sleeps until an attempt ends,
+another process changes the run, or a time comes: of the next try, of a question's end, of
+the whole run's limit. Waiting for a person takes no process: the invocation ends then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from sequencer.engine import same_run
+from sequencer.engine.flow.control import Act
+from sequencer.engine.flow.worker import FlowWorker
+from sequencer.engine.prepared import Budget
+from sequencer.engine.standing import Kind, blocked_by, parse_time
+from sequencer.engine.work import LONGEST_SLEEP_S, Mode, Summary, counted
+from sequencer.errors import ClaimHeld, Interrupted, StepFailed, WaitsForPerson
+from sequencer.executors.protocol import StopReason
+from sequencer.model.flow_transitions import Step, busy_ms
+from sequencer.model.head import Head
+from sequencer.model.limits import InvocationLimits
+from sequencer.model.marking import FlowStatus, Marking
+from sequencer.model.outcome import OutcomeStatus
+
+LOOK_AT_HOLDERS_S = 5.0
+"""How often several holders in other processes are looked at; one is waited for."""
+
+
+class FlowInvocation:
+    """Works until the flow is over, waits for a person, or a limit is reached."""
+
+    def __init__(
+        self, worker: FlowWorker, mode: Mode, limits: InvocationLimits, head: Head
+    ) -> None:
+        """Begin at *head*, the run as it is."""
+        self._worker = worker
+        self._control = worker.control
+        self._mode = mode
+        self._limits = limits
+        self._known = head
+        self._waiting_since: float | None = None
+        self._was_over = worker.is_over(head)
+        self._last_notice = ""
+        self.summary = Summary(head=head)
+        worker.narrow = self.budget
+
+    def work(self) -> Summary:
+        """Work until there is a reason to end; the summary says which.
+
+        Raises:
+            StepFailed: the flow failed, timed out, looped too often, or was saved by its
+                error node.
+            WaitsForPerson: only people's answers are missing.
+            ClaimHeld: others hold all that could be done, for longer than this mode waits.
+            Interrupted: this process was asked to end; its claims were released.
+        """
+        try:
+            return self._work()
+        finally:
+            self._end_attempts()
+
+    def _work(self) -> Summary:
+        worker = self._worker
+        while True:
+            worker.attempts.drain()
+            self._record_ended()
+            head, marking = self._tended()
+            if worker.is_over(head):
+                if worker.attempts.running:
+                    self._sleep(head, None)
+                    continue
+                return self._end_of_the_run(head, marking)
+            if worker.is_stopped:
+                if not worker.attempts.running:
+                    raise Interrupted("interrupted", hint="start again to go on")
+                self._sleep(head, None)
+                continue
+            if not worker.attempts.running:
+                reason = self._reason_to_end(head, marking)
+                if reason is not None:
+                    self.summary.reason, self.summary.head = reason, head
+                    return self.summary
+            self._sleep(head, self._pause_s(marking))
+
+    # --- going on ------------------------------------------------------------------
+
+    def _record_ended(self) -> None:
+        worker = self._worker
+        while (ended := worker.attempts.next_ended()) is not None:
+            performed = ended.performed
+            if performed is not None:
+                outcome = performed.outcome
+                steps = int(outcome.is_accepted)
+                self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
+                self.summary.failures += int(outcome.status is OutcomeStatus.FAILED)
+            head = worker.record(ended, self._steps_left)
+            self._notify(*self._control.store.take_notices())
+            if head is not None:
+                self._went_on(head)
+            if ended.error is not None and not isinstance(ended.error, Exception):
+                raise ended.error
+
+    def _went_on(self, head: Head) -> None:
+        self._known, self._waiting_since = head, None
+        if self._worker.is_over(head) and not self._was_over:
+            self._was_over = True
+            self._worker.performer.tell_completed(head.step_index, head)
+
+    def _tended(self) -> tuple[Head, Marking]:
+        """Return the run after all that is due was done: expiries, the time limit, claims."""
+        head, marking = self._look()
+        worker = self._worker
+        if worker.is_over(head):
+            return head, marking
+        now = datetime.now(UTC)
+        acts: list[Act] = []
+        if _time_left_ms(head, marking, now) <= 0:
+            acts.append(lambda step: step.time_is_up())
+        expired = [n for n, one in marking.active.items() if one.since and _is_past(one.due, now)]
+        expired.sort(key=self._control.graph.order.__getitem__)
+        # Somebody may have answered between the look and the lock.
+        acts += [partial(_expire, name=name) for name in expired]
+        for act in acts:
+            self._went_on(worker.update(act, self._steps_left, head.run_id))
+        self._claim(head)
+        return self._look()
+
+    def _claim(self, head: Head) -> None:
+        """Claim what can start, if this process has a place for it."""
+        worker = self._worker
+        left = self._steps_left(head)
+        is_full = len(worker.attempts.running) >= worker.places
+        may_go_on = left is None or len(worker.attempts.running) < left
+        if worker.is_stopped or is_full or not may_go_on:
+            return
+        before = head.revision
+        head = worker.update(None, self._steps_left, head.run_id)
+        if head.revision != before:
+            self._went_on(head)
+
+    def _look(self) -> tuple[Head, Marking]:
+        store = self._control.store
+        view = store.view()
+        self._notify(*view.notices, *store.take_notices())
+        found = same_run.followed(store, self._known, view.head)
+        self._known, marking = self._control.marking(found)
+        return self._known, marking
+
+    def _notify(self, *texts: str) -> None:
+        for text in texts:
+            if text != self._last_notice:
+                self._worker.performer.observer.notice(text)
+            self._last_notice = text
+
+    # --- limits --------------------------------------------------------------------
+
+    def _steps_left(self, head: Head) -> int | None:
+        """Return how many steps this invocation may still begin and end."""
+        del head
+        limits, usage = self._limits, self.summary.usage
+        if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
+            return 0
+        most = 1 if self._mode is Mode.TICK else limits.max_steps
+        return None if most is None else most - usage.steps
+
+    def _reached(self) -> str | None:
+        limits, usage = self._limits, self.summary.usage
+        if self._mode is Mode.TICK and usage.steps:
+            return "the step that was due is done"
+        if limits.max_steps is not None and usage.steps >= limits.max_steps:
+            return f"{counted(usage.steps, 'step')} done (--max-steps)"
+        if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
+            return f"{usage.cost_usd:.4f} USD are spent (--max-cost)"
+        return None
+
+    # --- reasons to end ------------------------------------------------------------
+
+    def _end_of_the_run(self, head: Head, marking: Marking) -> Summary:
+        status = marking.status
+        self.summary.head = head
+        if status in (FlowStatus.COMPLETED, FlowStatus.CANCELLED):
+            self.summary.reason = (
+                f"the run is {status} after {counted(head.usage.steps, 'step')} done"
+            )
+            return self.summary
+        raise _bad_end(head, marking, has_just_ended=bool(self.summary.usage.seconds))
+
+    def _reason_to_end(self, head: Head, marking: Marking) -> str | None:
+        """Return why this invocation ends, though the flow goes on; None: it waits.
+
+        Raises: see `work`.
+        """
+        if (reached := self._reached()) is not None:
+            return reached
+        blocked = blocked_by(head, self._worker.limits, datetime.now(UTC))
+        kind, message = blocked or (Kind.READY, "")
+        if kind in (Kind.STOPPED, Kind.LIMIT) or (
+            kind is Kind.PAUSED and self._mode is not Mode.SYNC
+        ):
+            return message
+        if head.claims or kind is Kind.PAUSED:
+            self._wait_for_others(head)
+            return None
+        rests = [one.due for one in marking.active.values() if one.due and not one.since]
+        if rests:
+            first = min(rests)
+            if self._mode is Mode.TICK:
+                return f"nothing due: the next try comes at {first}"
+            self._worker.performer.observer.waiting("the next try comes", first)
+            return None
+        asks = [name for name, one in marking.active.items() if one.since]
+        if asks:
+            verb = "waits" if len(asks) == 1 else "wait"
+            raise WaitsForPerson(
+                f"{', '.join(map(repr, asks))} {verb} for an answer",
+                hint="'sequencer gates' shows what is asked, 'sequencer answer NODE VALUE' answers",
+            )
+        return None
+
+    def _wait_for_others(self, head: Head) -> None:
+        """Say that others hold all that could be done.
+
+        Raises:
+            ClaimHeld: this mode has waited as long as it may.
+        """
+        limit = 0.0 if self._mode is Mode.TICK else self._limits.max_wait_s
+        names = ", ".join(repr(claim.step) for claim in head.claims)
+        message = f"{names} run in another process" if names else "the run is paused"
+        now = time.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+            if limit != 0.0:
+                self._worker.performer.observer.waiting(message, None)
+        if limit is not None and now - self._waiting_since >= limit:
+            raise ClaimHeld(
+                message, hint="'sequencer takeover --force' if their processes are really gone"
+            )
+
+    # --- sleeping ------------------------------------------------------------------
+
+    def _pause_s(self, marking: Marking) -> float:
+        """Return how long nothing can become due."""
+        now = datetime.now(UTC)
+        left = [LONGEST_SLEEP_S]
+        left += [(due - now).total_seconds() for due in _dues(marking)]
+        left.append(_time_left_ms(self._known, marking, now) / 1000)
+        if self._waiting_since is not None and self._limits.max_wait_s is not None:
+            left.append(self._waiting_since + self._limits.max_wait_s - time.monotonic())
+        return max(min(left), 0.0)
+
+    def _sleep(self, head: Head, timeout_s: float | None) -> None:
+        worker = self._worker
+        foreign = worker.foreign(head)
+        if len(foreign) > 1:
+            timeout_s = min(timeout_s or LONGEST_SLEEP_S, LOOK_AT_HOLDERS_S)
+        if not worker.attempts.running:
+            worker.performer.agents.warm_up()
+        self._control.store.wait(
+            head.revision,
+            timeout_s,
+            wake_fd=worker.attempts.fileno(),
+            claim=foreign[0] if foreign else None,
+        )
+
+    def _end_attempts(self) -> None:
+        """Stop what still runs, after an error, and record it as released."""
+        worker = self._worker
+        worker.is_stopped = True
+        worker.attempts.cancel(StopReason.INTERRUPTED)
+        while worker.attempts.running:
+            ended = worker.attempts.next_ended()
+            if ended is None:
+                self._control.store.wait(
+                    self._known.revision, 1.0, wake_fd=worker.attempts.fileno()
+                )
+                worker.attempts.drain()
+                continue
+            worker.record(ended, self._steps_left)
+
+    def budget(self, budget: Budget) -> Budget:
+        """Return *budget* within what this invocation may still use."""
+        limits, spent = self._limits, self.summary.usage
+        money, seconds = budget.cost_usd, budget.timeout_s
+        if limits.max_cost_usd is not None:
+            left = limits.max_cost_usd - spent.cost_usd
+            money = left if money is None else min(money, left)
+        if limits.step_timeout_s is not None:
+            limit = limits.step_timeout_s
+            seconds = limit if seconds is None else min(seconds, limit)
+        return replace(budget, cost_usd=money, timeout_s=seconds)
+
+
+def _expire(step: Step, name: str) -> None:
+    active = step.marking.active.get(name)
+    if active is not None and active.since and _is_past(active.due, step.now):
+        step.expire(name)
+
+
+def _is_past(due: str | None, now: datetime) -> bool:
+    date = parse_time(due) if due else None
+    return date is not None and date <= now
+
+
+def _dues(marking: Marking) -> Iterator[datetime]:
+    for active in marking.active.values():
+        date = parse_time(active.due) if active.due else None
+        if date is not None:
+            yield date
+
+
+def _time_left_ms(head: Head, marking: Marking, now: datetime) -> float:
+    limit = marking.graph.timeout_ms
+    if limit is None or marking.busy_since is None or not head.flow:
+        return timedelta(days=1).total_seconds() * 1000
+    return limit - busy_ms(marking, now)
+
+
+def _bad_end(head: Head, marking: Marking, *, has_just_ended: bool) -> StepFailed:
+    """Return the error that a flow's end is."""
+    error = marking.error or {}
+    what = {
+        FlowStatus.COMPLETED_AFTER_ERROR: (
+            f"node {error.get('node')!r} failed ({error.get('message')}); the error node ran"
+        ),
+        FlowStatus.FAILED: "a node failed",
+        FlowStatus.TIMED_OUT: f"its agents took longer than {marking.graph.timeout_ms} ms",
+        FlowStatus.MAX_ITERATIONS: f"it looped more than {marking.graph.max_iterations} times",
+    }
+    verb = "ended" if has_just_ended else "has ended"
+    hint = "'sequencer history' shows what happened"
+    if marking.ended_at:
+        hint += "; 'sequencer retry' puts the nodes back that were stopped"
+    return StepFailed(
+        f"the run {verb} as {marking.status}: {what.get(marking.status, '')}",
+        where=f"run {head.run_name or head.run_id}",
+        hint=hint,
+    )

@@ -1,0 +1,68 @@
+"""Conversations that nodes continue: that of the node whose output reached them.
+
+Only a graph in which some node continues one has them kept. Each lies beside the output
+of its execution; where more than one reached a node there is none to continue.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from pydantic import ValidationError
+
+from sequencer.engine.prepared import Performed
+from sequencer.model.head import Claim, Session
+from sequencer.model.marking import Marking
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.carrying import carried
+from sequencer.store.journal_file import write_durably
+from sequencer.store.protocol import Store
+
+FILE = "session.json"
+_MAX_BYTES = 10_000
+_REFERENCE = re.compile(r"(\d{1,18})-(\d{1,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """The conversations of one run."""
+
+    store: Store
+    is_used: bool
+    """Whether any node continues one."""
+
+    @classmethod
+    def of(cls, store: Store, workflow: Workflow) -> Self:
+        """Return those of the run of *workflow* in *store*."""
+        return cls(store, any(step.continue_session for step in workflow.steps))
+
+    def keep(self, claim: Claim, performed: Performed) -> None:
+        """Keep the conversation of an accepted attempt; one that can't be kept is not continued."""
+        session_id = performed.outcome.session_id
+        if not self.is_used or session_id is None:
+            return
+        folder = self.store.result_folder(claim.step_index, claim.token)
+        found = {"executor": performed.agent, "id": session_id}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_durably(folder / FILE, json.dumps(found).encode())
+        except OSError:
+            return
+
+    def reaching(self, marking: Marking, name: str) -> Session | None:
+        """Return the conversation whose output has reached *name*, if it was exactly one."""
+        if not self.is_used:
+            return None
+        reference = carried(marking, name)
+        found = _REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
+        if found is None:
+            return None
+        path = self.store.result_folder(int(found[1]), int(found[2])) / FILE
+        try:
+            with path.open("rb") as file:
+                return Session.model_validate_json(file.read(_MAX_BYTES))
+        except (OSError, ValidationError):
+            return None

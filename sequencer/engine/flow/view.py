@@ -1,0 +1,167 @@
+"""What a person sees of a graph run: the marking, and what its journal tells of each node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.model.graph import Graph, Node
+from sequencer.model.head import Head
+from sequencer.model.marking import Active, FlowStatus, Marking
+from sequencer.model.transitions import Event
+
+LINE_CHARS = 200
+_BEGINNINGS = {Event.INITIALISED, Event.RESET}
+_ENDS = {Event.SUCCEEDED, Event.ANSWERED, Event.PASSED}
+_CUTS = {Event.DIVERTED, Event.EXHAUSTED, Event.TIMED_OUT, Event.CANCELLED}
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the journal tells of one node."""
+
+    attempt: int = 0
+    seconds: float = 0.0
+    cost_usd: float = 0.0
+    since: str | None = None
+    line: str = ""
+    end: NodeState = NodeState.PENDING
+    """How its latest execution ended; pending: none has."""
+
+
+@dataclass(slots=True)
+class Story:
+    """What the facts of a run tell, node by node; they come oldest first."""
+
+    nodes: dict[str, _Told] = field(default_factory=dict)
+    followed: set[tuple[str, str]] = field(default_factory=set)
+    """Ends of the edges that were followed."""
+
+    def keep(self, fact: Mapping[str, Any]) -> None:
+        """Take one fact of the journal."""
+        event, name = fact["event"], fact["step"]
+        outcome = fact.get("outcome") or {}
+        if event in _BEGINNINGS:
+            self.nodes.clear()
+            self.followed.clear()
+            return
+        for cancelled in outcome.get("cancelled", ()) if event in _CUTS else ():
+            self._told(cancelled).end = NodeState.CANCELLED
+        if not name:
+            return
+        told = self._told(name)
+        if event in {Event.CLAIMED, Event.ASKED, Event.STARTED}:
+            told.attempt = fact.get("attempt") or 1
+            told.since, told.end = fact["at"], NodeState.PENDING
+            self.followed |= {(source, name) for source in outcome.get("from", ())}
+        elif event in _ENDS:
+            told.end, told.line = NodeState.DONE, _line(outcome)
+        elif event == Event.FAILED:
+            told.end, told.line = NodeState.FAILED, str(outcome.get("error", ""))[:LINE_CHARS]
+        usage = outcome.get("usage") or {}
+        told.seconds += float(usage.get("seconds", 0.0))
+        told.cost_usd += float(usage.get("cost_usd", 0.0))
+
+    def ask(self, name: str, question: str) -> None:
+        """Let the node's last line be what is asked there now."""
+        lines = [line for line in question.splitlines() if line.strip()]
+        self._told(name).line = lines[-1].strip()[:LINE_CHARS] if lines else ""
+
+    def _told(self, name: str) -> _Told:
+        return self.nodes.setdefault(name, _Told())
+
+
+def _line(outcome: Mapping[str, Any]) -> str:
+    """Return the last line of what was said."""
+    lines = [line for line in str(outcome.get("output", "")).splitlines() if line.strip()]
+    if lines:
+        return lines[-1].strip()[:LINE_CHARS]
+    size = outcome.get("output_bytes")
+    return f"{size} bytes in {outcome.get('output_file')}" if size else ""
+
+
+def view_of(
+    title: str,
+    graph: Graph,
+    head: Head | None,
+    marking: Marking | None,
+    history: Iterable[Mapping[str, Any]],
+    *,
+    questions: Mapping[str, str] | None = None,
+) -> FlowView:
+    """Return the run of *head* with its *marking*; without a head one that was never begun.
+
+    *questions* are what people are asked, by node, with their templates filled in.
+    """
+    story = Story()
+    for fact in history:
+        story.keep(fact)
+    if head is None or marking is None:
+        return FlowView(title, graph, tuple(NodeView(node) for node in graph.nodes), "not-started")
+    held = {claim.step for claim in head.claims}
+    for name, text in (questions or {}).items():
+        story.ask(name, text)
+    nodes = tuple(_node(node, marking, story, held) for node in graph.nodes)
+    return FlowView(
+        title,
+        graph,
+        nodes,
+        _status(marking, nodes),
+        marking.iterations,
+        _followed(graph, story),
+    )
+
+
+def _status(marking: Marking, nodes: Iterable[NodeView]) -> str:
+    if marking.status is not FlowStatus.RUNNING:
+        return str(marking.status)
+    works = {NodeState.RUNNING, NodeState.READY, NodeState.RETRYING}
+    states = {node.state for node in nodes}
+    if NodeState.ASKED in states and not states & works:
+        return "waiting"
+    return "running"
+
+
+def _node(node: Node, marking: Marking, story: Story, held: set[str]) -> NodeView:
+    told = story.nodes.get(node.id, _Told())
+    active = marking.active.get(node.id)
+    state = _state(node, active, marking, told, is_held=node.id in held)
+    is_on = state in {NodeState.RUNNING, NodeState.ASKED}
+    return NodeView(
+        node=node,
+        state=state,
+        attempt=told.attempt,
+        runs=marking.done.get(node.id, 0),
+        seconds=round(told.seconds, 3),
+        cost_usd=round(told.cost_usd, 6),
+        since=told.since if is_on else None,
+        due=active.due if active is not None else None,
+        last_line=told.line,
+    )
+
+
+def _state(
+    node: Node, active: Active | None, marking: Marking, told: _Told, *, is_held: bool
+) -> NodeState:
+    if active is not None:
+        if active.since is not None:
+            return NodeState.ASKED
+        if is_held:
+            return NodeState.RUNNING
+        return NodeState.RETRYING if active.due is not None else NodeState.READY
+    if node.id in marking.waiting:
+        return NodeState.READY if marking.may_start(node.id) else NodeState.WAITING
+    if told.end is not NodeState.PENDING:
+        return told.end
+    return NodeState.DONE if marking.done.get(node.id) else NodeState.PENDING
+
+
+def _followed(graph: Graph, story: Story) -> frozenset[int]:
+    """Return the edges that were followed; of two between the same nodes both."""
+    return frozenset(
+        place
+        for place, edge in enumerate(graph.edges)
+        if (edge.source, edge.target) in story.followed
+    )

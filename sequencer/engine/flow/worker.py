@@ -1,0 +1,323 @@
+"""One process's part in a graph run: prepare, claim, perform, record.
+
+Every change goes through `FlowControl.update`; what takes time happens in the threads of
+`Attempts`, outside the store's exclusion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from sequencer.engine.attempt import Attempt, Observer
+from sequencer.engine.due import limit_end, retry_at
+from sequencer.engine.flow.attempts import Attempts, Running
+from sequencer.engine.flow.control import Act, FlowControl
+from sequencer.engine.flow.sessions import Sessions
+from sequencer.engine.flow.values import values_of
+from sequencer.engine.heartbeat import Heartbeat
+from sequencer.engine.performing import Performer
+from sequencer.engine.prepared import Budget, Performed, Prepared
+from sequencer.engine.recall import Memory
+from sequencer.engine.records import INLINE_BYTES, journal_record
+from sequencer.engine.standing import blocked_by
+from sequencer.errors import SequencerError, StaleClaim
+from sequencer.executors.protocol import StopReason
+from sequencer.model.flow_transitions import Room, Step
+from sequencer.model.head import Claim, Head
+from sequencer.model.limits import RunLimits
+from sequencer.model.marking import FlowStatus, Marking
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.transitions import Place
+from sequencer.store.identity import boottime
+
+_NOT_OURS = (StopReason.CLAIM_LOST, StopReason.LEASE_LOST)
+
+
+class Board(Protocol):
+    """Shows a graph run to people while this process works on it."""
+
+    def changed(self, head: Head) -> None:
+        """Take that the run is at *head* now."""
+
+    def observer(self, node: str) -> Observer:
+        """Return who hears of the attempt at *node*."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainBoard:
+    """Shows nothing but what one observer shows; lines of several nodes may alternate."""
+
+    seen_by: Observer
+
+    def changed(self, head: Head) -> None:
+        """Ignore it."""
+
+    def observer(self, node: str) -> Observer:
+        """Return the one observer."""
+        del node
+        return self.seen_by
+
+
+class FlowWorker:
+    """Works on one graph run with a number of threads."""
+
+    def __init__(
+        self,
+        control: FlowControl,
+        performer: Performer,
+        limits: RunLimits,
+        board: Board,
+        places: int,
+    ) -> None:
+        """Run at most *places* nodes at once in this process."""
+        self.control = control
+        self.performer = performer
+        self.limits = limits
+        self.board = board
+        self.places = places
+        self.is_stopped = False
+        self.narrow: Callable[[Budget], Budget] = lambda budget: budget
+        """Lays an invocation's own limits over those of the run."""
+        self._heartbeat = Heartbeat(control.store)
+        self.attempts = Attempts(self._heartbeat)
+        self._prepared: dict[str, Prepared] = {}
+        self._sessions = Sessions.of(control.store, control.workflow)
+        steps = control.workflow.steps
+        self._json_nodes = frozenset(
+            step.name for step in steps if step.output and step.output.format == "json"
+        )
+
+    def interrupt(self) -> None:
+        """Ask for the end of all attempts and of the work; safe in a signal handler."""
+        self.is_stopped = True
+        self.attempts.cancel(StopReason.INTERRUPTED)
+        self.attempts.wake()
+
+    def leave(self) -> None:
+        """Leave no thread, no process and no descriptor behind."""
+        self._heartbeat.close()
+        self.attempts.close()
+        self.performer.agents.close()
+        self.control.store.close()
+
+    def prepare(self, name: str) -> Prepared:
+        """Return the step of node *name*, ready to start.
+
+        Raises:
+            ConfigurationError: its prompt or its agent can't be had.
+        """
+        if name not in self._prepared:
+            step = self.control.workflow.steps_by_name[name]
+            self._prepared[name] = self.performer.prepare(Place(0, name, step.prompt_name))
+        return self._prepared[name]
+
+    def prepare_all(self) -> None:
+        """Prepare every node, so that what can't even start is known before anything has.
+
+        Raises: see `prepare`.
+        """
+        for step in self.control.workflow.steps:
+            self.prepare(step.name)
+
+    # --- claiming ------------------------------------------------------------------
+
+    def room(self, head: Head, steps_left: int | None) -> Room | None:
+        """Return which agents this process may claim at *head*."""
+        free = self.places - len(self.attempts.running)
+        if steps_left is not None:
+            free = min(free, steps_left - len(self.attempts.running))
+        if self.is_stopped or blocked_by(head, self.limits, datetime.now(UTC)) is not None:
+            free = 0
+        store = self.control.store
+        mine = self.attempts.running
+        gone = frozenset(
+            claim.token
+            for claim in head.claims
+            if claim.token not in mine and store.liveness(claim).allows_take_over
+        )
+        return Room(
+            owner=store.owner(),
+            ttl_s=store.ttl_s,
+            boottime=round(boottime(), 3),
+            slots=max(free, 0),
+            gone=gone,
+            max_attempts=self.limits.max_attempts,
+        )
+
+    def update(
+        self, act: Act | None, steps_left: Callable[[Head], int | None], run_id: str
+    ) -> Head:
+        """Let *act* happen, claim what follows, and start it; see `FlowControl.update`."""
+        head, granted = self.control.update(
+            act, lambda present: self.room(present, steps_left(present)), run_id=run_id
+        )
+        if granted:
+            self._start(head, granted)
+        self.board.changed(head)
+        held = frozenset(claim.token for claim in head.claims)
+        # Whoever lost its claim has been cancelled, or taken over.
+        self.attempts.cancel(StopReason.CLAIM_LOST, but=held)
+        return head
+
+    def _start(self, head: Head, granted: list[int]) -> None:
+        _, marking = self.control.marking(head)
+        for token in granted:
+            claim = head.claim_with(token)
+            if claim is None:
+                continue
+            prepared = replace(
+                self.prepare(claim.step),
+                place=Place(claim.step_index, claim.step, ""),
+            )
+            running = Running(claim, prepared, head.run_id)
+            self.attempts.start(running, self._task(running, head, marking))
+
+    # --- performing ----------------------------------------------------------------
+
+    def _task(self, running: Running, head: Head, marking: Marking) -> Callable[[Running], None]:
+        """Return what the thread of *running* does; what it needs of *marking* is taken now."""
+        name = running.claim.step
+        observer = self.board.observer(name)
+        values = values_of(
+            self.control.graph,
+            name,
+            marking,
+            _texts(running.prepared, self.control.graph.by_id[name].input),
+            self.control.read_output,
+            json_nodes=self._json_nodes,
+            head=head,
+        )
+        seen = head.replace(session=self._sessions.reaching(marking, name), gate=None, loop=None)
+        performer = replace(self.performer, observer=observer)
+        budget = self.narrow(self.budget(head))
+
+        def perform(attempt: Running) -> None:
+            attempt.performed = performer.perform(
+                attempt.prepared,
+                self._attempt(attempt, head),
+                seen,
+                budget,
+                cancellation=attempt.cancellation,
+                recall=lambda: Memory(self.control.store.state_path.parent),
+                compose=None if values is None else values.compose,
+            )
+            outcome = attempt.performed.outcome
+            if outcome.is_accepted:
+                claim = attempt.claim
+                attempt.reference = self.control.keep_output(
+                    claim.step_index, claim.token, outcome.output
+                )
+                self._sessions.keep(claim, attempt.performed)
+
+        return perform
+
+    def budget(self, head: Head) -> Budget:
+        """Return what is left for one attempt under the run's limits."""
+        limits = self.limits
+        money = None
+        if limits.max_cost_usd is not None:
+            money = limits.max_cost_usd - head.usage.cost_usd
+        seconds = None
+        if limits.max_seconds is not None:
+            seconds = limits.max_seconds - head.usage.seconds
+        return Budget(money, seconds)
+
+    def _attempt(self, running: Running, head: Head) -> Attempt:
+        claim, step = running.claim, running.prepared.step
+        store = self.control.store
+        return Attempt(
+            run_id=head.run_id,
+            workflow=head.workflow_name,
+            step=step,
+            position=claim.step,
+            step_index=claim.step_index,
+            token=claim.token,
+            attempt=claim.attempt,
+            agent=running.prepared.agent,
+            prompt=step.prompt_name,
+            state_path=store.state_path,
+            result_path=store.result_folder(claim.step_index, claim.token) / "result.json",
+        )
+
+    # --- recording -----------------------------------------------------------------
+
+    def record(self, ended: Running, steps_left: Callable[[Head], int | None]) -> Head | None:
+        """Record how *ended* ended, and go on from there; None: its word does not count any more.
+
+        Raises:
+            StaleClaim: the run itself is gone.
+        """
+        if ended.cancellation.reason in _NOT_OURS:
+            return None
+        performed = ended.performed or self._of_bug(ended)
+        act = self._recording(ended, performed)
+        try:
+            head = self.update(act, steps_left, ended.run_id)
+        except StaleClaim:
+            view = self.control.store.view().head
+            if view is None or view.run_id != ended.run_id:
+                raise
+            return None
+        return head
+
+    def _of_bug(self, ended: Running) -> Performed:
+        """Return the failure that an exception is; a refusal and an interrupt are none."""
+        error = ended.error or RuntimeError("the attempt ended without a result")
+        is_bug = isinstance(error, Exception) and not isinstance(error, SequencerError)
+        status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
+        outcome = Outcome(status=status, error=self.performer.redact(repr(error)))
+        return Performed(outcome, ended.prepared.step, ended.prepared.place, ended.prepared.agent)
+
+    def _recording(self, ended: Running, performed: Performed) -> Act:
+        """Return what *performed* does to the run."""
+        outcome, token = performed.outcome, ended.claim.token
+        record = self._journal_record(ended, performed)
+        if outcome.status is OutcomeStatus.INTERRUPTED:
+            reason = ended.cancellation.reason
+            more = {"reason": str(reason)} if reason else {}
+            return lambda step: step.release(token, {**record, **more}, outcome.usage)
+        if outcome.status is OutcomeStatus.LIMITED:
+            due = limit_end(outcome, datetime.now(UTC))
+            return lambda step: step.release(token, record, outcome.usage, due)
+        if outcome.is_accepted:
+            return lambda step: step.accept(token, outcome, ended.reference, record)
+
+        def fail(step: Step) -> None:
+            held = step.head.claim_with(token)
+            failures = step.marking.active[held.step].failures + 1 if held else 1
+            kind, due = "Template" if performed.is_final else "error", None
+            if not performed.is_final:
+                due = retry_at(ended.prepared.step, failures, step.now)
+            step.fail(token, outcome, record, due=due, kind=kind)
+
+        return fail
+
+    def _journal_record(self, ended: Running, performed: Performed) -> Mapping[str, Any]:
+        outcome = performed.outcome
+        output: dict[str, Any] = {}
+        size = len(outcome.output.encode("utf-8", "replace"))
+        if outcome.output and size <= INLINE_BYTES:
+            output["output"] = outcome.output
+        if isinstance(ended.reference, str):
+            output["output_file"] = f"results/{ended.reference}/output.txt"
+            output["output_bytes"] = size
+        log = performed.log
+        shown = None if log is None else str(log).removeprefix(f"{self.performer.project}/")
+        return journal_record(outcome, performed.agent, shown, output)
+
+    def is_over(self, head: Head) -> bool:
+        """Return whether the flow has come to an end, good or bad."""
+        return head.flow is not None and head.flow.status != FlowStatus.RUNNING
+
+    def foreign(self, head: Head) -> list[Claim]:
+        """Return the claims of other processes."""
+        mine = self.attempts.running
+        return [claim for claim in head.claims if claim.token not in mine]
+
+
+def _texts(prepared: Prepared, given: Mapping[str, Any]) -> str:
+    """Return everything of a node in which a template may stand."""
+    return f"{prepared.prompt}\n{given}" if given else prepared.prompt

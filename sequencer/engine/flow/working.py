@@ -1,0 +1,69 @@
+"""Begin a graph run, and work on it: what `Run.work` does where the workflow is a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sequencer.engine.control import Control
+from sequencer.engine.flow.control import FlowControl
+from sequencer.engine.flow.invocation import FlowInvocation
+from sequencer.engine.flow.worker import Board, FlowWorker, PlainBoard
+from sequencer.engine.performing import Performer
+from sequencer.engine.work import Mode, Summary
+from sequencer.errors import UsageRefused
+from sequencer.model.head import Head
+from sequencer.model.limits import InvocationLimits, RunLimits
+
+DEFAULT_PLACES = 8
+"""Agents at once in one process, where nobody says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowWork:
+    """One process that is to work on a graph run."""
+
+    control: Control
+    flow: FlowControl
+    performer: Performer
+    limits: RunLimits
+    board: Board | None = None
+    """None: what happens is told to the performer's observer, line by line."""
+    places: int = DEFAULT_PLACES
+
+    def work(
+        self,
+        mode: Mode,
+        limits: InvocationLimits,
+        on_ready: Callable[[Callable[[], None]], None] | None = None,
+    ) -> Summary:
+        """Work in *mode* until there is a reason to end.
+
+        Raises:
+            UsageRefused: the mode needs a line of steps.
+            SequencerError: see `FlowInvocation.work`.
+        """
+        if mode is Mode.ASYNC:
+            raise UsageRefused(
+                "mode async keeps no run, and a graph can't go on without one",
+                hint="leave --mode out; 'sequencer simulate' tries a flow without agents",
+            )
+        board = self.board or PlainBoard(self.performer.observer)
+        worker = FlowWorker(self.flow, self.performer, self.limits, board, self.places)
+        try:
+            # What can't even start must not begin the run, nor one agent of it.
+            worker.prepare_all()
+            head = self._begin()
+            if on_ready is not None:
+                on_ready(worker.interrupt)
+            board.changed(head)
+            return FlowInvocation(worker, mode, limits, head).work()
+        finally:
+            worker.leave()
+
+    def _begin(self) -> Head:
+        head = self.control.begin()
+        if head.revision:
+            return head
+        # Another program's state has no run before its first transition.
+        return self.flow.store.view().head or head

@@ -1,0 +1,91 @@
+"""A step that a program performs itself: claim it, keep the claim alive, record the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from sequencer.engine import same_run
+from sequencer.engine.standing import Kind, parse_time
+from sequencer.engine.work import LONGEST_SLEEP_S
+from sequencer.engine.worker import Turn, Worker
+from sequencer.errors import ClaimHeld, TransitionRefused
+from sequencer.executors.protocol import Cancellation
+from sequencer.model.head import Head
+from sequencer.model.outcome import Outcome, OutcomeStatus
+
+
+@dataclass(slots=True)
+class OpenTurn:
+    """A step that the caller performs itself, see `Run.turn`."""
+
+    step: str
+    position: str
+    step_index: int
+    token: int
+    attempt: int
+    prompt_name: str
+    cancellation: Cancellation
+    """Set when the claim was lost: stop, the result will not be accepted."""
+    output: str = ""
+    """What to record as the step's output."""
+    is_complete: bool = False
+    """Set it to end the whole run with this step."""
+    failure: str | None = field(default=None)
+    """Set it to record a failure without raising."""
+
+
+def claim_turn(worker: Worker, head: Head, *, wait: bool) -> Turn:
+    """Claim the step that is ready, or with *wait* the next one that is at the worker's positions.
+
+    Raises: see `Run.turn`.
+    """
+    while True:
+        head = same_run.followed(worker.store, head, worker.store.view().head)
+        here = worker.standing_for_claim(head)
+        is_mine = worker.is_mine(head.step_index)
+        if here.kind in (Kind.READY, Kind.HELD) and is_mine:
+            step, position = worker.performer.look(here.place)
+            try:
+                claimed = worker.claim(head)
+            except ClaimHeld:
+                if not wait:
+                    raise
+                claimed = None
+            if claimed is not None:
+                return Turn(claimed[1], step, position, here.place, claimed[0])
+        if here.kind is Kind.EXPIRED and head.gate is not None:
+            worker.control.expire(head.gate)
+            continue
+        if not wait or here.is_final or here.kind in (Kind.PERSON, Kind.REFUSED):
+            if here.kind in (Kind.READY, Kind.HELD):
+                raise ClaimHeld(f"step {here.place.step!r} is at another position")
+            raise TransitionRefused(here.message)
+        due = parse_time(here.until) if here.until else None
+        left = (due - datetime.now(UTC)).total_seconds() if due else LONGEST_SLEEP_S
+        worker.store.wait(head.revision, min(max(left, 0.0), LONGEST_SLEEP_S), claim=here.claim)
+
+
+def perform_by_caller(worker: Worker, turn: Turn, opened: OpenTurn) -> Iterator[OpenTurn]:
+    """Yield *opened* once, and record then what the caller made of it."""
+    started = time.monotonic()
+    status, error = OutcomeStatus.OK, None
+    try:
+        # Inside, so that no beat comes after the record and leaves a file of its own.
+        with worker.beating(turn.claim, opened.cancellation):
+            yield opened
+    except BaseException as raised:
+        is_failure = isinstance(raised, Exception)
+        status = OutcomeStatus.FAILED if is_failure else OutcomeStatus.INTERRUPTED
+        error = repr(raised)
+        raise
+    finally:
+        if opened.failure is not None:
+            status, error = OutcomeStatus.FAILED, opened.failure
+        elif opened.is_complete and status is OutcomeStatus.OK:
+            status = OutcomeStatus.COMPLETE
+        outcome = Outcome(status=status, output=opened.output, error=error)
+        seconds = round(time.monotonic() - started, 6)
+        worker.settle(turn, outcome, seconds)

@@ -1,0 +1,119 @@
+"""Which edges a node's output picks.
+
+A label is compared whole, after normalisation: "not approved" must never match
+"approved". More than one distinct label on a node's edges makes it a choice; one label, or
+none, means all of them. A person's node with any label is always a choice.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+from sequencer.model.graph import Graph, NodeKind
+
+DEFAULT = "default"
+TIMEOUT = "timeout"
+_JSON_FIELDS = ("decision", "branch", "result")
+_QUOTES = "\"'`*"
+_MARKED = re.compile(r"[^\W\d_][^:\n]{0,60}:\s*(?P<label>.+)", re.DOTALL)
+_BLANKS = re.compile(r"[\s_-]+")
+
+
+class NoMatchingBranch(Exception):
+    """An output fits no label, and there is no way for all others."""
+
+
+def normalise(text: str) -> str:
+    r"""Return *text* as labels are compared.
+
+    >>> normalise(' **"Needs_Info".** '), normalise("needs-info!")
+    ('needs info', 'needs info')
+    """
+    stripped, before = text.strip(), None
+    while stripped != before:
+        before = stripped
+        stripped = stripped.strip(_QUOTES).rstrip(".!").strip()
+    return _BLANKS.sub(" ", stripped).strip().casefold()
+
+
+def candidates(output: str) -> Iterator[str]:
+    """Yield what in *output* may be a label, normalised, the best first.
+
+    A JSON object's decision, the whole text, its last line that is not blank; of each also
+    what stands behind ``Word:``.
+    """
+    text = output.strip()
+    if (decided := _of_json(text)) is not None:
+        yield normalise(decided)
+    last_line = next((line for line in reversed(text.splitlines()) if line.strip()), "")
+    for candidate in (text, last_line):
+        yield normalise(candidate)
+        bare = candidate.strip().strip(_QUOTES).strip()
+        if (marked := _MARKED.fullmatch(bare)) is not None:
+            yield normalise(marked["label"])
+
+
+def _of_json(text: str) -> str | None:
+    if not text.startswith(("{", "```")):
+        return None
+    lines = text.splitlines()
+    if len(lines) > 1 and lines[0].startswith("```") and lines[-1].strip() == "```":
+        lines = lines[1:-1]
+    try:
+        found = json.loads("\n".join(lines))
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    said = (found.get(field) for field in _JSON_FIELDS)
+    return next((value for value in said if isinstance(value, str)), None)
+
+
+def groups(graph: Graph, name: str) -> dict[str, tuple[int, ...]]:
+    """Return the edges that leave *name* by their normalised label, in text order."""
+    found: dict[str, list[int]] = {}
+    for place in graph.outgoing[name]:
+        found.setdefault(normalise(graph.edges[place].label), []).append(place)
+    return {label: tuple(places) for label, places in found.items()}
+
+
+def is_choice(graph: Graph, name: str) -> bool:
+    """Return whether the output of *name* picks one of several ways."""
+    labels = groups(graph, name)
+    is_human = graph.by_id[name].kind is NodeKind.HUMAN
+    return len(labels) > 1 or (is_human and any(labels))
+
+
+def choose(graph: Graph, name: str, output: str) -> tuple[int, ...]:
+    """Return the places of the edges that are followed after *name* said *output*.
+
+    Raises:
+        NoMatchingBranch: it is a choice, nothing fits, and there is no default.
+    """
+    if not is_choice(graph, name):
+        return graph.outgoing[name]
+    labels = groups(graph, name)
+    for candidate in _answers(graph, name, output):
+        if candidate and candidate in labels:
+            return labels[candidate]
+    for fallback in (DEFAULT, ""):
+        if fallback in labels:
+            return labels[fallback]
+    raise NoMatchingBranch(f"no matching branch for {shortened(output)!r}")
+
+
+def _answers(graph: Graph, name: str, output: str) -> Iterator[str]:
+    """Yield the candidates; after a person's value, the label of the option that has it."""
+    yield from candidates(output)
+    value = normalise(output)
+    for option in graph.by_id[name].options:
+        if normalise(option.value) == value:
+            yield normalise(option.label)
+
+
+def shortened(text: str) -> str:
+    """Return *text*, cut to what a message can hold."""
+    limit = 200
+    return text if len(text) <= limit else f"{text[:limit]}…"

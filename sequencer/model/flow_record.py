@@ -1,0 +1,174 @@
+"""How a marking is written down: whole while it is small, else as a base and what followed.
+
+The head is part of every journal record, so it must not grow with the graph or with the
+length of the run. A base is a document of the run, named by its content; each says which
+older one it goes on from, and now and then one has the whole marking again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sequencer.model.graph import Graph
+from sequencer.model.head import Flow, Status
+from sequencer.model.marking import Active, FlowStatus, Marking, Operation
+
+INLINE_ENTRIES = 80
+INLINE_CHARS = 1200
+"""Of a marking that stands in the head itself."""
+SINCE_CHARS = 1000
+"""Of the operations in the head."""
+SHORTEST_CHAIN = 1000
+"""Operations after which the whole marking is written again, at the earliest."""
+PREFIX = "marking-"
+"""Of the documents' names."""
+SHOWN_ASKS = 10
+
+
+def snapshot(marking: Marking) -> dict[str, Any]:
+    """Return *marking* as JSON, without what is empty."""
+    once = [name for name, times in marking.done.items() if times == 1]
+    found = {
+        "waiting": marking.waiting,
+        "active": {name: active.as_json() for name, active in marking.active.items()},
+        "iterations": marking.iterations,
+        "outputs": marking.outputs,
+        "keys": marking.keys,
+        "done": once,
+        "repeated": {name: times for name, times in marking.done.items() if times > 1},
+        "error": marking.error,
+        "ended_at": marking.ended_at,
+        "busy_ms": marking.busy_ms,
+        "busy_since": marking.busy_since,
+    }
+    # A copy: what was written down must not change with the marking.
+    written: dict[str, Any] = json.loads(json.dumps({k: v for k, v in found.items() if v}))
+    return written
+
+
+def restored(graph: Graph, data: Mapping[str, Any], status: str) -> Marking:
+    """Return the marking that `snapshot` has written.
+
+    Raises:
+        KeyError, TypeError, ValueError: it was not written by `snapshot` for this graph.
+    """
+    asked = {*data.get("waiting", {}), *data.get("active", {})}
+    if unknown := sorted(asked - graph.by_id.keys()):
+        raise KeyError(f"node {unknown[0]!r} is not in the graph")
+    return Marking(
+        graph,
+        waiting={name: list(sources) for name, sources in data.get("waiting", {}).items()},
+        active={name: Active.from_json(entry) for name, entry in data.get("active", {}).items()},
+        iterations=data.get("iterations", 0),
+        outputs=dict(data.get("outputs", {})),
+        keys=dict(data.get("keys", {})),
+        done={**dict.fromkeys(data.get("done", ()), 1), **data.get("repeated", {})},
+        error=data.get("error"),
+        status=FlowStatus(status),
+        ended_at=list(data.get("ended_at", ())),
+        busy_ms=data.get("busy_ms", 0),
+        busy_since=data.get("busy_since"),
+    )
+
+
+@dataclass(slots=True)
+class Chain:
+    """The documents that the present head's marking is made of."""
+
+    names: list[str] = field(default_factory=list)
+    operations: int = 0
+    """In the documents since the last whole marking."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a transition writes down."""
+
+    flow: Flow
+    chain: Chain
+    document: tuple[str, bytes] | None = None
+    """To be kept before the head."""
+    starts_anew: bool = False
+    """The document has the whole marking; older ones than the last chain's can go."""
+
+
+def write(
+    marking: Marking,
+    rest: Status,
+    before: Flow | None,
+    chain: Chain,
+    operations: Sequence[Operation],
+) -> Written:
+    """Return how *marking*, which *operations* have led to from *before*, is written down."""
+    asks = tuple(name for name, active in marking.active.items() if active.since)[:SHOWN_ASKS]
+    begun_at = None if before is None else before.begun_at
+    flow = Flow(status=str(marking.status), rest=rest, asks=asks, begun_at=begun_at)
+    entries = len(marking.waiting) + len(marking.active) + len(marking.ended_at)
+    entries += len(marking.outputs) + len(marking.keys) + len(marking.done)
+    if entries <= INLINE_ENTRIES:
+        whole = snapshot(marking)
+        if _chars(whole) <= INLINE_CHARS:
+            return Written(flow.replace(marking=whole), Chain())
+    if before is not None and before.base is not None:
+        since = (*before.since, *operations)
+        if _chars(since) <= SINCE_CHARS:
+            return Written(flow.replace(base=before.base, since=since), chain)
+        length = chain.operations + len(since)
+        if length <= max(SHORTEST_CHAIN, 2 * entries):
+            name, data = _document({"base": before.base, "since": since})
+            longer = Chain([*chain.names, name], length)
+            return Written(flow.replace(base=name), longer, (name, data))
+    name, data = _document({"marking": snapshot(marking)})
+    return Written(flow.replace(base=name), Chain([name]), (name, data), starts_anew=True)
+
+
+def _chars(value: Any) -> int:
+    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+
+
+def _document(content: Mapping[str, Any]) -> tuple[str, bytes]:
+    data = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+    return f"{PREFIX}{hashlib.sha256(data).hexdigest()[:20]}.json", data
+
+
+def read(graph: Graph, flow: Flow, document: Callable[[str], bytes]) -> tuple[Marking, Chain]:
+    """Return the marking that *flow* stands for, with the documents that it is made of.
+
+    Raises:
+        KeyError, TypeError, ValueError: they are damaged, or not of this graph.
+    """
+    try:
+        return _read(graph, flow, document)
+    except (AttributeError, IndexError, RecursionError) as error:
+        # What they say about damaged content is of no use to anybody.
+        raise ValueError(f"a part of the marking is not what it should be: {error}") from error
+
+
+def _read(graph: Graph, flow: Flow, document: Callable[[str], bytes]) -> tuple[Marking, Chain]:
+    if flow.base is None:
+        return restored(graph, flow.marking or {}, flow.status), Chain()
+    names: list[str] = []
+    seen: set[str] = set()
+    segments, name = [list(flow.since)], flow.base
+    while True:
+        if name in seen:
+            raise ValueError(f"{name} goes on from itself")
+        seen.add(name)
+        content = json.loads(document(name))
+        names.append(name)
+        if "marking" in content:
+            break
+        segments.append(content["since"])
+        name = content["base"]
+    marking = restored(graph, content["marking"], FlowStatus.RUNNING)
+    for operations in reversed(segments):
+        for operation in operations:
+            marking.apply(operation)
+    # A base that was written at the run's end does not say how it ended.
+    marking.status = FlowStatus(flow.status)
+    count = sum(map(len, segments[1:]))
+    return marking, Chain(names[::-1], count)

@@ -1,0 +1,217 @@
+"""The execution rules of graphs: what follows from what happens at a node.
+
+Pure but for the marking that it is given: no clock, no files. Who calls decides when a node
+starts and how long it takes; a run in real time and a simulation on a virtual clock go
+through the same methods, so they take the same way. Each method appends to ``operations``
+what it changed, and to ``facts`` what is worth telling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sequencer.model.branching import (
+    TIMEOUT,
+    NoMatchingBranch,
+    choose,
+    groups,
+    is_choice,
+    shortened,
+)
+from sequencer.model.graph import Node, NodeKind
+from sequencer.model.marking import FlowStatus, Marking, Operation, Reference
+from sequencer.model.transitions import Event
+
+_BEGUN = {NodeKind.AGENT: Event.CLAIMED, NodeKind.HUMAN: Event.ASKED}
+_DONE = {NodeKind.AGENT: Event.SUCCEEDED, NodeKind.HUMAN: Event.ANSWERED}
+
+
+@dataclass(frozen=True, slots=True)
+class FlowFact:
+    """One thing that happened at a node."""
+
+    event: Event
+    node: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Course:
+    """Takes one marking from event to event."""
+
+    def __init__(self, marking: Marking) -> None:
+        """Change *marking*."""
+        self.marking = marking
+        self.graph = marking.graph
+        self.facts: list[FlowFact] = []
+        self.operations: list[Operation] = []
+
+    def do(self, *operation: Any) -> None:
+        """Apply one operation and keep it."""
+        kept = list(operation)
+        self.marking.apply(kept)
+        self.operations.append(kept)
+
+    def tell(self, event: Event, node: str, **details: Any) -> None:
+        """Keep a fact."""
+        self.facts.append(FlowFact(event, node, details))
+
+    # --- the beginning -------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Put a token on each entry."""
+        for name in self.graph.entries:
+            self.do("token", name, None)
+
+    def start(self, name: str) -> Node:
+        """Let *name* begin with all its tokens, and return the node."""
+        self.do("start", name)
+        node = self.graph.by_id[name]
+        sources = list(self.marking.active[name].sources)
+        self.tell(_BEGUN.get(node.kind, Event.STARTED), name, **{"from": sources})
+        return node
+
+    # --- how an execution ends -----------------------------------------------------
+
+    def succeed(self, name: str, output: str, reference: Reference | None = None) -> None:
+        """Accept *output* of *name*, kept at *reference*, and follow the edges that it picks."""
+        node = self.graph.by_id[name]
+        blocked = self._in_the_way(node)
+        if blocked is not None:
+            message = f"output.key {node.output_key!r}: {blocked!r} in the state is no map"
+            self.fail(name, "OutputKey", message)
+            return
+        chosen = {"choice": shortened(output)} if is_choice(self.graph, name) else {}
+        self.tell(_DONE.get(node.kind, Event.PASSED), name, **chosen)
+        self.do("done", name, reference, node.output_key)
+        try:
+            places = choose(self.graph, name, output)
+        except NoMatchingBranch as error:
+            self.fail(name, "NoMatchingBranch", str(error))
+            return
+        self._follow(name, places)
+
+    def _in_the_way(self, node: Node) -> str | None:
+        """Return the part of the node's output key that is taken by something else than a map."""
+        if node.output_key is None:
+            return None
+        parts = node.output_key.split(".")
+        here: Any = self.graph.state
+        for length in range(1, len(parts)):
+            prefix = ".".join(parts[:length])
+            if prefix in self.marking.keys:
+                return prefix
+            here = here.get(parts[length - 1], {}) if isinstance(here, dict) else here
+            if here is None:
+                here = {}
+            if not isinstance(here, dict):
+                return prefix
+        return None
+
+    def _follow(self, name: str, places: tuple[int, ...]) -> None:
+        for place in places:
+            if place in self.graph.back_edges and not self._may_loop(
+                name, self.graph.edges[place].target
+            ):
+                return
+        for place in places:
+            self.do("token", self.graph.edges[place].target, name)
+        self.do("leave", name)
+        self.look_for_the_end()
+
+    def _may_loop(self, name: str, target: str) -> bool:
+        """Count one way back; if it is one too many, end the run."""
+        limit, number = self.graph.max_iterations, self.marking.iterations + 1
+        self.do("loop", number)
+        if number <= limit:
+            self.tell(Event.LOOPED, name, to=target, number=number)
+            return True
+        others = [other for other in self.running() if other != name]
+        self.tell(Event.EXHAUSTED, name, to=target, limit=limit, cancelled=others)
+        self.end(FlowStatus.MAX_ITERATIONS)
+        return False
+
+    def fail_attempt(self, name: str, message: str, due: str | None, kind: str = "error") -> None:
+        """Record that an attempt failed; with *due* another one follows, else it is for good."""
+        number = self.marking.active[name].failures + 1
+        self.tell(Event.FAILED, name, **{"try": number, "error": message})
+        if due is not None:
+            self.do("fail", name, due)
+            return
+        self._give_up(name, kind, message, number)
+
+    def fail(self, name: str, kind: str, message: str) -> None:
+        """Record a failure that no other attempt could mend."""
+        self.tell(Event.FAILED, name, error=message, type=kind)
+        self._give_up(name, kind, message, self.marking.active[name].failures + 1)
+
+    def _give_up(self, name: str, kind: str, message: str, attempts: int) -> None:
+        target = self.graph.on_error
+        if target is None or self.marking.error is not None or name == target:
+            self.end(FlowStatus.FAILED)
+            return
+        others = [other for other in self.running() if other != name]
+        self.do("clear")
+        error = {"node": name, "type": kind, "message": shortened(message), "attempts": attempts}
+        self.do("error", error)
+        self.tell(Event.DIVERTED, name, to=target, cancelled=others)
+        self.do("token", target, None)
+
+    def expire(self, name: str) -> None:
+        """Let a person's time be over: to where the node says, else by the label, else as E6."""
+        node = self.graph.by_id[name]
+        if node.on_timeout is None:
+            if TIMEOUT in groups(self.graph, name) or is_choice(self.graph, name):
+                self.succeed(name, TIMEOUT)
+            else:
+                self.tell(Event.EXPIRED, name)
+                self._follow(name, self.graph.outgoing[name])
+            return
+        self.tell(Event.EXPIRED, name, to=node.on_timeout)
+        if self._leads_back(node.on_timeout, name) and not self._may_loop(name, node.on_timeout):
+            return
+        self.do("token", node.on_timeout, name)
+        self.do("leave", name)
+
+    def _leads_back(self, start: str, goal: str) -> bool:
+        """Return whether *goal* can be reached from *start* along forward edges."""
+        seen, pending = {start}, [start]
+        while pending:
+            here = pending.pop()
+            if here == goal:
+                return True
+            for place in self.graph.outgoing[here]:
+                target = self.graph.edges[place].target
+                if place not in self.graph.back_edges and target not in seen:
+                    seen.add(target)
+                    pending.append(target)
+        return False
+
+    # --- how the run ends ----------------------------------------------------------
+
+    def time_is_up(self) -> None:
+        """End the run because its agents took longer than it may take."""
+        self.tell(Event.TIMED_OUT, "", cancelled=self.running())
+        self.end(FlowStatus.TIMED_OUT)
+
+    def cancel(self) -> None:
+        """End the run because a person says so."""
+        self.tell(Event.CANCELLED, "", cancelled=self.running())
+        self.end(FlowStatus.CANCELLED)
+
+    def end(self, status: FlowStatus) -> None:
+        """Take every token away; what there was is kept for another try."""
+        self.do("halt", str(status))
+
+    def look_for_the_end(self) -> None:
+        """End the run if no token is left."""
+        marking = self.marking
+        if marking.status is FlowStatus.RUNNING and marking.is_over:
+            after_error = marking.error is not None
+            good = FlowStatus.COMPLETED
+            self.do("end", str(FlowStatus.COMPLETED_AFTER_ERROR if after_error else good))
+
+    def running(self) -> list[str]:
+        """Return the nodes that have begun and have not ended, in order."""
+        return sorted(self.marking.active, key=self.graph.order.__getitem__)

@@ -1,0 +1,110 @@
+"""What a graph run was begun with: where its workflow comes from, and how it was then.
+
+Kept with the run. The workflow itself is read from its file each time, so that a change of
+a prompt reaches the run; the copy is there to say what else was changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from sequencer.model.workflow import Workflow
+
+NAME = "flow.json"
+
+
+class FlowSource(BaseModel):
+    """The content of ``flow.json``; frozen."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    file: str | None = None
+    """The workflow's file, relative to the project's folder if it lies in there; None: the
+    workflow is configured, and found by its name."""
+    state: dict[str, Any] = {}
+    """What the run's state began with in place of what the file says, by key."""
+    workflow: Workflow
+    """As the run knows it."""
+
+    @field_validator("workflow", mode="before")
+    @classmethod
+    def _accept_a_mapping(cls, value: object) -> object:
+        return Workflow(**value) if isinstance(value, dict) else value
+
+    def to_json(self) -> bytes:
+        """Return the file's content, without what is as ever."""
+        text = self.model_dump_json(exclude_defaults=True, by_alias=True, indent=1)
+        return (text + "\n").encode()
+
+
+def with_state(workflow: Workflow, state: Mapping[str, Any]) -> Workflow:
+    """Return *workflow* with *state* laid over what its own begins with; dots in keys nest.
+
+    Raises:
+        KeyError: the workflow's state has no such key.
+    """
+    graph = workflow.graph
+    if graph is None or not state:
+        return workflow
+    begun = _copied(graph.state)
+    for key, value in state.items():
+        *above, last = key.split(".")
+        here: Any = begun
+        for part in above:
+            here = here[part] if isinstance(here, dict) else {}
+        if not isinstance(here, dict) or last not in here:
+            raise KeyError(key)
+        here[last] = value
+    new = graph.model_copy(update={"state": begun})
+    return Workflow(workflow.name, workflow.steps, kind="graph", graph=new)
+
+
+def _copied(value: Any) -> Any:
+    return {k: _copied(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def differences(before: Workflow, after: Workflow) -> list[str]:
+    """Return what differs in a run's workflow, one line each, the digest's fields alone."""
+    old, new = before.definition(), after.definition()
+    found: list[str] = []
+    parts = ("nodes", "id"), ("steps", "name")
+    for name, key in parts:
+        found += _of_lists(name[:-1], _by(old, name, key), _by(new, name, key))
+    found += _of_lists("edge", _edges(old), _edges(new))
+    graphs = old.get("graph", {}), new.get("graph", {})
+    for key in sorted({*graphs[0], *graphs[1]} - {"nodes", "edges"}):
+        was, now = graphs[0].get(key), graphs[1].get(key)
+        if was != now:
+            found.append(f"{key}: {was!r} -> {now!r}")
+    return found
+
+
+def _by(definition: Mapping[str, Any], name: str, key: str) -> dict[str, Any]:
+    held = definition.get("graph", {}) if name == "nodes" else definition
+    return {entry[key]: entry for entry in held.get(name, ())}
+
+
+def _edges(definition: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for edge in definition.get("graph", {}).get("edges", ()):
+        label = f" [{edge['label']}]" if edge.get("label") else ""
+        found[f"{edge['source']} -> {edge['target']}{label}"] = edge
+    return found
+
+
+def _of_lists(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    lines = [f"{what} {name!r} is gone" for name in old if name not in new]
+    lines += [f"{what} {name!r} is new" for name in new if name not in old]
+    for name in old:
+        if name in new and old[name] != new[name]:
+            keys = sorted({*old[name], *new[name]})
+            told = [key for key in keys if old[name].get(key) != new[name].get(key)]
+            lines.append(f"{what} {name!r} has another {', '.join(told)}")
+    order_old, order_new = ([n for n in one if n in new and n in old] for one in (old, new))
+    if order_old != order_new:
+        lines.append(f"the order of the {what}s is another one")
+    return lines

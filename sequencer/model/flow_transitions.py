@@ -1,0 +1,389 @@
+"""Every change of a graph run's head: what happened at a node, and all that follows from it.
+
+One transition takes the whole way from an event (an attempt ended, a person answered, time
+is over) to rest: nodes that do no work are passed, questions are asked, and as many agents
+are claimed as this process has places for. A crash in between can't exist.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sequencer.errors import TransitionRefused
+from sequencer.model.flow_rules import Course, FlowFact
+from sequencer.model.graph import NodeKind
+from sequencer.model.head import Claim, Head, Owner, Status
+from sequencer.model.marking import Active, FlowStatus, Marking, Reference
+from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.transitions import (
+    Event,
+    Fact,
+    Transition,
+    changed,
+    held_claim,
+    without_claim,
+)
+
+ENDS_BADLY = (FlowStatus.FAILED, FlowStatus.TIMED_OUT, FlowStatus.MAX_ITERATIONS)
+Pass = Callable[[Marking, str], tuple[str, Reference | None]]
+"""What a node that does no work says, and where that is: what reached it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Which agents a process may claim in one transition."""
+
+    owner: Owner
+    ttl_s: float
+    boottime: float | None
+    slots: int
+    """How many."""
+    gone: frozenset[int] = frozenset()
+    """Tokens of claims that may be taken over."""
+    max_attempts: int = 20
+    """Claims of one execution, those included that ended with their process."""
+
+
+@dataclass
+class Step:
+    """One transition that is being made; `transition` ends it."""
+
+    head: Head
+    marking: Marking
+    at: str
+    now: datetime
+    hand_on: Pass
+    facts: list[Fact] = field(default_factory=list)
+    granted: list[int] = field(default_factory=list)
+    """Tokens of the claims that it grants."""
+
+    def __post_init__(self) -> None:
+        """Begin with nothing done."""
+        self.course = Course(self.marking)
+        self._has_taken_over = 0.0
+        self._passing: list[int] = []
+        """Nodes that have begun, do no work and are still to be left; a heap by order."""
+
+    # --- an attempt ended ----------------------------------------------------------
+
+    def accept(
+        self, token: int, outcome: Outcome, reference: Reference | None, record: Mapping[str, Any]
+    ) -> None:
+        """Accept what the holder of *token* has done.
+
+        Raises:
+            StaleClaim: the claim is not in the head any more.
+        """
+        held = self._end_claim(token, outcome.usage, steps=1)
+        index = self.head.step_index + 1
+        self.head = self.head.replace(
+            step_index=index,
+            iteration=index + 1,
+            last_prompt=outcome.prompt or self.head.last_prompt,
+        )
+        self.course.succeed(held.step, outcome.output, reference)
+        self._take_facts(held, record)
+
+    def fail(
+        self, token: int, outcome: Outcome, record: Mapping[str, Any], *, due: str | None, kind: str
+    ) -> None:
+        """Record that the attempt with *token* failed; the next one is at *due*, if one is left.
+
+        Raises: see `accept`.
+        """
+        held = self._end_claim(token, outcome.usage)
+        message = (outcome.error or "no reason given").strip()
+        if kind == "error" or due is not None:
+            self.course.fail_attempt(held.step, message, due)
+        else:
+            self.course.fail(held.step, kind, message)
+        self._take_facts(held, record)
+
+    def release(
+        self, token: int, record: Mapping[str, Any] | None, usage: Usage, due: str | None = None
+    ) -> None:
+        """Give the claim back; the node is as it was, and nothing failed.
+
+        Raises: see `accept`.
+        """
+        held = self._end_claim(token, usage)
+        self.course.do("drop", held.step, due)
+        self._tell(Event.RELEASED, held, record)
+
+    def _end_claim(self, token: int, usage: Usage, steps: int = 0) -> Claim:
+        held = held_claim(self.head, token)
+        self.head = self.head.replace(
+            claims=without_claim(self.head, token),
+            usage=self.head.usage.plus(usage, steps=steps),
+        )
+        return held
+
+    def _tell(self, event: Event, held: Claim, outcome: Mapping[str, Any] | None) -> None:
+        fact = Fact(event, held.step, held.step_index, held.token, held.attempt, outcome)
+        self.facts.append(fact)
+
+    # --- people, time and ends -----------------------------------------------------
+
+    def answer(
+        self, name: str, text: str, reference: Reference | None, record: Mapping[str, Any]
+    ) -> None:
+        """Take a person's answer to the question of *name*."""
+        active = self.marking.active[name]
+        self.course.succeed(name, text, reference)
+        self._take_facts(None, record, token=active.token)
+
+    def expire(self, name: str) -> None:
+        """Let the time of the question of *name* be over."""
+        token = self.marking.active[name].token
+        self.course.expire(name)
+        self._take_facts(None, {}, token=token)
+
+    def time_is_up(self) -> None:
+        """End the run because its agents took too long."""
+        self.course.time_is_up()
+        self._take_facts(None, {})
+
+    def restore(self) -> None:
+        """Put the tokens back that were there when the run failed, or make tries due at once.
+
+        Raises:
+            TransitionRefused: nothing failed, and nothing waits for another try.
+        """
+        marking = self.marking
+        if marking.ended_at:
+            was = str(marking.status)
+            self.course.do("restore")
+            self.head = self.head.replace(exit_reason=None)
+            self._tell_by_hand(f"retry: the run was {was}")
+            self._begin_again()
+            return
+        resting = [name for name, active in marking.active.items() if self._rests(active)]
+        if not resting:
+            raise TransitionRefused(
+                "retry: nothing failed, and no node waits for another try",
+                hint="'sequencer status' shows where the run stands",
+            )
+        for name in resting:
+            self.course.do("drop", name, None)
+        self._tell_by_hand(f"retry: {', '.join(resting)} at once")
+
+    def _begin_again(self) -> None:
+        """Ask and pass what has begun; agents are claimed like those that nobody holds."""
+        graph = self.course.graph
+        for name in tuple(self.marking.active):
+            node = graph.by_id[name]
+            if node.kind is NodeKind.HUMAN:
+                self.course.tell(Event.ASKED, name, again=True)
+                self._ask(name, node.timeout_ms)
+            elif not node.works:
+                heapq.heappush(self._passing, graph.order[name])
+
+    def _tell_by_hand(self, note: str) -> None:
+        fact = Fact(Event.RESUMED, "", self.head.step_index, outcome={"note": note})
+        self.facts.append(fact)
+
+    @staticmethod
+    def _rests(active: Active) -> bool:
+        return active.due is not None and active.since is None
+
+    # --- what follows --------------------------------------------------------------
+
+    def settle(self, room: Room | None) -> None:
+        """Go on until nothing follows by itself; claim what *room* allows."""
+        room_left = room.slots if room is not None else 0
+        if room is not None:
+            room_left = self._claim_again(room, room_left)
+        passing = self._passing
+        marking, nodes, order = self.marking, self.course.graph.nodes, self.course.graph.order
+        while marking.status is FlowStatus.RUNNING:
+            can_claim = room_left > 0 and self._has_place()
+            name = marking.next_startable(agents=can_claim)
+            if name is not None:
+                node = self.course.start(name)
+                if node.kind is NodeKind.AGENT and room is not None:
+                    room_left -= 1
+                    self._claim(name, room)
+                elif node.kind is NodeKind.HUMAN:
+                    self._ask(name, node.timeout_ms)
+                else:
+                    self._take_facts(None, {})
+                    heapq.heappush(passing, order[name])
+                continue
+            if not passing:
+                break
+            here = nodes[heapq.heappop(passing)].id
+            if here in marking.active:
+                text, reference = self.hand_on(marking, here)
+                self.course.succeed(here, text, reference)
+                self._take_facts(None, {})
+        self.course.look_for_the_end()
+
+    def _has_place(self) -> bool:
+        limit = self.course.graph.max_parallel
+        return limit is None or len(self.head.claims) < limit
+
+    def _claim_again(self, room: Room, slots: int) -> int:
+        """Claim executions that nobody holds any more; return how many places are left."""
+        held = {claim.token: claim for claim in self.head.claims}
+        order = self.course.graph.order
+        for name in sorted(self.marking.active, key=order.__getitem__):
+            active = self.marking.active.get(name)
+            if active is None or active.since is not None or slots <= 0:
+                continue
+            claim = held.get(active.token)
+            if claim is not None and claim.token not in room.gone:
+                continue
+            if not self._is_due(active):
+                continue
+            if claim is not None:
+                self._take_over(claim)
+            elif not self._has_place():
+                continue
+            if active.attempt >= room.max_attempts:
+                message = f"begun {active.attempt} times without an end (limits.max_attempts)"
+                self.course.fail(name, "MaxAttempts", message)
+                self._take_facts(None, {})
+                continue
+            self.course.tell(Event.CLAIMED, name, **_again(active))
+            self._claim(name, room)
+            slots -= 1
+        return slots
+
+    def _is_due(self, active: Active) -> bool:
+        if active.due is None:
+            return True
+        return datetime.fromisoformat(active.due) <= self.now
+
+    def _take_over(self, held: Claim) -> None:
+        self._has_taken_over = max(self._has_taken_over, held.ttl_s)
+        self.head = self.head.replace(claims=without_claim(self.head, held.token))
+        note = f"token {held.token} of process {held.owner.pid} on {held.owner.host}"
+        self._tell(Event.TAKEN_OVER, held, {"note": note})
+
+    def _claim(self, name: str, room: Room) -> None:
+        token = self.head.token + 1
+        self.course.do("claim", name, token)
+        granted = Claim(
+            token=token,
+            step=name,
+            step_index=self.head.step_index,
+            attempt=self.marking.active[name].attempt,
+            owner=room.owner,
+            claimed_at=self.at,
+            ttl_s=room.ttl_s,
+            claimed_boottime=room.boottime,
+        )
+        self.head = self.head.replace(token=token, claims=(*self.head.claims, granted))
+        self.granted.append(token)
+        self._take_facts(granted, {})
+
+    def _ask(self, name: str, timeout_ms: int | None) -> None:
+        token = self.head.token + 1
+        self.head = self.head.replace(token=token)
+        due = None if timeout_ms is None else _later(self.now, timeout_ms)
+        self.course.do("ask", name, token, self.at, due)
+        self._take_facts(None, {}, token=token)
+
+    def _take_facts(
+        self, held: Claim | None, record: Mapping[str, Any], token: int | None = None
+    ) -> None:
+        """Take over what the course has told; *record* goes with the first fact."""
+        for fact in self.course.facts:
+            self.facts.append(self._fact(fact, held, record, token))
+            record = {}
+            if fact.event is Event.DIVERTED:
+                # Every execution was cancelled; what their holders bring must not count.
+                self.head = self.head.replace(claims=())
+        self.course.facts.clear()
+
+    def _fact(
+        self, fact: FlowFact, held: Claim | None, record: Mapping[str, Any], token: int | None
+    ) -> Fact:
+        outcome = {**record, **fact.details} or None
+        if held is not None and fact.node == held.step:
+            return Fact(fact.event, fact.node, held.step_index, held.token, held.attempt, outcome)
+        return Fact(fact.event, fact.node, self.head.step_index, token or 0, 0, outcome)
+
+    # --- the result ----------------------------------------------------------------
+
+    def rest(self) -> Status:
+        """Return the status that the run has while nobody works on it."""
+        marking = self.marking
+        if marking.status in ENDS_BADLY:
+            return Status.FAILED
+        if marking.status is not FlowStatus.RUNNING:
+            return Status.COMPLETE
+        if marking.next_startable() is not None:
+            return Status.WAITING_NEXT
+        only_asks = all(active.since is not None for active in marking.active.values())
+        return Status.WAITING_APPROVAL if only_asks else Status.WAITING_NEXT
+
+    def transition(self) -> Transition:
+        """Return what was done; the marking has to be written into the head by who calls."""
+        self._count_time()
+        head = changed(self.head, self.at, expected_step=self._expected())
+        status = self.marking.status
+        if status is FlowStatus.RUNNING:
+            return Transition(self._at_rest(head), tuple(self.facts))
+        is_new = self.head.flow is None or self.head.flow.status == FlowStatus.RUNNING
+        if is_new:
+            ended = Fact(Event.COMPLETED, "", head.step_index, 0, 0, {"status": str(status)})
+            self.facts.append(ended)
+        reason = None if status is FlowStatus.COMPLETED else str(status)
+        head = head.replace(
+            claims=(), status=self.rest(), pause_requested=False, exit_reason=reason
+        )
+        return Transition(head, tuple(self.facts))
+
+    def _at_rest(self, head: Head) -> Head:
+        if head.claims:
+            return head.replace(status=Status.RUNNING)
+        if head.status is Status.PAUSED or head.pause_requested:
+            return head.replace(status=Status.PAUSED, pause_requested=False)
+        return head.replace(status=self.rest())
+
+    def _expected(self) -> str:
+        """Return a node that comes next, for who looks at the head alone."""
+        name = self.marking.next_startable()
+        return name if name is not None else next(iter(self.marking.active), "")
+
+    def _count_time(self) -> None:
+        """Keep how long agents have been at work; only where the run has a limit on that."""
+        marking = self.marking
+        if marking.graph.timeout_ms is None:
+            return
+        spent = busy_ms(marking, self.now, self._has_taken_over)
+        works = bool(self.head.claims) or any(map(self._rests, marking.active.values()))
+        since = self.at if works and marking.status is FlowStatus.RUNNING else None
+        if (spent, since) != (marking.busy_ms, marking.busy_since):
+            self.course.do("busy", spent, since)
+
+
+def _again(active: Active) -> dict[str, Any]:
+    """Return what is told about one more claim of an execution."""
+    if active.failures:
+        return {"retry": active.failures + 1}
+    return {"again": True} if active.attempt else {"from": list(active.sources)}
+
+
+def busy_ms(marking: Marking, now: datetime, lease_s: float = 0.0) -> int:
+    """Return how long agents have been at work until *now*, in milliseconds.
+
+    A process that was taken over with a lease of *lease_s* worked no longer than that, for
+    all that is known.
+    """
+    if marking.busy_since is None:
+        return marking.busy_ms
+    spent = (now - datetime.fromisoformat(marking.busy_since)).total_seconds()
+    if lease_s:
+        spent = min(spent, lease_s)
+    return marking.busy_ms + max(round(spent * 1000), 0)
+
+
+def _later(now: datetime, milliseconds: int) -> str:
+    due = now + timedelta(milliseconds=milliseconds)
+    return due.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,191 @@
+"""A graph workflow: nodes, the edges that a run follows between them, and its limits.
+
+Neutral data: whether it came from a flowchart or from a list of tasks is not to be seen
+here. What a run does with it is decided in `model.marking` and `model.flow_rules`; what an
+agent node runs is the workflow's step of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sequencer.model.step import Name
+
+MAX_NODES = 20_000
+DEFAULT_MAX_ITERATIONS = 50
+
+
+class NodeKind(StrEnum):
+    """What happens at a node."""
+
+    AGENT = "agent"
+    """An executor runs the step of the same name."""
+    HUMAN = "human"
+    """A person is asked."""
+    MARKER = "marker"
+    """Nothing; the token passes."""
+    DECISION = "decision"
+    """Nothing, and the output that reached it picks the branch."""
+
+
+class Option(BaseModel):
+    """One answer that a person may choose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    label: str = Field(min_length=1, max_length=200)
+    value: str = Field(min_length=1, max_length=200)
+    """What the node's output is; the label, unless the author gave another one."""
+    description: str = Field(default="", max_length=2000)
+
+
+class Node(BaseModel):
+    """One node; frozen, compared by value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: Name
+    kind: NodeKind
+    label: str = ""
+    """As the chart draws it."""
+    description: str = ""
+    question: str = ""
+    """Of a human node: the text that is shown, templates included; its label if empty."""
+    options: tuple[Option, ...] = ()
+    """Of a human node; none: free text."""
+    allows_custom_input: bool = False
+    """Of a human node: any text is an answer, not only an option."""
+    timeout_ms: int | None = Field(default=None, gt=0)
+    """Of a human node: how long it waits. An agent's is in its step."""
+    on_timeout: Name | None = None
+    """Of a human node: where the run goes when nobody answered."""
+    input: dict[str, Any] = Field(default_factory=dict)
+    """What ``{{input.…}}`` means in its prompt; texts may hold templates."""
+    output_key: str | None = Field(default=None, min_length=1, max_length=200)
+    """Where in the state the output goes; dots make nested maps."""
+
+    @property
+    def works(self) -> bool:
+        """Return whether it takes time: an agent runs or a person is asked."""
+        return self.kind in (NodeKind.AGENT, NodeKind.HUMAN)
+
+
+class Edge(BaseModel):
+    """A way from one node to another."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: Name
+    target: Name
+    label: str = ""
+    """Empty: unlabelled."""
+
+
+class Graph(BaseModel):
+    """Nodes in the order in which the chart first mentions them, and edges in text order."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nodes: tuple[Node, ...] = Field(min_length=1, max_length=MAX_NODES)
+    edges: tuple[Edge, ...] = ()
+    entries: tuple[Name, ...] = Field(min_length=1)
+    """Where a run begins; several only where the entry is a group of nodes."""
+    on_error: Name | None = None
+    """The node that a failure for good jumps to, once a run."""
+    max_iterations: int = Field(default=DEFAULT_MAX_ITERATIONS, ge=0, le=1_000_000)
+    """How often back edges may be followed in one run, all together."""
+    timeout_ms: int | None = Field(default=None, gt=0)
+    """Of the time in which an agent is running or waits for its next try."""
+    max_parallel: int | None = Field(default=None, ge=1, le=1000)
+    """Agents at once, over all processes; None: only the processes' own limits."""
+    state: dict[str, Any] = Field(default_factory=dict)
+    """What the state is at the start."""
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> Self:
+        known = self.by_id
+        if len(known) != len(self.nodes):
+            raise ValueError("two nodes have the same id")
+        asked = [*self.entries, *filter(None, [self.on_error])]
+        asked += [name for edge in self.edges for name in (edge.source, edge.target)]
+        asked += [node.on_timeout for node in self.nodes if node.on_timeout]
+        unknown = sorted({name for name in asked if name not in known})
+        if unknown:
+            raise ValueError(f"there is no node {', '.join(map(repr, unknown[:10]))}")
+        return self
+
+    @cached_property
+    def by_id(self) -> dict[str, Node]:
+        """Return the nodes by their ids, in order."""
+        return {node.id: node for node in self.nodes}
+
+    @cached_property
+    def order(self) -> dict[str, int]:
+        """Return the place of each node in the order of first mention."""
+        return {node.id: place for place, node in enumerate(self.nodes)}
+
+    @cached_property
+    def outgoing(self) -> dict[str, tuple[int, ...]]:
+        """Return, for each node, the places in ``edges`` of those that leave it."""
+        found: dict[str, list[int]] = {node.id: [] for node in self.nodes}
+        for place, edge in enumerate(self.edges):
+            found[edge.source].append(place)
+        return {name: tuple(places) for name, places in found.items()}
+
+    @cached_property
+    def back_edges(self) -> frozenset[int]:
+        """Return the places in ``edges`` of those that close a loop.
+
+        A depth-first search from the entries, then from the nodes that errors and time
+        limits jump to, then from the rest in order, edges in text order: an edge to a node
+        on the present path is a back edge. What remains has no loop.
+        """
+        found: set[int] = set()
+        on_path: dict[str, bool] = {}
+        for root in self._roots():
+            if root in on_path:
+                continue
+            on_path[root] = True
+            path = [(root, iter(self.outgoing[root]))]
+            while path:
+                name, places = path[-1]
+                for place in places:
+                    target = self.edges[place].target
+                    if on_path.get(target):
+                        found.add(place)
+                    elif target not in on_path:
+                        on_path[target] = True
+                        path.append((target, iter(self.outgoing[target])))
+                        break
+                else:
+                    on_path[name] = False
+                    path.pop()
+        return frozenset(found)
+
+    def _roots(self) -> Iterator[str]:
+        yield from self.entries
+        if self.on_error:
+            yield self.on_error
+        yield from (node.on_timeout for node in self.nodes if node.on_timeout)
+        yield from self.by_id
+
+    @cached_property
+    def reachable(self) -> frozenset[str]:
+        """Return the ids that a run can get to."""
+        seen = set(self.entries) | ({self.on_error} if self.on_error else set())
+        pending = list(seen)
+        while pending:
+            name = pending.pop()
+            ways = [self.edges[place].target for place in self.outgoing[name]]
+            if (jump := self.by_id[name].on_timeout) is not None:
+                ways.append(jump)
+            for target in ways:
+                if target not in seen:
+                    seen.add(target)
+                    pending.append(target)
+        return frozenset(seen)

@@ -1,0 +1,300 @@
+"""Where the tokens of a graph run are: the whole progress of one run, apart from its outputs.
+
+A token is the right to run a node. It waits at the node until nothing else can still reach
+the node along forward edges; then all tokens there merge into one execution. Every change
+is one of a few operations on plain data (`Operation`), so that a marking can be written
+down as a snapshot and the operations since; replayed, they give the same marking.
+
+Kept in step with each operation, because no event may cost more than what it changes: how
+many forward edges of each node come from a node that a token can still come through
+(``_live_ways``), and the nodes that may start, by order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from sequencer.model.graph import Graph, NodeKind
+
+Operation = list[Any]
+"""Its word, then its arguments; plain JSON."""
+Reference = str | dict[str, Any]
+"""Where an output is: ``<step_index>-<token>``; of several nodes at once a map by their ids."""
+
+
+class FlowStatus(StrEnum):
+    """How a graph run stands, or how it ended."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    COMPLETED_AFTER_ERROR = "completed_after_error"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    MAX_ITERATIONS = "max_iterations"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_good(self) -> bool:
+        """Return whether the flow got to its end without an error on the way."""
+        return self in (FlowStatus.RUNNING, FlowStatus.COMPLETED)
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """An execution of a node that has begun and has not ended."""
+
+    sources: tuple[str, ...]
+    """Where the merged tokens came from, as they arrived; empty at an entry."""
+    token: int = 0
+    """Of the claim, or of the question that a person is asked; 0: nobody holds it."""
+    attempt: int = 0
+    """Claims of this execution so far, those that were taken over included."""
+    failures: int = 0
+    due: str | None = None
+    """ISO 8601 UTC: the next attempt, or the end of the wait for a person."""
+    since: str | None = None
+    """ISO 8601 UTC: when a person was asked."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what differs from an execution that nobody has claimed."""
+        found: dict[str, Any] = {"from": list(self.sources)}
+        for name in ("token", "attempt", "failures", "due", "since"):
+            if value := getattr(self, name):
+                found[name] = value
+        return found
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Active:
+        """Return what `as_json` has written."""
+        rest = {name: value for name, value in data.items() if name != "from"}
+        return cls(tuple(data["from"]), **rest)
+
+
+@dataclass
+class Marking:
+    """The progress of one run; changed by `apply` only."""
+
+    graph: Graph = field(repr=False)
+    waiting: dict[str, list[str]] = field(default_factory=dict)
+    """Tokens that wait at a node, by their sources, each source once, as they arrived."""
+    active: dict[str, Active] = field(default_factory=dict)
+    iterations: int = 0
+    outputs: dict[str, Reference] = field(default_factory=dict)
+    """The latest output of each node that has one."""
+    keys: dict[str, str] = field(default_factory=dict)
+    """Which node wrote a key of the state last, by key; dots as the author wrote them."""
+    done: dict[str, int] = field(default_factory=dict)
+    """How often each node was done."""
+    error: dict[str, Any] | None = None
+    """What made the run jump to its error node: node, type, message, attempts."""
+    status: FlowStatus = FlowStatus.RUNNING
+    ended_at: list[list[Any]] = field(default_factory=list)
+    """The tokens when the run stopped before its end, so that `retry` can put them back."""
+    busy_ms: int = 0
+    """Time in which an agent ran or waited for its next try, up to ``busy_since``."""
+    busy_since: str | None = None
+
+    def __post_init__(self) -> None:
+        """Work out what is derived."""
+        self._count_anew()
+
+    # --- reading -------------------------------------------------------------------
+
+    def is_live(self, name: str) -> bool:
+        """Return whether a token is at *name* or can still get there."""
+        return name in self.waiting or name in self.active or self._live_ways.get(name, 0) > 0
+
+    def may_start(self, name: str) -> bool:
+        """Return whether the tokens at *name* have nobody to wait for any more."""
+        return (
+            name in self.waiting
+            and name not in self.active
+            and not self._live_ways.get(name, 0)
+            and self.status is FlowStatus.RUNNING
+        )
+
+    def next_startable(self, *, agents: bool = True) -> str | None:
+        """Return the first node in order that may start; without *agents*, the first other one."""
+        heaps = [self._passing, self._working] if agents else [self._passing]
+        nodes = self.graph.nodes
+        for heap in heaps:
+            while heap and not self.may_start(nodes[heap[0]].id):
+                heapq.heappop(heap)
+        first = min((heap[0] for heap in heaps if heap), default=None)
+        return None if first is None else nodes[first].id
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether no token is left."""
+        return not self.waiting and not self.active
+
+    # --- changing ------------------------------------------------------------------
+
+    def apply(self, operation: Operation) -> None:
+        """Change the marking; the words are the methods below that begin with ``_do_``."""
+        getattr(self, f"_do_{operation[0]}")(*operation[1:])
+
+    def _do_token(self, name: str, source: str | None) -> None:
+        """Put a token on *name*; no source: at an entry."""
+        sources = self.waiting.get(name)
+        if sources is None:
+            was_live = name in self.active or self._live_ways.get(name, 0) > 0
+            self.waiting[name] = sources = []
+            if not was_live:
+                self._spread(name)
+        if source is not None and source not in sources:
+            sources.append(source)
+        self._offer(name)
+
+    def _do_start(self, name: str) -> None:
+        self.active[name] = Active(tuple(self.waiting.pop(name)))
+
+    def _do_claim(self, name: str, token: int) -> None:
+        now = self.active[name]
+        self.active[name] = replace(now, token=token, attempt=now.attempt + 1, due=None)
+
+    def _do_ask(self, name: str, token: int, since: str, due: str | None) -> None:
+        self.active[name] = replace(self.active[name], token=token, since=since, due=due)
+
+    def _do_drop(self, name: str, due: str | None = None) -> None:
+        """Nobody holds the execution any more; it goes on with the next claim, not before *due*.
+
+        An attempt that ended because of a limit on usage does not count.
+        """
+        now = self.active[name]
+        attempt = max(now.attempt - 1, 0) if due is not None else now.attempt
+        self.active[name] = replace(now, token=0, due=due, attempt=attempt)
+
+    def _do_fail(self, name: str, due: str) -> None:
+        """An attempt failed, and the next one comes at *due*."""
+        now = self.active[name]
+        self.active[name] = replace(now, token=0, failures=now.failures + 1, due=due)
+
+    def _do_done(self, name: str, reference: Reference | None, key: str | None = None) -> None:
+        """Keep what the execution of *name* has said; it still holds its token."""
+        self.done[name] = self.done.get(name, 0) + 1
+        if reference is not None:
+            self.outputs[name] = reference
+        else:
+            # Not what it said the time before.
+            self.outputs.pop(name, None)
+        if key is not None:
+            for below in [known for known in self.keys if known.startswith(f"{key}.")]:
+                del self.keys[below]
+            self.keys.pop(key, None)
+            self.keys[key] = name
+
+    def _do_leave(self, name: str) -> None:
+        """End the execution of *name*; the tokens that go on from it were put down before."""
+        del self.active[name]
+        if not self.is_live(name):
+            self._wither(name)
+        self._offer(name)
+
+    def _do_loop(self, count: int) -> None:
+        self.iterations = count
+
+    def _do_error(self, error: dict[str, Any]) -> None:
+        self.error = error
+
+    def _do_busy(self, milliseconds: int, since: str | None) -> None:
+        self.busy_ms, self.busy_since = milliseconds, since
+
+    def _do_clear(self) -> None:
+        """Take every token away."""
+        self.waiting, self.active = {}, {}
+        self._count_anew()
+
+    def _do_halt(self, status: str) -> None:
+        """End the run before its end; the tokens are kept for `restore`."""
+        self.ended_at = self.tokens()
+        self._do_clear()
+        self.status = FlowStatus(status)
+
+    def _do_restore(self) -> None:
+        """Put the tokens back that `halt` has kept; everything begins its attempts anew.
+
+        A limit that has ended the run counts from nothing again; else it would end at once.
+        """
+        if self.status is FlowStatus.TIMED_OUT:
+            self.busy_ms = 0
+        if self.status is FlowStatus.MAX_ITERATIONS:
+            self.iterations = 0
+        self.status = FlowStatus.RUNNING
+        tokens, self.ended_at = self.ended_at, []
+        for name, sources, is_active in tokens:
+            self._do_token(name, None)
+            self.waiting[name] += sources
+            if is_active:
+                self._do_start(name)
+
+    def _do_end(self, status: str) -> None:
+        self.status = FlowStatus(status)
+
+    def tokens(self) -> list[list[Any]]:
+        """Return every token: where it is, its sources, and whether its node has begun.
+
+        Active ones come first, because a node may be both.
+        """
+        order = self.graph.order
+        begun = sorted(self.active, key=order.__getitem__)
+        found = [[name, list(self.active[name].sources), True] for name in begun]
+        return found + [[name, list(self.waiting[name]), False] for name in self.waiting]
+
+    # --- what is derived -----------------------------------------------------------
+
+    def _forward(self, name: str) -> Iterator[str]:
+        graph = self.graph
+        for place in graph.outgoing[name]:
+            if place not in graph.back_edges:
+                yield graph.edges[place].target
+
+    def _count_anew(self) -> None:
+        self._live_ways: dict[str, int] = {}
+        self._passing: list[int] = []
+        """Nodes that may start and need no place among the agents, a heap by order."""
+        self._working: list[int] = []
+        pending = list({**self.waiting, **self.active})
+        seen = set(pending)
+        while pending:
+            for target in self._forward(pending.pop()):
+                self._live_ways[target] = self._live_ways.get(target, 0) + 1
+                if target not in seen:
+                    seen.add(target)
+                    pending.append(target)
+        for name in self.waiting:
+            self._offer(name)
+
+    def _spread(self, name: str) -> None:
+        """Let everybody behind *name*, which has become live, know."""
+        pending = [name]
+        while pending:
+            here = pending.pop()
+            for target in self._forward(here):
+                was_live = self.is_live(target)
+                self._live_ways[target] = self._live_ways.get(target, 0) + 1
+                if not was_live:
+                    pending.append(target)
+
+    def _wither(self, name: str) -> None:
+        """Let everybody behind *name*, which has no token any more, know."""
+        pending = [name]
+        while pending:
+            here = pending.pop()
+            for target in self._forward(here):
+                self._live_ways[target] -= 1
+                if self._live_ways[target]:
+                    continue
+                if self.is_live(target):
+                    self._offer(target)
+                else:
+                    pending.append(target)
+
+    def _offer(self, name: str) -> None:
+        if self.may_start(name):
+            is_agent = self.graph.by_id[name].kind is NodeKind.AGENT
+            heapq.heappush(self._working if is_agent else self._passing, self.graph.order[name])

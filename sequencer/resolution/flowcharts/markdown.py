@@ -1,0 +1,304 @@
+"""The parts of a workflow file: front matter, the flowchart, one section a node.
+
+Which lines are headings and fences is what CommonMark says, so that ``###`` in a fence, a
+list or a comment begins no section. Two things are this format's own: the settings between
+``---`` lines below a ``###`` heading are no Markdown, and underlined headings are text,
+because ``---`` below a line is how those settings end.
+
+Not promised: that the parts mean anything; they come out as they are written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from markdown_it import MarkdownIt
+
+from sequencer.resolution.flowcharts.problems import Findings
+
+if TYPE_CHECKING:
+    from markdown_it.rules_block import StateBlock
+    from markdown_it.token import Token
+
+MAX_CHARS = 2 * 1024 * 1024
+MAX_LINES = 60_000
+_NODE_LEVEL = 3
+_MAX_INDENT = 3
+_BEGINNINGS = frozenset("#>-+*_`~<0123456789")
+"""What a line begins with where a paragraph may end without a blank line."""
+_SETTINGS = "settings"
+_UNCLOSED = "settings_unclosed"
+_FRONT_BEGIN = re.compile(r"(?:[ \t]*\n)*---[ \t]*(?=\n|\Z)")
+_NOT_BLANK = re.compile(r"\S")
+_FLOWCHART = re.compile(r"(?:flowchart-elk|flowchart|graph)(?![\w-])")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some lines of the file."""
+
+    text: str
+    line: int
+    """Of its beginning, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What stands below ``### id``."""
+
+    id: str
+    line: int
+    """Of the heading."""
+    settings: Part | None
+    """What is between the ``---`` lines."""
+    prompt: Part
+    """The rest, without blank lines around it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A workflow file, taken apart."""
+
+    front: Part | None
+    chart: Part | None
+    sections: tuple[Section, ...]
+    """In the order of the file; two may have the same id."""
+    title: str | None
+    """The first heading of level 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Heading:
+    level: int
+    line: int
+    """From 0, as Markdown counts."""
+    text: str
+    begin: int
+    """Of itself, in the tokens."""
+    place: int
+    """Of what follows it."""
+
+
+def split(text: str, findings: Findings) -> Parts:
+    """Return the parts of *text*; what is wrong with them is added to *findings*."""
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    name = findings.file.name
+    if len(text) > MAX_CHARS or text.count("\n") >= MAX_LINES:
+        detail = f"has more than {MAX_CHARS} characters or {MAX_LINES} lines"
+        findings.error("E-FILE", name, detail, (1, 1))
+        return Parts(None, None, (), None)
+    lines = text.split("\n")
+    front = _front(text, lines, findings)
+    begin = 0 if front is None else front.line + front.text.count("\n")
+    if front is not None and begin > len(lines):
+        return Parts(None, None, (), None)
+    return _Body(lines, begin, findings).parts(front)
+
+
+def _front(text: str, lines: list[str], findings: Findings) -> Part | None:
+    begin = _FRONT_BEGIN.match(text)
+    if begin is None:
+        return None
+    first = begin[0].count("\n") + 1
+    for place in range(first, len(lines)):
+        if lines[place].rstrip() in ("---", "..."):
+            # Its last line break belongs to it: an empty front matter is one of no lines.
+            return Part("".join(f"{line}\n" for line in lines[first:place]), first + 1)
+    detail = "the front matter is not closed"
+    hint = "put a line '---' behind its last key"
+    findings.error("E-FRONT", findings.file.name, detail, (first, 1), hint)
+    return Part("".join(f"{line}\n" for line in lines[first:]), first + 1)
+
+
+class _Body:
+    """What follows the front matter."""
+
+    def __init__(self, lines: list[str], begin: int, findings: Findings) -> None:
+        self._lines = lines
+        self._findings = findings
+        self._begin = begin
+        self._tokens: list[Token] = []
+        parser = _parser()
+        parser.block.parse("\n".join(lines[begin:]), parser, {}, self._tokens)
+        for token in self._tokens:
+            if token.map is not None:
+                token.map = [token.map[0] + begin, token.map[1] + begin]
+        self._headings = list(self._found_headings())
+
+    def parts(self, front: Part | None) -> Parts:
+        sections = []
+        fences: list[tuple[Token, Part | None]] = []
+        end = _Heading(1, len(self._lines), "", len(self._tokens), len(self._tokens))
+        before = _Heading(1, self._begin, "", 0, 0)
+        for here, following in pairwise([before, *self._headings, end]):
+            if here.level == _NODE_LEVEL:
+                sections.append(self._section(here, following.line))
+                continue
+            tokens = self._tokens[here.place : following.begin]
+            drawn = [token for token in tokens if _is_drawn(token)]
+            fences += [(token, self._chart(token)) for token in drawn]
+            if sections:
+                self._warn_of_text(here, [token for token in tokens if token not in drawn])
+        title = next((found.text for found in self._headings if found.level == 1), None)
+        return Parts(front, self._only_chart(fences), tuple(sections), title)
+
+    def _found_headings(self) -> Iterator[_Heading]:
+        for place, token in enumerate(self._tokens):
+            if token.type == "heading_open" and token.level == 0 and token.tag <= "h3":
+                assert token.map is not None  # noqa: S101 - block tokens have one
+                text = self._tokens[place + 1].content
+                yield _Heading(int(token.tag[1]), token.map[0], text, place, place + 3)
+
+    def _section(self, heading: _Heading, end: int) -> Section:
+        settings, begin = None, heading.line + 1
+        token = self._tokens[heading.place] if heading.place < len(self._tokens) else None
+        if token is not None and token.type in (_SETTINGS, _UNCLOSED):
+            assert token.map is not None  # noqa: S101 - block tokens have one
+            first, begin = token.map
+            settings = Part("\n".join(self._lines[first + 1 : begin - 1]), first + 2)
+            if token.type == _UNCLOSED:
+                settings = None
+                detail = "the settings below its heading are not closed"
+                hint = "put a line '---' behind the last of them"
+                self._findings.error("E-SECTION", heading.text, detail, (first + 1, 1), hint)
+        while begin < end and not self._lines[begin].strip():
+            begin += 1
+        prompt = Part("\n".join(self._lines[begin:end]).rstrip(), begin + 1)
+        return Section(heading.text, heading.line + 1, settings, prompt)
+
+    def _chart(self, fence: Token) -> Part | None:
+        assert fence.map is not None  # noqa: S101 - block tokens have one
+        begin, end = fence.map
+        last = self._lines[end - 1].strip() if end - 1 > begin else ""
+        is_closed = last.startswith(fence.markup) and not last.strip(fence.markup[0])
+        # Not the fence's own text: there the lines have lost their indentation.
+        text = "\n".join(self._lines[begin + 1 : end - is_closed])
+        if not _is_flowchart(text):
+            return None
+        if not is_closed:
+            detail, hint = "the block of the chart is not closed", f"put {fence.markup} behind it"
+            self._findings.error("E-CHART", self._findings.file.name, detail, (begin + 1, 1), hint)
+        return Part(text, begin + 2)
+
+    def _only_chart(self, fences: list[tuple[Token, Part | None]]) -> Part | None:
+        charts = [part for _, part in fences if part is not None]
+        name = self._findings.file.name
+        for extra in charts[1:]:
+            first = charts[0].line - 1
+            detail = f"a second flowchart; the first one begins in line {first}"
+            hint = "a workflow has one; charts that explain something go into a prompt or a list"
+            self._findings.error("E-CHART", name, detail, (extra.line - 1, 1), hint)
+        if charts:
+            return charts[0]
+        hint = "put one between ```mermaid and ```, above the first ### heading"
+        at = (1, 1)
+        if fences:
+            token = fences[0][0]
+            assert token.map is not None  # noqa: S101 - block tokens have one
+            at = (token.map[0] + 1, 1)
+            hint = "a chart begins with 'flowchart TD' or 'graph LR'"
+        elif inside := next((token for token in self._tokens if _is_drawn(token)), None):
+            assert inside.map is not None  # noqa: S101 - block tokens have one
+            at = (inside.map[0] + 1, 1)
+            hint = "this one belongs to the ### section above it; move it above the first of them"
+        self._findings.error("E-CHART", name, "there is no flowchart", at, hint)
+        return None
+
+    def _warn_of_text(self, heading: _Heading, tokens: list[Token]) -> None:
+        for token in tokens:
+            is_remark = token.type == "html_block" and token.content.lstrip().startswith("<!--")
+            if token.map is not None and not is_remark:
+                detail = "this text belongs to no node"
+                hint = "a section ends at the next heading of level 1, 2 or 3"
+                at = (token.map[0] + 1, 1)
+                self._findings.warn("W-TEXT", heading.text or "#", detail, at, hint)
+                return
+
+
+def _is_drawn(token: Token) -> bool:
+    words = token.info.split(maxsplit=1) if token.type == "fence" and token.level == 0 else []
+    return bool(words) and words[0].lower() == "mermaid"
+
+
+def _is_flowchart(text: str) -> bool:
+    place, end = 0, len(text)
+    while place < end:
+        begin = _NOT_BLANK.search(text, place)
+        if begin is None:
+            return False
+        place = begin.start()
+        if text.startswith("%%{", place):
+            closed = text.find("}%%", place)
+            place = end if closed < 0 else closed + 3
+        elif text.startswith("%%", place):
+            place = _line_end(text, place)
+        elif text.startswith("---", place):
+            closed = text.find("\n---", place)
+            place = end if closed < 0 else _line_end(text, closed + 1)
+        else:
+            return _FLOWCHART.match(text, place) is not None
+    return False
+
+
+def _line_end(text: str, place: int) -> int:
+    found = text.find("\n", place)
+    return len(text) if found < 0 else found
+
+
+@cache
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("zero", {"html": True, "maxNesting": 100})
+    parser.enable(["code", "fence", "blockquote", "hr", "list", "html_block", "heading"])
+    parser.block.ruler.before("code", _SETTINGS, _read_settings)
+    parser.block.ruler.at("paragraph", _read_paragraph)
+    return parser
+
+
+def _read_paragraph(state: StateBlock, begin: int, end: int, _silent: bool) -> bool:
+    """Take the lines of a paragraph, as the parser's own rule does, and much faster.
+
+    Most lines of a prompt begin with a letter, so nothing but text can begin there.
+    """
+    endings = state.md.block.ruler.getRules("paragraph")
+    around, state.parentType = state.parentType, "paragraph"
+    line = begin + 1
+    while line < state.lineMax and not state.isEmpty(line):
+        first = state.src[state.bMarks[line] + state.tShift[line]]
+        # Deeper ones, and those that a quotation has looked at already, go on as they are.
+        indent = state.sCount[line]
+        may_end = first in _BEGINNINGS and 0 <= indent <= state.blkIndent + _MAX_INDENT
+        if may_end and any(ends(state, line, end, True) for ends in endings):  # noqa: FBT003 - markdown_it's signature
+            break
+        line += 1
+    state.parentType = around
+    state.line = line
+    state.push("paragraph", "p", 0).map = [begin, line]
+    return True
+
+
+def _read_settings(state: StateBlock, begin: int, end: int, silent: bool) -> bool:
+    """Take the lines between ``---`` below a node's heading out of the Markdown."""
+    before = state.tokens[-1] if state.tokens else None
+    if silent or before is None or before.type != "heading_close" or before.level != 0:
+        return False
+    if before.tag != f"h{_NODE_LEVEL}" or state.is_code_block(begin):
+        return False
+    if state.src[state.bMarks[begin] : state.eMarks[begin]].strip() != "---":
+        return False
+    kind, last = _UNCLOSED, begin
+    for line in range(begin + 1, end):
+        text = state.src[state.bMarks[line] : state.eMarks[line]]
+        if text.rstrip() == "---":
+            kind, last = _SETTINGS, line
+            break
+        if text.startswith("### "):
+            break
+    state.line = last + 1
+    token = state.push(kind, "", 0)
+    token.map = [begin, state.line]
+    return True

@@ -1,0 +1,266 @@
+"""A flow on a virtual clock: what it would do, without an agent and without waiting.
+
+The script says what each node answers and how long it takes; the rules are those of real
+runs. Where it does not say, an agent or a person takes 10 ms, a marker none, and a choice
+goes the first way that leads forward.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sequencer.model import flow_trace
+from sequencer.model.branching import TIMEOUT, groups, is_choice
+from sequencer.model.flow_rules import Course
+from sequencer.model.graph import Graph, Node, NodeKind
+from sequencer.model.marking import FlowStatus, Marking, Reference
+from sequencer.model.step import Retry
+from sequencer.model.transitions import Event
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.carrying import carried, text_of
+
+DEFAULT_MS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the script says about one node."""
+
+    out: tuple[Any, ...] = ()
+    """Answers, one an attempt, the last one for all that follow; ``{"error": text}`` fails."""
+    ms: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a flow did."""
+
+    status: str
+    trace: tuple[str, ...]
+    state: Mapping[str, Any]
+    back: tuple[str, ...]
+    """The back edges, as ``from->to[label]``."""
+    iterations: int = 0
+    facts: tuple[tuple[int, Event, str, Mapping[str, Any]], ...] = field(default=(), repr=False)
+
+
+def back_edges(graph: Graph) -> tuple[str, ...]:
+    """Return the edges that close a loop, sorted."""
+    found = []
+    for place in graph.back_edges:
+        edge = graph.edges[place]
+        label = f"[{edge.label}]" if edge.label else ""
+        found.append(f"{edge.source}->{edge.target}{label}")
+    return tuple(sorted(found))
+
+
+class Simulation:
+    """One replay."""
+
+    def __init__(self, workflow: Workflow, parts: Mapping[str, Part]) -> None:
+        """Replay *workflow*, a graph, with *parts* by node."""
+        if workflow.graph is None:
+            raise ValueError("only a graph can be simulated")
+        self._workflow, self._graph, self._parts = workflow, workflow.graph, parts
+        self._course = Course(Marking(self._graph))
+        self._events: list[tuple[int, int, int, str]] = []
+        """Ends and further tries to come: time, order of the node, execution, node."""
+        self._execution: dict[str, int] = {}
+        self._number = 0
+        self._attempts: dict[str, int] = {}
+        self._resting: set[str] = set()
+        """Nodes that wait for their next try."""
+        self._overdue: set[str] = set()
+        """Those of them whose time has come, and that wait for a free place."""
+        self._outputs: dict[str, str] = {}
+        self._now = self._busy = 0
+        self._facts: list[tuple[int, Event, str, Mapping[str, Any]]] = []
+
+    def run(self) -> Replay:
+        """Return what happens until no token is left."""
+        self._course.begin()
+        self._start_all()
+        while self._marking.status is FlowStatus.RUNNING and self._events:
+            if not self._advance():
+                continue
+            _, _, execution, name = heapq.heappop(self._events)
+            if self._execution.get(name) != execution or name not in self._marking.active:
+                continue
+            if name in self._resting:
+                self._overdue.add(name)
+            else:
+                self._finish(name)
+            self._try_again()
+            self._start_all()
+        self._take_facts()
+        trace = [(at, flow_trace.line(event, node, more)) for at, event, node, more in self._facts]
+        return Replay(
+            status=str(self._marking.status),
+            trace=tuple(f"{at} {text}" for at, text in trace if text is not None),
+            state=self._state(),
+            back=back_edges(self._graph),
+            iterations=self._marking.iterations,
+            facts=tuple(self._facts),
+        )
+
+    @property
+    def _marking(self) -> Marking:
+        return self._course.marking
+
+    def _take_facts(self) -> None:
+        for fact in self._course.facts:
+            self._facts.append((self._now, fact.event, fact.node, fact.details))
+        self._course.facts.clear()
+
+    def _advance(self) -> bool:
+        """Let time go on to the next event; False: the time of the whole run is over before."""
+        self._take_facts()
+        due = self._events[0][0]
+        is_busy = any(self._is_agent(name) for name in self._marking.active)
+        limit = self._graph.timeout_ms
+        if is_busy and limit is not None and self._busy + (due - self._now) > limit:
+            self._now += limit - self._busy
+            self._course.time_is_up()
+            return False
+        if is_busy:
+            self._busy += due - self._now
+        self._now = due
+        return True
+
+    # --- starting ------------------------------------------------------------------
+
+    def _start_all(self) -> None:
+        while self._marking.status is FlowStatus.RUNNING:
+            name = self._marking.next_startable(agents=self._has_room())
+            if name is None:
+                return
+            self._course.start(name)
+            # Of an execution that an error has ended while it waited for its next try.
+            self._resting.discard(name)
+            self._overdue.discard(name)
+            self._attempt(name)
+
+    def _has_room(self) -> bool:
+        limit = self._graph.max_parallel
+        running = [n for n in self._marking.active if self._is_agent(n) and n not in self._resting]
+        return limit is None or len(running) < limit
+
+    def _is_agent(self, name: str) -> bool:
+        return self._graph.by_id[name].kind is NodeKind.AGENT
+
+    def _attempt(self, name: str) -> None:
+        number = self._attempts.get(name, 0)
+        self._attempts[name] = number + 1
+        self._at(self._now + self._duration(name, number), name)
+
+    def _at(self, due: int, name: str) -> None:
+        self._number += 1
+        self._execution[name] = self._number
+        heapq.heappush(self._events, (due, self._graph.order[name], self._number, name))
+
+    def _limit(self, name: str) -> int | None:
+        node = self._graph.by_id[name]
+        if node.kind is NodeKind.HUMAN:
+            return node.timeout_ms
+        step = self._workflow.steps_by_name.get(name)
+        return round(step.timeout_s * 1000) if step is not None and step.timeout_s else None
+
+    def _length(self, name: str, number: int) -> int:
+        given = self._parts[name].ms if name in self._parts else ()
+        if given:
+            return given[min(number, len(given) - 1)]
+        return DEFAULT_MS if self._graph.by_id[name].works else 0
+
+    def _duration(self, name: str, number: int) -> int:
+        limit = self._limit(name)
+        length = self._length(name, number)
+        return length if limit is None else min(length, limit)
+
+    # --- ending --------------------------------------------------------------------
+
+    def _finish(self, name: str) -> None:
+        number = self._attempts[name] - 1
+        limit = self._limit(name)
+        node = self._graph.by_id[name]
+        is_late = limit is not None and self._length(name, number) > limit
+        if is_late and node.kind is NodeKind.HUMAN:
+            self._course.expire(name)
+            return
+        if is_late:
+            self._failed(name, "timeout")
+            return
+        said = self._said(node, number)
+        if isinstance(said, Mapping) and set(said) == {"error"}:
+            self._failed(name, str(said["error"]))
+            return
+        text = said if isinstance(said, str) else json.dumps(said, separators=(",", ":"))
+        reference: Reference | None = f"{name}-{number}"
+        if node.works:
+            self._outputs[f"{name}-{number}"] = text
+        else:
+            reference = carried(self._marking, name)
+        self._course.succeed(name, text, reference)
+
+    def _said(self, node: Node, number: int) -> Any:
+        part = self._parts.get(node.id)
+        if part is not None and part.out:
+            return part.out[min(number, len(part.out) - 1)]
+        if not node.works:
+            return text_of(carried(self._marking, node.id), self._outputs.__getitem__)
+        return self._forward_label(node.id)
+
+    def _forward_label(self, name: str) -> str:
+        graph = self._graph
+        if not is_choice(graph, name):
+            return ""
+        ways = {label: places for label, places in groups(graph, name).items() if label}
+        ways.pop(TIMEOUT, None)
+        for places in ways.values():
+            if not graph.back_edges.intersection(places):
+                return graph.edges[places[0]].label
+        return ""
+
+    def _failed(self, name: str, message: str) -> None:
+        step = self._workflow.steps_by_name.get(name)
+        retry = (step.retry if step is not None else None) or Retry()
+        failures = self._marking.active[name].failures + 1
+        if failures >= retry.max_attempts or not self._is_agent(name):
+            self._course.fail_attempt(name, message, None)
+            return
+        due = self._now + round(retry.delay_s(failures) * 1000)
+        self._course.fail_attempt(name, message, str(due))
+        self._resting.add(name)
+        self._at(due, name)
+
+    def _try_again(self) -> None:
+        for name in sorted(self._overdue, key=self._graph.order.__getitem__):
+            active = self._marking.active.get(name)
+            if active is not None and not self._has_room():
+                return
+            self._overdue.discard(name)
+            self._resting.discard(name)
+            if active is not None:
+                self._course.tell(Event.CLAIMED, name, retry=active.failures + 1)
+                self._attempt(name)
+
+    def _state(self) -> dict[str, Any]:
+        """Return the state at the end, without what the program keeps for itself."""
+        state: dict[str, Any] = json.loads(json.dumps(self._graph.state))
+        for key, name in self._marking.keys.items():
+            here = state
+            *above, last = key.split(".")
+            for part in above:
+                if not isinstance(here.get(part), dict):
+                    here[part] = {}
+                here = here[part]
+            here[last] = text_of(self._marking.outputs.get(name), self._outputs.__getitem__)
+        return {key: value for key, value in state.items() if not key.startswith("_")}
+
+
+def simulate(workflow: Workflow, parts: Mapping[str, Part] | None = None) -> Replay:
+    """Return what *workflow*, a graph, does when its nodes answer as *parts* say."""
+    return Simulation(workflow, parts or {}).run()

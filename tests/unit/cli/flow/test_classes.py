@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from sequencer.cli.flow.classes import LOOKS, charted, classed
+from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.model.graph import Edge, Graph, Node, NodeKind
+from sequencer.resolution.flowcharts.scanner import read_chart
+from tests.unit.cli.flow.views import HOSTILE, flows, graph, of, views
+
+CHART = "flowchart TD\n  a[One] --> b\n  b -->|x| c((End))\n"
+
+
+def shape(chart: str = CHART) -> Graph:
+    return graph(chart.partition("\n")[2])
+
+
+def test_the_authors_text_stays_to_the_letter() -> None:
+    found = classed(CHART, of(shape(), "running", a="done", b="running"))
+    assert found.startswith(CHART)
+    assert found[len(CHART) :].splitlines() == [
+        f"    classDef seqDone {LOOKS[NodeState.DONE]}",
+        f"    classDef seqRunning {LOOKS[NodeState.RUNNING]}",
+        "    class a seqDone",
+        "    class b seqRunning",
+    ]
+
+
+def test_a_run_that_has_not_begun_adds_nothing() -> None:
+    assert classed(CHART, of(shape())) == CHART
+
+
+@pytest.mark.parametrize("state", [s for s in NodeState if s is not NodeState.PENDING])
+def test_every_state_has_a_class(state: NodeState) -> None:
+    found = classed(CHART, of(shape(), "running", c=str(state)))
+    name = "Waiting" if state is NodeState.READY else str(state).title()
+    assert f"class c seq{name}\n" in found
+
+
+def test_nodes_of_one_state_are_named_together() -> None:
+    found = classed(CHART, of(shape(), "running", a="done", c="done"))
+    assert "    class a,c seqDone\n" in found
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n%% the end", "\n  "])
+def test_however_the_text_ends(end: str) -> None:
+    text = CHART.rstrip("\n") + end
+    found = classed(text, of(shape(), "running", a="done"))
+    assert found.startswith(text)
+    assert read_chart(found).classes == {"seqDone"}
+    assert read_chart(found).edges == read_chart(text).edges
+
+
+def test_line_ends_are_the_authors() -> None:
+    text = CHART.replace("\n", "\r\n")
+    found = classed(text, of(shape(), "running", a="done"))
+    assert "\n" not in found.replace("\r\n", "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["classDef seqDone fill:#000", "b:::seqDone", "class b seqDone", "seqDone --> b", "%% seqDone"],
+)
+def test_names_of_the_author_are_avoided(line: str) -> None:
+    text = f"{CHART}  {line}\n"
+    found = classed(text, of(graph(text.partition("\n")[2]), "running", a="done"))
+    assert "    class a seq2Done\n" in found
+    assert classed(found, of(shape(), "running", a="done")).endswith("class a seq3Done\n")
+
+
+def test_an_id_with_a_comma_gets_a_style_of_its_own() -> None:
+    # In a class statement it would be two names.
+    text = "flowchart TD\n  a,b --> c\n"
+    found = classed(text, of(shape(text), "running", **{"a,b": "failed", "c": "done"}))
+    assert f"    style a,b {LOOKS[NodeState.FAILED]}\n" in found
+    assert "classDef seqFailed" not in found
+    assert [node.id for node in read_chart(found).nodes] == ["a,b", "c"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a-b", "a.b", "1", "a&b", "a'b", "ключ", "計画", "default", "a#b", "a:b", "x", "$a"]
+)
+def test_other_ids_are_named_as_they_are(name: str) -> None:
+    text = f"flowchart TD\n  q --> {name}\n"
+    found = classed(text, of(shape(text), "running", **{name: "done"}))
+    assert f"    class {name} seqDone\n" in found
+    assert read_chart(found).nodes == read_chart(text).nodes
+
+
+@pytest.mark.parametrize("name", list(flows()))
+def test_the_flows_mean_the_same_with_their_classes(name: str) -> None:
+    run = of(flows()[name], "running", **dict.fromkeys(flows()[name].by_id, "done"))
+    text = charted(run)
+    bare = charted(of(flows()[name]))
+    assert read_chart(text).edges == read_chart(bare).edges
+    assert read_chart(text).classes == {"seqDone"}
+
+
+def test_a_graph_that_nobody_drew() -> None:
+    nodes = (
+        Node(id="end", kind=NodeKind.HUMAN, label="Sure?"),
+        Node(id='say "hi"', kind=NodeKind.AGENT),
+        Node(id="stop", kind=NodeKind.MARKER),
+        Node(id="which", kind=NodeKind.DECISION),
+    )
+    edges = (
+        Edge(source="end", target='say "hi"', label="yes | no"),
+        Edge(source='say "hi"', target="stop"),
+    )
+    made = of(Graph(nodes=nodes, edges=edges, entries=("end",)))
+    assert charted(made).splitlines() == [
+        "flowchart TD",
+        '    n0{{"Sure?"}}',
+        '    n1["say #34;hi#34;"]',
+        '    n2(("stop"))',
+        '    n3{"which"}',
+        '    n0 -->|"yes #124; no"| n1',
+        "    n1 --> n2",
+    ]
+
+
+@given(views())
+@settings(max_examples=80, deadline=None)
+def test_a_made_chart_says_the_same_whatever_the_names_are(found: FlowView) -> None:
+    chart = read_chart(charted(found))
+    number = {node.id: f"n{place}" for place, node in enumerate(found.graph.nodes)}
+    assert [node.id for node in chart.nodes] == list(number.values())
+    assert [(e.source, e.target) for e in chart.edges] == [
+        (number[e.source], number[e.target]) for e in found.graph.edges
+    ]
+
+
+@pytest.mark.parametrize("label", HOSTILE)
+def test_hostile_labels_stay_labels(label: str) -> None:
+    nodes = (Node(id="a", kind=NodeKind.AGENT, label=label), Node(id="b", kind=NodeKind.AGENT))
+    edges = (Edge(source="a", target="b", label=label),)
+    made = FlowView(
+        label,
+        Graph(nodes=nodes, edges=edges, entries=("a",)),
+        tuple(NodeView(node, NodeState.DONE) for node in nodes),
+        "running",
+    )
+    chart = read_chart(charted(made))
+    assert [node.id for node in chart.nodes] == ["n0", "n1"]
+    assert len(chart.edges) == 1
+    assert "\x1b" not in charted(made)
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours as WCAG 2.1 counts it."""
+
+    def light(colour: str) -> float:
+        parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+        red, green, blue = (
+            p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts
+        )
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    low, high = sorted((light(one), light(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("state", list(LOOKS))
+def test_texts_can_be_read_on_their_colours(state: NodeState) -> None:
+    looks = dict(part.split(":") for part in LOOKS[state].split(","))
+    # 4.5 is what WCAG asks for; the text's colour is given, so a dark theme changes nothing.
+    assert contrast(looks["fill"], looks["color"]) >= 4.5
+    assert contrast(looks["fill"], looks["stroke"]) >= 2.5

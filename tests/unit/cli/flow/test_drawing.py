@@ -1,0 +1,366 @@
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
+from typing import IO
+
+import pytest
+from hypothesis import given, settings
+
+from sequencer.cli.flow.drawing import drawing, listing
+from sequencer.cli.flow.marks import cut, shown, wrapped
+from sequencer.cli.flow.screen import print_diagram
+from sequencer.cli.tables import width
+from sequencer.errors import StorageFailed
+from sequencer.model.flow_view import FlowView
+from sequencer.model.graph import Graph, Node, NodeKind
+from tests.unit.cli.flow.views import HOSTILE, RELEASE, chain, flows, graph, of, view, views
+
+
+def text(picture: str) -> str:
+    return dedent(picture).strip("\n")
+
+
+def drawn(shape: Graph, **states: str) -> str:
+    status = "running" if states else "not-started"
+    return dedent(drawing(of(shape, status, **states)).text())
+
+
+def test_a_fork_and_a_join() -> None:
+    assert drawn(flows()["03-fork-join"]) == text("""
+               ┌─────┐
+               │  a  │
+               └┬─┬─┬┘
+          ┌─────┘ │ └─────┐
+          ▼       ▼       ▼
+        ┌───┐   ┌───┐   ┌───┐
+        │ b │   │ c │   │ d │
+        └─┬─┘   └─┬─┘   └─┬─┘
+          └─────┐ │ ┌─────┘
+                ▼ ▼ ▼
+               ┌─────┐
+               │  j  │
+               └─────┘
+    """)
+
+
+def test_a_person_decides_and_a_loop_goes_back() -> None:
+    assert drawn(flows()["12-human-approve"]) == text("""
+               ╭╌╌╌╮
+               ▼   ╎
+         ┌───────┐ ╎
+         │ Draft │ ╎
+         │  (d)  │ ╎
+         └───┬───┘ ╎
+             ▼     ╎
+          ╔═════╗  ╎
+          ║ OK? ║  ╎
+          ║ (h) ║  ╎ ↺ reject
+          ╚══╤═╤╝  ╎
+             │ ╰╌╌╌╯
+          approve
+             ▼
+        ┌─────────┐
+        │ Publish │
+        │   (p)   │
+        └────┬────┘
+             ▼
+          ╭─────╮
+          │ End │
+          │ (e) │
+          ╰─────╯
+    """)
+
+
+def test_a_loop_crosses_the_branch_beside_it() -> None:
+    assert drawn(flows()["16-parallel-with-loop"]) == text("""
+             ┌───┐
+             │ s │
+             └┬─┬┘
+           ┌──┘ └───┐
+           │ ╭╌╌╌╌╌╌┼╌╌╌╮
+           ▼ ▼      ▼   ╎
+        ┌─────┐   ┌───┐ ╎
+        │  a  │   │ b │ ╎
+        └──┬──┘   └─┬─┘ ╎
+           ▼        │   ╎
+        ┌─────┐     │   ╎
+        │  k  │     │   ╎ ↺ retry
+        └──┬─┬┘     │   ╎
+           │ ╰╌╌╌╌╌╌┼╌╌╌╯
+          ok        │
+           └──┐ ┌───┘
+              ▼ ▼
+             ┌───┐
+             │ j │
+             └───┘
+    """)
+
+
+def test_a_run_has_marks() -> None:
+    found = drawn(flows()["12-human-approve"], d="done", h="asked", p="failed")
+    assert "│ ✓ Draft │" in found
+    assert "║ ? OK? ║" in found
+    assert "│ ✗ Publish │" in found
+    assert "·" not in found
+
+
+def test_how_often_a_node_of_a_loop_ran() -> None:
+    shape = graph("a --> b")
+    run = of(shape, "running", a="done")
+    again = replace(run, nodes=(replace(run.nodes[0], runs=3), run.nodes[1]))
+    assert "✓ a ×3" in drawing(again).text()  # noqa: RUF001 - times
+    assert "+ a x3" in drawing(again, is_ascii=True).text()
+
+
+def test_ascii() -> None:
+    found = drawing(view("a{Which?} -->|x| b((End))\na -->|back| a"), is_ascii=True).text()
+    assert dedent(found) == text("""
+                +.....+
+                v     :
+        +-----------+ :
+        | <> Which? | :
+        |    (a)    | : loop back
+        +-----+-+---+ :
+              | +.....+
+              x
+              v
+           .-----.
+           | End |
+           | (b) |
+           '-----'
+    """)
+
+
+def test_one_node_alone() -> None:
+    assert drawn(graph("a")) == text("""
+        ┌───┐
+        │ a │
+        └───┘
+    """)
+
+
+def test_an_edge_to_itself() -> None:
+    found = drawn(graph("a -->|again| a\na -->|on| b"))
+    assert "↺ again" in found
+    assert found.count("▼") == 2
+
+
+def test_two_edges_between_the_same_two() -> None:
+    found = drawn(graph("h{{R}} -->|ok| e\nh -->|fine| e"))
+    assert "ok" in found
+    assert "fine" in found
+    assert "▼ ▼" in found or found.count("▼") == 2
+
+
+def test_ways_that_no_edge_shows() -> None:
+    shape = graph("a --> b\nh", on_error="h")
+    assert drawing(of(shape)).text().endswith("\n\non error → h")
+    assert drawing(of(shape), is_ascii=True).text().endswith("on error -> h")
+    asks = Node(id="q", kind=NodeKind.HUMAN, on_timeout="z")
+    late = Graph(nodes=(asks, Node(id="z", kind=NodeKind.AGENT)), entries=("q",))
+    assert "q on timeout → z" in drawing(of(late)).text()
+
+
+def test_the_id_is_shown_where_the_label_hides_it() -> None:
+    assert "(sec)" in drawn(graph("sec[Security review]"))
+    assert "(" not in drawn(graph("write_code[Write code!]"))
+
+
+@given(views())
+@settings(max_examples=100, deadline=None)
+def test_any_graph_can_be_drawn_in_both_alphabets(found: FlowView) -> None:
+    for is_ascii in (False, True):
+        for picture in (drawing(found, is_ascii=is_ascii), listing(found, is_ascii=is_ascii)):
+            plain = picture.text()
+            assert plain.isascii() or not is_ascii
+            assert "\x1b" not in plain
+            assert "\u202e" not in plain
+            # Nothing but the drawing's own colours.
+            colours = re.sub(r"\x1b\[[0-9;]+m", "", picture.text(has_colours=True))
+            assert "\x1b" not in colours
+            assert [line.rstrip() for line in colours.splitlines()] == plain.splitlines()
+
+
+@pytest.mark.parametrize("label", HOSTILE)
+def test_hostile_labels_leave_the_borders_straight(label: str) -> None:
+    node = Node(id="a", kind=NodeKind.AGENT, label=label)
+    rows = drawing(of(Graph(nodes=(node,), entries=("a",)))).text().splitlines()
+    assert len({width(row) for row in rows}) == 1
+    assert rows[0][0] == "┌"
+    assert rows[-1][-1] == "┘"
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_it_gets_narrower_where_it_can(columns: int) -> None:
+    found = drawing(view(RELEASE), columns=columns)
+    assert found.width <= max(columns, drawing(view(RELEASE), columns=1).width)
+    if columns >= 80:
+        assert found.width <= columns
+
+
+def test_a_graph_that_nobody_could_follow_is_told_in_words() -> None:
+    many = chain(3001)
+    rows = drawing(of(many)).text().splitlines()
+    assert len(rows) == 3001
+    assert rows[0] == " · n0 → n1"
+
+
+def test_200_nodes() -> None:
+    fan = graph("\n".join(f"s --> w{n} --> j" for n in range(198)))
+    assert drawing(of(fan)).text().count("▼") == 2 * 198
+
+
+def test_the_words_say_all_that_the_drawing_does() -> None:
+    found = listing(view(RELEASE, "running", plan="done", gate="asked")).text().splitlines()
+    assert found[0] == " ✓ plan → build"
+    assert " ? gate → docs [approve], build [reject] ↺, plan [needs info] ↺" in found
+    plain = listing(view(RELEASE, "running"), is_ascii=True).text()
+    assert " . gate -> docs [approve], build [reject] (loop), plan [needs info] (loop)" in plain
+
+
+def test_lines_that_were_followed_stand_out() -> None:
+    run = of(graph("a --> b\na --> c"), "running", a="done", b="running")
+    followed = replace(run, followed=frozenset({0}))
+    heads = [style for row in drawing(followed).rows for piece, style in row if "▼" in piece]
+    assert sorted(heads) == ["", "dim"]
+    still = drawing(of(run.graph)).rows
+    assert all(style == "" for row in still for _, style in row)
+
+
+def test_colours_are_of_states() -> None:
+    found = drawing(of(graph("a"), "running", a="failed")).text(has_colours=True)
+    assert found.startswith("\x1b[1;31m┌───")
+    assert found.endswith("\x1b[0m")
+
+
+# --- texts ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("given_text", HOSTILE)
+@pytest.mark.parametrize("columns", [1, 2, 7, 20])
+def test_texts_fit(given_text: str, columns: int) -> None:
+    safe = shown(given_text)
+    assert width(cut(safe, columns)) <= columns
+    lines = wrapped(safe, columns, 3)
+    assert 1 <= len(lines) <= 3
+    # One wide character is more than one column.
+    assert all(width(line) <= max(columns, 2) for line in lines)
+
+
+def test_a_text_that_fits_stays_whole() -> None:
+    assert wrapped("one two three", 7, 3) == ["one two", "three"]
+    assert wrapped("", 5, 3) == [""]
+    assert wrapped("abcdefgh", 3, 3) == ["abc", "def", "gh"]
+    assert wrapped("one two three four", 5, 2) == ["one", "two…"]
+
+
+def test_invisible_characters_and_directions_are_left_out() -> None:
+    assert shown("a\u202eb\u200b\u2066c\ufffe\x00") == "abc"
+    assert shown("two\n lines") == "two lines"
+
+
+# --- on a stream -----------------------------------------------------------------------
+
+
+class Terminal:
+    """A pseudo-terminal of a certain width, read once at the end."""
+
+    def __init__(self, columns: int, encoding: str = "utf-8") -> None:
+        self.master, slave = pty.openpty()
+        os.set_blocking(self.master, False)
+        self.stream: IO[str] = os.fdopen(slave, "w", encoding=encoding)
+        import fcntl  # noqa: PLC0415 - only terminals need it
+        import struct  # noqa: PLC0415
+        import termios  # noqa: PLC0415
+
+        size = struct.pack("HHHH", 30, columns, 0, 0)
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, size)
+
+    def seen(self) -> str:
+        return os.read(self.master, 1 << 20).decode().replace("\r\n", "\n")
+
+    def close(self) -> None:
+        os.close(self.master)
+        self.stream.close()
+
+
+@pytest.fixture(params=[100])
+def terminal(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    made = Terminal(request.param)
+    yield made
+    made.close()
+
+
+SMALL = "a --> b --> c"
+
+
+def test_a_terminal_gets_colours(terminal: Terminal) -> None:
+    print_diagram(view(SMALL, "running", a="done"), terminal.stream)
+    assert "\x1b[32m│ ✓ a │\x1b[0m" in terminal.seen()
+
+
+def test_no_color_is_honoured(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_diagram(view(SMALL, "running", a="done"), terminal.stream)
+    seen = terminal.seen()
+    assert "│ ✓ a │" in seen
+    assert "\x1b" not in seen
+
+
+@pytest.mark.parametrize("terminal", [40], indirect=True)
+def test_what_does_not_fit_the_terminal_is_told_in_words(terminal: Terminal) -> None:
+    print_diagram(view(RELEASE), terminal.stream)
+    seen = terminal.seen()
+    assert "· gate → docs [approve]" in re.sub(r"\x1b\[[0-9;]*m", "", seen)
+    assert "this terminal has 40" in seen
+    assert "less -S" in seen
+
+
+def test_a_file_gets_the_drawing_as_wide_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "flow.txt"
+    with path.open("w", encoding="utf-8") as stream:
+        print_diagram(view(RELEASE, "running", plan="done"), stream)
+    found = path.read_text(encoding="utf-8")
+    assert found == drawing(view(RELEASE, "running", plan="done")).text() + "\n"
+
+
+def test_an_encoding_without_lines_gets_ascii(tmp_path: Path) -> None:
+    path = tmp_path / "flow.txt"
+    with path.open("w", encoding="latin-1") as stream:
+        print_diagram(view("a[naïve 計画] --> b"), stream)
+    assert path.read_text(encoding="latin-1").isascii()
+    assert "+---" in path.read_text(encoding="latin-1")
+
+
+def test_a_full_disk_is_said_so() -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as stream:
+        with pytest.raises(StorageFailed, match="No space left"):
+            print_diagram(view(SMALL), stream)
+        # What is left in the buffer can't be written either.
+        with pytest.raises(OSError, match="No space left"):
+            stream.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def test_a_reader_that_went_away_is_the_callers_business() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w", encoding="utf-8") as stream:
+        with pytest.raises(BrokenPipeError):
+            print_diagram(view(SMALL), stream)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def test_a_stream_without_a_file() -> None:
+    stream = io.StringIO()
+    print_diagram(view(SMALL), stream)
+    # It has no encoding, so nothing but ASCII is safe.
+    assert stream.getvalue().isascii()

@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import os
+import re
+import stat
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given, settings
+
+from sequencer.cli.flow.picture import EXTRA, MOST_PIXELS, png, save, svg
+from sequencer.errors import StorageFailed, UsageRefused
+from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.model.graph import Graph, Node, NodeKind
+from tests.unit.cli.flow.views import HOSTILE, RELEASE, chain, flows, graph, of, view, views
+
+SPACE = "{http://www.w3.org/2000/svg}"
+ALLOWED = {f"{SPACE}{name}" for name in ("svg", "title", "rect", "text", "g", "path", "polygon")}
+
+
+def parsed(text: str) -> ET.Element:
+    return ET.fromstring(text)  # noqa: S314 - our own
+
+
+def size(data: bytes) -> tuple[int, int]:
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    wide, high = struct.unpack(">II", data[16:24])
+    return wide, high
+
+
+def ink(data: bytes) -> int:
+    """Return a measure of how much is drawn: plain areas take nearly no room."""
+    return len(data)
+
+
+def numbers(text: str) -> list[float]:
+    return [float(found) for found in re.findall(r"-?\d+(?:\.\d+)?", text)]
+
+
+@pytest.mark.parametrize("name", list(flows()))
+def test_every_box_line_and_text_is_inside(name: str) -> None:
+    root = parsed(svg(of(flows()[name], "running")))
+    wide, high = int(root.attrib["width"]), int(root.attrib["height"])
+    inner = root.find(f"{SPACE}g")
+    assert inner is not None
+    dx, dy = numbers(inner.attrib["transform"])
+    boxes = 0
+    for element in inner:
+        if element.tag == f"{SPACE}rect":
+            x, y = float(element.attrib["x"]) + dx, float(element.attrib["y"]) + dy
+            assert 0 <= x <= x + float(element.attrib["width"]) <= wide
+            assert 0 <= y <= y + float(element.attrib["height"]) <= high
+            boxes += 1
+        elif element.tag == f"{SPACE}path":
+            found = numbers(element.attrib["d"])
+            assert all(0 <= x + dx <= wide for x in found[::2])
+            assert all(0 <= y + dy <= high for y in found[1::2])
+    assert len(inner.findall(f"{SPACE}path")) == 2 * len(flows()[name].edges)
+    assert boxes or inner.findall(f"{SPACE}polygon")
+
+
+@given(views())
+@settings(max_examples=80, deadline=None)
+def test_any_graph_is_a_document_that_refers_to_nothing(shown: FlowView) -> None:
+    text = svg(shown)
+    for element in parsed(text).iter():
+        assert element.tag in ALLOWED
+        assert not [name for name in element.attrib if "href" in name or name.startswith("on")]
+    assert text.isprintable() or "\x1b" not in text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_texts_are_texts(text: str) -> None:
+    node = Node(id="a", kind=NodeKind.AGENT, label=text)
+    jump = Graph(nodes=(node,), entries=("a",), on_error="a")
+    shown = FlowView(text, jump, (NodeView(node, NodeState.FAILED),), "running")
+    assert {element.tag for element in parsed(svg(shown)).iter()} <= ALLOWED
+    assert size(png(shown))
+
+
+def test_states_are_colours_and_loops_are_dashed() -> None:
+    text = svg(view("a --> h{{Sure?}}\nh -->|no| a\nh -->|yes| e((End))", "running", a="done"))
+    assert "✓ a" in text
+    assert 'fill="#d3f9d8"' in text
+    assert text.count("stroke-dasharray") == 1
+    assert "↺ no" in text
+    assert text.count("<polygon") == 1
+
+
+def test_followed_lines_are_drawn_last() -> None:
+    run = of(graph("a --> b\na --> c"), "running")
+    both = FlowView("t", run.graph, run.nodes, "running", followed=frozenset({0}))
+    strokes = re.findall(r'stroke="(#\w+)" stroke-width="([\d.]+)"/>\n<path', svg(both))
+    assert [wide for _, wide in strokes] == ["1.6", "2.4"]
+
+
+def test_what_errors_jump_to_is_told_below() -> None:
+    assert ">on error → h</text>" in svg(of(graph("a --> b\nh", on_error="h")))
+
+
+def test_texts_are_not_wider_than_their_boxes() -> None:
+    labels = ("WWWWWWWWWWWWWWWWWWWW", "MMMM mmmm @@@@ %%%% WWWW", "計画を立てる人を計画を立てる人")
+    nodes = tuple(
+        Node(id=f"n{n}", kind=NodeKind.AGENT, label=text) for n, text in enumerate(labels)
+    )
+    shown = of(Graph(nodes=nodes, entries=("n0",)))
+    root = parsed(svg(shown))
+    inner = root.find(f"{SPACE}g")
+    assert inner is not None
+    boxes = [float(e.attrib["width"]) for e in inner.findall(f"{SPACE}rect")]
+    texts = [e for e in inner.findall(f"{SPACE}text") if e.attrib["font-size"] == "14"]
+    widest = max(len(t.text or "") for t in texts[:1])
+    # W is 0.99 of the size in DejaVu Sans, the widest of the fonts that are asked for.
+    assert boxes[0] >= widest * 14 * 0.99
+
+
+def test_a_png_has_two_pixels_a_point() -> None:
+    root = parsed(svg(view(RELEASE)))
+    points = int(root.attrib["width"]), int(root.attrib["height"])
+    assert size(png(view(RELEASE))) == (2 * points[0], 2 * points[1])
+
+
+def test_a_large_png_has_fewer_pixels_a_point() -> None:
+    wide, high = size(png(of(chain(700))))
+    assert wide * high <= MOST_PIXELS * 1.01
+
+
+def test_texts_are_seen_on_a_machine_without_fonts(tmp_path: Path) -> None:
+    """An empty folder stands over the machine's fonts, if namespaces can be made here."""
+    code = (
+        "import sys; sys.path.insert(0, '.')\n"
+        "from tests.unit.cli.flow.views import view\n"
+        "from sequencer.cli.flow.picture import png\n"
+        "sys.stdout.buffer.write(png(view('a[%s]')))\n"
+    )
+    folders = [f for f in ("/usr/share/fonts", "/usr/local/share/fonts") if Path(f).is_dir()]
+    hide = " && ".join(f"mount --bind {tmp_path} {folder}" for folder in folders) or "true"
+    sizes = []
+    for text in ("MMMMMM MMMMMM", "......"):
+        done = subprocess.run(
+            [
+                "unshare",
+                "-rm",
+                "sh",
+                "-c",
+                f'{hide} && exec "$0" -c "$1"',
+                sys.executable,
+                code % text,
+            ],
+            capture_output=True,
+            check=False,
+            timeout=60,
+            env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        )
+        if b"Operation not permitted" in done.stderr or b"No such file" in done.stderr:
+            pytest.skip("no namespaces here")
+        assert done.returncode == 0, done.stderr
+        sizes.append(ink(done.stdout))
+    assert sizes[0] > sizes[1] + 300
+
+
+def test_without_the_extra_a_png_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.path.insert(0, '.'); sys.modules['resvg_py'] = None\n"
+        "from tests.unit.cli.flow.views import view\n"
+        "from sequencer.cli.flow.picture import png, svg\n"
+        "from sequencer.errors import ConfigurationError\n"
+        "assert svg(view('a')).startswith('<svg')\n"
+        "try: png(view('a'))\n"
+        "except ConfigurationError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert EXTRA in done.stdout
+    assert "extra 'picture'" in done.stdout
+
+
+def test_a_graph_that_nobody_could_follow_is_refused() -> None:
+    with pytest.raises(UsageRefused, match="too large for a picture"):
+        svg(of(chain(3001)))
+
+
+# --- the file --------------------------------------------------------------------------
+
+
+def test_a_new_file_is_for_whom_files_are(tmp_path: Path) -> None:
+    path = tmp_path / "flow.svg"
+    umask = os.umask(0o027)
+    try:
+        save(path, b"<svg/>")
+    finally:
+        os.umask(umask)
+    assert path.read_bytes() == b"<svg/>"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("head", [b"\x89PNG\r\n\x1a\nold", b"<svg old", b"", b'<?xml?>\n<svg "'])
+def test_an_earlier_picture_is_replaced(tmp_path: Path, head: bytes) -> None:
+    path = tmp_path / "flow"
+    path.write_bytes(head)
+    save(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("content", [b"# My flow\n", b"\x00\x01", b"flowchart TD"])
+def test_anything_else_stays(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "flow.md"
+    path.write_bytes(content)
+    with pytest.raises(UsageRefused, match="left as it is") as refused:
+        save(path, b"new")
+    assert refused.value.where == str(path)
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_and_a_pipe_stay(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in (tmp_path, pipe):
+        with pytest.raises(UsageRefused):
+            save(path, b"new")
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "real.svg", tmp_path / "flow.svg"
+    target.write_bytes(b"<svg/>")
+    link.symlink_to(target)
+    save(link, b"<svg new/>")
+    assert link.is_symlink()
+    assert target.read_bytes() == b"<svg new/>"
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StorageFailed, match="No such file"):
+        save(tmp_path / "none" / "flow.svg", b"x")
+
+
+def test_a_full_disk_leaves_the_earlier_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "flow.svg"
+    path.write_bytes(b"<svg old")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fchmod", full)
+    with pytest.raises(StorageFailed, match="No space left"):
+        save(path, b"<svg new/>")
+    assert path.read_bytes() == b"<svg old"
+    assert list(tmp_path.iterdir()) == [path]

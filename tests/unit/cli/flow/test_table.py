@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, settings
+
+from sequencer.cli.flow.table import as_json, last_line, state_words, summary, table
+from sequencer.cli.tables import width
+from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.model.graph import Node, NodeKind
+from tests.unit.cli.flow.views import HOSTILE, graph, of, view, views
+
+NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
+
+
+def node(name: str = "a", **facts: object) -> NodeView:
+    return replace(NodeView(Node(id=name, kind=NodeKind.AGENT)), **facts)  # type: ignore[arg-type]
+
+
+def run(status: str = "running", iterations: int = 0, **facts: dict[str, object]) -> FlowView:
+    shape = graph("a --> b\nb -->|again| a\nb -->|on| c")
+    nodes = tuple(replace(NodeView(n), **facts.get(n.id, {})) for n in shape.nodes)  # type: ignore[arg-type]
+    return FlowView("demo", shape, nodes, status, iterations, frozenset({0}))
+
+
+def test_the_table() -> None:
+    shown = run(
+        iterations=1,
+        a={
+            "state": NodeState.DONE,
+            "runs": 2,
+            "attempt": 1,
+            "seconds": 75.0,
+            "cost_usd": 0.5,
+            "last_line": "wrote it",
+        },
+        b={"state": NodeState.RUNNING, "attempt": 2, "since": "2026-11-22T11:59:30Z"},
+    )
+    assert table(shown, NOW).splitlines() == [
+        "NODE  STATE    ATTEMPT  RUNS        TIME    COST  LAST LINE",
+        "a     done           1     2  1 min 15 s  0.5000  wrote it",
+        "b     running        2     -      30.0 s       -  -",
+        "c     pending        -     -           -       -  -",
+        "",
+        (
+            "running · 1 of 3 nodes done · 1 active · 1 loop of at most 50 "
+            "· 1 min 45 s of work · 0.5000 USD"
+        ),
+    ]
+
+
+def test_what_waits_says_for_how_long() -> None:
+    later = "2026-11-22T12:00:20Z"
+    assert state_words(node(state=NodeState.RETRYING, due=later), NOW) == "retrying in 20.0 s"
+    assert state_words(node(state=NodeState.ASKED, due=later), NOW) == "asked, 20.0 s left"
+    assert state_words(node(state=NodeState.ASKED), NOW) == "asked"
+    past = "2026-11-22T11:00:00Z"
+    assert state_words(node(state=NodeState.RETRYING, due=past), NOW) == "retrying in 0.0 s"
+    assert state_words(node(state=NodeState.DONE, due=later), NOW) == "done"
+
+
+@pytest.mark.parametrize("moment", ["yesterday", "", "2026-99-99T00:00:00Z"])
+def test_a_moment_that_is_none_is_left_out(moment: str) -> None:
+    assert state_words(node(state=NodeState.RETRYING, due=moment), NOW) == "retrying"
+    assert "  -  " in table(run(a={"state": NodeState.RUNNING, "since": moment}), NOW)
+
+
+def test_a_clock_that_is_ahead_takes_no_time_away() -> None:
+    ahead = run(a={"state": NodeState.RUNNING, "seconds": 4.0, "since": "2026-11-22T12:30:00Z"})
+    assert "4.0 s" in table(ahead, NOW)
+
+
+def test_waiting_for_a_person_is_no_work() -> None:
+    asked = run(a={"state": NodeState.ASKED, "since": "2026-11-22T11:00:00Z"})
+    assert "of work" not in summary(asked, NOW)
+    # In its own line it counts: that is what a person wants to know.
+    assert "1 h 0 min" in table(asked, NOW)
+
+
+def test_a_summary_without_a_clock_has_what_is_over() -> None:
+    shown = run(
+        "completed_after_error",
+        a={"state": NodeState.RUNNING, "seconds": 5.0, "since": "2026-11-22T11:00:00Z"},
+    )
+    assert summary(shown) == (
+        "completed after error · 0 of 3 nodes done · 1 active · 0 loops of at most 50 "
+        "· 5.0 s of work"
+    )
+
+
+def test_loops_are_told_where_there_can_be_some() -> None:
+    assert "loop" not in summary(view("a --> b"))
+    assert "0 loops of at most 50" in summary(view("a -->|again| a\na -->|on| b"))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_texts_keep_the_columns(text: str) -> None:
+    shown = run(a={"state": NodeState.FAILED, "last_line": text})
+    lines = table(shown, NOW).splitlines()
+    assert len(lines) == 6
+    assert "\x1b" not in table(shown, NOW)
+    assert lines[1].startswith("a     failed ")
+    assert width(last_line(shown.nodes[0])) <= 80
+
+
+def test_json_says_all_of_it() -> None:
+    shown = run(
+        iterations=1,
+        a={
+            "state": NodeState.DONE,
+            "runs": 1,
+            "attempt": 3,
+            "seconds": 1.25,
+            "cost_usd": 0.1 + 0.2,
+            "last_line": "\x1b[2Jx",
+        },
+    )
+    found = as_json(shown)
+    assert json.loads(json.dumps(found)) == found
+    assert found["nodes"][0] == {
+        "id": "a",
+        "label": "a",
+        "kind": "agent",
+        "state": "done",
+        "attempt": 3,
+        "runs": 1,
+        "seconds": 1.25,
+        "cost_usd": 0.3,
+        "since": None,
+        "due": None,
+        "last_line": "\x1b[2Jx",
+    }
+    assert found["edges"][:2] == [
+        {"from": "a", "to": "b", "label": "", "is_back": False, "was_followed": True},
+        {"from": "b", "to": "a", "label": "again", "is_back": True, "was_followed": False},
+    ]
+    assert (found["title"], found["status"], found["iterations"]) == ("demo", "running", 1)
+    assert (found["done"], found["total"], found["max_iterations"]) == (1, 3, 50)
+
+
+@given(views())
+@settings(max_examples=80, deadline=None)
+def test_any_run_is_a_table(shown: FlowView) -> None:
+    lines = table(shown, NOW).split("\n")
+    assert len(lines) == len(shown.nodes) + 3
+    assert all(line.isprintable() or not line for line in lines[:1])
+    json.dumps(as_json(shown))
+
+
+def test_the_usual_statuses() -> None:
+    assert summary(of(graph("a"))).startswith("not started · 0 of 1")
+    assert summary(of(graph("a"), "max_iterations")).startswith("max iterations")

@@ -1,0 +1,47 @@
+"""Whose models there are, and that the table of them agrees with the executors."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+
+from sequencer.assembly.agents import EXECUTORS, PROVIDERS
+from sequencer.executors.protocol import Particular
+from sequencer.executors.providers import qualified_model
+from sequencer.model.step import Step
+
+ANYBODYS = {"command", "opencode", "rehearsal", "scripted"}
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "expected"),
+    [
+        ("m", "p", "p/m"),
+        # A gateway has models that are themselves called so.
+        ("a/m", "openrouter", "openrouter/a/m"),
+        ("a/m", None, "a/m"),
+        (None, "p", None),
+        (None, None, None),
+    ],
+)
+def test_a_provider_stands_in_front_of_its_model(
+    model: str | None, provider: str | None, expected: str | None
+) -> None:
+    assert qualified_model(Step(name="a", model=model, provider=provider)) == expected
+
+
+def test_the_kinds_that_have_one_providers_models() -> None:
+    told = {kind: provider for provider, kinds in PROVIDERS.items() for kind in kinds}
+    assert told.keys() == EXECUTORS.keys() - ANYBODYS
+    for kind, recipe in EXECUTORS.items():
+        executor = getattr(import_module(recipe.module), recipe.executor)
+        has = getattr(executor, "providers", None)
+        assert has == ({told[kind]} if kind in told else None), kind
+
+
+@pytest.mark.parametrize("kind", sorted(EXECUTORS.keys() - {"rehearsal", "scripted"}))
+def test_who_honours_some_values_only_can_say_which(kind: str) -> None:
+    executor = getattr(import_module(EXECUTORS[kind].module), EXECUTORS[kind].executor)
+    # What the protocol asks for is looked up by name, so a slip would switch the check off.
+    assert isinstance(executor.__new__(executor), Particular)

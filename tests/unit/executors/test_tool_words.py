@@ -1,0 +1,247 @@
+"""Words for tools: what stands behind them, and what can't be had together."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions
+from sequencer.executors.codex import CodexExecutor, CodexOptions
+from sequencer.executors.gemini import GeminiExecutor, GeminiOptions
+from sequencer.executors.messages_api import MessagesExecutor, MessagesOptions
+from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
+from sequencer.executors.process import ProcessCore
+from sequencer.executors.project_tools import TOOLS
+from sequencer.executors.protocol import Objection, Particular
+from sequencer.executors.tool_words import (
+    CLAUDE,
+    CODEX,
+    GEMINI,
+    MESSAGES,
+    OPENCODE,
+    Table,
+    granted,
+    objections,
+    taken,
+)
+from sequencer.model.step import Step, ToolName
+
+TABLES = {
+    "claude": CLAUDE,
+    "codex": CODEX,
+    "gemini": GEMINI,
+    "anthropic": MESSAGES,
+    "opencode": OPENCODE,
+}
+WORDS: tuple[ToolName, ...] = get_args(ToolName)
+
+
+def step(**fields: Any) -> Step:
+    return Step(name="main", **fields)
+
+
+def objected(kind: str, entry: dict[str, Any] | None = None, **fields: Any) -> list[Objection]:
+    """Return what the executor of *kind* has against a step with *fields*."""
+    made: tuple[Any, Any] = {
+        "claude": (ClaudeExecutor, ClaudeOptions),
+        "codex": (CodexExecutor, CodexOptions),
+        "gemini": (GeminiExecutor, GeminiOptions),
+        "anthropic": (MessagesExecutor, MessagesOptions),
+        "opencode": (OpencodeExecutor, OpencodeOptions),
+    }[kind]
+    options = made[1].model_validate(entry or {})
+    built = made[0]("mine", options, ProcessCore())
+    assert isinstance(built, Particular)
+    return built.objections(step(**fields))
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_every_word_has_a_row(table: Table) -> None:
+    assert set(table) == set(WORDS)
+
+
+def test_the_words_of_our_own_tools_are_their_names() -> None:
+    assert {word for word in WORDS if MESSAGES[word].granted} == set(TOOLS)
+    own = [word for word in WORDS if word in TOOLS]
+    assert all(MESSAGES[word] == ((word,), (word,), "") for word in own)
+
+
+def test_words_become_names_once_each_and_in_order() -> None:
+    made = step(tools={"list": True, "glob": True, "bash": False, "edit": False})
+    assert granted(made, CLAUDE) == ("Glob", "LS")
+    assert taken(made, CLAUDE)[:2] == ("Bash", "BashOutput")
+    assert taken(made, CLAUDE)[-1] == "NotebookEdit"
+    assert (granted(step(), CLAUDE), taken(step(), CLAUDE)) == ((), ())
+
+
+MISSING = [(kind, word) for kind, table in TABLES.items() for word in WORDS if not table[word][0]]
+
+
+def test_the_tools_that_clients_do_not_have() -> None:
+    assert {kind: [w for k, w in MISSING if k == kind] for kind in TABLES} == {
+        "claude": [],
+        "codex": ["webfetch", "todoread"],
+        "gemini": ["todoread"],
+        "anthropic": ["list", "webfetch", "websearch", "task", "todoread", "todowrite"],
+        "opencode": ["todoread"],
+    }
+
+
+@pytest.mark.parametrize(("kind", "word"), MISSING)
+def test_false_is_fulfilled_where_there_is_no_such_tool(kind: str, word: ToolName) -> None:
+    behind = TABLES[kind][word]
+    assert objected(kind, tools={word: False}) == []
+    ((reason, hint),) = objected(kind, tools={word: True})
+    assert reason == f"tools: {word}: true: it has no such tool"
+    assert f"leave {word} out" in hint
+    assert (f"{behind.instead}: true" in hint) is bool(behind.instead)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_without_words_there_is_nothing_to_object_to(kind: str) -> None:
+    assert objected(kind) == []
+    assert objected(kind, tools={}) == []
+
+
+ALL_OFF = dict.fromkeys(WORDS, False)
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("more", [{}, {"single_turn": True}, {"disallow_all_tools": True}])
+def test_everything_may_be_taken_away(kind: str, more: dict[str, Any]) -> None:
+    assert objected(kind, tools=ALL_OFF, **more) == []
+
+
+@pytest.mark.parametrize("kind", ["claude", "anthropic", "opencode"])
+@pytest.mark.parametrize("switch", ["single_turn", "disallow_all_tools"])
+def test_a_tool_is_not_granted_where_all_are_taken_away(kind: str, switch: str) -> None:
+    fields: dict[str, Any] = {"tools": {"read": True, "bash": False}, switch: True}
+    ((reason, hint),) = objected(kind, **fields)
+    assert reason == f"tools: read: true, but {switch} takes all tools away"
+    assert hint == f"leave {switch} or read out"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (
+            {"tools": {"bash": True}, "allowed_tools": ["Bash(git *)", "Read"]},
+            "tools: bash: true, but allowed_tools does not name Bash as a whole",
+        ),
+        (
+            {"tools": {"bash": False}, "allowed_tools": ["Bash(git *)", "Read"]},
+            "tools: bash: false, but allowed_tools names Bash(git *)",
+        ),
+        (
+            {"tools": {"webfetch": True}, "disallowed_tools": ["Web*"]},
+            "tools: webfetch: true, but disallowed_tools takes WebFetch away",
+        ),
+        (
+            {"tools": {"task": True}, "disallowed_tools": ["Agent"]},
+            "tools: task: true, but disallowed_tools takes Agent away",
+        ),
+        (
+            {"tools": {"list": True, "glob": False}},
+            "tools: list: true, but glob: false takes Glob away",
+        ),
+    ],
+)
+def test_what_is_said_twice_and_differently_is_refused(fields: dict[str, Any], reason: str) -> None:
+    assert [each.reason for each in objections(step(**fields), CLAUDE, "mine")] == [reason]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": {"bash": True}, "allowed_tools": ["Bash", "Bash(git *)"]},
+        {"tools": {"bash": False}, "allowed_tools": ["Read"]},
+        {"tools": {"task": True}, "allowed_tools": ["Agent"]},
+        # A part of it stays away, which is what such a rule is for.
+        {"tools": {"bash": True}, "disallowed_tools": ["Bash(rm *)"]},
+        {"tools": {"bash": False}, "disallowed_tools": ["Bash"]},
+    ],
+)
+def test_what_is_said_twice_and_alike_is_not(fields: dict[str, Any]) -> None:
+    assert objections(step(**fields), CLAUDE, "mine") == []
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    found = objected("anthropic", tools={"task": True, "bash": True}, temperature=1.5)
+    assert [each.reason for each in found] == [
+        "tools: task: true: it has no such tool",
+        "tools: bash: true, but agent 'mine' does not have it",
+        "temperature 1.5 is more than the API takes",
+    ]
+    assert found[1].hint == "add it to agents.mine.tools"
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry", "tools", "said"),
+    [
+        ("claude", {"disallowed_tools": ["Bash"]}, {"bash": True}, "agents.mine.disallowed_tools"),
+        ("claude", {"permission_mode": "plan"}, {"edit": True}, "permission_mode is plan"),
+        ("gemini", {"approval_mode": "plan"}, {"bash": True}, "approval_mode is plan"),
+        ("codex", {"disallowed_tools": ["shell_tool"]}, {"bash": True}, "takes shell_tool away"),
+        ("codex", {"disallowed_tools": ["shell_tool"]}, {"read": True}, "takes shell_tool away"),
+        ("codex", {}, {"read": False}, "does that with its shell"),
+        ("codex", {}, {"grep": False, "bash": True}, "does that with its shell"),
+        ("codex", {}, {"glob": True, "bash": False}, "bash: false takes shell_tool away"),
+        ("codex", {}, {"write": True}, "agents.mine.sandbox is read-only"),
+        ("codex", {"sandbox": "workspace-write"}, {"write": True, "edit": False}, "one switch"),
+        ("opencode", {}, {"write": True, "edit": False}, "one permission for both"),
+        ("opencode", {"permission": {"bash": "deny"}}, {"bash": True}, "denies it"),
+        ("opencode", {"permission": {"*": "deny"}}, {"read": True}, "denies it"),
+        ("opencode", {"permission": {"edit": {"*": "ask"}}}, {"write": True}, "has rules for it"),
+        ("opencode", {"disallowed_tools": ["b*"]}, {"bash": True}, "takes bash away"),
+    ],
+)
+def test_what_the_entry_forbids_a_step_does_not_get(
+    kind: str, entry: dict[str, Any], tools: dict[str, bool], said: str
+) -> None:
+    ((reason, hint),) = objected(kind, entry, tools=tools)
+    assert said in reason
+    assert hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry", "tools"),
+    [
+        ("claude", {"permission_mode": "plan"}, {"read": True, "edit": False}),
+        ("claude", {"permission_mode": "acceptEdits"}, {"edit": True}),
+        ("claude", {"tools": ["Read"]}, {"bash": True}),
+        ("gemini", {"approval_mode": "plan"}, {"read": True, "bash": False}),
+        ("gemini", {}, {"write": True, "edit": False, "bash": True}),
+        ("codex", {"sandbox": "workspace-write"}, {"write": True, "edit": True, "read": True}),
+        ("codex", {}, {"read": True, "write": False}),
+        ("codex", {}, {"read": False, "bash": False}),
+        ("opencode", {"permission": {"edit": "allow", "*": "ask"}}, {"write": True, "read": True}),
+        ("opencode", {"permission": {"bash": "deny"}}, {"bash": False}),
+        ("opencode", {"permission": {"bash": {"git *": "allow"}}}, {"bash": False}),
+        ("anthropic", {"tools": ["bash"]}, {"bash": True, "read": False}),
+    ],
+)
+def test_what_can_be_had_is_not_objected_to(
+    kind: str, entry: dict[str, Any], tools: dict[str, bool]
+) -> None:
+    assert objected(kind, entry, tools=tools) == []
+
+
+@pytest.mark.parametrize(
+    ("entry", "fields", "said"),
+    [
+        ({}, {"provider": "openai"}, "names no model of it"),
+        ({"model": "anthropic/m"}, {"provider": "openai"}, "names no model of it"),
+        ({}, {"temperature": 0.5}, "named as provider/model"),
+        ({}, {"temperature": 0.5, "model": "m1"}, "named as provider/model"),
+        ({}, {"temperature": 0.5, "model": "fake/"}, "named as provider/model"),
+    ],
+)
+def test_opencode_wants_the_whole_name_of_a_model(
+    entry: dict[str, Any], fields: dict[str, Any], said: str
+) -> None:
+    ((reason, _),) = objected("opencode", entry, **fields)
+    assert said in reason
+    for ample in ({"provider": "openai", "model": "m"}, {"model": "openai/m", "temperature": 2}):
+        assert objected("opencode", entry, **ample) == []
+    assert objected("opencode", {"model": "openai/m"}, provider="openai", temperature=0) == []
