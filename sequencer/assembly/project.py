@@ -27,7 +27,6 @@ from sequencer.executors.redaction import Redaction
 from sequencer.hooks import load_hooks
 from sequencer.logs import FileLogs
 from sequencer.model.definition import Definition
-from sequencer.model.flow_source import FlowSource
 from sequencer.model.names import slug
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.prompts import PromptReader
@@ -41,6 +40,7 @@ from sequencer.store.headfile import read_head
 if TYPE_CHECKING:
     from sequencer.activity.sinks import Place
     from sequencer.engine.starting import Starter
+    from sequencer.model.flow_source import FlowSource
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pydantic import ValidationError
 
 from sequencer.errors import ConfigurationError, CorruptState
-from sequencer.model import flow_source
 from sequencer.model.definition import NAME, Definition
-from sequencer.model.flow_source import FlowSource, with_state
 from sequencer.model.head import Head
 from sequencer.model.workflow import Workflow
 from sequencer.settings.settings import Settings
 from sequencer.store.protocol import Store
+
+if TYPE_CHECKING:
+    from sequencer.model.flow_source import FlowSource
+
+FLOW = "flow.json"
+"""The document of a graph's run: what it was begun with."""
 
 
 def definition_of(store: Store) -> Definition | None:
@@ -41,15 +47,17 @@ def flow_source_of(store: Store) -> FlowSource | None:
     Raises:
         CorruptState: the file can't be read for what it is.
     """
-    data = store.document(flow_source.NAME)
+    data = store.document(FLOW)
     if data is None:
         return None
+    from sequencer.model.flow_source import FlowSource  # noqa: PLC0415 - graphs only
+
     try:
         return FlowSource.model_validate_json(data)
     except ValidationError as error:
         raise CorruptState(
             f"is not what a graph run was begun with: {error.errors(include_url=False)[0]['msg']}",
-            where=str(store.state_path.with_name(flow_source.NAME)),
+            where=str(store.state_path.with_name(FLOW)),
             hint="bring the file back, or 'sequencer reset' begins again",
         ) from None
 
@@ -60,8 +68,13 @@ def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None
     Raises:
         ConfigurationError: the file is gone, or is no workflow any more.
     """
+    from sequencer.model.flow_source import with_state  # noqa: PLC0415 - graphs only
+
     if source.file is None:
-        workflow = workflow_for(settings, head)
+        # A named run has the flow that it was begun with, whatever the default run has.
+        is_own = (head is None or head.run_name is not None) and not _is_flag(settings, "name")
+        name = source.workflow.name
+        workflow = settings.registry.get(name) if is_own else workflow_for(settings, head)
     else:
         from sequencer.resolution.flowcharts.reader import load_flow  # noqa: PLC0415 - few need it
 

@@ -12,7 +12,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.tables import columns
-from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.errors import ConfigurationError, UnknownName, UsageRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +59,7 @@ def show(
             raise UsageRefused("a drawing is of one workflow", hint="name it: 'sequencer show'")
         _list(invocation, project)
         return None
-    if name not in project.settings.registry.names or name in project.settings.registry.flows:
+    if _is_flow(project, name):
         from sequencer.cli.flow.showing import show_flow  # noqa: PLC0415 - see above
 
         show_flow(invocation, project, name, draw)
@@ -69,6 +69,24 @@ def show(
             raise UsageRefused("is for flowcharts", where=f"--{option}", hint="--mermaid draws it")
     _show_steps(invocation, project, name, mermaid=draw["mermaid"])
     return None
+
+
+def _is_flow(project: Project, name: str) -> bool:
+    """Return whether *name* is a flowchart's; False also for what nothing is called.
+
+    Raises:
+        ConfigurationError: several files have the name.
+    """
+    registry = project.settings.registry
+    if name in registry.names:
+        return name in registry.flows
+    from sequencer.assembly.flows import path_of  # noqa: PLC0415 - see `show`
+
+    try:
+        path_of(project, name)
+    except UnknownName:
+        return False
+    return True
 
 
 def _show_steps(invocation: Invocation, project: Project, name: str, *, mermaid: bool) -> None:

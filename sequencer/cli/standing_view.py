@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sequencer.cli.flow import table as flow_table
-from sequencer.cli.flow.watching import look
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.wording import duration, spent
 from sequencer.engine.agreement import ensure_definition
@@ -19,7 +17,6 @@ from sequencer.engine.control import fresh_head
 from sequencer.engine.run import Run
 from sequencer.engine.standing import Kind, Standing, parse_time, standing
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
-from sequencer.model.flow_view import FlowView
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
@@ -28,6 +25,9 @@ from sequencer.store.journal import decode, facts_of
 from sequencer.store.journal_file import NAME as JOURNAL
 from sequencer.store.journal_file import read_regular
 from sequencer.store.protocol import Liveness
+
+if TYPE_CHECKING:
+    from sequencer.model.flow_view import FlowView
 
 LABEL_WIDTH = 10
 SHOWN_DENIALS = 3
@@ -67,8 +67,12 @@ class Snapshot:
         elif self.workflow is not None:
             facts = fresh_head(self.workflow).model_dump(mode="json")
             facts |= {"run_id": None, "last_update": None}
-        more = {} if self.flow is None else {"nodes": flow_table.as_json(self.flow)["nodes"]}
-        return {**facts, "next": self.next, "busy": self.busy, **more}
+        seen = {**facts, "next": self.next, "busy": self.busy}
+        if self.flow is None:
+            return seen
+        from sequencer.cli.flow import table  # noqa: PLC0415 - few runs are of graphs
+
+        return {**seen, "nodes": table.as_json(self.flow)["nodes"]}
 
     def text(self) -> str:
         """Return the view for people, several lines."""
@@ -76,7 +80,9 @@ class Snapshot:
         text = "\n".join(f"{label:<{LABEL_WIDTH}}  {value}" for label, value in rows)
         if self.flow is None:
             return text
-        return f"{text}\n\n{flow_table.table(self.flow, datetime.now(UTC))}"
+        from sequencer.cli.flow import table  # noqa: PLC0415 - see `as_json`
+
+        return f"{text}\n\n{table.table(self.flow, datetime.now(UTC))}"
 
     def line(self) -> str:
         """Return the view for people in one line."""
@@ -186,6 +192,8 @@ def take(run: Run) -> Snapshot:
     claims = head.claims if head is not None else ()
     flow = None
     if workflow is not None and workflow.graph is not None and not notices:
+        from sequencer.cli.flow.watching import look  # noqa: PLC0415 - see `as_json`
+
         flow = look(run, workflow.name)
     return Snapshot(
         name=run.name,

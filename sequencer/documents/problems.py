@@ -26,6 +26,7 @@ _TEXTS = {
     "float_parsing": "expected a number",
     "float_type": "expected a number",
     "tuple_type": "expected a list",
+    "list_type": "expected a list",
     "dict_type": "expected a mapping ('key: value' lines)",
     "model_type": "expected a mapping ('key: value' lines)",
     "missing": "has to be there",

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sequencer.engine.agreement import ensure_definition
-from sequencer.engine.flow.adopting import adopted
-from sequencer.engine.flow.control import FlowControl
 from sequencer.errors import TransitionRefused
-from sequencer.model import decisions, flow_source, gates, transitions
+from sequencer.model import decisions, gates, transitions
 from sequencer.model import definition as definition_file
 from sequencer.model.definition import Definition
-from sequencer.model.flow_source import FlowSource
 from sequencer.model.head import Flow, Gate, Head, Status
 from sequencer.model.transitions import Event, Place, Transition
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.resolver import place, present
 from sequencer.store.clock import utc_now
 from sequencer.store.protocol import Store
+
+if TYPE_CHECKING:
+    from sequencer.model.flow_source import FlowSource
 
 BY_TIMEOUT = "timeout"
 """Who decided, where nobody did."""
@@ -42,9 +42,7 @@ def fresh_head(
         expected_step=here.step,
         last_update=utc_now(),
         has_definition=has_definition,
-        flow=None
-        if workflow.graph is None
-        else Flow(rest=Status.IDLE, begun_at=utc_now(), marking={}),
+        flow=flow,
     )
 
 
@@ -110,10 +108,13 @@ class Control:
             has_definition = is_named and self._store.document(definition_file.NAME) is not None
         if self._workflow.graph is not None:
             # Before the head, as a definition is.
-            self._store.keep_document(flow_source.NAME, self._own_source().to_json())
+            source = self._own_source()
+            self._store.keep_document(source.document, source.to_json())
         return fresh_head(self._workflow, self._name, has_definition=has_definition)
 
     def _own_source(self) -> FlowSource:
+        from sequencer.model.flow_source import FlowSource  # noqa: PLC0415 - graphs only
+
         source = self._source or FlowSource(workflow=self._workflow)
         return source.model_copy(update={"workflow": self._workflow})
 
@@ -169,6 +170,8 @@ class Control:
     def retry(self) -> Head:
         """See `decisions.retry`; of a graph's run see `FlowControl.retry`."""
         if self._workflow.graph is not None:
+            from sequencer.engine.flow.control import FlowControl  # noqa: PLC0415 - graphs only
+
             return FlowControl(self._store, self._workflow).retry()
         return self._change(lambda head: decisions.retry(head, at=utc_now()))
 
@@ -207,6 +210,8 @@ class Control:
             )
             if head.flow is None and workflow.graph is None:
                 return made
+            from sequencer.engine.flow.adopting import adopted  # noqa: PLC0415 - graphs only
+
             return adopted(self._store, head, made, self._own_source())
 
         return self._change(change)

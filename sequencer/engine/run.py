@@ -5,14 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.attempt import Observer, SilentObserver
 from sequencer.engine.control import Control
-from sequencer.engine.flow.control import FlowControl
-from sequencer.engine.flow.worker import Board
-from sequencer.engine.flow.working import DEFAULT_PLACES, FlowWork
 from sequencer.engine.local import LocalInvocation
 from sequencer.engine.open_turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.performing import Performer
@@ -26,7 +23,6 @@ from sequencer.errors import (
 )
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.definition import Definition
-from sequencer.model.flow_source import FlowSource
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.workflow import Workflow
@@ -38,6 +34,12 @@ from sequencer.resolution.resolver import (
     present,
 )
 from sequencer.store.protocol import Store, View
+
+if TYPE_CHECKING:
+    from sequencer.engine.flow.control import FlowControl
+    from sequencer.engine.flow.worker import Board
+    from sequencer.engine.flow.working import FlowWork
+    from sequencer.model.flow_source import FlowSource
 
 MakePerformer = Callable[[Workflow, Observer], Performer]
 ChooseWorkflow = Callable[[Head | None], Workflow]
@@ -114,7 +116,7 @@ class Run:
             return []
         workflow = self.workflow if step_index is None else self._choose_workflow(head)
         if workflow.graph is not None:
-            names = FlowControl(self.store, workflow).upcoming(head)[:count]
+            names = self._flow_of(workflow).upcoming(head)[:count]
             return [describe_node(workflow, n, head.step_index if head else 0) for n in names]
         first = step_index if step_index is not None else head.step_index if head else 0
         found = []
@@ -143,7 +145,12 @@ class Run:
             UsageRefused: the run is no graph's.
             DefinitionChanged: see `workflow`.
         """
-        return FlowControl(self.store, self.workflow)
+        return self._flow_of(self.workflow)
+
+    def _flow_of(self, workflow: Workflow) -> FlowControl:
+        from sequencer.engine.flow.control import FlowControl  # noqa: PLC0415 - graphs only
+
+        return FlowControl(self.store, workflow)
 
     def answer(self, node: str, said: str, *, by: str, token: int | None = None) -> Head:
         """Answer the question of *node*; see `FlowControl.answer`."""
@@ -211,7 +218,7 @@ class Run:
         on_ready: Callable[[Callable[[], None]], None] | None = None,
         step_index: int = 0,
         board: Board | None = None,
-        places: int = DEFAULT_PLACES,
+        places: int = 8,
     ) -> Summary:
         """Work on the run in *mode* until a limit, an end or an error.
 
@@ -233,14 +240,7 @@ class Run:
         workflow = self._choose_workflow(self.head)
         if workflow.graph is not None:
             ensure_no_positions(workflow, positions)
-            work = FlowWork(
-                Control(self.store, workflow, self.name, self._read_source()),
-                FlowControl(self.store, workflow),
-                self._make_performer(workflow, observer),
-                self.limits,
-                board,
-                places,
-            )
+            work = self._work_on_graph(workflow, observer, board, places)
             return work.work(mode, limits, on_ready)
         head = self._begin(observer, positions)
         worker = self._worker(self._choose_workflow(head), observer, positions)
@@ -250,6 +250,16 @@ class Run:
             return Invocation(worker, mode, limits, head).work()
         finally:
             worker.leave()
+
+    def _work_on_graph(
+        self, workflow: Workflow, observer: Observer, board: Board | None, places: int
+    ) -> FlowWork:
+        from sequencer.engine.flow.working import FlowWork  # noqa: PLC0415 - graphs only
+
+        control = Control(self.store, workflow, self.name, self._read_source())
+        performer = self._make_performer(workflow, observer)
+        flow = self._flow_of(workflow)
+        return FlowWork(control, flow, performer, self.limits, board, places)
 
     def _begin(self, observer: Observer, positions: Collection[str]) -> Head:
         """Begin the run, unless that was done.

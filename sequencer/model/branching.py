@@ -17,6 +17,8 @@ DEFAULT = "default"
 TIMEOUT = "timeout"
 _JSON_FIELDS = ("decision", "branch", "result")
 _QUOTES = "\"'`*"
+_BLANK_CHARS = "".join(filter(str.isspace, map(chr, range(0x3001))))
+"""What ``strip`` takes away; taking turns with it would be slow for a long run of marks."""
 _MARKED = re.compile(r"[^\W\d_][^:\n]{0,60}:\s*(?P<label>.+)", re.DOTALL)
 _BLANKS = re.compile(r"[\s_-]+")
 
@@ -31,10 +33,7 @@ def normalise(text: str) -> str:
     >>> normalise(' **"Needs_Info".** '), normalise("needs-info!")
     ('needs info', 'needs info')
     """
-    stripped, before = text.strip(), None
-    while stripped != before:
-        before = stripped
-        stripped = stripped.strip(_QUOTES).rstrip(".!").strip()
+    stripped = text.lstrip(_BLANK_CHARS + _QUOTES).rstrip(_BLANK_CHARS + _QUOTES + ".!")
     return _BLANKS.sub(" ", stripped).strip().casefold()
 
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from sequencer.model.graph import Graph
@@ -18,15 +19,16 @@ from sequencer.model.head import Flow, Status
 from sequencer.model.marking import Active, FlowStatus, Marking, Operation
 
 INLINE_ENTRIES = 80
-INLINE_CHARS = 1200
-"""Of a marking that stands in the head itself."""
-SINCE_CHARS = 1000
+INLINE_BYTES = 800
+"""Of a marking that stands in the head itself; indented, as there, it takes three times as much."""
+SINCE_BYTES = 800
 """Of the operations in the head."""
 SHORTEST_CHAIN = 1000
 """Operations after which the whole marking is written again, at the earliest."""
 PREFIX = "marking-"
 """Of the documents' names."""
 SHOWN_ASKS = 10
+SHOWN_ASKS_BYTES = 500
 
 
 def snapshot(marking: Marking) -> dict[str, Any]:
@@ -104,18 +106,18 @@ def write(
     operations: Sequence[Operation],
 ) -> Written:
     """Return how *marking*, which *operations* have led to from *before*, is written down."""
-    asks = tuple(name for name, active in marking.active.items() if active.since)[:SHOWN_ASKS]
+    asks = _asks(marking)
     begun_at = None if before is None else before.begun_at
     flow = Flow(status=str(marking.status), rest=rest, asks=asks, begun_at=begun_at)
     entries = len(marking.waiting) + len(marking.active) + len(marking.ended_at)
     entries += len(marking.outputs) + len(marking.keys) + len(marking.done)
     if entries <= INLINE_ENTRIES:
         whole = snapshot(marking)
-        if _chars(whole) <= INLINE_CHARS:
+        if _size(whole) <= INLINE_BYTES:
             return Written(flow.replace(marking=whole), Chain())
     if before is not None and before.base is not None:
         since = (*before.since, *operations)
-        if _chars(since) <= SINCE_CHARS:
+        if _size(since) <= SINCE_BYTES:
             return Written(flow.replace(base=before.base, since=since), chain)
         length = chain.operations + len(since)
         if length <= max(SHORTEST_CHAIN, 2 * entries):
@@ -126,12 +128,24 @@ def write(
     return Written(flow.replace(base=name), Chain([name]), (name, data), starts_anew=True)
 
 
-def _chars(value: Any) -> int:
-    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+def _asks(marking: Marking) -> tuple[str, ...]:
+    found = (name for name, active in marking.active.items() if active.since)
+    names = list(islice(found, SHOWN_ASKS))
+    while len(names) > 1 and _size(names) > SHOWN_ASKS_BYTES:
+        names.pop()
+    return tuple(names)
+
+
+def _encoded(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _size(value: Any) -> int:
+    return len(_encoded(value))
 
 
 def _document(content: Mapping[str, Any]) -> tuple[str, bytes]:
-    data = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+    data = _encoded(content)
     return f"{PREFIX}{hashlib.sha256(data).hexdigest()[:20]}.json", data
 
 

@@ -35,6 +35,11 @@ class FlowSource(BaseModel):
     def _accept_a_mapping(cls, value: object) -> object:
         return Workflow(**value) if isinstance(value, dict) else value
 
+    @property
+    def document(self) -> str:
+        """Return the name under which a run keeps it."""
+        return NAME
+
     def to_json(self) -> bytes:
         """Return the file's content, without what is as ever."""
         text = self.model_dump_json(exclude_defaults=True, by_alias=True, indent=1)

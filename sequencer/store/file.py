@@ -5,8 +5,7 @@ the first with its revision. state.json is a readable copy that follows. The loc
 writers apart for the milliseconds of a transition; if somebody deletes the lock file, the
 journal's compare-and-swap still lets only one of two writers win.
 
-Not promised: safety on a network file system, where neither the lock nor the rename need
-reach other clients. Machines that share a run use the git store.
+Not promised: safety on a network file system, where neither lock nor rename need reach others.
 """
 
 from __future__ import annotations
@@ -282,16 +281,15 @@ class FileStore:
 
     def _rotate(self, found: Found, last: Record) -> bool:
         try:
-            if not self._journal.rotate_if_large(last, found.size):
-                return False
+            has_rotated = self._journal.rotate_if_large(last, found.size)
         except OSError as error:
             # A journal that grows is better than a run that stands still.
             self._notices.append(f"{self._journal.path} can't be rotated: {error.strerror}")
             return False
-        if found.head is None or found.head.flow is None:
-            # A graph's prompts may ask for any output, however old it is.
+        # A graph's prompts may ask for any output, however old it is.
+        if has_rotated and (found.head is None or found.head.flow is None):
             results.prune(self._results, self._oldest_token())
-        return True
+        return has_rotated
 
     def _append(self, line: bytes, offset: int, *, is_torn: bool) -> bool:
         # A torn line is closed in the same write.

@@ -32,12 +32,14 @@ INVALID = {"invalid": True}
 @pytest.fixture(scope="module")
 def peer(pytestconfig: pytest.Config) -> Path:
     """Return a folder in which peer.mjs can run."""
+    named = os.environ.get("SEQUENCER_TEST_MERMAID")
+    if not named and "mermaid" not in pytestconfig.option.markexpr:
+        pytest.skip("takes minutes and installs a package; run with: pytest -m mermaid")
     if not (shutil.which("node") and shutil.which("npm")):
         if os.environ.get("CI_REQUIRE_MERMAID"):
             pytest.fail("node or npm is missing")
         pytest.skip("node or npm is missing")
-    named = os.environ.get("SEQUENCER_TEST_MERMAID")
-    folder = Path(named) if named else pytestconfig.cache.mkdir("mermaid")  # type: ignore[union-attr]
+    folder = Path(named) if named else pytestconfig.cache.mkdir("mermaid")
     if not (folder / "node_modules" / "mermaid").is_dir():
         shutil.copy(HERE / "package.json", folder)
         subprocess.run(

@@ -1,13 +1,16 @@
 """The project's documents, taken apart: pages, fenced blocks, commands, links, words in code.
 
 Between ``<!-- run: start -->`` and ``<!-- run: end -->`` every console block is meant to be
-run, in order; a YAML block that begins with ``# orchestration.yaml`` there is that file.
+run, in order; a YAML block that begins with ``# orchestration.yaml`` there is that file, and
+a block behind ``<!-- file: NAME -->`` is the file of that name. An example's page is run in a
+copy of its folder.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 RUN_START, RUN_END = "<!-- run: start -->", "<!-- run: end -->"
-_FENCE = re.compile(r"^```(\w*)\s*$")
+_FENCE = re.compile(r"^(`{3,})(\w*)\s*$")
+_FILE = re.compile(r"<!-- file: (\S+) -->")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"`([^`\n]+)`")
 _HEADING = re.compile(r"^#{1,6} (.+)$")
@@ -43,6 +47,8 @@ class Fence:
     language: str
     lines: tuple[str, ...]
     is_run: bool
+    file: str | None = None
+    """What the page says that the block is the content of."""
 
     @property
     def text(self) -> str:
@@ -68,18 +74,21 @@ def fences(page: Path) -> list[Fence]:
     """Return the fenced blocks of *page*, in order."""
     found: list[Fence] = []
     is_run, opened, language = False, 0, ""
+    ticks, file = "", None
     body: list[str] = []
     for number, line in enumerate(page.read_text().splitlines(), 1):
         match = _FENCE.match(line)
         if not opened and match:
-            opened, language, body = number, match[1], []
-        elif opened and line.strip() == "```":
-            found.append(Fence(page, opened, language, tuple(body), is_run))
-            opened = 0
+            opened, ticks, language, body = number, match[1], match[2], []
+        elif opened and line.strip() == ticks:
+            found.append(Fence(page, opened, language, tuple(body), is_run, file))
+            opened, file = 0, None
         elif opened:
             body.append(line)
         elif line.strip() in (RUN_START, RUN_END):
             is_run = line.strip() == RUN_START
+        elif named := _FILE.fullmatch(line.strip()):
+            file = named[1]
     assert not opened, f"{shown(page)}:{opened}: the block is not closed"
     return found
 
@@ -101,11 +110,14 @@ def commands(fence: Fence) -> list[Command]:
 
 def prose(page: Path) -> Iterator[tuple[int, str]]:
     """Yield number and text of each line outside of fenced blocks."""
-    is_inside = False
+    ticks = ""
     for number, line in enumerate(page.read_text().splitlines(), 1):
-        if line.startswith("```"):
-            is_inside = not is_inside
-        elif not is_inside:
+        match = _FENCE.match(line)
+        if not ticks and match:
+            ticks = match[1]
+        elif ticks:
+            ticks = "" if line.strip() == ticks else ticks
+        else:
             yield number, line
 
 
@@ -159,9 +171,14 @@ class Ran:
 def run_region(page: Path, folder: Path) -> list[Ran]:
     """Run the marked region of *page* in *folder*, as one shell session without a network."""
     script, listed = ["exec 2>&1"], []
+    if page.is_relative_to(ROOT / "examples"):
+        left = shutil.ignore_patterns("sync", "logs")
+        shutil.copytree(page.parent, folder, dirs_exist_ok=True, ignore=left)
     for fence in (fence for fence in fences(page) if fence.is_run):
-        if fence.language == "yaml" and fence.lines[0] == "# orchestration.yaml":
-            script.append(f"cat > orchestration.yaml <<'END OF FILE'\n{fence.text}END OF FILE")
+        is_configuration = fence.language == "yaml" and fence.lines[0] == "# orchestration.yaml"
+        file = "orchestration.yaml" if is_configuration else fence.file
+        if file is not None:
+            script.append(f"cat > {file} <<'END OF FILE'\n{fence.text}END OF FILE")
         elif fence.language == "console":
             for command in commands(fence):
                 listed.append(command)

@@ -68,8 +68,9 @@ class Case:
 class _Drawing:
     """One random flow; the same for the same seed."""
 
-    def __init__(self, seed: int, size: int) -> None:
+    def __init__(self, seed: int, size: int, *, has_ties: bool) -> None:
         self.random = Random(seed)
+        self.lengths = LENGTHS if has_ties else tuple(range(1, 90))
         self.names = [chr(ord("a") + number) for number in range(size)]
 
     def chance(self, per_cent: int) -> bool:
@@ -122,7 +123,7 @@ class _Drawing:
         return Retry(
             max_attempts=pick([1, 2, 2, 3]),
             backoff=pick(["fixed", "linear", "exponential"]),
-            initial_delay_s=pick([0.0, 0.005, 0.01, 0.05]),
+            initial_delay_s=pick([0, 5, 10, 50] if 0 in self.lengths else self.lengths) / 1000,
             max_delay_s=pick([0.015, 60.0]),
         )
 
@@ -133,8 +134,10 @@ class _Drawing:
         for node in graph.nodes:
             if node.works:
                 count = self.random.randint(1, 4)
-                out = tuple(some(known if self.chance(30) else ANSWERS, k=count))
-                script[node.id] = (out, tuple(some(LENGTHS, k=self.random.randint(0, 2))))
+                # A person can't fail.
+                may_fail = node.kind is NodeKind.AGENT and self.chance(30)
+                out = tuple(some(known if may_fail else ANSWERS, k=count))
+                script[node.id] = (out, tuple(some(self.lengths, k=self.random.randint(0, 2))))
             if node.kind is NodeKind.AGENT and not is_plain:
                 retries[node.id] = self.retry()
                 if self.chance(10):
@@ -142,14 +145,18 @@ class _Drawing:
         return Case(workflow_of(graph, retry=retries, timeouts_ms=limits), graph, script)
 
 
-def cases(*, has_loops: bool = True, is_plain: bool = False) -> st.SearchStrategy[Case]:
+def cases(
+    *, has_loops: bool = True, is_plain: bool = False, has_ties: bool = True
+) -> st.SearchStrategy[Case]:
     """Return random flows; a plain one has no error node, no errors and no time limits.
+
+    Without ties it is rare that two attempts end at once, and none takes no time.
 
     A seed and a size are drawn, and not each choice: thirty times as many flows in the same
     time, for which smaller sizes are tried when one fails.
     """
 
     def made(seed: int, size: int) -> Case:
-        return _Drawing(seed, size).case(has_loops=has_loops, is_plain=is_plain)
+        return _Drawing(seed, size, has_ties=has_ties).case(has_loops=has_loops, is_plain=is_plain)
 
     return st.builds(made, st.integers(0, 2**32), st.integers(1, MAX_NODES))

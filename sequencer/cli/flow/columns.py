@@ -167,8 +167,8 @@ def ports(middle: int, width: int, lines: Sequence[Port]) -> dict[int, int]:
 
     A line that can go straight does; the others keep their order, so that they don't cross.
 
-    >>> ports(5, 7, [Port(0, 4), Port(1, None), Port(2, -9)])
-    {2: 2, 0: 4, 1: 6}
+    >>> ports(5, 9, [Port(0, 4), Port(1, None), Port(2, -9)])
+    {2: 2, 0: 4, 1: 7}
     """
     low, high = middle - width // 2 + 1, middle + width // 2 - 1
 

@@ -26,6 +26,8 @@ REDRAW_S = 0.25
 CLOSE_S = 2.0
 """How long the end waits for a terminal that takes nothing."""
 MAX_NOTICES = 1000
+MOVING = (NodeState.RUNNING, NodeState.RETRYING)
+"""States in which a clock runs that people look at."""
 
 
 class LiveBoard:
@@ -122,7 +124,7 @@ class LiveBoard:
     def _is_moving(self) -> bool:
         with self._lock:
             view = self._view
-        return view is not None and any(n.state is NodeState.RUNNING for n in view.nodes)
+        return view is not None and any(node.state in MOVING for node in view.nodes)
 
     def _draw(self) -> None:
         from rich.live import Live  # noqa: PLC0415 - see `__init__`

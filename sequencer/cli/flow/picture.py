@@ -236,8 +236,13 @@ class _Picture:
             yield self._text(label.text, x - CELL / 2, y + CELL_ROW / 2 + 4, ink, size=SMALL)
             return
         wide, y = label.width * CELL, y + CELL_ROW
-        yield f'<rect x="{x}" y="{y - 8}" width="{wide}" height="16" fill="#ffffff"/>'
-        yield self._text(label.text, x + wide / 2, y + 4, ink, size=SMALL, anchor="middle")
+        # Over the line's own column, also where the width is even.
+        middle = x + label.width // 2 * CELL + CELL / 2
+        yield (
+            f'<rect x="{middle - wide / 2:g}" y="{y - 8}" width="{wide}" height="16" '
+            'fill="#ffffff"/>'
+        )
+        yield self._text(label.text, middle, y + 4, ink, size=SMALL, anchor="middle")
 
     def _box(self, box: Box, view: NodeView) -> Iterator[str]:
         state = NodeState.WAITING if view.state is NodeState.READY else view.state

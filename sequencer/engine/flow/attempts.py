@@ -16,9 +16,13 @@ from dataclasses import dataclass, field
 
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.prepared import Performed, Prepared
+from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim
 from sequencer.model.marking import Reference
+from sequencer.store.watch import readable
+
+WAIT_S = 1.0
 
 
 @dataclass(slots=True)
@@ -33,7 +37,16 @@ class Running:
     reference: Reference | None = None
     """Where its output was kept."""
     error: BaseException | None = None
-    """What was raised instead; a bug."""
+    """What was raised instead."""
+
+    @property
+    def ends_the_work(self) -> bool:
+        """Return whether the process can't go on: its end was asked for, or it can't keep an output.
+
+        Any other exception is a bug of one executor, and a failure of its node.
+        """
+        is_bug = isinstance(self.error, Exception) and not isinstance(self.error, SequencerError)
+        return self.error is not None and not is_bug
 
 
 class Attempts:
@@ -64,6 +77,11 @@ class Attempts:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._read_fd, 4096):
                 pass
+
+    def wait(self) -> None:
+        """Sleep until an attempt has ended, or somebody woke us."""
+        readable((self._read_fd,), WAIT_S)
+        self.drain()
 
     def start(self, running: Running, perform: Callable[[Running], None]) -> None:
         """Let *perform* make the attempt in a thread."""

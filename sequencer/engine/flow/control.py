@@ -10,6 +10,7 @@ from typing import Any
 from sequencer.engine import same_run
 from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.flow.keeping import Keeper
+from sequencer.engine.flow.transitions import Room, Step
 from sequencer.engine.flow.values import values_of
 from sequencer.engine.recall import read_output
 from sequencer.errors import (
@@ -23,7 +24,6 @@ from sequencer.errors import (
 from sequencer.model import flow_record
 from sequencer.model.branching import is_choice, normalise
 from sequencer.model.flow_record import Chain
-from sequencer.model.flow_transitions import Room, Step
 from sequencer.model.graph import Graph, Node, Option
 from sequencer.model.head import Head
 from sequencer.model.marking import FlowStatus, Marking, Reference
@@ -243,7 +243,6 @@ class FlowControl:
         head, marking = self.marking(head)
         node, asked = self._asked(marking, name)
         value = self._value(node, said)
-        reference = self.keep_output(head.step_index, asked, value)
         record: Mapping[str, Any] = {"by": by, "output": value[:1000]}
 
         def act(step: Step) -> None:
@@ -253,6 +252,8 @@ class FlowControl:
                     f"answer: what you saw was answered meanwhile; {name!r} asks again",
                     hint="'sequencer gates' shows the question",
                 )
+            # Under the store's exclusion: of two answers one counts, and its text must stay.
+            reference = self.keep_output(step.head.step_index, asked, value)
             step.answer(name, value, reference, record)
 
         return self.update(act, lambda _: None, run_id=head.run_id)[0]

@@ -7,21 +7,23 @@ the whole run's limit. Waiting for a person takes no process: the invocation end
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 
 from sequencer.engine import same_run
 from sequencer.engine.flow.control import Act
+from sequencer.engine.flow.transitions import Step, busy_ms
 from sequencer.engine.flow.worker import FlowWorker
 from sequencer.engine.prepared import Budget
 from sequencer.engine.standing import Kind, blocked_by, parse_time
 from sequencer.engine.work import LONGEST_SLEEP_S, Mode, Summary, counted
-from sequencer.errors import ClaimHeld, Interrupted, StepFailed, WaitsForPerson
+from sequencer.errors import ClaimHeld, Interrupted, SequencerError, StepFailed, WaitsForPerson
 from sequencer.executors.protocol import StopReason
-from sequencer.model.flow_transitions import Step, busy_ms
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.marking import FlowStatus, Marking
@@ -44,6 +46,7 @@ class FlowInvocation:
         self._limits = limits
         self._known = head
         self._waiting_since: float | None = None
+        self._tended_at = datetime.now(UTC)
         self._was_over = worker.is_over(head)
         self._last_notice = ""
         self.summary = Summary(head=head)
@@ -61,8 +64,9 @@ class FlowInvocation:
         """
         try:
             return self._work()
-        finally:
+        except BaseException:
             self._end_attempts()
+            raise
 
     def _work(self) -> Summary:
         worker = self._worker
@@ -92,9 +96,11 @@ class FlowInvocation:
     def _record_ended(self) -> None:
         worker = self._worker
         while (ended := worker.attempts.next_ended()) is not None:
-            performed = ended.performed
-            if performed is not None:
-                outcome = performed.outcome
+            if ended.ends_the_work:
+                # A process that can't go on begins nothing else.
+                worker.is_stopped = True
+            if ended.performed is not None and ended.error is None:
+                outcome = ended.performed.outcome
                 steps = int(outcome.is_accepted)
                 self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
                 self.summary.failures += int(outcome.status is OutcomeStatus.FAILED)
@@ -102,7 +108,7 @@ class FlowInvocation:
             self._notify(*self._control.store.take_notices())
             if head is not None:
                 self._went_on(head)
-            if ended.error is not None and not isinstance(ended.error, Exception):
+            if ended.error is not None and ended.ends_the_work:
                 raise ended.error
 
     def _went_on(self, head: Head) -> None:
@@ -117,10 +123,10 @@ class FlowInvocation:
         worker = self._worker
         if worker.is_over(head):
             return head, marking
-        now = datetime.now(UTC)
+        self._tended_at = now = datetime.now(UTC)
         acts: list[Act] = []
-        if _time_left_ms(head, marking, now) <= 0:
-            acts.append(lambda step: step.time_is_up())
+        if self._time_left_ms(head, marking, now) <= 0:
+            acts.append(self._end_in_time)
         expired = [n for n, one in marking.active.items() if one.since and _is_past(one.due, now)]
         expired.sort(key=self._control.graph.order.__getitem__)
         # Somebody may have answered between the look and the lock.
@@ -129,6 +135,20 @@ class FlowInvocation:
             self._went_on(worker.update(act, self._steps_left, head.run_id))
         self._claim(head)
         return self._look()
+
+    def _end_in_time(self, step: Step) -> None:
+        # Another process may have ended the run meanwhile, or its last agent may have ended.
+        marking = step.marking
+        is_on = marking.status is FlowStatus.RUNNING
+        if is_on and self._time_left_ms(step.head, marking, step.now) <= 0:
+            step.time_is_up()
+
+    def _time_left_ms(self, head: Head, marking: Marking, now: datetime) -> float:
+        limit = marking.graph.timeout_ms
+        # How long a dead process has worked is settled when its nodes are taken over.
+        if limit is None or marking.busy_since is None or self._worker.gone(head):
+            return math.inf
+        return limit - busy_ms(marking, now)
 
     def _claim(self, head: Head) -> None:
         """Claim what can start, if this process has a place for it."""
@@ -149,6 +169,7 @@ class FlowInvocation:
         self._notify(*view.notices, *store.take_notices())
         found = same_run.followed(store, self._known, view.head)
         self._known, marking = self._control.marking(found)
+        self._worker.keep_only(self._known)
         return self._known, marking
 
     def _notify(self, *texts: str) -> None:
@@ -247,8 +268,10 @@ class FlowInvocation:
         """Return how long nothing can become due."""
         now = datetime.now(UTC)
         left = [LONGEST_SLEEP_S]
-        left += [(due - now).total_seconds() for due in _dues(marking)]
-        left.append(_time_left_ms(self._known, marking, now) / 1000)
+        # What was due before waits for a place, and whoever leaves one wakes us.
+        dues = (due for due in _dues(marking) if due > self._tended_at)
+        left += [(due - now).total_seconds() for due in dues]
+        left.append(self._time_left_ms(self._known, marking, now) / 1000)
         if self._waiting_since is not None and self._limits.max_wait_s is not None:
             left.append(self._waiting_since + self._limits.max_wait_s - time.monotonic())
         return max(min(left), 0.0)
@@ -268,19 +291,18 @@ class FlowInvocation:
         )
 
     def _end_attempts(self) -> None:
-        """Stop what still runs, after an error, and record it as released."""
+        """Stop what still runs, after an error, and record it as released if that can be."""
         worker = self._worker
         worker.is_stopped = True
         worker.attempts.cancel(StopReason.INTERRUPTED)
         while worker.attempts.running:
             ended = worker.attempts.next_ended()
             if ended is None:
-                self._control.store.wait(
-                    self._known.revision, 1.0, wake_fd=worker.attempts.fileno()
-                )
-                worker.attempts.drain()
+                worker.attempts.wait()
                 continue
-            worker.record(ended, self._steps_left)
+            # What has ended the work is told, and no other agent may be left behind for this one.
+            with contextlib.suppress(SequencerError, OSError):
+                worker.record(ended, self._steps_left)
 
     def budget(self, budget: Budget) -> Budget:
         """Return *budget* within what this invocation may still use."""
@@ -311,13 +333,6 @@ def _dues(marking: Marking) -> Iterator[datetime]:
         date = parse_time(active.due) if active.due else None
         if date is not None:
             yield date
-
-
-def _time_left_ms(head: Head, marking: Marking, now: datetime) -> float:
-    limit = marking.graph.timeout_ms
-    if limit is None or marking.busy_since is None or not head.flow:
-        return timedelta(days=1).total_seconds() * 1000
-    return limit - busy_ms(marking, now)
 
 
 def _bad_end(head: Head, marking: Marking, *, has_just_ended: bool) -> StepFailed:

@@ -16,6 +16,7 @@ from sequencer.engine.due import limit_end, retry_at
 from sequencer.engine.flow.attempts import Attempts, Running
 from sequencer.engine.flow.control import Act, FlowControl
 from sequencer.engine.flow.sessions import Sessions
+from sequencer.engine.flow.transitions import Room, Step
 from sequencer.engine.flow.values import values_of
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.performing import Performer
@@ -23,13 +24,12 @@ from sequencer.engine.prepared import Budget, Performed, Prepared
 from sequencer.engine.recall import Memory
 from sequencer.engine.records import INLINE_BYTES, journal_record
 from sequencer.engine.standing import blocked_by
-from sequencer.errors import SequencerError, StaleClaim
+from sequencer.errors import StaleClaim
 from sequencer.executors.protocol import StopReason
-from sequencer.model.flow_transitions import Room, Step
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.marking import FlowStatus, Marking
-from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.transitions import Place
 from sequencer.store.identity import boottime
 
@@ -131,13 +131,11 @@ class FlowWorker:
             free = min(free, steps_left - len(self.attempts.running))
         if self.is_stopped or blocked_by(head, self.limits, datetime.now(UTC)) is not None:
             free = 0
+        gone = self.gone(head)
+        if (most := self.limits.max_steps) is not None:
+            # Those that run now may all be accepted.
+            free = min(free, most - head.usage.steps - len(head.claims) + len(gone))
         store = self.control.store
-        mine = self.attempts.running
-        gone = frozenset(
-            claim.token
-            for claim in head.claims
-            if claim.token not in mine and store.liveness(claim).allows_take_over
-        )
         return Room(
             owner=store.owner(),
             ttl_s=store.ttl_s,
@@ -145,6 +143,15 @@ class FlowWorker:
             slots=max(free, 0),
             gone=gone,
             max_attempts=self.limits.max_attempts,
+        )
+
+    def gone(self, head: Head) -> frozenset[int]:
+        """Return the tokens of claims that may be taken over."""
+        mine, store = self.attempts.running, self.control.store
+        return frozenset(
+            claim.token
+            for claim in head.claims
+            if claim.token not in mine and store.liveness(claim).allows_take_over
         )
 
     def update(
@@ -157,10 +164,13 @@ class FlowWorker:
         if granted:
             self._start(head, granted)
         self.board.changed(head)
-        held = frozenset(claim.token for claim in head.claims)
-        # Whoever lost its claim has been cancelled, or taken over.
-        self.attempts.cancel(StopReason.CLAIM_LOST, but=held)
+        self.keep_only(head)
         return head
+
+    def keep_only(self, head: Head) -> None:
+        """Stop the attempts whose claims are not in *head*: cancelled, or taken over."""
+        held = frozenset(claim.token for claim in head.claims)
+        self.attempts.cancel(StopReason.CLAIM_LOST, but=held)
 
     def _start(self, head: Head, granted: list[int]) -> None:
         _, marking = self.control.marking(head)
@@ -252,7 +262,9 @@ class FlowWorker:
         """
         if ended.cancellation.reason in _NOT_OURS:
             return None
-        performed = ended.performed or self._of_bug(ended)
+        performed = ended.performed
+        if performed is None or ended.error is not None:
+            performed = self._of_bug(ended)
         act = self._recording(ended, performed)
         try:
             head = self.update(act, steps_left, ended.run_id)
@@ -266,9 +278,10 @@ class FlowWorker:
     def _of_bug(self, ended: Running) -> Performed:
         """Return the failure that an exception is; a refusal and an interrupt are none."""
         error = ended.error or RuntimeError("the attempt ended without a result")
-        is_bug = isinstance(error, Exception) and not isinstance(error, SequencerError)
-        status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
-        outcome = Outcome(status=status, error=self.performer.redact(repr(error)))
+        status = OutcomeStatus.INTERRUPTED if ended.ends_the_work else OutcomeStatus.FAILED
+        usage = ended.performed.outcome.usage if ended.performed else Usage()
+        told = self.performer.redact(repr(error))
+        outcome = Outcome(status=status, error=told, usage=usage)
         return Performed(outcome, ended.prepared.step, ended.prepared.place, ended.prepared.agent)
 
     def _recording(self, ended: Running, performed: Performed) -> Act:

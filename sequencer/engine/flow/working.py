@@ -15,9 +15,6 @@ from sequencer.errors import UsageRefused
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
 
-DEFAULT_PLACES = 8
-"""Agents at once in one process, where nobody says otherwise."""
-
 
 @dataclass(frozen=True, slots=True)
 class FlowWork:
@@ -29,7 +26,8 @@ class FlowWork:
     limits: RunLimits
     board: Board | None = None
     """None: what happens is told to the performer's observer, line by line."""
-    places: int = DEFAULT_PLACES
+    places: int = 8
+    """Agents at once in this process."""
 
     def work(
         self,

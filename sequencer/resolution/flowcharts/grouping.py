@@ -37,15 +37,12 @@ class Grouping:
         """Take *chart* apart; what can't be run is added to *findings*."""
         self._findings = findings
         self._groups = {group.id: group.position for group in chart.subgraphs}
+        self._order = {name: place for place, name in enumerate(self._groups)}
         self.nodes: tuple[ChartNode, ...] = tuple(
             node for node in chart.nodes if node.id not in self._groups
         )
         """Without groups; in the order of first mention."""
-        self._parents: dict[str, str] = {}
-        for group in chart.subgraphs:
-            for member in group.nodes:
-                # A node stays with the group that is closed first.
-                self._parents.setdefault(member, group.id)
+        self._parents = self._found_parents(chart)
         if not self._is_shallow():
             self._parents = {}
         self._lines = [edge for edge in chart.edges if self._is_flow(edge)]
@@ -89,6 +86,23 @@ class Grouping:
                 self._findings.error("E-SUBGRAPH", subject, detail, edge.position)
                 return None
         return tuple(found.values())
+
+    def _found_parents(self, chart: Chart) -> dict[str, str]:
+        """Return the group that each node and each group is in directly."""
+        closed: dict[str, str] = {}
+        for group in chart.subgraphs:
+            for member in group.nodes:
+                # A node stays with the group that is closed first. A group that is not closed
+                # yet is most often the one around this one, and an edge leads back to it.
+                if member not in self._groups or self._order[member] < self._order[group.id]:
+                    closed.setdefault(member, group.id)
+        self._parents = closed
+        for group in chart.subgraphs:
+            for member in group.nodes:
+                is_around = member == group.id or member in self._above(group.id)
+                if member not in closed and not is_around:
+                    closed[member] = group.id
+        return closed
 
     def _is_flow(self, edge: ChartEdge) -> bool:
         if edge.stroke == _LAYOUT:

@@ -20,6 +20,12 @@ _FLOAT = re.compile(
     r"[-+]?(?:[0-9]{1,15}\.[0-9]{0,15}|\.[0-9]{1,15})(?:e[-+]?[0-9]{1,2})?", re.IGNORECASE
 )
 
+# The common form, which needs no YAML parser and so a tenth of the time.
+_SIMPLE = re.compile(
+    r" *shape: +([a-z][a-z-]*) *(?:, *label: +"
+    r'"([^"\\\x00-\x1f\x7f-\x9f\ud800-\udfff\ufeff\ufffe\uffff]*)" *)?'
+)
+
 
 class Unreadable(Exception):
     """The text is no YAML that a chart may hold; the message says why."""
@@ -34,6 +40,9 @@ def read_shape_data(text: str) -> Any:
     Raises:
         Unreadable: see `read_properties`.
     """
+    simple = _SIMPLE.fullmatch(text)
+    if simple and simple[1] not in _CONSTANTS:
+        return {"shape": simple[1]} | ({"label": simple[2]} if simple[2] is not None else {})
     if "\n" in text:
         return read_properties(text + "\n")
     return read_properties("{\n" + text + "\n}")

@@ -65,13 +65,14 @@ def _check_labels(flow: Flowgraph, name: str, findings: Findings) -> None:
         detail = 'both a "default" edge and an unlabelled edge'
         hint = "an edge without a label is the way for all other answers, as default is; keep one"
         findings.error("E-DEFAULT", name, detail, flow.edge_positions[second], hint)
-    if len(labels) == 1 and "" not in labels and not is_choice(graph, name):
+    is_marker = graph.by_id[name].kind is NodeKind.MARKER
+    if len(labels) == 1 and "" not in labels and not is_marker and not is_choice(graph, name):
         place = graph.outgoing[name][0]
         shown = graph.edges[place].label
         detail = f"the label {shown!r} is no condition: it is the only one, so it is always taken"
         hint = "draw an edge with another label, or an unlabelled one for all other answers"
         findings.warn("W-LABEL", name, detail, flow.edge_positions[place], hint)
-    if graph.by_id[name].kind is NodeKind.MARKER and len(labels) > 1:
+    if is_marker and len(labels) > 1:
         place = graph.outgoing[name][0]
         detail = "a circle gives no answer, so the output that reached it picks the way"
         findings.warn("W-LABEL", name, detail, flow.edge_positions[place], "draw {text} instead")

@@ -14,11 +14,12 @@ from sequencer.model.graph import Node, NodeKind
 from sequencer.resolution.flowcharts.chart import Position
 from sequencer.resolution.flowcharts.problems import Findings
 from sequencer.resolution.flowcharts.rules import Flowgraph
+from sequencer.resolution.templates import GRAPH_ROOTS as ROOTS
 
-ROOTS = ("state", "output", "nodes", "input")
 RUN_KEYS = frozenset(
     {
         "_completed_nodes",
+        "_current_node",
         "_error",
         "_iteration_count",
         "_started_at",
@@ -28,7 +29,6 @@ RUN_KEYS = frozenset(
 """Keys of the state that a run sets itself."""
 _TEMPLATE = re.compile(r"\{\{\s*([A-Za-z_][\w.\-]*)\s*\}\}")
 _LIKE_ONE = re.compile(r"\{\{\s*(?:" + "|".join(ROOTS) + r")\b[^{}\n]{0,200}\}\}")
-
 _INPUT = re.compile(r"\{\{\s*input(?:\.[\w.\-]*)?\s*\}\}")
 
 
@@ -124,7 +124,9 @@ def _problem(
         return f"input has no key {rest[0]!r}", findings.known(rest[0], sorted(node.input))
     if root == "state" and rest and rest[0] not in known_state:
         detail = f"nothing sets state.{rest[0]}"
-        return detail, f"{findings.known(rest[0], sorted(known_state))}; or set it under 'state:'"
+        # The author's own keys first: they are what was meant.
+        known = sorted(known_state, key=lambda key: (key in RUN_KEYS, key))
+        return detail, f"{findings.known(rest[0], known)}; or set it under 'state:'"
     return None
 
 

@@ -168,8 +168,6 @@ class Tokens(LabelModes):
     def _line(self, match: re.Match[str]) -> bool:
         kind = match.lastgroup or ""
         if kind.startswith("LINK"):
-            if kind != "LINK4":
-                self._pop()
             return self._take("LINK", match.end())
         self._push(kind.lower())
         return self._take("START_LINK", match.end())

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from sequencer.errors import UnknownName
+from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.procedures import PROCEDURES, builtin_procedure
@@ -176,9 +177,35 @@ def test_a_wrong_definition_is_refused(raw: dict[str, Any], message: str) -> Non
         define(**raw)
 
 
-def test_a_definition_by_file_name_is_refused_as_a_mapping() -> None:
-    with pytest.raises(ValidationError, match=r"is a mapping with 'steps', not 'x\.md'"):
-        WorkflowDefinition.model_validate("x.md")
+def test_a_definition_may_be_the_name_of_a_flowchart() -> None:
+    assert WorkflowDefinition.model_validate("x.md").file == "x.md"
+    assert WorkflowDefinition.model_validate({"file": "x.md"}).file == "x.md"
+
+
+@pytest.mark.parametrize("more", [{"steps": ["a"]}, {"kind": "procedure"}, {"extends": "standard"}])
+def test_a_flowchart_has_all_of_its_workflow(more: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="can't stand beside file"):
+        WorkflowDefinition.model_validate({"file": "x.md", **more})
+
+
+@pytest.mark.parametrize("value", [3, True, ["a"]])
+def test_a_definition_is_a_mapping_or_a_file(value: object) -> None:
+    with pytest.raises(ValidationError, match="is a mapping with 'steps', or a file"):
+        WorkflowDefinition.model_validate(value)
+
+
+def test_a_flowchart_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "release.md"
+    registry = Registry(flows={"release": file, "other": tmp_path / "gone.md"})
+    assert {"release", "other"} < set(registry.names)
+    assert "release" not in registry.procedure_names
+    file.write_text("```mermaid\nflowchart TD\na --> b\n```\n### a\n\nDo.\n### b\n\nMore.\n")
+    workflow = registry.get("release")
+    assert (workflow.name, workflow.kind) == ("release", "graph")
+    assert [step.text for step in workflow.steps] == ["Do.", "More."]
+    assert registry.get("release") is workflow
+    with pytest.raises(ConfigurationError, match="no such file"):
+        registry.get("other")
 
 
 def test_defaults_fill_only_what_was_left_out() -> None:

@@ -123,7 +123,8 @@ def test_step_defaults_are_kept_apart_from_the_definition(tmp_path: Path) -> Non
         ("agents: {a: {argv: [x]}}\n", "1:10: agents.a", "needs a kind"),
         ("agents: {auto: {kind: command}}\n", "1:10: agents.auto", "choose another name"),
         ("workflow: {name: standart}\n", "1:12: workflow.name", "unknown workflow 'standart'"),
-        ("workflows: {w: f.md}\n", "1:13: workflows.w", "a workflow is a mapping with 'steps'"),
+        ("workflows: {w: f.md}\n", "1:13: workflows.w", "there is no file 'f.md'"),
+        ("workflows: {w: 3}\n", "1:13: workflows.w", "a workflow is a mapping with 'steps'"),
         ("workflows: {w: {steps: [a, a]}}\n", "1:13: workflows.w", "twice: a"),
         (
             "workflows:\n  w:\n    steps:\n      - a\n      - {name: b, modle: c}\n",

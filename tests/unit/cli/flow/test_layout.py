@@ -5,10 +5,7 @@ from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from sequencer.cli.flow.channels import Channel
-from sequencer.cli.flow.columns import Port, ports, spread
 from sequencer.cli.flow.drawing import Texts
 from sequencer.cli.flow.layers import arranged, crossings, place_count, ranks
 from sequencer.cli.flow.layout import Layout, Line, Words, laid_out
@@ -66,7 +63,7 @@ def label_cells(line: Line) -> list[tuple[int, int]]:
 
 
 @given(views())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_nothing_is_over_anything_else_in_any_graph(shown: FlowView) -> None:
     ensure_sound(shown, layout(shown))
 
@@ -147,69 +144,6 @@ def test_the_inner_loop_is_inside_the_outer_one() -> None:
     inner, outer = (line for line in found.lines if line.is_loop)
     assert max(x for x, _ in inner.points) < max(x for x, _ in outer.points)
     assert not set(cells(inner.points)) & set(cells(outer.points)), "they cross"
-
-
-@given(st.lists(st.tuples(st.floats(-50, 50), st.integers(0, 9)), min_size=1, max_size=12))
-def test_what_is_spread_keeps_its_distances(wanted: list[tuple[float, int]]) -> None:
-    apart = [distance for _, distance in wanted[1:]]
-    found = spread([value for value, _ in wanted], apart)
-    assert all(b - a >= least for (a, b), least in zip(pairwise(found), apart, strict=True))
-    if len(wanted) == 1:
-        assert found == [round(wanted[0][0])]
-
-
-def test_what_weighs_more_moves_less() -> None:
-    assert spread([10, 10], [4], [100, 1]) == [10, 14]
-    assert spread([10, 10], [4], [1, 100]) == [6, 10]
-
-
-@given(st.lists(st.one_of(st.none(), st.integers(-20, 40)), max_size=7))
-def test_ports_are_inside_the_border_and_apart(wanted: list[int | None]) -> None:
-    width = 2 * max(1, len(wanted)) + 1
-    lines = [Port(place, column, place) for place, column in enumerate(wanted)]
-    found = sorted(ports(10, width, lines).values())
-    assert len(found) == len(wanted)
-    assert all(b - a >= 2 for a, b in pairwise(found))
-    assert all(10 - width // 2 < column < 10 + width // 2 for column in found)
-
-
-@given(
-    st.lists(st.integers(0, 12), min_size=1, max_size=9, unique=True),
-    st.randoms(use_true_random=False),
-)
-@settings(max_examples=200, deadline=None)
-def test_no_two_turns_of_a_channel_touch(starts: list[int], chance: object) -> None:
-    ends = list(starts)
-    chance.shuffle(ends)  # type: ignore[attr-defined]
-    channel, straight = Channel(), set()
-    for line, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        channel.add(line, start, end, comes="above", goes="below")
-        straight |= {start} if start == end else set()
-    height = channel.settle(straight)
-    seen: set[tuple[int, int]] = set()
-    for turn in channel.turns:
-        run = {(x, turn.track) for x in range(turn.left, turn.right + 1)}
-        assert not run & seen
-        seen |= run
-        assert turn.track < height
-    columns: dict[tuple[int, int], int] = {}
-    for line, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        mine = sorted((t for t in channel.turns if t.line == line), key=lambda t: t.track)
-        corners = [c for t in mine for c in ((t.start, t.track), (t.end, t.track))]
-        way = [(start, -1), *corners, (end, height)]
-        for (x, y), (to_x, to_y) in pairwise(way):
-            assert x == to_x or y == to_y
-            for row in range(min(y, to_y), max(y, to_y) + 1) if x == to_x else ():
-                assert columns.setdefault((x, row), line) == line, "two lines share a column"
-
-
-def test_two_lines_that_change_places() -> None:
-    channel = Channel()
-    channel.add(0, 2, 8, comes="above", goes="below")
-    channel.add(1, 8, 2, comes="above", goes="below")
-    channel.settle(set())
-    # Neither can be above the other as a whole: one of them turns twice.
-    assert len(channel.turns) == 3
 
 
 def test_words_say_what_a_drawing_takes_up() -> None:

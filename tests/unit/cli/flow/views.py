@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 from hypothesis import strategies as st
 
+from sequencer.engine.attempt import Attempt
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.step import Step
 from sequencer.resolution.flowcharts.reader import read_chart_only
 
 FLOWS = Path(__file__).parents[3] / "data" / "flowcharts" / "flows.json"
@@ -116,3 +121,28 @@ def cells(points: tuple[tuple[int, int], ...]) -> Iterator[tuple[int, int]]:
             x += (to_x > x) - (to_x < x)
             y += (to_y > y) - (to_y < y)
             yield x, y
+
+
+def attempt(name: str) -> Attempt:
+    return Attempt(
+        run_id="r",
+        workflow="w",
+        step=Step(name=name),
+        position=name,
+        step_index=0,
+        token=1,
+        attempt=1,
+        agent="fake",
+        prompt="p.md",
+        state_path=Path("s"),
+        result_path=Path("r"),
+    )
+
+
+def ok(cost: float = 0.0) -> Outcome:
+    return Outcome(status=OutcomeStatus.OK, usage=Usage(cost_usd=cost))
+
+
+def with_node(view: FlowView, name: str, status: str = "", **facts: Any) -> FlowView:
+    nodes = tuple(replace(n, **facts) if n.node.id == name else n for n in view.nodes)
+    return replace(view, nodes=nodes, status=status or view.status)

@@ -11,16 +11,33 @@ from tests.unit.resolution.flowcharts.chart_texts import edges, is_refused, node
 @pytest.mark.parametrize(
     ("header", "direction"),
     [
-        ("flowchart TD\n", "TB"), ("flowchart TB\n", "TB"), ("graph LR\n", "LR"), ("graph RL\n", "RL"),
-        ("flowchart BT\n", "BT"), ("flowchart-elk LR\n", "LR"), ("flowchart\n", "TB"), ("graph\n\n", "TB"),
-        ("graph <\n", "RL"), ("graph >\n", "LR"), ("graph ^\n", "BT"), ("flowchart v\n", "TB"),
-        ("graph TD;", "TB"), ("graph LR; ", "LR"), ("flowchart   LR  \n", "LR"), ("flowchart\tLR\r\n", "LR"),
-        ("\n\n  flowchart LR\n\n", "LR"), ("%% note\nflowchart LR\n", "LR"), ("flowchart BR\n", "BR"),
-        ('%%{init: {"theme":"dark"}}%%\ngraph LR\n', "LR"), ("%%{\n init: {}\n}%%\ngraph LR\n", "LR"),
-        ("---\ntitle: Hi\nconfig:\n  theme: dark\n---\ngraph LR\n", "LR"), ("---\n\n---\ngraph LR\n", "LR"),
-        ("  ---\n  a: b\n  ---\ngraph LR\n", "LR"), ("%%{wrap}%% graph LR\n", "LR"),
+        ("flowchart TD\n", "TB"),
+        ("flowchart TB\n", "TB"),
+        ("graph LR\n", "LR"),
+        ("graph RL\n", "RL"),
+        ("flowchart BT\n", "BT"),
+        ("flowchart-elk LR\n", "LR"),
+        ("flowchart\n", "TB"),
+        ("graph\n\n", "TB"),
+        ("graph <\n", "RL"),
+        ("graph >\n", "LR"),
+        ("graph ^\n", "BT"),
+        ("flowchart v\n", "TB"),
+        ("graph TD;", "TB"),
+        ("graph LR; ", "LR"),
+        ("flowchart   LR  \n", "LR"),
+        ("flowchart\tLR\r\n", "LR"),
+        ("\n\n  flowchart LR\n\n", "LR"),
+        ("%% note\nflowchart LR\n", "LR"),
+        ("flowchart BR\n", "BR"),
+        ('%%{init: {"theme":"dark"}}%%\ngraph LR\n', "LR"),
+        ("%%{\n init: {}\n}%%\ngraph LR\n", "LR"),
+        ("---\ntitle: Hi\nconfig:\n  theme: dark\n---\ngraph LR\n", "LR"),
+        ("---\n\n---\ngraph LR\n", "LR"),
+        ("  ---\n  a: b\n  ---\ngraph LR\n", "LR"),
+        ("%%{wrap}%% graph LR\n", "LR"),
     ],
-)  # fmt: skip
+)
 def test_a_header(header: str, direction: str) -> None:
     chart = read_chart(header + "a-->b")
 
@@ -31,12 +48,25 @@ def test_a_header(header: str, direction: str) -> None:
 @pytest.mark.parametrize(
     "header",
     [
-        "", "flowchart td\n", "flowchart lr\n", "flowchart XX\n", "flowchart LR ", "graph TD ;", "graph;",
-        "Graph TD\n", "flowcharts\n", "sequenceDiagram\n", "---\nfoo\nflowchart TD\n", "%%\nflowchart TD\n",
-        "---\na: [\n---\ngraph TD\n", "---\na: b\na: c\n---\ngraph TD\n", "swimlane-beta TD\n",
-        "\n---\na: b\n---\ngraph TD\n", "flowchart TDx\n",
+        "",
+        "flowchart td\n",
+        "flowchart lr\n",
+        "flowchart XX\n",
+        "flowchart LR ",
+        "graph TD ;",
+        "graph;",
+        "Graph TD\n",
+        "flowcharts\n",
+        "sequenceDiagram\n",
+        "---\nfoo\nflowchart TD\n",
+        "%%\nflowchart TD\n",
+        "---\na: [\n---\ngraph TD\n",
+        "---\na: b\na: c\n---\ngraph TD\n",
+        "swimlane-beta TD\n",
+        "\n---\na: b\n---\ngraph TD\n",
+        "flowchart TDx\n",
     ],
-)  # fmt: skip
+)
 def test_another_header_is_refused(header: str) -> None:
     assert is_refused(header + "a-->b")
 
@@ -59,20 +89,39 @@ def test_a_comment_is_a_line_of_its_own() -> None:
     ]
     assert is_refused("flowchart TD\na --> b %% note")
     assert nodes("%%\na") == [("%%", "%%", None), ("a", "a", None)]
+    assert is_refused("flowchart TD\n%%{}\na")
     assert nodes("a[x %% y]") == [("a", "x %% y", "square")]
 
 
 @pytest.mark.parametrize(
     "statement",
     [
-        "style a fill:#f9f,stroke:#333,stroke-width:4px", "style a fill:#f9f;", "linkStyle 0 stroke:#333",
-        "linkStyle default stroke:red", "linkStyle 0,0 a:b", "linkStyle 0 interpolate basis a:b",
-        "linkStyle default interpolate basis", "classDef k fill:#f96,stroke:#333;", "class a k", "class a,b k;",
-        'click a "http://x;y" _blank', 'click a "u" "tip" _self', 'click a href "u" "t" _top', "click a call f()",
-        'click a call f(1, "x") "t"', "click a f", 'click a f "tip"', "accTitle: title; a-->z", "accDescr: text",
-        "accDescr {\n several --> lines\n}", "direction LR", "direction TD", "accDescr {}", "%%{init: {}}%%",
+        "style a fill:#f9f,stroke:#333,stroke-width:4px",
+        "style a fill:#f9f;",
+        "linkStyle 0 stroke:#333",
+        "linkStyle default stroke:red",
+        "linkStyle 0,0 a:b",
+        "linkStyle 0 interpolate basis a:b",
+        "linkStyle default interpolate basis",
+        "classDef k fill:#f96,stroke:#333;",
+        "class a k",
+        "class a,b k;",
+        'click a "http://x;y" _blank',
+        'click a "u" "tip" _self',
+        'click a href "u" "t" _top',
+        "click a call f()",
+        'click a call f(1, "x") "t"',
+        "click a f",
+        'click a f "tip"',
+        "accTitle: title; a-->z",
+        "accDescr: text",
+        "accDescr {\n several --> lines\n}",
+        "direction LR",
+        "direction TD",
+        "accDescr {}",
+        "%%{init: {}}%%",
     ],
-)  # fmt: skip
+)
 def test_statements_about_looks_add_nothing(statement: str) -> None:
     body = f"a --> b\n{statement}\nb --> c"
 
@@ -83,12 +132,30 @@ def test_statements_about_looks_add_nothing(statement: str) -> None:
 @pytest.mark.parametrize(
     "statement",
     [
-        "style a", "style", "style a a:(b)", "style  a a:b", "linkStyle 1 a:b", "linkStyle 00 a:b", "class a",
-        "linkStyle x a:b", "linkStyle 0, 0 a:b", "classDef k", "classDef end a:b", "class a k ", "click a",
-        "click a call f", "click a  f", 'click a "u" _other', "linkStyle 99999999999999999999999 a:b",
-        "linkStyle 0 interpolate", "style a a:b,", "click a f g", 'click a href "u" "t" "v"', "direction XX",
+        "style a",
+        "style",
+        "style a a:(b)",
+        "style  a a:b",
+        "linkStyle 1 a:b",
+        "linkStyle 00 a:b",
+        "class a",
+        "linkStyle x a:b",
+        "linkStyle 0, 0 a:b",
+        "classDef k",
+        "classDef end a:b",
+        "class a k ",
+        "click a",
+        "click a call f",
+        "click a  f",
+        'click a "u" _other',
+        "linkStyle 99999999999999999999999 a:b",
+        "linkStyle 0 interpolate",
+        "style a a:b,",
+        "click a f g",
+        'click a href "u" "t" "v"',
+        "direction XX",
     ],
-)  # fmt: skip
+)
 def test_statements_about_looks_have_to_be_right(statement: str) -> None:
     assert is_refused(f"flowchart TD\na --> b\n{statement}")
 
@@ -115,13 +182,24 @@ def groups(body: str) -> list[tuple[str, str, tuple[str, ...], str | None]]:
 @pytest.mark.parametrize(
     ("head", "name", "title"),
     [
-        ("one", "one", "one"), ("one [A title]", "one", "A title"), ('one["A (title)"]', "one", "A (title)"),
-        ("one[A]", "one", "A"), ('"A title"', "subGraph0", "A title"), ("A title", "subGraph0", "A title"),
-        ('"One"', "One", "One"), (" one", "subGraph0", "one"), ("one ", "subGraph0", "one"), ("1", "1", "1"),
-        ('"`*md* t`"', "subGraph0", "*md* t"), ("a b[T]", "a b", "T"), ("class-a", "class-a", "class-a"),
-        ('one["#35;"]', "one", "&#35;"), ("é", "é", "é"), ("graph", "graph", "graph"),
+        ("one", "one", "one"),
+        ("one [A title]", "one", "A title"),
+        ('one["A (title)"]', "one", "A (title)"),
+        ("one[A]", "one", "A"),
+        ('"A title"', "subGraph0", "A title"),
+        ("A title", "subGraph0", "A title"),
+        ('"One"', "One", "One"),
+        (" one", "subGraph0", "one"),
+        ("one ", "subGraph0", "one"),
+        ("1", "1", "1"),
+        ('"`*md* t`"', "subGraph0", "*md* t"),
+        ("a b[T]", "a b", "T"),
+        ("class-a", "class-a", "class-a"),
+        ('one["#35;"]', "one", "&#35;"),
+        ("é", "é", "é"),
+        ("graph", "graph", "graph"),
     ],
-)  # fmt: skip
+)
 def test_the_name_of_a_subgraph(head: str, name: str, title: str) -> None:
     assert groups(f"subgraph {head}\n a\nend") == [(name, title, ("a",), None)]
 
@@ -129,11 +207,18 @@ def test_the_name_of_a_subgraph(head: str, name: str, title: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "subgraph\n a\nend", "subgraph one\n a", "subgraph one (x)\n a\nend", "subgraph a, b\n a\nend",
-        "subgraph one[x] y\n a\nend", "end", "subgraph one\n a\nend\nend", "subgraph one[]\n a\nend",
-        "subgraph one a\n END\n", "subgraph ;end",
+        "subgraph\n a\nend",
+        "subgraph one\n a",
+        "subgraph one (x)\n a\nend",
+        "subgraph a, b\n a\nend",
+        "subgraph one[x] y\n a\nend",
+        "end",
+        "subgraph one\n a\nend\nend",
+        "subgraph one[]\n a\nend",
+        "subgraph one a\n END\n",
+        "subgraph ;end",
     ],
-)  # fmt: skip
+)
 def test_a_subgraph_has_a_name_and_an_end(text: str) -> None:
     assert is_refused(f"flowchart TD\n{text}")
 

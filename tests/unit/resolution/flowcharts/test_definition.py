@@ -292,7 +292,8 @@ def test_settings_that_are_a_steps_fields_have_its_limits() -> None:
     for name in STEP_FIELDS:
         own, its = NodeSettings.model_fields[name], Step.model_fields[name]
         assert own.metadata == its.metadata, name
-        for value in (0, -1, 1, 0.5, "", "x", [], ["x"], [""], {}, True):
+        values: tuple[object, ...] = (0, -1, 1, 0.5, "", "x", [], ["x"], [""], {}, True)
+        for value in values:
             assert _accepts(NodeSettings, {name: value}) == _accepts(
                 Step, {"name": "a", name: value}
             ), (name, value)

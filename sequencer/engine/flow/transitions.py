@@ -358,7 +358,8 @@ class Step:
             return
         spent = busy_ms(marking, self.now, self._has_taken_over)
         works = bool(self.head.claims) or any(map(self._rests, marking.active.values()))
-        since = self.at if works and marking.status is FlowStatus.RUNNING else None
+        # Not ``at``, which has whole seconds: what is lost there would count at each change.
+        since = _later(self.now, 0) if works and marking.status is FlowStatus.RUNNING else None
         if (spent, since) != (marking.busy_ms, marking.busy_since):
             self.course.do("busy", spent, since)
 

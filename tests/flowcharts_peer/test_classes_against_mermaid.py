@@ -1,0 +1,108 @@
+"""The real Mermaid package colours the nodes that are meant, whatever their ids are.
+
+Run with ``pytest -m mermaid``, as the comparison of graphs, which installs the package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.cli.flow.classes import LOOKS, charted, classed
+from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.model.graph import Graph, Node, NodeKind
+from sequencer.resolution.flowcharts.scanner import read_chart
+from tests.unit.cli.flow.views import HOSTILE, RELEASE, of, view
+
+pytestmark = [pytest.mark.mermaid, pytest.mark.timeout(300)]
+
+HERE = Path(__file__).parent
+CHARTS = HERE.parent / "data" / "flowcharts" / "charts.json"
+STATES = [state for state in NodeState if state is not NodeState.PENDING]
+
+
+@pytest.fixture(scope="module")
+def peer(pytestconfig: pytest.Config) -> Path:
+    """Return the folder with the package that the comparison of graphs uses."""
+    named = os.environ.get("SEQUENCER_TEST_MERMAID")
+    folder = Path(named) if named else pytestconfig.cache.mkdir("mermaid")
+    if not (shutil.which("node") and (folder / "node_modules" / "mermaid").is_dir()):
+        pytest.skip("no Mermaid package; test_against_mermaid.py installs it")
+    shutil.copy(HERE / "classes.mjs", folder)
+    return folder
+
+
+def answers(peer: Path, texts: list[str]) -> list[dict[str, Any]]:
+    done = subprocess.run(
+        ["node", "classes.mjs"],
+        cwd=peer,
+        input="".join(json.dumps(text) + "\n" for text in texts),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=True,
+        timeout=250,
+    )
+    return [json.loads(line) for line in done.stdout.split("\n") if line]
+
+
+def everywhere(ids: list[str]) -> FlowView:
+    """Return a run in which each node is in another state."""
+    nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in ids)
+    states = (STATES[place % len(STATES)] for place in range(len(ids)))
+    seen = tuple(NodeView(node, state) for node, state in zip(nodes, states, strict=True))
+    return FlowView("t", Graph(nodes=nodes, entries=(ids[0],)), seen, "running")
+
+
+def test_every_valid_chart_gets_its_classes(peer: Path) -> None:
+    entries = json.loads(CHARTS.read_text(encoding="utf-8"))
+    texts, runs = [], []
+    for entry in entries:
+        text = entry if isinstance(entry, str) else entry.get("text") or entry.get("mermaid")
+        try:
+            ids = [node.id for node in read_chart(text).nodes]
+        except Exception:  # noqa: BLE001, S112 - a chart that is none is not drawn
+            continue
+        if ids and all(0 < len(name) <= 100 for name in ids):
+            texts.append(text)
+            runs.append(everywhere(ids))
+    assert len(texts) > 50
+    coloured = [classed(text, run) for text, run in zip(texts, runs, strict=True)]
+    bare = answers(peer, texts)
+    for text, run, before, found in zip(coloured, runs, bare, answers(peer, coloured), strict=True):
+        assert "invalid" not in found, (text, found)
+        assert [node[0] for node in found["nodes"]] == [node[0] for node in before["nodes"]]
+        ensure_coloured(run, before, found)
+
+
+def ensure_coloured(run: FlowView, before: dict[str, Any], found: dict[str, Any]) -> None:
+    """Fail unless each node has its own classes or styles, and one more."""
+    was = {name: (classes, styles) for name, classes, styles in before["nodes"]}
+    now = {name: (classes, styles) for name, classes, styles in found["nodes"]}
+    for node in run.nodes:
+        name = node.node.id
+        state = NodeState.WAITING if node.state is NodeState.READY else node.state
+        classes, styles = now[name]
+        if "," in name:
+            assert styles[-len(LOOKS[state].split(",")) :] == LOOKS[state].split(",")
+        else:
+            assert classes[: len(was[name][0])] == was[name][0]
+            assert [one[-len(state) :].casefold() for one in classes][-1] == str(state)
+
+
+def test_made_charts_are_valid_whatever_they_hold(peer: Path) -> None:
+    nodes = tuple(
+        Node(id=f"n {n}", kind=kind, label=label)
+        for n, (label, kind) in enumerate((label, kind) for label in HOSTILE for kind in NodeKind)
+    )
+    hostile = of(Graph(nodes=nodes, entries=("n 0",)), "running", **{"n 0": "done"})
+    for found in answers(peer, [charted(hostile), charted(view(RELEASE, "running", plan="done"))]):
+        assert "invalid" not in found, found
+        assert found["nodes"][0][1] == ["seqDone"]
+        assert [node[1] for node in found["nodes"][1:]] == [[] for _ in found["nodes"][1:]]

@@ -1,0 +1,91 @@
+"""The page about workflow files says what the reader does: keys, codes, shapes, the example."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sequencer.documents.keys import written_fields
+from sequencer.resolution.flowcharts import grouping, markdown, problems
+from sequencer.resolution.flowcharts.definition import FrontMatter, NodeSettings, Settings
+from sequencer.resolution.flowcharts.reader import read_chart_only, read_flow
+from sequencer.resolution.flowcharts.steps import TOOLS
+from tests.project.documents import ROOT
+
+PAGE = (ROOT / "docs" / "reference" / "flowcharts.md").read_text()
+SOURCES = sorted((ROOT / "sequencer" / "resolution" / "flowcharts").glob("*.py"))
+
+
+def part(heading: str) -> str:
+    """Return what stands below *heading*, up to the next one of its level."""
+    return PAGE.split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def first_cells(text: str) -> set[str]:
+    """Return what is in backquotes in the first cells of the tables of *text*."""
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def keys(model: type[Settings], path: str = "") -> Iterator[str]:
+    for name, field in written_fields(model).items():
+        inner = [
+            each
+            for each in Settings.__subclasses__()
+            if each.__name__ in str(field.annotation) and "list[" not in str(field.annotation)
+        ]
+        if inner:
+            yield from keys(inner[0], f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
+
+
+def test_the_front_matters_keys_are_all_there() -> None:
+    assert first_cells(part("Front matter")) == set(keys(FrontMatter))
+
+
+def test_the_settings_of_nodes_are_all_there() -> None:
+    known = set(keys(NodeSettings))
+    written = {key for key in known if not key.startswith("config.retry.")} | {"config.retry"}
+    assert first_cells(part("Sections")) == written
+
+
+def test_the_tools_are_all_there() -> None:
+    row = next(line for line in part("Sections").splitlines() if line.startswith("| `tools`"))
+    assert set(re.findall(r"`(\w+)`", row)) - {"tools", "true", "false"} == set(TOOLS)
+
+
+def test_the_codes_are_those_that_are_used() -> None:
+    used = {code for path in SOURCES for code in re.findall(r'"([EW]-[A-Z]+)"', path.read_text())}
+    assert first_cells(part("Errors")) == used
+
+
+def test_the_figures_are_those_of_the_code() -> None:
+    assert f"{markdown.MAX_CHARS // 2**20} MiB and {markdown.MAX_LINES:,} lines" in PAGE
+    assert f"{grouping.MAX_DEPTH} levels" in PAGE
+    assert f"more than {grouping.MAX_EDGES:,} edges" in PAGE
+    assert f"over {problems.MAX_PROBLEMS} problems" in PAGE
+
+
+def test_the_example_is_a_workflow_without_a_warning() -> None:
+    example = PAGE.split("````markdown\n", 1)[1].split("````\n", 1)[0]
+    flow = read_flow(example, file=Path("example.md"))
+    assert flow.warnings == ()
+    assert flow.title == "Fix until green"
+    assert [step.name for step in flow.workflow.steps] == ["write", "test", "publish"]
+    assert len(flow.graph.back_edges) == 1
+
+
+@pytest.mark.parametrize(
+    ("row", "kind"), [(0, "agent"), (1, "human"), (2, "marker"), (3, "decision")]
+)
+def test_the_shapes_are_what_the_table_says(row: int, kind: str) -> None:
+    table = [line for line in part("The chart").splitlines() if line.startswith("| `a")]
+    shapes = re.findall(r"`(a[^`]*)`", table[row].split("|")[1])
+    assert shapes
+    for shape in shapes:
+        graph = read_chart_only(f"flowchart TD\n{shape}\n", file=Path("c.mmd")).graph
+        assert graph.by_id["a"].kind == kind, shape

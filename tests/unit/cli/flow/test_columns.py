@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequencer.cli.flow.columns import GAP, Port, middles, ports, spread
+from sequencer.cli.flow.layers import Rows, arranged
+from tests.unit.cli.flow.views import RELEASE, chain, flows, graph
+
+
+def rows_of(chart: str, width: int = 7) -> Rows:
+    shape = graph(chart)
+    return arranged(shape, dict.fromkeys(shape.by_id, (width, 3)), len)
+
+
+@given(st.lists(st.tuples(st.floats(-50, 50), st.integers(0, 9)), min_size=1, max_size=12))
+def test_what_is_spread_keeps_its_distances(wanted: list[tuple[float, int]]) -> None:
+    apart = [distance for _, distance in wanted[1:]]
+    found = spread([value for value, _ in wanted], apart)
+    assert all(b - a >= least for (a, b), least in zip(pairwise(found), apart, strict=True))
+    if len(wanted) == 1:
+        assert found == [round(wanted[0][0])]
+
+
+def test_what_weighs_more_moves_less() -> None:
+    assert spread([10, 10], [4], [100, 1]) == [10, 14]
+    assert spread([10, 10], [4], [1, 100]) == [6, 10]
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(-20, 40)), max_size=7))
+def test_ports_are_inside_the_border_and_apart(wanted: list[int | None]) -> None:
+    width = 2 * max(1, len(wanted)) + 1
+    lines = [Port(place, column, place) for place, column in enumerate(wanted)]
+    found = sorted(ports(10, width, lines).values())
+    assert len(found) == len(wanted)
+    assert all(b - a >= 2 for a, b in pairwise(found))
+    assert all(10 - width // 2 < column < 10 + width // 2 for column in found)
+
+
+def test_nothing_to_spread() -> None:
+    assert spread([], []) == []
+
+
+def test_what_has_room_stays_where_it_wants_to_be() -> None:
+    assert spread([1.4, 9.6, 30.0], [3, 3]) == [1, 10, 30]
+
+
+def test_a_crowd_moves_to_both_sides() -> None:
+    assert spread([10.0, 10.0, 10.0], [5, 5]) == [5, 10, 15]
+
+
+@pytest.mark.parametrize("chart", [RELEASE, "a --> b & c & d --> e\na --> e", "a --> b --> c"])
+def test_neighbours_of_a_row_keep_their_distance(chart: str) -> None:
+    found = rows_of(chart)
+    column = middles(found)
+    assert min(column[n] - item.width // 2 for n, item in enumerate(found.items)) == 0
+    for row in found.rows:
+        for left, right in pairwise(row):
+            inner = found.items[left], found.items[right]
+            blank = column[right] - column[left] - 1 - sum(item.width // 2 for item in inner)
+            are_boxes = all(item.node is not None for item in inner)
+            assert blank >= (GAP if are_boxes else 1)
+
+
+@pytest.mark.parametrize("name", list(flows()))
+def test_what_follows_alone_is_right_below(name: str) -> None:
+    shape = flows()[name]
+    found = arranged(shape, dict.fromkeys(shape.by_id, (7, 3)), len)
+    column = middles(found)
+    for row in found.rows:
+        # Where a row has a neighbour there may be no room for it.
+        if len(row) == 1 and len(found.items[row[0]].below) == 1:
+            below = found.items[row[0]].below[0]
+            alone = len(found.rows[found.items[below].row]) == 1
+            if alone and len(found.items[below].above) == 1:
+                assert column[below] == column[row[0]]
+
+
+def test_a_line_that_passes_many_rows_is_straight() -> None:
+    shape = graph("a --> b --> c --> d --> e --> f\na --> f")
+    found = arranged(shape, dict.fromkeys(shape.by_id, (7, 3)), len)
+    column = middles(found)
+    long = next(chain_ for chain_ in found.chains.values() if len(chain_) > 2)
+    assert len({column[n] for n in long[1:-1]}) == 1
+
+
+def test_a_chain_has_one_column() -> None:
+    shape = chain(20)
+    found = arranged(shape, dict.fromkeys(shape.by_id, (9, 3)), len)
+    assert set(middles(found)) == {4}
+
+
+def test_lines_leave_a_box_in_the_order_of_their_ends() -> None:
+    found = ports(10, 21, [Port(0, 40), Port(1, -5), Port(2, 10), Port(3, None)])
+    assert sorted(found, key=found.__getitem__) == [1, 2, 0, 3]
+    # What can go straight does.
+    assert found[2] == 10
+
+
+def test_the_outermost_loop_is_leftmost() -> None:
+    found = ports(10, 21, [Port(0, None, 0), Port(1, None, 2), Port(2, None, 1)])
+    assert sorted(found, key=found.__getitem__) == [1, 2, 0]
+
+
+def test_one_line_leaves_in_the_middle() -> None:
+    assert ports(10, 9, [Port(7, 90)]) == {7: 10}
+    assert ports(10, 9, [Port(7, 12)]) == {7: 12}
+    assert ports(10, 9, []) == {}

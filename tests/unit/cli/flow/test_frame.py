@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sequencer.cli.flow.frame import LAYOUTS, USUAL, Frame, Heard, chosen, counted
+from sequencer.cli.tables import width
+from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.model.graph import Graph, Node, NodeKind
+from tests.unit.cli.flow.terminals import Terminal, terminal
+from tests.unit.cli.flow.views import HOSTILE, chain, graph, of, views, with_node
+
+NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
+HALF_A_MINUTE_AGO = "2026-11-22T11:59:30Z"
+
+
+@pytest.fixture(scope="module")
+def screen() -> Iterator[Terminal]:
+    with terminal() as made:
+        yield made
+
+
+def lines(screen: Terminal, view: FlowView, size: tuple[int, int], **heard: Heard) -> list[str]:
+    screen.resize(*size)
+    frame = Frame(screen.stream)
+    assert frame.measure() == size
+    return frame.drawn(view, heard, NOW).plain.split("\n")
+
+
+def running(name: str = "a", **facts: Any) -> FlowView:
+    view = of(graph(f"{name} --> b"), "running", **{name: "running"})
+    return with_node(view, name, attempt=1, since=HALF_A_MINUTE_AGO, **facts)
+
+
+HEADS = {
+    120: "NODE STATE ATTEMPT RUNS TIME COST LAST LINE",
+    97: "NODE STATE ATTEMPT RUNS TIME COST LAST LINE",
+    96: "NODE STATE TIME COST LAST LINE",
+    65: "NODE STATE TIME COST LAST LINE",
+    64: "NODE STATE TIME LAST LINE",
+    47: "NODE STATE TIME LAST LINE",
+    46: "NODE STATE TIME",
+    30: "NODE STATE TIME",
+}
+
+
+@pytest.mark.parametrize("columns", list(HEADS))
+def test_columns_go_as_the_terminal_gets_narrower(screen: Terminal, columns: int) -> None:
+    found = lines(screen, running(last_line="x" * 300), (columns, 20))
+    assert " ".join(found[0].split()) == HEADS[columns]
+    assert all(width(line) < columns for line in found)
+    assert "30.0 s" in found[1]
+
+
+def test_the_narrowest_layout_is_for_everything() -> None:
+    assert LAYOUTS[-1][0] == 0
+    assert [least for least, _ in LAYOUTS] == sorted((n for n, _ in LAYOUTS), reverse=True)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (7, 2), (12, 4), (500, 200)])
+def test_odd_sizes(screen: Terminal, size: tuple[int, int]) -> None:
+    found = lines(screen, of(chain(30), "running", n7="running"), size)
+    assert len(found) <= max(2, size[1])
+    assert all(width(line) < max(2, size[0]) for line in found)
+
+
+def test_a_terminal_that_knows_no_size_is_a_usual_one(screen: Terminal) -> None:
+    screen.resize(0, 0)
+    assert Frame(screen.stream).measure() == USUAL
+    assert Frame(io.StringIO()).measure() == USUAL
+
+
+@given(shown=views(), columns=st.integers(5, 140), rows=st.integers(3, 40))
+@settings(max_examples=80, deadline=None)
+def test_any_run_fits_any_terminal(
+    screen: Terminal, shown: FlowView, columns: int, rows: int
+) -> None:
+    found = lines(screen, shown, (columns, rows))
+    assert all(width(line) < columns for line in found)
+    assert len(found) < max(rows, 3)
+    assert not any("\x1b" in line for line in found)
+
+
+def test_what_is_heard_goes_before_what_is_known(screen: Terminal) -> None:
+    view = running(last_line="from before", cost_usd=0.5)
+    assert "from before" in lines(screen, view, (100, 20))[1]
+    heard = lines(screen, view, (100, 20), a=Heard("just now", 0.25))[1]
+    assert "just now" in heard
+    assert "0.7500" in heard
+    # Nothing said yet is no reason to show nothing.
+    assert "from before" in lines(screen, view, (100, 20), a=Heard("", 0.0))[1]
+
+
+def test_what_was_heard_of_a_node_that_is_over_is_forgotten(screen: Terminal) -> None:
+    view = with_node(running(), "a", state=NodeState.DONE, cost_usd=0.5, last_line="known")
+    found = lines(screen, view, (100, 20), a=Heard("heard", 0.5))[1]
+    assert "known" in found
+    assert "0.5000" in found
+
+
+def test_long_names_leave_room_for_the_rest(screen: Terminal) -> None:
+    name = "a_very_long_name_of_a_node_" * 3
+    found = lines(screen, running(name, last_line="said"), (80, 20))
+    assert "running" in found[1]
+    assert "said" in found[1]
+    assert "…" in found[1]
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_columns_stay_straight_whatever_is_said(screen: Terminal, text: str) -> None:
+    view = running()
+    found = lines(screen, view, (100, 20), a=Heard(text, 0.0))
+    place = found[0].index("STATE")
+    assert found[1][place:].startswith("running")
+    assert len(found) == 4
+
+
+def test_marks_of_states(screen: Terminal) -> None:
+    nodes = tuple(Node(id=f"n{n}", kind=NodeKind.AGENT) for n in range(len(NodeState)))
+    seen = tuple(NodeView(node, state) for node, state in zip(nodes, NodeState, strict=True))
+    shown = FlowView("t", Graph(nodes=nodes, entries=("n0",)), seen, "running")
+    marks = "".join(line[0] for line in lines(screen, shown, (100, 30))[1:-1])
+    assert marks[:3] == "·○○"
+    assert marks[3] in "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+    assert marks[4:] == "↻?✓✗–"  # noqa: RUF001 - a dash that is no minus
+
+
+def test_the_spinner_turns(screen: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sequencer.cli.flow.frame.time.monotonic", lambda: 0.0)
+    first = lines(screen, running(), (100, 20))[1][0]
+    monkeypatch.setattr("sequencer.cli.flow.frame.time.monotonic", lambda: 0.126)
+    assert lines(screen, running(), (100, 20))[1][0] != first
+
+
+def test_an_encoding_that_has_no_marks(tmp_path: Path) -> None:
+    with (tmp_path / "x").open("w", encoding="ascii") as stream:
+        text = Frame(stream).drawn(running(last_line="y" * 200), {}, NOW).plain
+    assert text.isascii()
+    assert text.split("\n")[1][0] in "|/-\\"
+
+
+def test_lines_that_a_narrower_terminal_breaks_are_counted(screen: Terminal) -> None:
+    screen.resize(100, 30)
+    frame = Frame(screen.stream)
+    frame.measure()
+    assert frame.rows_gone_astray() == 0
+    frame.drawn(running(last_line="x" * 200), {}, NOW)
+    assert frame.rows_gone_astray() == 0
+    screen.resize(50, 30)
+    frame.measure()
+    # The head, the node that runs and the summary; the other node's line is short.
+    assert frame.rows_gone_astray() == 3
+    frame.drawn(running(last_line="x" * 200), {}, NOW)
+    assert frame.rows_gone_astray() == 0
+
+
+# --- which nodes -------------------------------------------------------------------------
+
+
+def nodes_in(*states: NodeState) -> list[NodeView]:
+    return [
+        NodeView(Node(id=f"n{n}", kind=NodeKind.AGENT), state) for n, state in enumerate(states)
+    ]
+
+
+def test_all_where_there_is_room() -> None:
+    nodes = nodes_in(NodeState.PENDING, NodeState.DONE)
+    assert chosen(nodes, 2) == (nodes, [])
+
+
+def test_what_a_person_waits_for_comes_first() -> None:
+    nodes = nodes_in(
+        *(NodeState.PENDING, NodeState.CANCELLED, NodeState.DONE, NodeState.WAITING),
+        *(NodeState.READY, NodeState.FAILED, NodeState.RETRYING, NodeState.ASKED),
+        *(NodeState.RUNNING,),
+    )
+    order = []
+    for room in range(2, len(nodes)):
+        kept, rest = chosen(nodes, room)
+        assert len(kept) == room - 1
+        assert len(kept) + len(rest) == len(nodes)
+        order += [node.state for node in kept if node.state not in order]
+        # In the graph's order, whichever they are.
+        assert kept == [node for node in nodes if node in kept]
+    assert order[3:] == [NodeState.FAILED, NodeState.READY, NodeState.WAITING, NodeState.DONE]
+    assert set(order[:3]) == {NodeState.RETRYING, NodeState.ASKED, NodeState.RUNNING}
+
+
+def test_no_room_at_all() -> None:
+    nodes = nodes_in(NodeState.RUNNING, NodeState.DONE)
+    assert chosen(nodes, 0) == ([], nodes)
+    assert chosen(nodes, 1) == ([], nodes)
+
+
+def test_the_rest_is_counted() -> None:
+    nodes = nodes_in(NodeState.DONE, NodeState.PENDING, NodeState.PENDING)
+    assert counted(nodes) == "2 pending, 1 done"
+
+
+def test_the_rest_is_told_in_a_line_of_its_own(screen: Terminal) -> None:
+    shown = of(chain(40), "running", n3="running", n39="asked")
+    found = lines(screen, replace(shown, title="big"), (80, 10))
+    assert len(found) == 8
+    assert [line.split()[1] for line in found[1:6]] == ["n0", "n1", "n2", "n3", "n39"]
+    assert found[6] == "and 35 more: 35 pending"
+    assert found[7].startswith("big · running · 0 of 40 nodes done · 2 active")

@@ -1,0 +1,370 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.cli.flow.live_board import MAX_NOTICES, REDRAW_S, LiveBoard
+from sequencer.engine.attempt import Observer
+from sequencer.executors.protocol import Kind
+from sequencer.executors.redaction import Redaction
+from sequencer.model.flow_view import NodeState, NodeView
+from sequencer.model.graph import Graph, Node, NodeKind
+from sequencer.model.outcome import Usage
+from tests.unit.cli.flow.terminals import Terminal, terminal
+from tests.unit.cli.flow.views import HOSTILE, attempt, graph, of, ok, with_node
+
+LOG = Path("logs/steps/iter-00001_a.log")
+
+
+@pytest.fixture(autouse=True)
+def _usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    # The terminal's own size counts, whatever a shell once exported.
+    monkeypatch.setenv("COLUMNS", "55")
+    monkeypatch.setenv("LINES", "7")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def many(count: int) -> Graph:
+    nodes = tuple(Node(id=f"node_{n}", kind=NodeKind.AGENT) for n in range(count))
+    return Graph(nodes=nodes, entries=("node_0",))
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def since(seconds: float) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
+
+
+@pytest.fixture
+def live() -> Iterator[tuple[LiveBoard, Terminal]]:
+    with terminal() as screen:
+        shown = LiveBoard(screen.stream, redaction=Redaction())
+        yield shown, screen
+        shown.close()
+
+
+def test_the_table_is_redrawn_in_place(live: tuple[LiveBoard, Terminal]) -> None:
+    shown, screen = live
+    view = of(graph("a --> b"), "running")
+    view = with_node(view, "a", state=NodeState.RUNNING, attempt=1, since=since(75))
+    shown.show(view)
+    seen = shown.observer("a")
+    seen.started(attempt("a"), LOG)
+    seen.write(b"reading\nwriting \x1b]0;owned\x07the file", Kind.OUTPUT)
+    seen.used(Usage(cost_usd=0.25))
+    screen.wait_for("writing the file")
+    screen.wait_for("0.2500")
+    lines = screen.screen()
+    assert lines[0].split() == ["NODE", "STATE", "ATTEMPT", "RUNS", "TIME", "COST", "LAST", "LINE"]
+    assert lines[1].split()[1:] == [
+        *("a", "running", "1", "-", "1", "min"),
+        lines[1].split()[7],
+        "s",
+        "0.2500",
+        *("writing", "the", "file"),
+    ]
+    assert lines[2].startswith("· b   pending")
+    assert lines[3].startswith("demo · running · 0 of 2 nodes done · 1 active")
+    seen.ended(attempt("a"), ok())
+    view = with_node(
+        view,
+        "a",
+        state=NodeState.DONE,
+        runs=1,
+        since=None,
+        seconds=80.0,
+        cost_usd=0.3,
+        last_line="wrote it",
+    )
+    shown.show(replace(view, status="completed"))
+    shown.close()
+    screen.drain()
+    lines = [line for line in screen.screen() if line]
+    # In place: what was there is gone.
+    assert len(lines) == 4
+    assert lines[1].split() == [
+        "✓",
+        "a",
+        "done",
+        "1",
+        "1",
+        "1",
+        "min",
+        "20",
+        "s",
+        "0.3000",
+        "wrote",
+        "it",
+    ]
+    assert lines[3].startswith("demo · completed · 1 of 2 nodes done")
+    assert screen.raw.rindex(b"\x1b[?25h") > screen.raw.rindex(b"\x1b[?25l")
+    assert b"owned" not in screen.raw
+
+
+def test_notices_stay_above(live: tuple[LiveBoard, Terminal]) -> None:
+    shown, screen = live
+    shown.notice("state \x1b[2Jrestored")
+    screen.wait_for("state restored")
+    shown.show(of(graph("a"), "running", a="running"))
+    screen.wait_for("demo · running")
+    shown.observer("a").notice("odd")
+    screen.wait_for("a: odd")
+    screen.drain()
+    lines = screen.screen()
+    assert [line for line in lines if "restored" in line or "odd" in line] == lines[:2]
+    assert sum("demo" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(20, 5), (40, 10), (46, 24), (64, 24), (132, 50)])
+def test_it_fits_terminals_of_every_size(columns: int, rows: int) -> None:
+    with terminal(columns, rows) as screen:
+        shown = LiveBoard(screen.stream, redaction=Redaction())
+        view = of(many(200), "running", node_150="running", node_199="failed")
+        shown.show(with_node(view, "node_150", last_line="計画を" * 40, since=now()))
+        screen.wait_for("node_150" if rows > 5 else "and 200 more")
+        shown.close()
+        screen.drain()
+        lines = [line for line in screen.screen() if line]
+        assert screen.widest < columns
+        assert len(lines) <= rows
+        assert any("more" in line for line in lines)
+        if rows > 5:
+            assert any("node_199" in line for line in lines)
+
+
+def test_a_terminal_that_changes_its_size() -> None:
+    with terminal(120, 30) as screen:
+        shown = LiveBoard(screen.stream, redaction=Redaction())
+        view = of(graph("a --> b --> c"), "running", a="running")
+        shown.show(with_node(view, "a", last_line="x" * 200))
+        screen.wait_for("demo · running")
+        screen.read(0.3)
+        screen.resize(40, 30)
+        screen.raw = b""
+        shown.show(with_node(view, "a", last_line="y"))
+        screen.wait_for("NODE  STATE    TIME")
+        # The lines that the terminal has broken in two are erased as well.
+        assert screen.raw.count(b"\x1b[1A") > 5
+        assert screen.widest < 40
+        shown.close()
+
+
+def test_it_paints_at_most_four_times_a_second(live: tuple[LiveBoard, Terminal]) -> None:
+    shown, screen = live
+    view = of(graph("a"), "running", a="running")
+    shown.show(view)
+    seen = shown.observer("a")
+    seen.started(attempt("a"), LOG)
+    screen.wait_for("demo")
+    screen.raw = b""
+    begun = time.monotonic()
+    while time.monotonic() - begun < 1.5:
+        seen.write(b"line\n", Kind.OUTPUT)
+        screen.read(0.002)
+    assert 2 <= screen.raw.count(b"demo") <= 1.5 / REDRAW_S + 2
+
+
+def test_the_clock_runs_while_something_runs(live: tuple[LiveBoard, Terminal]) -> None:
+    shown, screen = live
+    view = of(graph("a"), "running", a="running")
+    shown.show(with_node(view, "a", since=since(10)))
+    screen.wait_for("10.")
+    screen.wait_for("11.")
+
+
+def test_a_wait_for_the_next_attempt_is_counted_down(live: tuple[LiveBoard, Terminal]) -> None:
+    shown, screen = live
+    view = of(graph("a"), "running", a="retrying")
+    shown.show(with_node(view, "a", attempt=1, due=since(-30)))
+    screen.wait_for("retrying in 29.")
+    screen.wait_for("retrying in 28.")
+
+
+def test_nothing_happens_while_nothing_runs(live: tuple[LiveBoard, Terminal]) -> None:
+    shown, screen = live
+    asked = with_node(of(graph("a{{Q}}"), "waiting"), "a", state=NodeState.ASKED, since=now())
+    shown.show(asked)
+    screen.wait_for("demo · waiting")
+    screen.drain()
+    before = time.process_time()
+    assert screen.read(1.2) == 0
+    assert time.process_time() - before < 0.2
+
+
+def test_a_person_is_asked_in_between(live: tuple[LiveBoard, Terminal]) -> None:
+    shown, screen = live
+    view = of(graph("a --> b"), "running", a="running")
+    shown.show(view)
+    screen.wait_for("demo")
+    with shown.paused():
+        screen.drain()
+        assert not any("demo" in line for line in screen.screen())
+        screen.stream.write("Sure? ")
+        screen.stream.flush()
+        shown.show(with_node(view, "b", state=NodeState.RUNNING))
+        assert screen.read(0.6) < 20
+        screen.stream.write("yes\n")
+        screen.stream.flush()
+    screen.wait_for("b   running")
+    lines = screen.screen()
+    assert sum("Sure? yes" in line for line in lines) == 1
+    assert sum("demo" in line for line in lines) == 1
+
+
+def test_ascii_where_the_encoding_has_no_more() -> None:
+    with terminal(90, 20, encoding="latin-1") as screen:
+        shown = LiveBoard(screen.stream, redaction=Redaction())
+        view = of(graph("a --> b"), "running", a="running", b="done")
+        shown.show(with_node(view, "a", last_line="z" * 200))
+        screen.wait_for("demo - running")
+        shown.close()
+        screen.drain()
+        assert screen.raw.isascii()
+        assert "+ b" in "\n".join(screen.screen())
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_output_moves_nothing(live: tuple[LiveBoard, Terminal], text: str) -> None:
+    shown, screen = live
+    shown.show(of(graph("a"), "running", a="running"))
+    seen = shown.observer("a")
+    seen.started(attempt("a"), LOG)
+    seen.write(text.encode("utf-8", "replace") + b"\nthe end", Kind.OUTPUT)
+    shown.notice(text)
+    screen.wait_for("the end")
+    # `screen` fails on sequences that rich doesn't need for a live table.
+    assert sum(line.startswith("NODE") for line in screen.screen()) == 1
+    assert b"\x1b]" not in screen.raw
+    assert b"\x1b[2J" not in screen.raw
+
+
+def test_secrets_stay_hidden() -> None:
+    secret = "sk-ant-" + "a1b2c3d4" * 6
+    with terminal() as screen:
+        shown = LiveBoard(screen.stream, redaction=Redaction([secret]))
+        shown.show(of(graph("a"), "running", a="running"))
+        seen = shown.observer("a")
+        seen.started(attempt("a"), LOG)
+        seen.write(f"key {secret} used\n".encode(), Kind.OUTPUT)
+        shown.notice(f"with {secret}")
+        screen.wait_for("used")
+        shown.close()
+        screen.drain()
+        assert secret.encode() not in screen.raw
+
+
+def test_many_threads_at_once() -> None:
+    with terminal(100, 20) as screen:
+        shown = LiveBoard(screen.stream, redaction=Redaction())
+        views = [of(many(12), "running")]
+        lock, failed = threading.Lock(), []
+
+        def change(name: str, **facts: Any) -> None:
+            with lock:
+                views.append(with_node(views[-1], name, **facts))
+                shown.show(views[-1])
+
+        def run(name: str) -> None:
+            try:
+                seen: Observer = shown.observer(name)
+                change(name, state=NodeState.RUNNING, attempt=1, since=now())
+                seen.started(attempt(name), LOG)
+                for number in range(40):
+                    seen.write(f"{name} says {number}\n".encode(), Kind.OUTPUT)
+                    seen.used(Usage(cost_usd=number / 100))
+                    time.sleep(number % 5 / 1000)
+                seen.notice("over")
+                seen.ended(attempt(name), ok())
+                change(name, state=NodeState.DONE, runs=1, since=None, seconds=1.0)
+            except Exception as error:  # noqa: BLE001 - told below
+                failed.append(error)
+
+        threads = [threading.Thread(target=run, args=(f"node_{n}",)) for n in range(12)]
+        for one in threads:
+            one.start()
+        while any(one.is_alive() for one in threads):
+            screen.read(0.05)
+        for one in threads:
+            one.join()
+        shown.show(replace(views[-1], status="completed"))
+        shown.close()
+        screen.drain()
+        assert failed == []
+        lines = screen.screen()
+        assert sum(": over" in line for line in lines) == 12
+        assert sum(line.startswith("✓ node_") for line in lines) == 12
+        assert sum("12 of 12 nodes done" in line for line in lines) == 1
+
+
+def test_a_terminal_that_takes_nothing_holds_nobody_up() -> None:
+    with terminal(200, 60) as screen:
+        shown = LiveBoard(screen.stream, redaction=Redaction())
+        shown.show(of(many(50), "running", node_0="running"))
+        seen = shown.observer("node_0")
+        seen.started(attempt("node_0"), LOG)
+        begun = time.monotonic()
+        for number in range(3000):
+            seen.write(b"x" * 100 + b"\n", Kind.OUTPUT)
+            shown.notice(f"notice {number}" * 10)
+        assert time.monotonic() - begun < 5
+        assert len(shown._notices) <= MAX_NOTICES
+        closing = time.monotonic()
+        shown.close()
+        assert time.monotonic() - closing < 4
+
+
+def test_a_terminal_that_goes_away_fails_nobody() -> None:
+    screen = Terminal(80, 24)
+    shown = LiveBoard(screen.stream, redaction=Redaction())
+    shown.show(of(graph("a"), "running", a="running"))
+    screen.wait_for("demo")
+    os.close(screen.master)
+    for _ in range(3):
+        shown.show(of(graph("a"), "running", a="running"))
+        time.sleep(0.3)
+    shown.close()
+    with pytest.raises(OSError, match="Input/output error"):
+        screen.stream.close()
+
+
+def test_closing_before_anything_was_shown() -> None:
+    with terminal() as screen:
+        LiveBoard(screen.stream, redaction=Redaction()).close()
+        assert screen.read(0.1) == 0
+
+
+def test_the_newest_line_goes_when_the_node_is_over(live: tuple[LiveBoard, Terminal]) -> None:
+    shown, screen = live
+    view = of(graph("a"), "running", a="running")
+    seen = shown.observer("a")
+    seen.started(attempt("a"), LOG)
+    seen.write(b"busy\n", Kind.OUTPUT)
+    seen.used(Usage(cost_usd=0.5))
+    shown.show(view)
+    screen.wait_for("busy")
+    seen.ended(attempt("a"), ok(0.5))
+    shown.show(with_node(view, "a", state=NodeState.RETRYING, last_line="failed so", cost_usd=0.5))
+    screen.wait_for("failed so")
+    assert not any("busy" in line or "1.0000" in line for line in screen.screen())
+    assert shown._observers == {}
+
+
+def test_a_node_view_without_an_observer_shows_what_another_process_says(
+    live: tuple[LiveBoard, Terminal],
+) -> None:
+    shown, screen = live
+    view = of(graph("a"), "running")
+    elsewhere = NodeView(view.nodes[0].node, NodeState.RUNNING, 1, since=since(3), last_line="far")
+    shown.show(replace(view, nodes=(elsewhere,)))
+    screen.wait_for("far")

@@ -1,0 +1,349 @@
+"""Graph runs in this process, with an executor that does what a test says."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sequencer.engine.attempt import Observer, SilentObserver
+from sequencer.engine.control import Control
+from sequencer.engine.flow.control import FlowControl
+from sequencer.engine.flow.worker import FlowWorker, PlainBoard
+from sequencer.engine.performing import Performer
+from sequencer.engine.run import Run
+from sequencer.engine.work import Mode, Summary
+from sequencer.errors import SequencerError
+from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
+from sequencer.logs import FileLogs
+from sequencer.model import flow_trace
+from sequencer.model.head import Head
+from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+from sequencer.store.file import FileStore
+from sequencer.store.memory import MemoryRun, MemoryStore
+from sequencer.store.protocol import Store
+from tests.flows import workflow
+
+LIMIT_S = 15.0
+Act = Callable[[StepRequest, Cancellation], Outcome]
+Said = str | Outcome | BaseException | Act
+FREE = InvocationLimits(max_steps=None)
+
+
+def said(output: str = "", **more: Any) -> Outcome:
+    return Outcome(status=OutcomeStatus.OK, output=output, **more)
+
+
+def failed(error: str = "boom", **more: Any) -> Outcome:
+    return Outcome(status=OutcomeStatus.FAILED, error=error, **more)
+
+
+def interrupted() -> Outcome:
+    return Outcome(status=OutcomeStatus.INTERRUPTED)
+
+
+def limited(not_before: str | None = None) -> Outcome:
+    return Outcome(status=OutcomeStatus.LIMITED, error="limit", not_before=not_before)
+
+
+class Hold:
+    """An agent that works until the test lets it go, or somebody stops it."""
+
+    def __init__(self, then: str | Outcome = "") -> None:
+        self._then = then
+        self.began = threading.Event()
+        self.go = threading.Event()
+        self.was_stopped = False
+
+    def __call__(self, request: StepRequest, cancellation: Cancellation) -> Outcome:
+        del request
+        self.began.set()
+        end = time.monotonic() + LIMIT_S
+        while not self.go.is_set():
+            assert time.monotonic() < end, "nobody has let it go"
+            if cancellation.wait(0.002):
+                self.was_stopped = True
+                return interrupted()
+        return said(self._then) if isinstance(self._then, str) else self._then
+
+    def wait(self) -> None:
+        assert self.began.wait(LIMIT_S), "it was never begun"
+
+
+@dataclass
+class Actor:
+    """Answers for each node what it was given, one after the other, the last again and again."""
+
+    says: dict[str, list[Said]] = field(default_factory=dict)
+    kind: str = "actor"
+    supported_fields: frozenset[str] = frozenset(Step.model_fields)
+    asked: list[StepRequest] = field(default_factory=list)
+    most: int = 0
+    """Nodes at once, at most."""
+    _now: int = 0
+    _counts: dict[str, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def problems(self) -> list[str]:
+        return []
+
+    def perform(
+        self, request: StepRequest, listener: Listener, cancellation: Cancellation
+    ) -> Outcome:
+        del listener
+        name = request.step.name
+        with self._lock:
+            self.asked.append(request)
+            count = self._counts.get(name, 0)
+            self._counts[name] = count + 1
+            self._now += 1
+            self.most = max(self.most, self._now)
+        try:
+            given = self.says.get(name) or [""]
+            answer = given[min(count, len(given) - 1)]
+            if isinstance(answer, BaseException):
+                raise answer
+            if callable(answer):
+                return answer(request, cancellation)
+            return said(answer) if isinstance(answer, str) else answer
+        finally:
+            with self._lock:
+                self._now -= 1
+
+    @property
+    def names(self) -> list[str]:
+        """Return the nodes that were asked, in order."""
+        return [request.step.name for request in self.asked]
+
+    def prompts_of(self, name: str) -> list[str]:
+        return [request.prompt for request in self.asked if request.step.name == name]
+
+
+@dataclass
+class Cast:
+    """The agents of a test: one actor for all."""
+
+    actor: Executor
+
+    def choose(self, step: Step, position: str) -> tuple[str, Executor]:
+        assert step.name == position
+        return "actor", self.actor
+
+    def warm_up(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@dataclass
+class Texts:
+    """Prompts by their nodes; those that are missing are empty."""
+
+    texts: Mapping[str, str]
+
+    def read(self, name: str) -> str:
+        return self.texts[name]
+
+    def read_for(self, step: Step, executor: Executor) -> str:
+        del executor
+        return self.texts.get(step.name, "")
+
+
+@dataclass
+class Lab:
+    """One graph run; each `run` is another process for all that the run's files know."""
+
+    folder: Path
+    workflow: Workflow
+    actor: Actor = field(default_factory=Actor)
+    prompts: dict[str, str] = field(default_factory=dict)
+    limits: RunLimits = field(default_factory=RunLimits)
+    memory: MemoryRun | None = None
+    """Where the run is kept; None: in files."""
+    ttl_s: float = 60.0
+
+    def store(self) -> Store:
+        if self.memory is not None:
+            return MemoryStore(self.memory, ttl_s=self.ttl_s)
+        return FileStore(self.folder / "sync" / "state.json", ttl_s=self.ttl_s)
+
+    def run(self) -> Run:
+        return Run(None, self.store(), self.limits, lambda _: self.workflow, self._performer)
+
+    def _performer(self, made: Workflow, observer: Observer) -> Performer:
+        return Performer(
+            workflow=made,
+            agents=Cast(self.actor),
+            prompts=Texts(self.prompts),
+            logs=FileLogs(self.folder / "logs", self.folder, warn=observer.notice),
+            observer=observer,
+            project=self.folder,
+            with_defaults=lambda step: step,
+            redact=lambda text: text.replace("s3cret", "***"),
+        )
+
+    def work(self, mode: Mode = Mode.COMBINED, **options: Any) -> Summary:
+        """Work as one more process would."""
+        limits = InvocationLimits(max_steps=None).model_copy(update=options.pop("limits", {}))
+        return self.run().work(mode, limits, **options)
+
+    def refused(self, mode: Mode = Mode.COMBINED, **options: Any) -> SequencerError:
+        """Work, and return the error that it ends with."""
+        try:
+            self.work(mode, **options)
+        except SequencerError as error:
+            return error
+        raise AssertionError("it ended well")
+
+    def works(self, mode: Mode = Mode.COMBINED, **options: Any) -> Working:
+        """Work in a thread."""
+        return Working(self, mode, options)
+
+    def worker(self, store: Store | None = None, places: int = 8) -> FlowWorker:
+        """Return one more process, which does nothing by itself."""
+        control = FlowControl(store or self.store(), self.workflow)
+        performer = self._performer(self.workflow, SilentObserver())
+        board = PlainBoard(performer.observer)
+        return FlowWorker(control, performer, self.limits, board, places)
+
+    def begun(self) -> Head:
+        return Control(self.store(), self.workflow).begin()
+
+    def claimed(self, slots: int = 8) -> MemoryStore:
+        """Let a process claim what it can, and return its store; nothing is performed."""
+        assert self.memory is not None
+        store = MemoryStore(self.memory, ttl_s=self.ttl_s)
+        worker = self.worker(store)
+        head = self.begun()
+        worker.control.update(None, lambda now: worker.room(now, slots), run_id=head.run_id)
+        worker.attempts.close()
+        return store
+
+    def died(self) -> None:
+        """Let a process claim what it can, and be killed."""
+        self.claimed().leave()
+
+    def changed(self, made: Workflow) -> Lab:
+        """Return the same run under another workflow."""
+        return replace(self, workflow=made)
+
+    @property
+    def head(self) -> Head:
+        head = self.run().head
+        assert head is not None
+        return head
+
+    @property
+    def status(self) -> str:
+        flow = self.head.flow
+        assert flow is not None
+        return flow.status
+
+    def answer(self, node: str, text: str) -> Head:
+        return self.run().answer(node, text, by="ann")
+
+    def facts(self, *events: str) -> list[dict[str, Any]]:
+        return [f for f in self.run().history() if not events or f["event"] in events]
+
+    def trace(self) -> list[str]:
+        """Return the lines that `history` shows."""
+        found = self.facts()
+        lines = (flow_trace.line(f["event"], f["step"], f.get("outcome") or {}) for f in found)
+        return [line for line in lines if line is not None]
+
+    def accepted(self) -> list[str]:
+        return [fact["step"] for fact in self.facts("succeeded")]
+
+
+class Working:
+    """A process at work; a thread, in truth."""
+
+    def __init__(self, lab: Lab, mode: Mode, options: dict[str, Any]) -> None:
+        self.interrupt: Callable[[], None] = lambda: None
+        self._ready = threading.Event()
+        self._answer: Summary | BaseException | None = None
+        self._thread = threading.Thread(target=self._work, args=(lab, mode, options), daemon=True)
+        self._thread.start()
+
+    def _work(self, lab: Lab, mode: Mode, options: dict[str, Any]) -> None:
+        try:
+            self._answer = lab.work(mode, on_ready=self._is_ready, **options)
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self._answer = error
+
+    def _is_ready(self, interrupt: Callable[[], None]) -> None:
+        self.interrupt = interrupt
+        self._ready.set()
+
+    def ready(self) -> None:
+        assert self._ready.wait(LIMIT_S)
+
+    @property
+    def is_on(self) -> bool:
+        return self._thread.is_alive()
+
+    def end(self) -> Summary | BaseException | None:
+        """Wait for the end; return the summary, or what was raised."""
+        self._thread.join(LIMIT_S)
+        assert not self._thread.is_alive(), "it works for ever"
+        return self._answer
+
+    def summary(self) -> Summary:
+        ended = self.end()
+        assert isinstance(ended, Summary), repr(ended)
+        return ended
+
+    def error(self) -> BaseException:
+        ended = self.end()
+        assert isinstance(ended, BaseException), repr(ended)
+        return ended
+
+
+def lab(
+    folder: Path,
+    text: str,
+    says: Mapping[str, Said | list[Said]] | None = None,
+    *,
+    prompts: Mapping[str, str] | None = None,
+    limits: RunLimits | None = None,
+    memory: MemoryRun | None = None,
+    ttl_s: float = 60.0,
+    **settings: Any,
+) -> Lab:
+    """Return the lab of a flow that `tests.flows.workflow` makes of *text* and *settings*."""
+    given = {n: one if isinstance(one, list) else [one] for n, one in (says or {}).items()}
+    return Lab(
+        folder,
+        workflow(text, **settings),
+        Actor(given),
+        dict(prompts or {}),
+        limits or RunLimits(),
+        memory,
+        ttl_s,
+    )
+
+
+def until(condition: Callable[[], object], limit_s: float = LIMIT_S) -> None:
+    """Wait until *condition* holds."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.002)
+
+
+@contextmanager
+def let_go(*holds: Hold) -> Iterator[None]:
+    """Let all *holds* go at the end, so that no thread is left behind by a test that fails."""
+    try:
+        yield
+    finally:
+        for hold in holds:
+            hold.go.set()

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sequencer.model.branching import (
+    NoMatchingBranch,
+    candidates,
+    choose,
+    groups,
+    is_choice,
+    normalise,
+    shortened,
+)
+from tests.flows import graph
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("yes", "yes"),
+        ("  Yes!  ", "yes"),
+        ('"Yes."', "yes"),
+        ("'yes'", "yes"),
+        ("`yes`", "yes"),
+        ("**Yes.**", "yes"),
+        ('**"Yes"!**.', "yes"),
+        ("Needs_Info", "needs info"),
+        ("needs-info", "needs info"),
+        ("needs \t\n info", "needs info"),
+        ("needs__- info", "needs info"),
+        ("STRASSE", "strasse"),
+        ("Straße", "strasse"),
+        ("é", "é"),
+        ("v1.2", "v1.2"),
+        ("yes?", "yes?"),
+        ("!yes", "!yes"),
+        ("", ""),
+        (" ** ", ""),
+        ("...", ""),
+        ("-", ""),
+    ],
+)
+def test_labels_are_compared_without_what_only_decorates_them(text: str, expected: str) -> None:
+    assert normalise(text) == expected
+
+
+def test_every_blank_that_python_knows_is_one() -> None:
+    blanks = [chr(code) for code in range(0x110000) if chr(code).isspace()]
+    assert {normalise(f"{blank}yes.{blank}") for blank in blanks} == {"yes"}
+
+
+def test_a_hostile_text_is_normalised_in_time() -> None:
+    assert normalise('".' * 1_000_000) == ""
+    assert normalise("*" * 500_000 + "yes" + "." * 500_000) == "yes"
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("yes", ["yes", "yes"]),
+        ("Long text.\n\nApproved\n\n", ["long text. approved", "approved"]),
+        ("Decision: Yes", ["decision: yes", "yes", "decision: yes", "yes"]),
+        ("**Decision: Yes.**", ["decision: yes", "yes", "decision: yes", "yes"]),
+        ("**Decision:** Yes", ["decision:** yes", "yes", "decision:** yes", "yes"]),
+        ("My final answer: no", ["my final answer: no", "no", "my final answer: no", "no"]),
+        ("12: yes", ["12: yes", "12: yes"]),
+        ("", ["", ""]),
+    ],
+)
+def test_what_in_an_output_may_be_a_label(output: str, expected: list[str]) -> None:
+    assert list(candidates(output)) == expected
+
+
+@pytest.mark.parametrize(
+    ("output", "first"),
+    [
+        ('{"decision": "Yes", "branch": "no", "result": "no"}', "yes"),
+        ('{"result": "no", "branch": "yes"}', "yes"),
+        ('{"result": "yes", "other": "no"}', "yes"),
+        ('{"decision": 5, "branch": "yes"}', "yes"),
+        ('  {"decision": "yes"}\n', "yes"),
+        ('```json\n{"decision": "yes"}\n```', "yes"),
+        ('```\n{"decision": "yes"}\n```', "yes"),
+    ],
+)
+def test_the_field_of_a_json_object_comes_first(output: str, first: str) -> None:
+    assert next(candidates(output)) == first
+
+
+@pytest.mark.parametrize(
+    "output",
+    ['{"decision": 5}', '["decision"]', '{"decision": "yes"', "{}", "{" * 200_000, "```", '"yes"'],
+)
+def test_other_json_says_nothing_by_its_fields(output: str) -> None:
+    assert next(candidates(output)) == normalise(output)
+
+
+def test_edges_are_grouped_by_what_their_labels_mean() -> None:
+    made = graph("a -->|Needs info| b; a --> c; a -->|needs_info| d; a -->|ok| b")
+    assert groups(made, "a") == {"needs info": (0, 2), "": (1,), "ok": (3,)}
+    assert groups(made, "b") == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a", False),
+        ("a --> b", False),
+        ("a --> b; a --> c", False),
+        ("a -->|x| b", False),
+        ("a -->|x| b; a -->|X| c", False),
+        ("a -->|x| b; a --> c", True),
+        ("a -->|x| b; a -->|y| b", True),
+        ("a{{A}} --> b", False),
+        ("a{{A}} -->|x| b", True),
+        ("a((A)) -->|x| b; a -->|y| c", True),
+        ("a{A} -->|x| b", False),
+    ],
+)
+def test_more_than_one_label_is_a_choice_and_any_for_a_person(text: str, *, expected: bool) -> None:
+    assert is_choice(graph(text), "a") is expected
+
+
+CHOICE = "a -->|yes| b; a -->|no| c; a -->|yes| d"
+
+
+@pytest.mark.parametrize(
+    ("text", "output", "places"),
+    [
+        ("a --> b; a --> c", "anything", (0, 1)),
+        ("a -->|x| b; a -->|x| c", "y", (0, 1)),
+        ("a", "x", ()),
+        (CHOICE, "yes", (0, 2)),
+        (CHOICE, "I think so.\nDecision: **No**", (1,)),
+        (CHOICE, "no\nyes", (0, 2)),
+        (CHOICE, '{"decision": "no"}\nyes', (0, 2)),
+        (CHOICE, '{"decision": "no", "result": "yes"}', (1,)),
+        (f"{CHOICE}; a -->|default| e", "maybe", (3,)),
+        (f"{CHOICE}; a -->|default| e", "default", (3,)),
+        (f"{CHOICE}; a --> e", "maybe", (3,)),
+        (f"{CHOICE}; a --> e", "", (3,)),
+        (f"{CHOICE}; a --> e", "...", (3,)),
+        ("a -->|x: y| b; a -->|y| c", "x: y", (0,)),
+    ],
+)
+def test_the_first_candidate_that_is_a_label_is_followed(
+    text: str, output: str, places: tuple[int, ...]
+) -> None:
+    assert choose(graph(text), "a", output) == places
+
+
+@pytest.mark.parametrize("output", ["yes and no", "not yes", "yess", "", "y", "no way"])
+def test_a_part_of_an_output_is_no_label(output: str) -> None:
+    with pytest.raises(NoMatchingBranch) as refused:
+        choose(graph(CHOICE), "a", output)
+    assert str(refused.value) == f"no matching branch for {output!r}"
+
+
+def test_a_default_comes_before_edges_without_a_label() -> None:
+    assert choose(graph("a --> b; a -->|x| c; a -->|default| d"), "a", "maybe") == (2,)
+
+
+def person(**fields: Any) -> dict[str, Any]:
+    options = ({"label": "Ship it", "value": "go"}, {"label": "go", "value": "later"})
+    return {"nodes": {"h": {"options": options, **fields}}}
+
+
+def test_a_person_is_matched_by_the_value_and_then_by_its_option() -> None:
+    labels = graph("h{{H}} -->|ship it| a; h -->|later| b; h --> c", **person())
+    assert choose(labels, "h", "go") == (0,)
+    assert choose(labels, "h", "Later!") == (1,)
+    assert choose(labels, "h", "else") == (2,)
+    both = graph("h{{H}} -->|ship it| a; h -->|go| b", **person())
+    assert choose(both, "h", "go") == (1,)
+    assert choose(both, "h", "later") == (1,)
+
+
+def test_a_person_with_one_label_does_not_pass_with_another_answer() -> None:
+    with pytest.raises(NoMatchingBranch):
+        choose(graph("h{{H}} -->|approve| a"), "h", "reject")
+
+
+def test_a_message_holds_no_more_than_a_part_of_a_long_output() -> None:
+    assert shortened("x" * 200) == "x" * 200
+    assert shortened("x" * 201) == "x" * 200 + "…"
+    with pytest.raises(NoMatchingBranch) as refused:
+        choose(graph(CHOICE), "a", "x" * 10_000)
+    assert len(str(refused.value)) < 250

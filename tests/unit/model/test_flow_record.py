@@ -1,0 +1,363 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sequencer.model import flow_record
+from sequencer.model.flow_record import Chain, Written, read, restored, snapshot, write
+from sequencer.model.flow_rules import Course
+from sequencer.model.graph import Graph
+from sequencer.model.head import Flow, Status
+from sequencer.model.marking import Active, FlowStatus, Marking
+from tests.contract.store_cases import new_head
+from tests.flows import fan, graph
+from tests.property.flow_rehearsal import ensure_same
+
+REST = Status.WAITING_NEXT
+
+
+class Records:
+    """What a run's files would be, after each change of one course."""
+
+    def __init__(self, made: Graph) -> None:
+        self.course = Course(Marking(made))
+        self.documents: dict[str, bytes] = {}
+        self.last: Written | None = None
+        self.sizes: list[int] = []
+        """Of the head, in bytes."""
+        self.total = 0
+
+    def keep(self, *, is_read: bool = True) -> Written:
+        """Write down what has happened since the last time."""
+        before = self.last
+        written = write(
+            self.course.marking,
+            REST,
+            before.flow if before else None,
+            before.chain if before else Chain(),
+            self.course.operations,
+        )
+        self.course.operations.clear()
+        self.last = written
+        if written.document is not None:
+            name, data = written.document
+            self.documents[name] = data
+            self.total += len(data)
+        # As the store writes it; the claims of a run come on top.
+        head = new_head(flow=written.flow)
+        self.sizes.append(len(head.model_dump_json(indent=2).encode()))
+        if is_read:
+            found, chain = self.read()
+            ensure_same(found, self.course.marking)
+            assert (chain.names, chain.operations) == (written.chain.names, written.chain.operations)
+        return written
+
+    def read(self) -> tuple[Marking, Chain]:
+        assert self.last is not None
+        return read(self.course.graph, self.last.flow, self.documents.__getitem__)
+
+    def go(self, name: str, reference: str | None = None) -> None:
+        self.course.start(name)
+        self.course.do("claim", name, 1)
+        self.course.succeed(name, "", reference)
+        self.course.facts.clear()
+
+
+def run_fan(width: int) -> Records:
+    """Let a fan run to its end, each node in a transition of its own."""
+    records = Records(fan(width))
+    records.course.begin()
+    names = ["s", *(f"n{number}" for number in range(width)), "j"]
+    for number, name in enumerate(names):
+        records.go(name, f"{number}-{number + 1}")
+        records.keep(is_read=number % 197 == 0)
+    assert records.course.marking.status is FlowStatus.COMPLETED
+    return records
+
+
+def test_a_snapshot_leaves_out_what_is_empty() -> None:
+    assert snapshot(Marking(graph("a"))) == {}
+
+
+def full() -> Marking:
+    """Return a marking that has everything."""
+    return Marking(
+        graph("a --> b --> c; d"),
+        waiting={"b": ["a"], "d": []},
+        active={"a": Active((), token=4, attempt=2, failures=1)},
+        iterations=3,
+        outputs={"a": "0-1", "c": {"a": "0-1", "d": "1-2"}},
+        keys={"m.x": "a"},
+        done={"a": 1, "b": 2, "c": 1},
+        error={"node": "c", "type": "error", "message": "x", "attempts": 1},
+        status=FlowStatus.RUNNING,
+        ended_at=[["a", [], True]],
+        busy_ms=12,
+        busy_since="2026-01-01T00:00:00Z",
+    )
+
+
+def test_a_snapshot_restores_to_the_same_marking() -> None:
+    marking = full()
+    data = snapshot(marking)
+    assert (data["done"], data["repeated"]) == (["a", "c"], {"b": 2})
+    found = restored(marking.graph, json.loads(json.dumps(data)), "running")
+    assert found == marking
+    ensure_same(found, marking)
+
+
+def test_what_was_written_down_does_not_change_with_the_marking() -> None:
+    marking = full()
+    data = snapshot(marking)
+    before = json.dumps(data)
+    marking.apply(["token", "b", "d"])
+    marking.apply(["done", "a", "7-7", "k"])
+    assert json.dumps(data) == before
+    found = restored(marking.graph, data, "running")
+    found.apply(["token", "b", "c"])
+    assert json.dumps(data) == before
+
+
+def test_a_small_marking_stands_in_the_head() -> None:
+    records = Records(graph("a --> b"))
+    records.course.begin()
+    written = records.keep()
+    assert written.flow == Flow(status="running", rest=REST, marking={"waiting": {"a": []}})
+    assert (written.document, written.chain) == (None, Chain())
+
+
+def test_questions_are_named_in_the_head_but_not_all_of_them() -> None:
+    many = "; ".join(f"h{number}{{{{Q}}}}" for number in range(15))
+    records = Records(graph(many, entries=[f"h{number}" for number in range(15)]))
+    records.course.begin()
+    for number in range(15):
+        records.course.start(f"h{number}")
+        records.course.do("ask", f"h{number}", number + 1, "2026-01-01T00:00:00Z", None)
+    assert records.keep().flow.asks == tuple(f"h{number}" for number in range(10))
+
+
+def test_a_larger_marking_is_a_base_and_what_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_record, "INLINE_BYTES", 10)
+    records = Records(graph("a --> b --> c"))
+    records.course.begin()
+    first = records.keep()
+    assert first.document is not None
+    name, data = first.document
+    assert (first.flow.base, first.flow.since, first.flow.marking) == (name, (), None)
+    assert json.loads(data) == {"marking": {"waiting": {"a": []}}}
+    assert (first.starts_anew, first.chain) == (True, Chain([name]))
+    assert name.startswith(flow_record.PREFIX)
+    assert name.endswith(".json")
+    records.course.start("a")
+    second = records.keep()
+    assert (second.document, second.flow.since) == (None, (["start", "a"],))
+    records.course.do("claim", "a", 1)
+    third = records.keep()
+    assert (third.flow.base, third.flow.since) == (name, (["start", "a"], ["claim", "a", 1]))
+
+
+def test_too_many_operations_become_a_document_that_goes_on_from_the_base(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flow_record, "INLINE_BYTES", 10)
+    monkeypatch.setattr(flow_record, "SINCE_BYTES", 30)
+    monkeypatch.setattr(flow_record, "SHORTEST_CHAIN", 4)
+    records = Records(graph("a --> b --> c --> d --> e --> f"))
+    records.course.begin()
+    first = records.keep()
+    records.go("a", "0-1")
+    second = records.keep()
+    assert second.document is not None
+    assert first.flow.base is not None
+    assert json.loads(second.document[1])["base"] == first.flow.base
+    assert (second.starts_anew, second.chain.operations) == (False, 5)
+    assert second.chain.names == [first.flow.base, second.document[0]]
+    seen = [first, second]
+    for number, name in enumerate("bcdef", 1):
+        records.go(name, f"{number}-{number + 1}")
+        seen.append(records.keep())
+    assert any(written.starts_anew for written in seen[2:])
+    assert max(written.chain.operations for written in seen) <= 2 * 20
+    alone = next(written for written in reversed(seen) if written.starts_anew)
+    assert len(alone.chain.names) == 1
+
+
+def test_a_marking_that_became_small_again_needs_no_document(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flow_record, "INLINE_ENTRIES", 2)
+    records = Records(graph("a & b & c", entries=list("abc")))
+    records.course.begin()
+    assert records.keep().flow.base is not None
+    records.course.do("clear")
+    written = records.keep()
+    assert (written.flow.base, written.flow.marking, written.chain) == (None, {}, Chain())
+
+
+@pytest.mark.parametrize("status", list(FlowStatus))
+def test_how_the_run_ended_is_read_back_from_a_base_too(
+    monkeypatch: pytest.MonkeyPatch, status: FlowStatus
+) -> None:
+    monkeypatch.setattr(flow_record, "INLINE_BYTES", 10)
+    records = Records(graph("a --> b; c", entries=["a", "c"]))
+    records.course.begin()
+    records.course.end(status)
+    written = records.keep()
+    assert written.starts_anew
+    found, _ = records.read()
+    assert found.status is status
+    assert found.is_over
+    assert found.ended_at == [["a", [], False], ["c", [], False]]
+
+
+def test_a_run_that_was_put_back_on_a_base_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_record, "INLINE_BYTES", 10)
+    records = Records(graph("a --> b"))
+    records.course.begin()
+    records.course.end(FlowStatus.FAILED)
+    records.keep()
+    records.course.do("restore")
+    written = records.keep()
+    assert written.flow.since == (["restore"],)
+    found, _ = records.read()
+    assert (found.status, found.next_startable()) == (FlowStatus.RUNNING, "a")
+
+
+# --- damage --------------------------------------------------------------------------------
+
+
+def chained() -> tuple[Graph, Flow, dict[str, bytes]]:
+    """Return a flow of a base, a document on it and operations since."""
+    made = graph("a --> b --> c")
+    base = json.dumps({"marking": {"waiting": {"a": []}}}).encode()
+    next_one = json.dumps({"base": "marking-1", "since": [["start", "a"]]}).encode()
+    flow = Flow(base="marking-2", since=(["token", "b", "a"], ["leave", "a"]))
+    return made, flow, {"marking-1": base, "marking-2": next_one}
+
+
+def test_what_the_damaged_cases_damage_can_be_read() -> None:
+    made, flow, documents = chained()
+    marking, chain = read(made, flow, documents.__getitem__)
+    assert (marking.waiting, chain) == ({"b": ["a"]}, Chain(["marking-1", "marking-2"], 1))
+
+
+DAMAGED: list[Any] = [
+    None,
+    5,
+    "text",
+    [],
+    {},
+    {"marking": None},
+    {"marking": 5},
+    {"marking": []},
+    {"marking": {"waiting": 5}},
+    {"marking": {"waiting": {"x": []}}},
+    {"marking": {"waiting": {"a": 5}}},
+    {"marking": {"active": {"x": {"from": []}}}},
+    {"marking": {"active": {"a": {}}}},
+    {"marking": {"active": {"a": {"from": [], "more": 1}}}},
+    {"marking": {"active": {"a": 5}}},
+    {"marking": {"active": ["a"]}},
+    {"marking": {"done": 5}},
+    {"marking": {"repeated": 5}},
+    {"marking": {"outputs": 5}},
+    {"marking": {"keys": [1]}},
+    {"marking": {"ended_at": 5}},
+    {"base": "marking-1"},
+    {"since": []},
+    {"base": "marking-1", "since": 5},
+    {"base": "marking-2", "since": []},
+    {"base": "marking-0", "since": []},
+    {"base": ["marking-1"], "since": []},
+    {"base": "marking-1", "since": [[]]},
+    {"base": "marking-1", "since": [5]},
+    {"base": "marking-1", "since": [["fly", "a"]]},
+    {"base": "marking-1", "since": [["start"]]},
+    {"base": "marking-1", "since": [["start", "x"]]},
+    {"base": "marking-1", "since": [["start", ["a"]]]},
+    {"base": "marking-1", "since": [["start", "b"]]},
+    {"base": "marking-1", "since": [["start", "a", "b"]]},
+    {"base": "marking-1", "since": [["token", "x", None]]},
+    {"base": "marking-1", "since": [["end", "gone"]]},
+    {"base": "marking-1", "since": [["leave", "c"]]},
+    {"base": "marking-1", "since": [["__class__"]]},
+]
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=json.dumps)
+def test_damage_is_one_of_three_errors(content: Any) -> None:
+    made, flow, documents = chained()
+    documents["marking-2"] = json.dumps(content).encode()
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        read(made, flow, documents.__getitem__)
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"[" * 200_000, b'{"marking": NaN}'])
+def test_what_is_no_json_is_one_of_three_errors(data: bytes) -> None:
+    made, flow, documents = chained()
+    documents["marking-1"] = data
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        read(made, flow, documents.__getitem__)
+
+
+MAPPINGS = [one["marking"] for one in DAMAGED if isinstance(one, dict) and one.get("marking")]
+IN_THE_HEAD = [content for content in MAPPINGS if isinstance(content, dict)]
+"""Anything else than a mapping is refused with the head itself."""
+
+
+@pytest.mark.parametrize("content", IN_THE_HEAD, ids=json.dumps)
+def test_damage_in_the_head_is_one_of_three_errors(content: dict[str, Any]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        read(graph("a --> b"), Flow(marking=content), {}.__getitem__)
+
+
+def test_an_unknown_status_is_an_error() -> None:
+    made, flow, documents = chained()
+    for damaged in (flow.replace(status="gone"), Flow(status="gone", marking={})):
+        with pytest.raises(ValueError, match="gone"):
+            read(made, damaged, documents.__getitem__)
+
+
+def test_any_single_damage_to_the_bytes_raises_nothing_else() -> None:
+    made, flow, documents = chained()
+    changes: list[Callable[[bytes, int], bytes]] = [
+        lambda data, at: data[:at],
+        lambda data, at: data[:at] + data[at + 1 :],
+        lambda data, at: data[:at] + b"7" + data[at + 1 :],
+        lambda data, at: data[:at] + b'"' + data[at + 1 :],
+    ]
+    for name, data in tuple(documents.items()):
+        for at in range(len(data)):
+            for change in changes:
+                damaged = {**documents, name: change(data, at)}
+                try:
+                    read(made, flow, damaged.__getitem__)
+                except (KeyError, TypeError, ValueError):
+                    continue
+
+
+# --- size ----------------------------------------------------------------------------------
+
+
+def test_the_head_of_a_wide_fan_stays_small_and_what_is_written_grows_with_it() -> None:
+    small, large = run_fan(1_000), run_fan(3_000)
+    assert max(large.sizes) < 4096
+    assert max(large.sizes) <= max(small.sizes) + 200, "the head does not grow with the graph"
+    assert small.total > 50_000, "there were documents"
+    assert large.total < 3.3 * small.total
+
+
+def test_names_of_other_scripts_do_not_make_the_head_larger() -> None:
+    names = [f"{'進行状況の報告' * 12}{number}" for number in range(40)]
+    made = graph("; ".join(f"s --> {name}{{{{Q}}}}" for name in names))
+    records = Records(made)
+    records.course.begin()
+    records.go("s")
+    for number, name in enumerate(names, 1):
+        records.course.start(name)
+        records.course.do("ask", name, number, "2026-01-01T00:00:00Z", None)
+        records.keep()
+    assert max(records.sizes) < 4096

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.model.graph import DEFAULT_MAX_ITERATIONS, Edge, Graph, Node, NodeKind
+from tests.flows import fan, graph
+
+
+def backs(made: Graph) -> list[str]:
+    places = sorted(made.back_edges)
+    return [f"{made.edges[place].source}{made.edges[place].target}" for place in places]
+
+
+def test_nodes_keep_their_order_and_are_found_by_their_ids() -> None:
+    made = graph("b --> a; a --> c")
+    assert list(made.by_id) == ["b", "a", "c"]
+    assert made.order == {"b": 0, "a": 1, "c": 2}
+    assert made.by_id["a"] is made.nodes[1]
+
+
+def test_outgoing_edges_are_in_the_order_of_the_text() -> None:
+    made = graph("a --> b; c --> b; a --> c; a -->|x| b")
+    assert made.outgoing == {"a": (0, 2, 3), "b": (), "c": (1,)}
+
+
+def test_what_is_not_said_has_a_default() -> None:
+    made = graph("a")
+    assert (made.max_iterations, made.timeout_ms, made.max_parallel) == (50, None, None)
+    assert DEFAULT_MAX_ITERATIONS == 50
+    assert (made.on_error, made.state, made.entries) == (None, {}, ("a",))
+
+
+@pytest.mark.parametrize("kind", NodeKind)
+def test_agents_and_people_work(kind: NodeKind) -> None:
+    assert Node(id="a", kind=kind).works is (kind in ("agent", "human"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"entries": ("x",)}, "there is no node 'x'"),
+        ({"on_error": "y"}, "there is no node 'y'"),
+        ({"entries": ()}, "at least 1 item"),
+        ({"edges": (Edge(source="a", target="z"),)}, "there is no node 'z'"),
+        ({"edges": (Edge(source="w", target="a"),)}, "there is no node 'w'"),
+        ({"nodes": ()}, "at least 1 item"),
+        ({"nodes": (Node(id="a", kind=NodeKind.AGENT),) * 2}, "two nodes have the same id"),
+        (
+            {"nodes": (Node(id="a", kind=NodeKind.HUMAN, on_timeout="v"),)},
+            "there is no node 'v'",
+        ),
+        ({"max_iterations": -1}, "greater than or equal to 0"),
+        ({"timeout_ms": 0}, "greater than 0"),
+        ({"max_parallel": 0}, "greater than or equal to 1"),
+        ({"unknown": 1}, "Extra inputs"),
+    ],
+)
+def test_what_can_not_be_a_graph_is_refused(wrong: dict[str, Any], said: str) -> None:
+    fields: dict[str, Any] = {"nodes": (Node(id="a", kind=NodeKind.AGENT),), "entries": ("a",)}
+    with pytest.raises(ValidationError, match=said):
+        Graph(**{**fields, **wrong})
+
+
+def test_all_unknown_names_are_said_at_once_but_not_thousands() -> None:
+    edges = tuple(Edge(source="a", target=f"x{number:02}") for number in range(30))
+    with pytest.raises(ValidationError, match=r"no node 'x00', 'x01'.*'x09' \["):
+        Graph(nodes=(Node(id="a", kind=NodeKind.AGENT),), entries=("a",), edges=edges)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a --> b --> c", []),
+        ("a --> b --> a", ["ba"]),
+        ("a --> a", ["aa"]),
+        ("a -->|x| a; a -->|y| a", ["aa", "aa"]),
+        ("a --> b --> c; a --> c", []),
+        ("a --> b --> d; a --> c --> d; d --> b", ["db"]),
+        # Which edge closes the loop depends on which one the search meets first.
+        ("a --> b; a --> c; b --> c; c --> b", ["cb"]),
+        ("a --> c; a --> b; b --> c; c --> b", ["bc"]),
+        ("a --> b --> c --> d; c --> a; d --> b; d --> d", ["ca", "db", "dd"]),
+    ],
+)
+def test_an_edge_to_a_node_on_the_path_leads_back(text: str, expected: list[str]) -> None:
+    assert backs(graph(text)) == expected
+
+
+def test_the_search_begins_at_the_entries() -> None:
+    text = "a --> b; b --> c; c --> a"
+    assert backs(graph(text)) == ["ca"]
+    assert backs(graph(text, entries=["b"])) == ["ab"]
+    assert backs(graph(text, entries=["c", "b"])) == ["bc"]
+
+
+def test_then_it_goes_on_at_the_error_node_the_jumps_and_the_rest_in_order() -> None:
+    text = "a; x --> y; y --> x"
+    assert backs(graph(text)) == ["yx"]
+    assert backs(graph(text, on_error="y")) == ["xy"]
+    jump = {"a": {"timeout_ms": 5, "on_timeout": "y"}}
+    assert backs(graph(f"a{{{{A}}}}; {text}", nodes=jump)) == ["xy"]
+    assert backs(graph(f"a{{{{A}}}}; {text}", nodes=jump, on_error="x")) == ["yx"]
+
+
+def test_without_its_back_edges_a_graph_has_no_loop() -> None:
+    names = "abcdefgh"
+    made = graph("; ".join(f"{one} --> {other}" for one in names for other in names))
+    rest = [edge for place, edge in enumerate(made.edges) if place not in made.back_edges]
+    assert len(rest) == 28
+    assert not graph("; ".join(f"{edge.source} --> {edge.target}" for edge in rest)).back_edges
+
+
+def test_a_deep_graph_needs_no_deep_stack() -> None:
+    count = 5_000
+    edges = [f"n{number} --> n{number + 1}" for number in range(count)]
+    made = graph("\n".join([*edges, f"n{count} --> n0"]))
+    assert made.back_edges == {count}
+    assert len(made.reachable) == count + 1
+
+
+def test_a_wide_graph_has_no_edge_back() -> None:
+    assert not fan(500).back_edges
+
+
+def test_what_a_run_can_get_to() -> None:
+    jump = {"h": {"timeout_ms": 5, "on_timeout": "t"}}
+    text = "begin((B)) --> a; a --> h{{H}} --> b; t --> t2; e --> e2; lost --> a"
+    made = graph(text, entries=["a"], nodes=jump, on_error="e")
+    assert made.reachable == {"a", "h", "b", "t", "t2", "e", "e2"}
+    assert graph(text, entries=["a"]).reachable == {"a", "h", "b"}

@@ -1,0 +1,185 @@
+"""Where a chart is refused, in which words, and that it never takes long."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from sequencer.resolution.flowcharts.chart import ChartError
+from sequencer.resolution.flowcharts.scanner import MAX_CHARACTERS, MAX_DEPTH, read_chart
+from tests.unit.resolution.flowcharts.chart_texts import HEADER, is_refused, read, refusal
+
+
+@pytest.mark.parametrize(
+    ("body", "place", "message", "hint"),
+    [
+        ("a[x", (2, 2), "the label is not closed with ']'", "double quotes"),
+        ("b\n  a[x (y)] --> b", (3, 7), "not closed with ']'; '(' stands in it", "double quotes"),
+        ("a((x)", (2, 2), "not closed with '))'", "double quotes"),
+        ("a[/x]", (2, 2), "'/]' or '\\]'", "double quotes"),
+        ('a["x" "y"]', (2, 8), "not closed with ']'", "#quot;"),
+        ("a[x@y]", (2, 4), "'@' ends the id of a line", "double quotes"),
+        ("a[]", (2, 2), "the label is empty", "leave it out"),
+        ("a -->|| b", (2, 6), "the label is empty", "leave it out"),
+        ("a -->|f(x)| b", (2, 8), "not closed with '|'; '(' stands in it", "double quotes"),
+        ("a -> b", (2, 3), "'-' is no line", "'-->'"),
+        ("a => b", (2, 3), "'=' alone is no line", "'-->'"),
+        ("a ..> b", (2, 3), "'..' is no line", "'-->'"),
+        ("a -->> b", (2, 6), "'>' can't follow a line", "'-->'"),
+        ("a -- x", (2, 3), "'--' begins a line with a label", "-- label -->"),
+        ("a == x=y ==> b", (2, 7), "the label after '==' does not end", "== label ==>"),
+        ("a -. v1.2 .-> b", (2, 8), "the label after '-.' does not end", "-. label .->"),
+        ("a --> end", (2, 7), "'end' is a reserved word", "end_node"),
+        ("a --> b\nclass-x --> b", (3, 6), "can't stand here in a 'class' statement", "class ID"),
+        ("a\nend", (3, 1), "'end' closes no subgraph", "end_node"),
+        ("a --> b %% note", (2, 9), "a comment can't follow a statement", "line of its own"),
+        ("a [x] --> b", (2, 3), "a blank stands between", "a[Label]"),
+        ("a b", (2, 3), "'b' can't follow a node", "new line"),
+        ('"a b" --> c', (2, 2), "an id can't be in quotes", 'a["text"]'),
+        ("a 😀", (2, 3), "'😀' can't be in an id", "double quotes"),
+        ("a --> 😀", (2, 7), "it leads to no node", ""),
+        ("a]", (2, 2), "']' closes nothing", "double quotes"),
+        ("--> b", (2, 1), "'-->' has no node before it", "write the node first"),
+        ("a --> |x|\nb", (2, 10), "leads to the end of the line", "one blank"),
+        ("a & b &\n", (2, 8), "after '&' there is the end of the line", "both sides"),
+        ("a:::x:::y", (2, 6), "a node takes one ':::'", "class ID NAME"),
+        ("a:::", (2, 5), "no name of a class", ""),
+        ("a e1@", (2, 6), "after '@'", "a e1@--> b"),
+        ("a@{ shape: rect", (2, 2), "'@{' is not closed with '}'", ""),
+        ("a@{ shape: Foo }", (2, 2), "there is no shape 'Foo'", "shape: hexagon"),
+        ("a@{ label: x^y }", (2, 13), "'^' can't stand in", "double quotes"),
+        ("a[|b|c]", (2, 5), "'[|' needs a property", "[|name:value|Label]"),
+        ("subgraph\na\nend", (2, 1), "the subgraph has no name", "subgraph name"),
+        ("subgraph a (x)\nend", (2, 12), "'(' can't stand in a subgraph's line", "Title"),
+        ("b\nsubgraph a\nc", (3, 1), "the subgraph is not closed with 'end'", "'end'"),
+        ("linkStyle 3 a:b", (2, 11), "no line number 3; there are none so far", ""),
+        ("a-->b\nlinkStyle 3 a:b", (3, 11), "there are 0 to 0", ""),
+        ("style a", (2, 8), "in a 'style' statement", "style ID"),
+        ("click a", (2, 8), "in a 'click' statement", "click ID"),
+        ("^", (2, 1), "no statement begins with '^'", "expected an id"),
+    ],
+)
+def test_a_refusal(body: str, place: tuple[int, int], message: str, hint: str) -> None:
+    where, said, advice = refusal(body)
+
+    assert where == f"line {place[0]}, column {place[1]}"
+    assert message in said
+    assert hint in advice
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "message"),
+    [
+        ("sequenceDiagram\n", (1, 1), "begins with 'flowchart' or 'graph'"),
+        ("", (1, 1), "not with the end of the chart"),
+        (
+            "flowchart lr\na",
+            (1, 11),
+            "expected a direction after the header's first word, not 'lr'",
+        ),
+        ("flowchart LR a --> b", (1, 14), "'a' stands in the header's line"),
+        ("flowchart TD\no--o p", (2, 1), "'o--o' has no node before it"),
+        ("---\na: [\n---\ngraph TD\n", (2, 1), "the front matter is not YAML"),
+        ("flowchart TD\r\na\r\n  b c", (3, 5), "'c' can't follow a node"),
+        ("%% one\n\n%%{init: {}}%%\n%% two\nflowchart TD\n%% three\na b", (7, 3), "can't follow"),
+        ("---\nt: x\n---\n\nflowchart TD\na b", (6, 3), "can't follow"),
+        ("graph TD\na@{}  \n\n\nb c", (5, 3), "can't follow"),
+        ("graph TD\nstyle a fill:#fff;\nclassDef b fill:#fff;\nb c", (4, 3), "can't follow"),
+        ('graph TD\na["#amp; #35;"] b', (2, 17), "can't follow"),
+    ],
+)
+def test_the_place_is_that_in_the_file(text: str, place: tuple[int, int], message: str) -> None:
+    with pytest.raises(ChartError) as caught:
+        read_chart(text, file=Path("flows/x.md"), first_line=20)
+
+    assert caught.value.where == f"flows/x.md:{place[0] + 19}:{place[1]}"
+    assert message in caught.value.message
+
+
+def test_positions_of_what_was_read() -> None:
+    body = "%% note\n  first --> b[B]\nsubgraph g\n  style late fill:red\n  b -- x --> late\nend\n"
+    chart = read_chart(HEADER + body, first_line=5)
+
+    assert [(node.id, node.position) for node in chart.nodes] == [
+        ("first", (7, 3)),
+        ("b", (7, 13)),
+        ("late", (9, 9)),
+    ]
+    assert [edge.position for edge in chart.edges] == [(7, 9), (10, 5)]
+    assert [group.position for group in chart.subgraphs] == [(8, 1)]
+
+
+def test_plain_and_odd_forms_have_the_same_positions() -> None:
+    plain = read("a --> b\nb -->|x| c[C]\nc ==> d")
+    # An '@' anywhere switches the quick forms off.
+    odd = read("a --> b\nb -->|x| c[C]\nc ==> d\ne e1@--> f")
+
+    assert odd.nodes[:4] == plain.nodes
+    assert odd.edges[:3] == plain.edges
+
+
+def test_deep_nesting_is_refused_at_its_line() -> None:
+    def nested(depth: int) -> str:
+        return "".join(f"subgraph s{level}\n" for level in range(depth)) + "a\n" + "end\n" * depth
+
+    assert len(read(nested(MAX_DEPTH)).subgraphs) == MAX_DEPTH
+    where, message, _ = refusal(nested(MAX_DEPTH + 1))
+    assert where == f"line {MAX_DEPTH + 2}, column 1"
+    assert "deeper than 100 levels" in message
+    assert "deeper than 100 levels" in refusal(nested(50_000))[1]
+
+
+def test_a_chart_of_a_mebibyte_is_refused_at_once() -> None:
+    text = HEADER + "a --> b\n" * 131_072
+    started = time.process_time()
+
+    with pytest.raises(ChartError, match="more than 999,999 characters") as caught:
+        read_chart(text, first_line=3)
+
+    assert caught.value.where == "line 3, column 1"
+    assert time.process_time() - started < 0.1
+    assert is_refused("x" * (MAX_CHARACTERS + 1))
+
+
+PIECES = [
+    " ", "\n", "a", "a-", "-", "=", ".", "~", "a;", "a[b]\n", "a-->b-->", "a & ", "direction LR ",
+    "@", "@{",
+    "a@", "a@b", "a@{", 'a@{"a^"b', '"', '"`', '`"', "%%", "\n%%x", "%%{", "%%{a", "<a",
+    '<a b="c', "#",
+    "style a:#b;", "style:", "classDef", "#a", "} \n", "}", "subgraph a\n", "subgraph a\nend\n",
+    "call x(",
+    "click a b\n", "a -- x", "-- x", "a -. x ", "a == b", "(-", "a(-", "a[", "a((", "a[/", "a[/x/]",
+    "|",
+    "a-->|x", ":::", "accTitle:", "accDescr{", "---\n", "--- ", "x--", "xo<", "v", "1", "é",
+    "style a b:c,",
+    "e1@-->", "a[~~~", "a(-~~", '"a"', "a{{b}} ", "\u2028", "\ufeff", "L_a_b_0 --> a\n",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_no_repetition_takes_more_than_linear_time(piece: str) -> None:
+    def seconds(size: int) -> float:
+        text = HEADER + piece * (size // len(piece))
+        started = time.process_time()
+        is_refused(text)
+        return time.process_time() - started
+
+    # The square would be minutes; linear time is well below a second.
+    assert seconds(200_000) < 5
+
+
+def test_a_chart_of_thirty_nodes_takes_about_a_millisecond() -> None:
+    steps = [f"n{number}[Task number {number}] --> n{number + 1}\n" for number in range(29)]
+    text = HEADER + "".join(steps) + "n9 -->|again| n3\nsubgraph g[Review]\n  n4 & n5\nend\n"
+    assert len(read_chart(text).nodes) == 30
+
+    seconds = []
+    for _ in range(200):
+        started = time.process_time()
+        read_chart(text)
+        seconds.append(time.process_time() - started)
+
+    # The quickest, because a shared machine adds to all others; with room for a slow one.
+    assert min(seconds) < 0.003

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.resolution.flowcharts.finding import (
+    AmbiguousName,
+    find_flow,
+    flow_files,
+    folders,
+)
+
+CHART = "```mermaid\nflowchart TD\na\n```\n### a\nGo.\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a project's folder; the current folder is another one, and so is the home."""
+    for name in ("project", "home", "elsewhere"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    return tmp_path / "project"
+
+
+@pytest.fixture
+def home(project: Path) -> Path:
+    return project.parent / "home"
+
+
+def written(path: Path, text: str = CHART) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+PLACES = [
+    "project",
+    "project/flows",
+    "project/.opencode/workflows",
+    "home/.config/opencode/workflows",
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", ["review", "review.md"])
+def test_a_name_is_looked_for_in_each_folder(
+    project: Path, home: Path, place: str, name: str
+) -> None:
+    path = written(project.parent / place / "review.md")
+    assert find_flow(name, project, home) == path
+
+
+def test_the_folders_are_in_this_order(project: Path, home: Path) -> None:
+    assert [str(path.relative_to(project.parent)) for path in folders(project, home)] == PLACES
+
+
+@pytest.mark.parametrize("name", ["review", "review.md"])
+def test_of_several_files_none_is_chosen(project: Path, home: Path, name: str) -> None:
+    one = written(project / "flows" / "review.md")
+    other = written(home / ".config/opencode/workflows" / "review.md")
+    with pytest.raises(AmbiguousName) as refused:
+        find_flow(name, project, home)
+    assert refused.value.files == (one, other)
+    assert refused.value.exit_code == 2
+    assert isinstance(refused.value, ConfigurationError)
+    assert str(refused.value) == (
+        f"several workflows are called {name!r}: {one}, {other}\n  name one of them by its path"
+    )
+    assert find_flow(str(other), project, home) == other
+    assert find_flow("flows/review.md", project, home) == one
+    assert find_flow("flows/review", project, home) == one
+
+
+def test_the_same_file_by_two_ways_is_one(project: Path, home: Path) -> None:
+    path = written(project / "review.md")
+    (project / "flows").symlink_to(project)
+    assert find_flow("review", project, home) == path
+    assert flow_files(project, home) == (path,)
+
+
+def test_a_project_in_the_folder_of_all_projects_is_searched_once(home: Path) -> None:
+    folder = home / ".config/opencode/workflows"
+    path = written(folder / "review.md")
+    assert find_flow("review", folder, home) == path
+
+
+def test_a_path_is_taken_as_it_is(project: Path, home: Path) -> None:
+    written(project / "flows" / "review.md")
+    here = written(Path.cwd() / "review.md")
+    assert find_flow("review.md", project, home) == here
+    assert find_flow("./review.md", project, home) == here
+    chart = written(Path.cwd() / "chart.mmd", "graph TD\na\n")
+    assert find_flow("chart.mmd", project, home) == chart
+    assert find_flow(str(chart), project, home) == chart
+
+
+def test_the_current_folder_comes_before_the_project(project: Path, home: Path) -> None:
+    there = written(project / "sub" / "x.md")
+    assert find_flow("sub/x.md", project, home) == there
+    here = written(Path.cwd() / "sub" / "x.md")
+    assert find_flow("sub/x.md", project, home) == here
+
+
+def test_a_path_that_is_not_there_is_not_searched_for(project: Path, home: Path) -> None:
+    written(project / "flows" / "review.md")
+    for name in ("other/review.md", "./review.md", "/review.md", "review.mmd"):
+        with pytest.raises(UnknownName):
+            find_flow(name, project, home)
+
+
+def test_folders_and_files_without_a_suffix_are_passed_over(project: Path, home: Path) -> None:
+    (project / "review").mkdir()
+    (project / "review.md").mkdir()
+    written(Path.cwd() / "review", "no workflow")
+    path = written(project / "flows" / "review.md")
+    assert find_flow("review", project, home) == path
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\0b", "nightly"])
+def test_an_unknown_name_lists_the_known_ones(project: Path, home: Path, name: str) -> None:
+    written(project / "flows" / "nightlies.md")
+    written(project / "triage.md")
+    written(project / "README.md", "# About\n")
+    with pytest.raises(UnknownName) as refused:
+        find_flow(name, project, home)
+    assert refused.value.known == ("nightlies", "triage")
+    assert (refused.value.kind, refused.value.name) == ("flow", name)
+
+
+def test_only_files_with_charts_are_listed(project: Path, home: Path) -> None:
+    flows = [
+        written(project / "b.md"),
+        written(project / "flows" / "a.md", "~~~ mermaid\nflowchart TD\n~~~\n"),
+        written(home / ".config/opencode/workflows" / "c.MD"),
+    ]
+    written(project / "README.md", "# About\n")
+    written(project / "flows" / "d.txt")
+    written(project / "flows" / "deeper" / "e.md")
+    os.mkfifo(project / "flows" / "pipe.md")
+    (project / "flows" / "gone.md").symlink_to("nowhere")
+    assert flow_files(project, home) == tuple(flows)
+
+
+def test_no_folder_at_all_is_no_file(tmp_path: Path) -> None:
+    assert flow_files(tmp_path / "none", tmp_path / "nobody") == ()
+    with pytest.raises(UnknownName, match="known flows: none"):
+        find_flow("x", tmp_path / "none", tmp_path / "nobody")

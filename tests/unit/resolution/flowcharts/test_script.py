@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.model.graph import NodeKind
+from sequencer.resolution.flowcharts.reader import Overrides, read_chart_only
+from sequencer.resolution.flowcharts.script import Script, read_script
+from sequencer.resolution.simulation import Part, Replay, simulate
+from tests.flows import graph
+
+CHART = Path("chart.mmd")
+
+
+def replayed(chart: str, data: dict[str, Any]) -> Replay:
+    script = read_script(data, "script.json")
+    flow = read_chart_only(f"flowchart TD\n{chart}", file=CHART, overrides=script.overrides)
+    script.check(flow.graph)
+    return simulate(flow.workflow, script.parts)
+
+
+def test_a_script_is_overrides_and_parts() -> None:
+    script = read_script(
+        {
+            "nodes": {"a": {"out": ["x", {"error": "no"}], "ms": [1, 2], "timeout": 9}, "b": {}},
+            "entry": "a",
+            "onError": "b",
+            "retry": {"maxAttempts": 2, "backoff": "linear"},
+            "maxIterations": 0,
+            "timeout": 7,
+        },
+        "script.json",
+    )
+    assert script == Script(
+        Overrides(
+            entry="a",
+            on_error="b",
+            retry={"maxAttempts": 2, "backoff": "linear"},
+            max_iterations=0,
+            timeout=7,
+            timeouts={"a": 9},
+            agents=frozenset("a"),
+        ),
+        {"a": Part(("x", {"error": "no"}), (1, 2)), "b": Part()},
+    )
+
+
+def test_nothing_is_a_script_too() -> None:
+    assert read_script({}, "script.json") == Script(Overrides(), {})
+
+
+@pytest.mark.parametrize("out", ["yes", {"error": "boom"}, 5, None, {"a": 1}])
+def test_one_answer_or_length_may_stand_alone(out: Any) -> None:
+    script = read_script({"nodes": {"a": {"out": out, "ms": 0}}}, "script.json")
+    assert script.parts == {"a": Part((out,), (0,))}
+
+
+def test_what_a_recorded_flow_says_about_itself_is_for_people() -> None:
+    about = {"name": "01", "mermaid": "flowchart TD", "why": "plain", "expect": {"state": 1}}
+    assert read_script({**about, "entry": "a"}, "s").overrides == Overrides(entry="a")
+
+
+@pytest.mark.parametrize(
+    ("data", "where"),
+    [
+        ({"nods": {}}, "s.json: unknown key 'nods'"),
+        ({"nodes": []}, "s.json: nodes: expected a mapping"),
+        ({"nodes": {"a": 3}}, "s.json: nodes.a: expected a mapping"),
+        ({"nodes": {"a": {"ot": 1}}}, "s.json: nodes.a: unknown key 'ot'"),
+        ({"nodes": {"a": {"out": []}}}, "s.json: nodes.a.out: has to have at least one"),
+        ({"nodes": {"a": {"out": [{"error": 5}]}}}, r"s.json: nodes.a.out\[0\]: expected the err"),
+        ({"nodes": {"a": {"ms": [3, -1]}}}, r"s.json: nodes.a.ms\[1\]: .* not -1"),
+        ({"nodes": {"a": {"ms": [True]}}}, r"s.json: nodes.a.ms\[0\]: expected a whole number"),
+        ({"nodes": {"a": {"ms": 10**12}}}, "s.json: nodes.a.ms"),
+        ({"nodes": {"a": {"ms": []}}}, "s.json: nodes.a.ms: has to have at least one"),
+        ({"nodes": {"a": {"timeout": 0}}}, "s.json: nodes.a.timeout: should be greater than 0"),
+        ({"nodes": {"a": {"timeout": "5"}}}, "s.json: nodes.a.timeout: expected a whole number"),
+        ({"timeout": 1.5}, "s.json: timeout: expected a whole number, not 1.5"),
+        ({"maxIterations": -1}, "s.json: maxIterations: should be greater than or equal to 0"),
+        ({"maxIterations": True}, "s.json: maxIterations: expected a whole number"),
+        ({"retry": {"maxAttempts": 0}}, "s.json: retry.maxAttempts: should be greater"),
+        ({"retry": {"backoff": "slow"}}, "s.json: retry.backoff"),
+        ({"retry": {"max": 1}}, "s.json: retry: unknown key 'max'"),
+        ({"entry": 5}, "s.json: entry: expected text"),
+        ({"onError": ""}, "s.json: onError"),
+        ({1: 2}, "s.json: "),
+        ([], "s.json: a script is a mapping"),
+        ("x", "s.json: a script is a mapping"),
+    ],
+)
+def test_a_wrong_field_is_named(data: Any, where: str) -> None:
+    with pytest.raises(ConfigurationError, match=where):
+        read_script(data, "s.json")
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        read_script({"entry": 5, "timeout": 0, "nodes": {"a": {"ms": "x"}}}, "s.json")
+    for key in ("entry", "timeout", "nodes.a.ms"):
+        assert f"s.json: {key}" in str(refused.value)
+
+
+def test_a_node_that_the_chart_does_not_have_is_an_error_with_the_known_ones() -> None:
+    script = read_script({"nodes": {"revew": {"out": "x"}}}, "s.json")
+    with pytest.raises(UnknownName) as refused:
+        script.check(graph("review --> publish"))
+    assert "s.json: nodes.revew: unknown node 'revew'" in str(refused.value)
+    assert "did you mean 'review'?" in str(refused.value)
+    assert "known nodes: publish, review" in str(refused.value)
+
+
+def test_two_unknown_nodes_are_both_named() -> None:
+    script = read_script({"nodes": {"x": {}, "y": {"ms": 1}}}, "s.json")
+    with pytest.raises(ConfigurationError, match=r"(?s)unknown node 'x'.*unknown node 'y'"):
+        script.check(graph("a"))
+
+
+def test_a_time_limit_without_work_is_refused() -> None:
+    script = read_script({"nodes": {"m": {"timeout": 5}}}, "s.json")
+    with pytest.raises(ConfigurationError, match=r"nodes.m.timeout: a marker does no work"):
+        script.check(graph("a --> m((M))"))
+    script.check(graph("m{{M}} --> a"))
+
+
+def test_a_decision_that_the_script_lets_answer_works_as_an_agent() -> None:
+    chart = "a --> q{Which}\nq -->|left| l\nq -->|right| r"
+    alone = replayed(chart, {"nodes": {"a": {"out": "right"}}})
+    assert alone.trace[2:5] == ("10 start q", "10 done q = right", "10 start r")
+    answers = replayed(chart, {"nodes": {"a": {"out": "right"}, "q": {"out": ["left"]}}})
+    assert answers.trace[2:5] == ("10 start q", "20 done q = left", "20 start l")
+    slow = replayed(chart, {"nodes": {"q": {"ms": 30}}})
+    assert slow.trace[2:5] == ("10 start q", "40 done q = left", "40 start l")
+
+
+def test_a_decision_that_works_is_retried_and_limited_as_an_agent_is() -> None:
+    chart = "q{Which}\nq -->|left| l\nq -->|right| r"
+    script = {
+        "nodes": {"q": {"out": [{"error": "no"}, "right"], "ms": [90, 5], "timeout": 20}},
+        "retry": {"maxAttempts": 2, "backoff": "fixed", "initialDelay": 7},
+    }
+    assert replayed(chart, script).trace[:4] == (
+        "0 start q",
+        "20 fail q attempt 1: timeout",
+        "27 retry q attempt 2",
+        "32 done q = right",
+    )
+
+
+def test_only_decisions_become_agents() -> None:
+    script = read_script({"nodes": {"s": {"ms": 5}, "h": {"out": "ok"}}}, "s.json")
+    flow = read_chart_only(
+        "flowchart TD\ns((S)) --> h{{OK?}} --> q{Q}", file=CHART, overrides=script.overrides
+    )
+    kinds = [NodeKind.MARKER, NodeKind.HUMAN, NodeKind.DECISION]
+    assert [node.kind for node in flow.graph.nodes] == kinds

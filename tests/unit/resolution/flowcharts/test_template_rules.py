@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import pytest
+
+from sequencer.resolution import templates
+from sequencer.resolution.flowcharts import template_rules
+from tests.unit.resolution.flowcharts.flows import (
+    flow_text,
+    refusal,
+    sections,
+    settings,
+    told,
+    warned,
+)
+
+
+def wrong(prompt: str, front: str = "state: {x: 1}\n") -> list[str]:
+    """Return what is told about *prompt*, which begins in line 12, without its code."""
+    chart = "a --> b --> c.d"
+    rest = settings("a", "output.key: out.text\ninput: {k: 1}", prompt) + sections("b", "c.d")
+    found = told(flow_text(chart, rest, front))
+    assert all(" E-TEMPLATE a: " in line for line in found)
+    return [line.replace(" E-TEMPLATE a:", "") for line in found]
+
+
+def fine(prompt: str) -> list[str]:
+    rest = settings("a", "output.key: out.text\ninput: {k: 1}", prompt) + sections("b", "c.d")
+    return warned(flow_text("a --> b --> c.d", rest, "state: {x: 1}\n"))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        *("state.x", "state.x.deep", "state.out", "state.out.text.0", "state", "output"),
+        *("output.field", "nodes.b.output", "nodes.b.output.0", "nodes.c.d.output", "input"),
+        *("input.k", "input.k.deep", "state._error.message", "state._iteration_count"),
+        *("state._workflow_id", "state._current_node", "state._completed_nodes.0"),
+        *("request.title", "other", "nodesx.y", "inputs.k", "steps.a", "statement"),
+    ],
+)
+def test_templates_that_may_have_a_value_are_fine(template: str) -> None:
+    assert fine(f"Go {{{{{template}}}}} and {{{{ {template} }}}}.") == []
+
+
+@pytest.mark.parametrize(
+    ("template", "detail"),
+    [
+        ("nodes.z.output", "there is no node 'z'"),
+        ("nodes.b", "a node has nothing but its output"),
+        ("nodes.b.result", "a node has nothing but its output"),
+        ("nodes.c.output", "there is no node 'c'"),
+        ("nodes", "there is no node ''"),
+        ("input.none", "input has no key 'none'"),
+        ("state.none", "nothing sets state.none"),
+        ("state.text", "nothing sets state.text"),
+        ("state._unknown", "nothing sets state._unknown"),
+        ("state..x", "a name between its dots is empty"),
+        ("state.x.", "a name between its dots is empty"),
+    ],
+)
+def test_templates_that_can_have_none_are_told(template: str, detail: str) -> None:
+    assert wrong(f"Go\n and {{{{{template}}}}}.") == [f"14:6 {{{{{template}}}}}: {detail}"]
+
+
+def test_each_is_told_at_its_own_place() -> None:
+    found = wrong("{{state.p}} {{state.x}} {{ state.q }}\n\nüü {{input.r}}")
+    assert [line.split(":", 2)[:2] for line in found] == [
+        ["13", "1 {{state.p}}"],
+        ["13", "25 {{ state.q }}"],
+        ["15", "4 {{input.r}}"],
+    ]
+
+
+def test_without_a_state_only_the_outputs_are_there() -> None:
+    assert len(wrong("{{state.x}} {{state.out}}", "id: demo\n")) == 1
+
+
+def test_the_known_names_are_listed() -> None:
+    text = flow_text("a --> b", sections("a", prompt="{{nodes.bb.output}}") + sections("b"))
+    assert refusal(text).problems[0].hint == "did you mean 'b'? there are: a, b"
+    text = flow_text("a", sections("a", prompt="{{state.resutl}}"), "state: {result: 1}\n")
+    hint = refusal(text).problems[0].hint or ""
+    assert hint.startswith("did you mean 'result'? there are: result, _completed_nodes")
+    assert hint.endswith("or set it under 'state:'")
+
+
+def test_texts_of_input_are_looked_at_where_they_stand() -> None:
+    written = """\
+        input:
+          good: "{{state.x}}"
+          list: ["{{output}}", "{{nodes.z.output}}"]
+          map: {deep: "{{state.y}}"}
+          self: "{{input.good}}"
+        """
+    text = flow_text("a", settings("a", written), "state: {x: 1}\n")
+    assert told(text) == [
+        "12:24 E-TEMPLATE a: {{nodes.z.output}}: there is no node 'z'",
+        "13:9 E-TEMPLATE a: {{state.y}}: nothing sets state.y",
+        "14:3 E-TEMPLATE a: {{input.good}}: input can't hold itself",
+    ]
+
+
+def test_what_a_person_is_asked_is_looked_at_too() -> None:
+    asked = flow_text("a --> h{{Q}}", sections("a") + sections("h", prompt="{{state.no}}?"))
+    assert told(asked) == ["8:1 E-TEMPLATE h: {{state.no}}: nothing sets state.no"]
+    label = flow_text('a --> h{{"Is {{state.no}} fine?"}}', sections("a"))
+    assert told(label) == ["3:7 E-TEMPLATE h: {{state.no}}: nothing sets state.no"]
+
+
+@pytest.mark.parametrize(
+    "template", ["{{state.x | upper}}", "{{ state.items[0] }}", "{{output + 1}}", "{{nodes.a/b.x}}"]
+)
+def test_what_only_looks_like_a_template_is_a_warning(template: str) -> None:
+    detail = f"{template} is not read as a template, it stays as it is"
+    assert fine(f"Go\n  {template}") == [f"14:3 W-TEMPLATE a: {detail}"]
+
+
+def test_other_braces_are_text() -> None:
+    assert fine("{{#if x}} {{ }} {{{state}} {state.none} {{.Values.x}} ${{ secrets.X }}") == []
+
+
+def test_what_is_looked_at_is_what_is_filled_in() -> None:
+    assert template_rules._TEMPLATE.pattern == templates._TEMPLATE.pattern
+
+
+# Keys of the state
+
+
+@pytest.mark.parametrize(
+    ("key", "detail"),
+    [
+        ("_x", "keys that begin with '_' are the run's own"),
+        ("_x.y", "keys that begin with '_' are the run's own"),
+        ("a..b", "a part between its dots is empty"),
+        (".a", "a part between its dots is empty"),
+        ("one.b", "state.one is no mapping, so nothing can be put below it"),
+        ("two.deep.b", "state.two.deep is no mapping, so nothing can be put below it"),
+        ("list.0", "state.list is no mapping, so nothing can be put below it"),
+        ("false.b", "state.false is no mapping, so nothing can be put below it"),
+    ],
+)
+def test_keys_that_can_not_be_set_are_told(key: str, detail: str) -> None:
+    front = "state: {one: 1, two: {deep: text}, list: [1], 'false': false, empty: null}\n"
+    text = flow_text("a", settings("a", f"output: {{key: '{key}'}}"), front)
+    assert told(text) == [f"10:10 E-STATE a: output.key {key!r}: {detail}"]
+
+
+@pytest.mark.parametrize("key", ["one", "two.deep", "two.other.x", "empty.x", "new.x", "a_b-c"])
+def test_keys_that_can_be_set_are_fine(key: str) -> None:
+    front = "state: {one: 1, two: {deep: text}, empty: null}\n"
+    assert warned(flow_text("a", settings("a", f"output.key: {key}"), front)) == []
+
+
+def keyed(chart: str, **keys: str) -> list[str]:
+    """Return the warnings of *chart*, the agents of *keys* having those output keys."""
+    rest = "".join(settings(name, f"output.key: {key}") for name, key in keys.items())
+    found = warned(flow_text(chart, rest))
+    assert all("W-KEY" in line for line in found)
+    return [line.split(" W-KEY ")[1].split(":")[0] for line in found]
+
+
+@pytest.mark.parametrize(
+    ("chart", "expected"),
+    [
+        ("s((s)) --> a & b", ["a b"]),
+        ("s((s)) --> a & m((m))\nm --> b", ["a b"]),
+        ("s((s)) -->|x| a & b", ["a b"]),
+        ("s((s)) --> m((m)) & n((n))\nm --> a\nn --> b\na & b --> e((e))", ["a b"]),
+        ("s((s)) --> m((m)) & n((n))\nm --> a & b\nn --> a & b", ["a b"]),
+        ("a --> b", []),
+        ("s((s)) --> a & m((m))\na & m --> b", []),
+        ("h{{Q}} -->|x| a\nh -->|y| b", []),
+        ("h{{Q}} -->|x| a\nh --> b", []),
+        ("a --> h{{Q}}\nh -->|again| a\nh -->|on| b", []),
+    ],
+)
+def test_nodes_that_may_run_at_once_and_write_one_key_are_a_warning(
+    chart: str, expected: list[str]
+) -> None:
+    assert keyed(chart, a="k", b="k") == expected
+
+
+def test_different_keys_are_no_matter_and_one_warning_a_key_is_enough() -> None:
+    assert keyed("s((s)) --> a & b & c", a="k", b="l", c="m") == []
+    assert keyed("s((s)) --> a & b & c & d", a="k", b="k", c="k", d="l") == ["a b"]
+
+
+def test_several_entries_run_at_once() -> None:
+    chart = "subgraph g\na\nb\nend"
+    rest = settings("a", "output.key: k") + settings("b", "output.key: k")
+    (only,) = warned(flow_text(chart, rest, "entrypoint: g\n"))
+    assert only.startswith("18:1 W-KEY a b: both may run at once and write state.k")
+
+
+def test_a_key_below_another_ones_is_a_warning() -> None:
+    assert keyed("a --> b", a="k", b="k.x.y") == ["b"]
+    assert keyed("a --> b", a="k", b="kk.x") == []
