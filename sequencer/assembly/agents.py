@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -87,7 +87,7 @@ class ConfiguredAgents:
         chosen = choose_agent(self.settings, step, position, self.overrides)
         name = chosen.name
         if name == "auto" and "auto" not in self.settings.agents:
-            name = resolve_auto(shutil.which, self.environment)
+            name = resolve_auto(shutil.which, self.environment, partial(_has_models_of, step))
         executor = self.build(name)
         ensure_honoured(step, name, executor)
         return name, executor
@@ -148,6 +148,11 @@ class ConfiguredAgents:
             raise UnknownName("agent kind", kind, known, where=where)
         made: Executor = make(name, written, self.core)
         return made
+
+
+def _has_models_of(step: Step, kind: str) -> bool:
+    """Return whether agents of *kind* have the models of the step's provider."""
+    return step.provider is None or kind in (*PROVIDERS.get(step.provider, ()), "opencode")
 
 
 def _wrong_options(agent: Any, name: str, kind: str, error: ValidationError) -> ConfigurationError:

@@ -265,7 +265,8 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
     ]
     if head.flow is not None:
         # What a digest does not say, the history does.
-        changes += [str(fact["outcome"]["note"]) for fact in run.history()][-1:]
+        told = (fact for fact in run.history() if fact["event"] == "adopted")
+        changes += [str(fact["outcome"]["note"]) for fact in told if fact["outcome"]][-1:]
     tell(invocation, run, head, f"adopted: {'; '.join(changes)}")
     if workflow is not None or review_every is not None:
         invocation.say("notice: set the same in orchestration.yaml, or give it to run and tick too")

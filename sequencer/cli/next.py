@@ -12,9 +12,17 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.tables import columns
 
 if TYPE_CHECKING:
+    from sequencer.engine.run import Run
     from sequencer.resolution.resolver import Description
 
 MAX_COUNT = 1_000_000
+
+
+def _why_none(run: Run) -> str:
+    head = run.head
+    if head is not None and head.flow is not None and head.status != "complete":
+        return "no node can start now: 'sequencer status' shows what it waits for"
+    return "no step is left: the run is complete"
 
 
 def table(steps: list[Description]) -> str:
@@ -100,4 +108,4 @@ def next_(
     elif steps:
         invocation.echo(table(steps))
     else:
-        invocation.say("no step is left, or those that are left wait for others or for people")
+        invocation.say(_why_none(run))

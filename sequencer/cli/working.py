@@ -124,7 +124,7 @@ def ensure_sensible(project: Project, workflow: Workflow) -> None:
     ensure_known_steps(overrides, workflow)
     folder = settings.prompts_dir
     known = allowed_prompts(workflow, settings.router)
-    own = {step.prompt_name for step in workflow.steps}
+    own = {step.prompt_name for step in workflow.steps if step.text is None}
     if workflow.review is not None:
         own.add(workflow.review.step.prompt_name)
     names = {relative_name(folder, name) for name in known | own}

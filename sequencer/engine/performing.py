@@ -260,7 +260,7 @@ class Performer:
         prompt = parse_answer(answer.output, allowed_prompts(self.workflow, router))
         chosen = prepared
         if prompt != prepared.step.prompt_name or not router.needs_selection:
-            step = prepared.step.model_copy(update={"prompt": prompt})
+            step = prepared.step.model_copy(update={"prompt": prompt, "text": None})
             chosen = self._prepare(step, prepared.position, prepared.place)
         note = f"[router] {prompt} instead of {prepared.step.prompt_name}\n"
         if prompt == prepared.step.prompt_name:

@@ -230,18 +230,21 @@ class Run:
         Raises:
             SequencerError: see `work.Invocation.work`; the class has the exit code.
         """
-        observer, limits = observer or SilentObserver(), limits or InvocationLimits()
-        if mode is Mode.ASYNC:
-            performer = self._make_performer(self._choose_workflow(None), observer)
-            local = LocalInvocation(performer, limits, step_index, self.store.state_path)
-            if on_ready is not None:
-                on_ready(local.interrupt)
-            return local.work()
-        workflow = self._choose_workflow(self.head)
+        observer = observer or SilentObserver()
+        workflow = self._choose_workflow(None if mode is Mode.ASYNC else self.head)
+        if limits is None:
+            # A graph ends by itself.
+            limits = InvocationLimits(max_steps=20 if workflow.graph is None else None)
         if workflow.graph is not None:
             ensure_no_positions(workflow, positions)
             work = self._work_on_graph(workflow, observer, board, places)
             return work.work(mode, limits, on_ready)
+        if mode is Mode.ASYNC:
+            performer = self._make_performer(workflow, observer)
+            local = LocalInvocation(performer, limits, step_index, self.store.state_path)
+            if on_ready is not None:
+                on_ready(local.interrupt)
+            return local.work()
         head = self._begin(observer, positions)
         worker = self._worker(self._choose_workflow(head), observer, positions)
         try:

@@ -80,6 +80,8 @@ def groups(graph: Graph, name: str) -> dict[str, tuple[int, ...]]:
 
 def is_choice(graph: Graph, name: str) -> bool:
     """Return whether the output of *name* picks one of several ways."""
+    if name in graph.without_labels:
+        return False
     labels = groups(graph, name)
     is_human = graph.by_id[name].kind is NodeKind.HUMAN
     return len(labels) > 1 or (is_human and any(labels))

@@ -35,7 +35,7 @@ def snapshot(marking: Marking) -> dict[str, Any]:
     """Return *marking* as JSON, without what is empty."""
     once = [name for name, times in marking.done.items() if times == 1]
     found = {
-        "waiting": marking.waiting,
+        "waiting": {name: list(sources) for name, sources in marking.waiting.items()},
         "active": {name: active.as_json() for name, active in marking.active.items()},
         "iterations": marking.iterations,
         "outputs": marking.outputs,
@@ -63,7 +63,7 @@ def restored(graph: Graph, data: Mapping[str, Any], status: str) -> Marking:
         raise KeyError(f"node {unknown[0]!r} is not in the graph")
     return Marking(
         graph,
-        waiting={name: list(sources) for name, sources in data.get("waiting", {}).items()},
+        waiting={name: dict.fromkeys(found) for name, found in data.get("waiting", {}).items()},
         active={name: Active.from_json(entry) for name, entry in data.get("active", {}).items()},
         iterations=data.get("iterations", 0),
         outputs=dict(data.get("outputs", {})),

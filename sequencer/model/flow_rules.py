@@ -48,8 +48,10 @@ class Course:
         self.operations: list[Operation] = []
 
     def do(self, *operation: Any) -> None:
-        """Apply one operation and keep it."""
+        """Apply one operation and keep it, without what is left out at its end."""
         kept = list(operation)
+        while kept[-1] is None:
+            kept.pop()
         self.marking.apply(kept)
         self.operations.append(kept)
 
@@ -64,9 +66,12 @@ class Course:
         for name in self.graph.entries:
             self.do("token", name, None)
 
-    def start(self, name: str) -> Node:
-        """Let *name* begin with all its tokens, and return the node."""
-        self.do("start", name)
+    def start(self, name: str, token: int | None = None) -> Node:
+        """Let *name* begin with all its tokens, and return the node.
+
+        With *token* it is claimed in the same moment.
+        """
+        self.do("start", name, token)
         node = self.graph.by_id[name]
         sources = list(self.marking.active[name].sources)
         self.tell(_BEGUN.get(node.kind, Event.STARTED), name, **{"from": sources})
@@ -84,12 +89,18 @@ class Course:
             return
         chosen = {"choice": shortened(output)} if is_choice(self.graph, name) else {}
         self.tell(_DONE.get(node.kind, Event.PASSED), name, **chosen)
-        self.do("done", name, reference, node.output_key)
         try:
             places = choose(self.graph, name, output)
         except NoMatchingBranch as error:
+            self.do("done", name, reference, node.output_key)
             self.fail(name, "NoMatchingBranch", str(error))
             return
+        if self.graph.back_edges.isdisjoint(places):
+            targets = [self.graph.edges[place].target for place in places]
+            self.do("step", name, targets, reference, node.output_key)
+            self.look_for_the_end()
+            return
+        self.do("done", name, reference, node.output_key)
         self._follow(name, places)
 
     def _in_the_way(self, node: Node) -> str | None:
@@ -115,9 +126,7 @@ class Course:
                 name, self.graph.edges[place].target
             ):
                 return
-        for place in places:
-            self.do("token", self.graph.edges[place].target, name)
-        self.do("leave", name)
+        self.do("follow", name, [self.graph.edges[place].target for place in places])
         self.look_for_the_end()
 
     def _may_loop(self, name: str, target: str) -> bool:

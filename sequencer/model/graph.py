@@ -138,6 +138,22 @@ class Graph(BaseModel):
         return {name: tuple(places) for name, places in found.items()}
 
     @cached_property
+    def without_labels(self) -> frozenset[str]:
+        """Return the nodes that no labelled edge leaves."""
+        labelled = {edge.source for edge in self.edges if edge.label}
+        return frozenset(self.by_id.keys() - labelled)
+
+    @cached_property
+    def forward(self) -> dict[str, tuple[str, ...]]:
+        """Return, for each node, where its edges lead that close no loop."""
+        return {
+            name: tuple(
+                self.edges[place].target for place in places if place not in self.back_edges
+            )
+            for name, places in self.outgoing.items()
+        }
+
+    @cached_property
     def back_edges(self) -> frozenset[int]:
         """Return the places in ``edges`` of those that close a loop.
 

@@ -13,7 +13,7 @@ many forward edges of each node come from a node that a token can still come thr
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -79,7 +79,7 @@ class Marking:
     """The progress of one run; changed by `apply` only."""
 
     graph: Graph = field(repr=False)
-    waiting: dict[str, list[str]] = field(default_factory=dict)
+    waiting: dict[str, dict[str, None]] = field(default_factory=dict)
     """Tokens that wait at a node, by their sources, each source once, as they arrived."""
     active: dict[str, Active] = field(default_factory=dict)
     iterations: int = 0
@@ -136,28 +136,30 @@ class Marking:
 
     def apply(self, operation: Operation) -> None:
         """Change the marking; the words are the methods below that begin with ``_do_``."""
-        getattr(self, f"_do_{operation[0]}")(*operation[1:])
+        _WORDS[operation[0]](self, *operation[1:])
 
-    def _do_token(self, name: str, source: str | None) -> None:
+    def _do_token(self, name: str, source: str | None = None) -> None:
         """Put a token on *name*; no source: at an entry."""
         sources = self.waiting.get(name)
         if sources is None:
             was_live = name in self.active or self._live_ways.get(name, 0) > 0
-            self.waiting[name] = sources = []
+            self.waiting[name] = sources = {}
             if not was_live:
                 self._spread(name)
-        if source is not None and source not in sources:
-            sources.append(source)
+        if source is not None:
+            sources[source] = None
         self._offer(name)
 
-    def _do_start(self, name: str) -> None:
-        self.active[name] = Active(tuple(self.waiting.pop(name)))
+    def _do_start(self, name: str, token: int = 0) -> None:
+        """Let *name* begin with all its tokens; with *token* somebody has claimed it."""
+        sources = tuple(self.waiting.pop(name))
+        self.active[name] = Active(sources, token, attempt=1 if token else 0)
 
     def _do_claim(self, name: str, token: int) -> None:
         now = self.active[name]
         self.active[name] = replace(now, token=token, attempt=now.attempt + 1, due=None)
 
-    def _do_ask(self, name: str, token: int, since: str, due: str | None) -> None:
+    def _do_ask(self, name: str, token: int, since: str, due: str | None = None) -> None:
         self.active[name] = replace(self.active[name], token=token, since=since, due=due)
 
     def _do_drop(self, name: str, due: str | None = None) -> None:
@@ -174,7 +176,9 @@ class Marking:
         now = self.active[name]
         self.active[name] = replace(now, token=0, failures=now.failures + 1, due=due)
 
-    def _do_done(self, name: str, reference: Reference | None, key: str | None = None) -> None:
+    def _do_done(
+        self, name: str, reference: Reference | None = None, key: str | None = None
+    ) -> None:
         """Keep what the execution of *name* has said; it still holds its token."""
         self.done[name] = self.done.get(name, 0) + 1
         if reference is not None:
@@ -195,13 +199,30 @@ class Marking:
             self._wither(name)
         self._offer(name)
 
+    def _do_follow(self, name: str, targets: list[str]) -> None:
+        """Go on from *name* to *targets*."""
+        for target in targets:
+            self._do_token(target, name)
+        self._do_leave(name)
+
+    def _do_step(
+        self,
+        name: str,
+        targets: list[str],
+        reference: Reference | None = None,
+        key: str | None = None,
+    ) -> None:
+        """Do what `done` and `follow` do: most executions end so."""
+        self._do_done(name, reference, key)
+        self._do_follow(name, targets)
+
     def _do_loop(self, count: int) -> None:
         self.iterations = count
 
     def _do_error(self, error: dict[str, Any]) -> None:
         self.error = error
 
-    def _do_busy(self, milliseconds: int, since: str | None) -> None:
+    def _do_busy(self, milliseconds: int, since: str | None = None) -> None:
         self.busy_ms, self.busy_since = milliseconds, since
 
     def _do_clear(self) -> None:
@@ -228,7 +249,7 @@ class Marking:
         tokens, self.ended_at = self.ended_at, []
         for name, sources, is_active in tokens:
             self._do_token(name, None)
-            self.waiting[name] += sources
+            self.waiting[name] |= dict.fromkeys(sources)
             if is_active:
                 self._do_start(name)
 
@@ -247,21 +268,15 @@ class Marking:
 
     # --- what is derived -----------------------------------------------------------
 
-    def _forward(self, name: str) -> Iterator[str]:
-        graph = self.graph
-        for place in graph.outgoing[name]:
-            if place not in graph.back_edges:
-                yield graph.edges[place].target
-
     def _count_anew(self) -> None:
         self._live_ways: dict[str, int] = {}
         self._passing: list[int] = []
         """Nodes that may start and need no place among the agents, a heap by order."""
         self._working: list[int] = []
-        pending = list({**self.waiting, **self.active})
+        forward, pending = self.graph.forward, list({**self.waiting, **self.active})
         seen = set(pending)
         while pending:
-            for target in self._forward(pending.pop()):
+            for target in forward[pending.pop()]:
                 self._live_ways[target] = self._live_ways.get(target, 0) + 1
                 if target not in seen:
                     seen.add(target)
@@ -271,10 +286,10 @@ class Marking:
 
     def _spread(self, name: str) -> None:
         """Let everybody behind *name*, which has become live, know."""
-        pending = [name]
+        forward, pending = self.graph.forward, [name]
         while pending:
             here = pending.pop()
-            for target in self._forward(here):
+            for target in forward[here]:
                 was_live = self.is_live(target)
                 self._live_ways[target] = self._live_ways.get(target, 0) + 1
                 if not was_live:
@@ -282,10 +297,10 @@ class Marking:
 
     def _wither(self, name: str) -> None:
         """Let everybody behind *name*, which has no token any more, know."""
-        pending = [name]
+        forward, pending = self.graph.forward, [name]
         while pending:
             here = pending.pop()
-            for target in self._forward(here):
+            for target in forward[here]:
                 self._live_ways[target] -= 1
                 if self._live_ways[target]:
                     continue
@@ -298,3 +313,11 @@ class Marking:
         if self.may_start(name):
             is_agent = self.graph.by_id[name].kind is NodeKind.AGENT
             heapq.heappush(self._working if is_agent else self._passing, self.graph.order[name])
+
+
+_WORDS: dict[str, Callable[..., None]] = {
+    name.removeprefix("_do_"): method
+    for name, method in vars(Marking).items()
+    if name.startswith("_do_")
+}
+"""What an operation's first item means."""

@@ -185,6 +185,12 @@ class Step(BaseModel):
             raise ValueError("approval is for a step with requires_approval: true")
         return self
 
+    @model_validator(mode="after")
+    def _has_one_prompt(self) -> Step:
+        if self.prompt is not None and self.text is not None:
+            raise ValueError("a step has a prompt, which is a file, or a text, not both")
+        return self
+
     @property
     def added_system_prompts(self) -> tuple[str, ...]:
         """Return the files that are added to the client's system prompt, in order."""
@@ -195,3 +201,7 @@ class Step(BaseModel):
     def prompt_name(self) -> str:
         """Return the prompt's file name below prompts_dir; of a text of its own the step's name."""
         return self.prompt or (self.name if self.text is not None else f"{self.name}.md")
+
+
+# Validation names Step, which was not there yet when it was defined.
+Validation.model_rebuild()

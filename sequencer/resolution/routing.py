@@ -97,10 +97,9 @@ def allowed_prompts(workflow: Workflow, router: RouterSettings) -> frozenset[str
     """
     if router.allowlist:
         return frozenset(with_suffix(name) for name in router.allowlist)
-    own = [step.prompt_name for step in workflow.steps]
-    if workflow.review is not None:
-        own.append(workflow.review.step.prompt_name)
-    return frozenset(with_suffix(name) for name in own)
+    own = [*workflow.steps, *([workflow.review.step] if workflow.review is not None else ())]
+    # A text in the workflow itself has no name that anybody could answer with.
+    return frozenset(with_suffix(step.prompt_name) for step in own if step.text is None)
 
 
 def parse_answer(text: str, allowed: Collection[str]) -> str:

@@ -78,17 +78,23 @@ def ensure_known_steps(overrides: AgentOverrides, workflow: Workflow) -> None:
             raise UnknownName("step", name, known, where="--agent-step")
 
 
-def resolve_auto(which: Callable[[str], str | None], env: Mapping[str, str]) -> str:
+def resolve_auto(
+    which: Callable[[str], str | None],
+    env: Mapping[str, str],
+    suits: Callable[[str], bool] = lambda _: True,
+) -> str:
     """Return the agent that `auto` means on this machine; never the rehearsal.
+
+    Of those that are there it is the first that *suits*; where none does, the first.
 
     Raises:
         ConfigurationError: no client is on PATH and no key is set.
     """
-    for client in CLIENTS:
-        if which(client) is not None:
-            return client
+    there = [client for client in CLIENTS if which(client) is not None]
     if env.get("ANTHROPIC_API_KEY") or env.get("ANTHROPIC_AUTH_TOKEN"):
-        return "anthropic"
+        there.append("anthropic")
+    if there:
+        return next(filter(suits, there), there[0])
     raise ConfigurationError(
         "agent 'auto': none of claude, codex, gemini, opencode is on PATH, and no "
         "ANTHROPIC_API_KEY is set",
@@ -103,7 +109,8 @@ def _candidates(
     settings: Settings, step: Step, position: str, given: AgentOverrides
 ) -> Iterator[tuple[str | None, str]]:
     prompts_dir = settings.prompts_dir
-    prompt = relative_name(prompts_dir, step.prompt_name)
+    # A step that has its prompt's text itself has no file, and its name need not be one's.
+    prompt = None if step.text is not None else relative_name(prompts_dir, step.prompt_name)
     yield _by_prompt(given.by_prompt, prompt, prompts_dir), "--agent-prompt"
     yield _by_role(given.by_step, step.name), "--agent-step"
     yield step.executor, f"executor of step {step.name!r}"
@@ -113,9 +120,9 @@ def _candidates(
     yield settings.agent.default, "agent.default"
 
 
-def _by_prompt(table: Mapping[str, str], prompt: str, prompts_dir: Path) -> str | None:
+def _by_prompt(table: Mapping[str, str], prompt: str | None, prompts_dir: Path) -> str | None:
     for name, agent in table.items():
-        if relative_name(prompts_dir, name) == prompt:
+        if prompt is not None and relative_name(prompts_dir, name) == prompt:
             return agent
     return None
 

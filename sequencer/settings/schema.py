@@ -90,6 +90,9 @@ class StepDefaults(Step):
     prompt: Annotated[str | None, BeforeValidator(_refuse_identity)] = Field(
         default=None, exclude=True
     )
+    text: Annotated[str | None, BeforeValidator(_refuse_identity)] = Field(
+        default=None, exclude=True
+    )
     executor: Annotated[Name | None, BeforeValidator(_refuse_executor)] = Field(
         default=None, exclude=True
     )

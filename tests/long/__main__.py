@@ -34,6 +34,8 @@ LIMIT_S = 3_000.0
 CAMPAIGNS: dict[str, str] = {
     "A2-random-kills": "tests.concurrency.herding:random_kills",
     "A1-crash-points": "tests.concurrency.crash_sweep:crash_points",
+    "A-flow-kills": "tests.concurrency.flow_kills:campaign",
+    "A-flow-points": "tests.concurrency.flow_points:campaign",
     "A1-kernel": "tests.concurrency.crash_sweep:kernel",
     "A3-killed-holders": "tests.concurrency.take_over:killed_holders",
     "A3-out-of-reach": "tests.concurrency.take_over:out_of_reach",

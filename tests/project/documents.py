@@ -201,3 +201,28 @@ def run_region(page: Path, folder: Path) -> list[Ran]:
     ran = [Ran(c, int(code), out) for c, (out, code) in zip(listed, pairs, strict=False)]
     assert len(ran) == len(listed), f"only {len(ran)} of {len(listed)} commands ran: {done.stdout}"
     return ran
+
+
+def matches(expected: str, line: str) -> bool:
+    """Return whether *line* is what a page shows; its ``…`` stands for anything."""
+    pattern = ".*".join(re.escape(part) for part in expected.rstrip().split("…"))
+    return re.fullmatch(pattern, line.rstrip()) is not None
+
+
+def ensure_shown(ran: Ran) -> None:
+    """Fail unless every line that the page shows was printed, in order."""
+    printed = iter(ran.output.splitlines())
+    for expected in ran.command.output:
+        found = any(matches(expected, line) for line in printed)
+        assert found, f"{ran.command.where}: {ran.command.text!r} printed no {expected!r}:\n" + (
+            ran.output
+        )
+
+
+def ensure_true(listed: list[Ran]) -> None:
+    """Fail unless every command that a page runs succeeded, and printed what the page shows."""
+    for ran in listed:
+        where = f"{ran.command.where}: {ran.command.text}"
+        assert ran.exit_code == 0, f"{where} ended with {ran.exit_code}:\n{ran.output}"
+        assert "Traceback" not in ran.output, where
+        ensure_shown(ran)

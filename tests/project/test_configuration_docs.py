@@ -84,10 +84,11 @@ def test_the_fields_of_a_step() -> None:
 
 def test_what_may_stand_in_step_defaults() -> None:
     refused = set(Step.model_fields) - set(known_keys(Schema, ("step_defaults",)))
-    of_one_step = {"name", "prompt", "executor", "requires_approval", "approval", "validation"}
+    of_one_step = {"name", "prompt", "text", "executor", "requires_approval"}
+    of_one_step |= {"approval", "validation"}
     assert refused == of_one_step
     assert (
-        "All but `name`, `prompt`, `executor`, `requires_approval`, `approval`"
+        "All but `name`, `prompt`, `text`, `executor`, `requires_approval`, `approval`"
         in PAGE.read_text(encoding="utf-8")
     )
     assert set(StepDefaults.model_fields) == set(Step.model_fields)

@@ -13,9 +13,9 @@ from typing import Any
 
 from hypothesis import assume
 
+from sequencer.engine.flow.transitions import Room, Step, busy_ms
 from sequencer.model import flow_record, flow_trace
 from sequencer.model.flow_record import Chain, Written
-from sequencer.engine.flow.transitions import Room, Step, busy_ms
 from sequencer.model.graph import NodeKind
 from sequencer.model.head import Flow, Head
 from sequencer.model.marking import FlowStatus, Marking, Reference
@@ -31,6 +31,10 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 def date(milliseconds: int) -> str:
     moment = START + timedelta(milliseconds=milliseconds)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _wait(_: Step) -> None:
+    """Let nothing happen but what is due."""
 
 
 def ensure_same(one: Marking, other: Marking) -> None:
@@ -155,7 +159,7 @@ class Rehearsal:
     def _event(self, name: str, token: int) -> Callable[[Step], None]:
         """Return what happens when the time of *name* has come."""
         if token == 0:
-            return lambda step: None
+            return _wait
         out, _ = self.case.script[name]
         number = self.attempts[name]
         length, limit = self._length(name, number)

@@ -69,7 +69,7 @@ class _Drawing:
     """One random flow; the same for the same seed."""
 
     def __init__(self, seed: int, size: int, *, has_ties: bool) -> None:
-        self.random = Random(seed)
+        self.random = Random(seed)  # noqa: S311 - the same flow for the same seed
         self.lengths = LENGTHS if has_ties else tuple(range(1, 90))
         self.names = [chr(ord("a") + number) for number in range(size)]
 

@@ -41,7 +41,7 @@ class Running:
 
     @property
     def ends_the_work(self) -> bool:
-        """Return whether the process can't go on: its end was asked for, or it can't keep an output.
+        """Return whether the process can't go on: it is to end, or it can't keep an output.
 
         Any other exception is a bug of one executor, and a failure of its node.
         """

@@ -191,8 +191,10 @@ class FlowControl:
             if act is not None:
                 act(step)
             step.settle(room(step.head))
-            if not step.facts and not step.course.operations:
-                self._keeper.keep(present, step.marking, chain)
+            if not step.facts:
+                # Entries may have got their tokens, and no room to start: as if nothing were.
+                if not step.course.operations:
+                    self._keeper.keep(present, step.marking, chain)
                 return None
             made, chain = self._written(step, present, chain)
             done.append((step, chain))

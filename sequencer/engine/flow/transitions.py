@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sequencer.errors import TransitionRefused
+from sequencer.errors import StorageFailed, TransitionRefused
 from sequencer.model.flow_rules import Course, FlowFact
 from sequencer.model.graph import NodeKind
 from sequencer.model.head import Claim, Head, Owner, Status
@@ -203,10 +203,12 @@ class Step:
             can_claim = room_left > 0 and self._has_place()
             name = marking.next_startable(agents=can_claim)
             if name is not None:
-                node = self.course.start(name)
-                if node.kind is NodeKind.AGENT and room is not None:
+                is_agent = self.course.graph.by_id[name].kind is NodeKind.AGENT
+                token = self.head.token + 1 if is_agent else None
+                node = self.course.start(name, token)
+                if is_agent and room is not None:
                     room_left -= 1
-                    self._claim(name, room)
+                    self._grant(name, room)
                 elif node.kind is NodeKind.HUMAN:
                     self._ask(name, node.timeout_ms)
                 else:
@@ -217,10 +219,19 @@ class Step:
                 break
             here = nodes[heapq.heappop(passing)].id
             if here in marking.active:
-                text, reference = self.hand_on(marking, here)
-                self.course.succeed(here, text, reference)
-                self._take_facts(None, {})
+                self._pass(here)
         self.course.look_for_the_end()
+
+    def _pass(self, name: str) -> None:
+        """Leave a node that does no work."""
+        try:
+            text, reference = self.hand_on(self.marking, name)
+        except StorageFailed as error:
+            # Of this node; else what was done before it could never be accepted.
+            self.course.fail(name, "Output", error.message)
+        else:
+            self.course.succeed(name, text, reference)
+        self._take_facts(None, {})
 
     def _has_place(self) -> bool:
         limit = self.course.graph.max_parallel
@@ -229,10 +240,10 @@ class Step:
     def _claim_again(self, room: Room, slots: int) -> int:
         """Claim executions that nobody holds any more; return how many places are left."""
         held = {claim.token: claim for claim in self.head.claims}
-        order = self.course.graph.order
+        order, nodes = self.course.graph.order, self.course.graph.by_id
         for name in sorted(self.marking.active, key=order.__getitem__):
             active = self.marking.active.get(name)
-            if active is None or active.since is not None or slots <= 0:
+            if active is None or nodes[name].kind is not NodeKind.AGENT or slots <= 0:
                 continue
             claim = held.get(active.token)
             if claim is not None and claim.token not in room.gone:
@@ -265,8 +276,12 @@ class Step:
         self._tell(Event.TAKEN_OVER, held, {"note": note})
 
     def _claim(self, name: str, room: Room) -> None:
+        self.course.do("claim", name, self.head.token + 1)
+        self._grant(name, room)
+
+    def _grant(self, name: str, room: Room) -> None:
+        """Write down that the next token holds *name*, as the marking says already."""
         token = self.head.token + 1
-        self.course.do("claim", name, token)
         granted = Claim(
             token=token,
             step=name,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sequencer.engine.control import Control
 from sequencer.engine.flow.control import FlowControl
@@ -47,7 +47,9 @@ class FlowWork:
                 hint="leave --mode out; 'sequencer simulate' tries a flow without agents",
             )
         board = self.board or PlainBoard(self.performer.observer)
-        worker = FlowWorker(self.flow, self.performer, self.limits, board, self.places)
+        # The chart decides what runs; there is nothing to choose for a router.
+        performer = replace(self.performer, router=None)
+        worker = FlowWorker(self.flow, performer, self.limits, board, self.places)
         try:
             # What can't even start must not begin the run, nor one agent of it.
             worker.prepare_all()

@@ -33,7 +33,7 @@ def test_several_sources_are_a_map_in_the_order_of_their_arrival() -> None:
 
 
 def test_what_was_merged_before_is_merged_flat() -> None:
-    merged: Reference = {"a": "0-1", "b": "1-2"}
+    merged = {"a": "0-1", "b": "1-2"}
     assert reached(("m", "c"), {"m": merged, "c": "2-3"}) == {**merged, "c": "2-3"}
     assert reached(("m",), {"m": merged}) == merged
 

@@ -144,3 +144,19 @@ def test_auto_never_rehearses(env: dict[str, str]) -> None:
     for client in CLIENTS:
         assert client in str(refused.value.hint)
     assert "ANTHROPIC_API_KEY" in refused.value.message
+
+
+def test_auto_prefers_a_client_that_has_the_models() -> None:
+    there = {"claude": "/bin/claude", "codex": "/bin/codex"}.get
+    assert resolve_auto(there, {}) == "claude"
+    assert resolve_auto(there, {}, lambda kind: kind == "codex") == "codex"
+    # What none has is then refused by name, and not as if nothing were installed.
+    assert resolve_auto(there, {}, lambda kind: kind == "gemini") == "claude"
+
+
+def test_a_step_with_its_own_text_has_no_prompt_file(tmp_path: Path) -> None:
+    text = "agent:\n  default: claude\n  prompts: {main.md: codex}\n"
+    (tmp_path / "orchestration.yaml").write_text(text, encoding="utf-8")
+    settings = load(tmp_path, env={})
+    step = Step(name="a/../..", text="Do it.")
+    assert choose_agent(settings, step, "a/../..", AgentOverrides()).name == "claude"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sequencer.engine.attempt import Observer, SilentObserver
 from sequencer.engine.control import Control
@@ -82,8 +82,8 @@ class Actor:
     """Answers for each node what it was given, one after the other, the last again and again."""
 
     says: dict[str, list[Said]] = field(default_factory=dict)
-    kind: str = "actor"
-    supported_fields: frozenset[str] = frozenset(Step.model_fields)
+    kind: ClassVar[str] = "actor"
+    supported_fields: ClassVar[frozenset[str]] = frozenset(Step.model_fields)
     asked: list[StepRequest] = field(default_factory=list)
     most: int = 0
     """Nodes at once, at most."""

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import threading
+from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ class Conductor(Actor):
         """Play the whole of what was recorded."""
         for place, line in enumerate(self.expect):
             self._play(lab, line)
-            until(lambda place=place: len(lab.trace()) > place, LIMIT_S)
+            until(partial(_has_lines, lab, place + 1), LIMIT_S)
 
     def _play(self, lab: Lab, line: str) -> None:
         if (found := FAILED.fullmatch(line)) is not None:
@@ -81,6 +82,10 @@ class Conductor(Actor):
     def _let(self, name: str, outcome: Outcome) -> None:
         self._next[name].append(outcome)
         self._turns[name].release()
+
+
+def _has_lines(lab: Lab, count: int) -> bool:
+    return len(lab.trace()) >= count
 
 
 def _texts(value: Any) -> list[str]:

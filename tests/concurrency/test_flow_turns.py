@@ -1,0 +1,175 @@
+"""Graph runs under fire: shared by processes, killed at any moment, stopped and paused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine.flow.keeping import Keeper
+from sequencer.model.flow_record import Chain
+from sequencer.model.head import Head
+from sequencer.model.marking import Marking
+from tests.acceptance.cli_process import cli, environment, until
+from tests.concurrency import flow_kills, flow_points, flow_runs
+from tests.concurrency.crash_points import Injector
+from tests.concurrency.flow_runs import Flow
+from tests.long.__main__ import in_own_process
+from tests.long.report import Size
+
+
+def started(flow: Flow, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "sequencer", "run", f"{flow_runs.NAME}.md", *arguments],
+        cwd=flow.folder,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    _, told = process.communicate(timeout=60)
+    return process.returncode, told
+
+
+def head(flow: Flow) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((flow.sync / "state.json").read_text())
+    return found
+
+
+# --- the campaigns, as every push runs them --------------------------------------------
+
+
+def test_killed_spoilt_and_shared_runs_end_with_each_node_accepted_once(tmp_path: Path) -> None:
+    # A fork of this process is slow: it holds all tests.
+    report = in_own_process("A-flow-kills", Size.SHORT, tmp_path / "log")
+    assert report["violations"] == []
+    assert report["counts"] == {"kills": 20, "runs": 3}
+
+
+def test_a_graph_run_survives_a_fault_at_the_calls_of_its_transitions(tmp_path: Path) -> None:
+    report = in_own_process("A-flow-points", Size.SHORT, tmp_path / "log")
+    assert report["violations"] == []
+    assert report["counts"]["crash points"] >= flow_points.LEAST_POINTS
+
+
+# --- the command line ------------------------------------------------------------------
+
+
+def test_three_processes_share_a_fan_out(tmp_path: Path) -> None:
+    flow = flow_runs.fan(tmp_path / "p", 12, 0.3)
+    processes = [started(flow, "--max-parallel", "2", "--json") for _ in range(3)]
+    shares = []
+    for process in processes:
+        printed, told = process.communicate(timeout=60)
+        assert process.returncode == 0, told
+        shares.append(json.loads(printed)["steps"])
+    assert sum(shares) == 14
+    assert sum(map(bool, shares)) >= 2
+    assert flow_runs.violations(flow, may_be_again=False) == []
+
+
+def test_max_parallel_of_the_chart_is_kept_over_processes(tmp_path: Path) -> None:
+    flow = flow_runs.fan(tmp_path / "p", 5, 0.2, config={"maxParallel": 2})
+    processes = [started(flow) for _ in range(2)]
+    most = 0
+    while any(process.poll() is None for process in processes):
+        view = flow.run().head
+        most = max(most, len(view.claims) if view else 0)
+    assert [ended(process)[0] for process in processes] == [0, 0]
+    assert most == 2
+    assert flow_runs.violations(flow, may_be_again=False) == []
+
+
+def test_a_sigterm_releases_every_claim_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    flow = flow_runs.fan(tmp_path / "p", 3, 20.0)
+    (flow.folder / "flow.md").write_text(
+        (flow.folder / "flow.md").read_text().replace("### s\nSleep 20.0", "### s\nSleep 0")
+    )
+    process = started(flow)
+    until(lambda: len(flow.began()) == 4)
+    os.kill(process.pid, signal.SIGTERM)
+    code, told = ended(process)
+    assert code == 130, told
+    assert flow.agents() == []
+    assert (head(flow)["claims"], head(flow)["status"]) == ([], "waiting_next")
+    assert head(flow)["step_index"] == 1
+    text = (flow.folder / "flow.md").read_text()
+    (flow.folder / "flow.md").write_text(text.replace("Sleep 20.0", "Sleep 0"))
+    # Prompts may change, the chart is the same.
+    assert ended(started(flow)) == (0, "") or flow_runs.violations(flow) == []
+    assert flow_runs.violations(flow) == []
+
+
+def test_a_sigkill_leaves_no_agent_and_the_next_takes_over(tmp_path: Path) -> None:
+    flow = flow_runs.fan(tmp_path / "p", 3, 0.6)
+    process = started(flow)
+    until(lambda: len(flow.began()) == 4)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    until(lambda: not flow.agents(), 5.0)
+    assert len(head(flow)["claims"]) == 3
+    assert cli(flow.folder, "run", "flow.md").returncode == 0
+    assert flow_runs.violations(flow) == []
+    facts = list(flow.run().history())
+    assert [fact["event"] for fact in facts].count("taken-over") == 3
+
+
+def test_a_paused_run_waits_and_goes_on(tmp_path: Path) -> None:
+    flow = flow_runs.fan(tmp_path / "p", 3, 0.3)
+    process = started(flow)
+    until(lambda: len(flow.began()) >= 2)
+    assert cli(flow.folder, "--run", "flow", "pause").returncode == 0
+    assert ended(process)[0] == 0
+    before = len(flow.began())
+    assert before < 5
+    assert head(flow)["status"] == "paused"
+    again = cli(flow.folder, "run", "flow.md")
+    assert (again.returncode, len(flow.began())) == (0, before)
+    assert "paused" in again.stdout
+    assert cli(flow.folder, "--run", "flow", "resume").returncode == 0
+    assert cli(flow.folder, "run", "flow.md").returncode == 0
+    assert flow_runs.violations(flow, may_be_again=False) == []
+
+
+# --- checks of the checks --------------------------------------------------------------
+
+
+def test_the_sweep_notices_a_marking_that_is_kept_after_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the rule that who takes it owns it, a refused transition leaves its traces."""
+    real = Keeper.take
+
+    def lent(self: Keeper, head: Head) -> tuple[Marking, Chain]:
+        marking, chain = real(self, head)
+        self.keep(head, marking, chain)
+        return marking, chain
+
+    monkeypatch.setattr(Keeper, "take", lent)
+    found = []
+    for at in range(1, 30):
+        place = tmp_path / str(at)
+        found += flow_points.tried("accept", Injector("ENOSPC", at), place, in_documents=False)[1]
+    assert found
+
+
+def test_a_node_that_was_accepted_twice_is_noticed(tmp_path: Path) -> None:
+    flow = flow_runs.fan(tmp_path / "p", 2, 0.0)
+    flow.work()
+    assert flow_runs.violations(flow, may_be_again=False) == []
+    journal = flow.sync / "journal.jsonl"
+    text = journal.read_text()
+    journal.write_text(text.replace('"step":"n1"', '"step":"n0"'))
+    assert flow_runs.violations(flow)
+    assert flow_kills._left_behind(flow) == []

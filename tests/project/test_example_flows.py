@@ -1,0 +1,390 @@
+"""The example flows load, do on a virtual clock what is recorded, and run from end to end."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.assembly import open_project, open_run
+from sequencer.checks import check_project
+from sequencer.engine.work import Mode
+from sequencer.model.graph import NodeKind
+from sequencer.model.head import Head, Status
+from sequencer.model.transitions import Event
+from sequencer.resolution import templates
+from sequencer.resolution.flowcharts.reader import Flow, load_flow
+from sequencer.resolution.flowcharts.scanner import read_chart
+from sequencer.resolution.flowcharts.script import read_script
+from sequencer.resolution.simulation import Replay, simulate
+from sequencer.settings.settings import load
+from tests.project.documents import ROOT, clean_environment, ensure_true, fences, run_region
+
+FOLDER = ROOT / "examples" / "flows"
+DRAWN = ROOT / "tests" / "data" / "flowcharts" / "examples.json"
+FLOWS = sorted(path for path in FOLDER.glob("*.md") if path.name != "README.md")
+SCRIPTS = sorted((FOLDER / "scripts").glob("*.json"))
+README = (FOLDER / "README.md").read_text()
+
+
+def flow_of(script: Path) -> Flow:
+    """Return the flow that *script* is for: the one whose name its own begins with."""
+    (path,) = [path for path in FLOWS if script.stem.startswith(path.stem)]
+    return load_flow(path)
+
+
+def replayed(script: Path, **changes: Any) -> Replay:
+    said: dict[str, Any] = json.loads(script.read_text())
+    read = read_script({**said, **changes}, script.name)
+    flow = flow_of(script)
+    flow = load_flow(flow.file, overrides=read.overrides)
+    read.check(flow.graph)
+    return simulate(flow.workflow, read.parts)
+
+
+def stem(path: Path) -> str:
+    return path.stem
+
+
+def copied(to: Path) -> Path:
+    """Copy the folder, so that the repository stays clean."""
+    left = shutil.ignore_patterns("sync", "logs", "mended.txt")
+    return Path(shutil.copytree(FOLDER, to / "flows", ignore=left))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return copied(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the folder in which everything was done that its README says."""
+    folder = tmp_path_factory.mktemp("tried")
+    ensure_true(run_region(FOLDER / "README.md", folder))
+    return folder
+
+
+def sequencer(folder: Path, *arguments: str, expect: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "sequencer", *arguments],
+        cwd=folder,
+        env=clean_environment(folder.parent),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == expect, said
+    assert "Traceback" not in done.stderr, said
+    return done.stdout
+
+
+def facts_of(folder: Path, run: str) -> list[dict[str, Any]]:
+    return list(open_run(folder, run, environment={}).history())
+
+
+def head_of(folder: Path, run: str) -> Head:
+    head = open_run(folder, run, environment={}).head
+    assert head is not None
+    return head
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def accepted(facts: list[dict[str, Any]]) -> list[str]:
+    return [fact["step"] for fact in facts if fact["event"] in ("succeeded", "answered")]
+
+
+# --- as they are written -----------------------------------------------------------------
+
+
+def test_there_are_six_and_each_is_in_the_table_and_configured() -> None:
+    names = [path.stem for path in FLOWS]
+    assert len(names) == 6
+    assert re.findall(r"^\| \[([\w-]+)\]\(\1\.md\)", README, re.MULTILINE) == [
+        *("code-review", "write-test-fix", "release", "triage"),
+        *("research-fan-out", "nightly-maintenance"),
+    ]
+    settings = load(FOLDER, env={})
+    assert sorted(settings.registry.flows) == names
+
+
+@pytest.mark.parametrize("path", FLOWS, ids=stem)
+def test_it_loads_without_a_warning(path: Path) -> None:
+    flow = load_flow(path)
+    assert flow.warnings == ()
+    assert flow.workflow.name == path.stem
+    assert flow.description
+    assert flow.version
+    unreachable = {node.id for node in flow.graph.nodes} - flow.graph.reachable
+    assert unreachable == set()
+
+
+@pytest.mark.parametrize("path", FLOWS, ids=stem)
+def test_every_node_is_described_and_limited(path: Path) -> None:
+    flow = load_flow(path)
+    for step in flow.workflow.steps:
+        assert step.timeout_s, step.name
+        assert step.retry, step.name
+        assert flow.graph.by_id[step.name].description, step.name
+        # A model is told what to answer with; a command of the project's own needs no words.
+        assert step.executor == "tests" or len(step.text or "") > 100, step.name
+    assert flow.graph.timeout_ms
+    for node in flow.graph.nodes:
+        if node.kind is NodeKind.HUMAN:
+            assert node.question, node.id
+            assert all(option.description for option in node.options), node.id
+
+
+@pytest.mark.parametrize("path", FLOWS, ids=stem)
+def test_a_choice_tells_its_agent_each_word_that_picks_a_way(path: Path) -> None:
+    graph = load_flow(path).graph
+    steps = {step.name: step for step in load_flow(path).workflow.steps}
+    for name, step in steps.items():
+        labels = {graph.edges[place].label for place in graph.outgoing[name]} - {"default"}
+        if len(labels) > 1 and step.executor is None:
+            missing = [label for label in labels if f"`{label}`" not in (step.text or "")]
+            assert missing == [], name
+
+
+@pytest.mark.parametrize("path", FLOWS, ids=stem)
+def test_what_is_kept_in_the_state_is_asked_for(path: Path) -> None:
+    flow = load_flow(path)
+    texts = [step.text or "" for step in flow.workflow.steps]
+    texts += [node.question for node in flow.graph.nodes]
+    asked = {
+        ".".join(name[1:])
+        for text in texts
+        for name in templates.names(text, templates.GRAPH_ROOTS)
+        if name[0] == "state"
+    }
+    keys = {*flow.graph.state, *(n.output_key for n in flow.graph.nodes if n.output_key)}
+    unused = {
+        key
+        for key in keys
+        if not any(f"{a}.".startswith(f"{key}.") or f"{key}.".startswith(f"{a}.") for a in asked)
+    }
+    assert unused == set()
+
+
+@pytest.mark.parametrize("path", FLOWS, ids=stem)
+def test_its_chart_is_as_github_draws_it(path: Path) -> None:
+    # Recorded from the Mermaid package itself; `pytest -m mermaid` asks it again.
+    drawn: dict[str, Any] = json.loads(DRAWN.read_text())
+    assert drawn.keys() == {path.stem for path in FLOWS}
+    assert read_chart(load_flow(path).mermaid).as_json() == drawn[path.stem]
+
+
+def test_the_readme_of_the_project_shows_a_chart_that_is_there() -> None:
+    (shown,) = [fence for fence in fences(ROOT / "README.md") if fence.language == "mermaid"]
+    assert shown.text.strip() == load_flow(FOLDER / "code-review.md").mermaid.strip()
+
+
+# --- on a virtual clock ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=stem)
+def test_it_does_what_is_recorded(script: Path) -> None:
+    expected = json.loads(script.read_text())["expect"]
+    done = replayed(script)
+    assert list(done.trace) == expected["trace"]
+    assert done.status == expected["status"]
+
+
+def test_the_scripts_reach_every_node_that_has_work() -> None:
+    reached: dict[str, set[str]] = {path.stem: set() for path in FLOWS}
+    for script in SCRIPTS:
+        trace = json.loads(script.read_text())["expect"]["trace"]
+        reached[flow_of(script).workflow.name] |= {
+            line.split()[2] for line in trace if line.split()[1] == "start"
+        }
+    missing = {
+        name: {node.id for node in load_flow(FOLDER / f"{name}.md").graph.nodes if node.works}
+        - found
+        for name, found in reached.items()
+    }
+    # Three kinds of issues go a way that looks like the recorded ones.
+    assert missing.pop("triage") == {"scope", "look_up"}
+    assert missing.pop("nightly-maintenance") == {"complain"}
+    assert not any(missing.values()), missing
+
+
+def test_a_recorded_trace_is_really_compared() -> None:
+    script = FOLDER / "scripts" / "triage-unclear.json"
+    other = replayed(script, nodes={"classify": {"out": ["question"]}})
+    assert list(other.trace) != json.loads(script.read_text())["expect"]["trace"]
+    assert any(line.endswith("start look_up") for line in other.trace)
+
+
+@pytest.mark.parametrize("kind", ["feature", "question"])
+def test_every_kind_of_issue_is_answered(kind: str) -> None:
+    script = FOLDER / "scripts" / "triage-unclear.json"
+    done = replayed(script, nodes={"classify": {"out": [{"decision": kind}]}})
+    assert done.status == "completed"
+    assert done.trace[-1].endswith("done answered")
+
+
+def test_no_repair_goes_on_for_ever_at_night() -> None:
+    script = FOLDER / "scripts" / "nightly-maintenance.json"
+    nodes = {
+        "choose": {"out": ["work"]},
+        "check_it": {"out": ["failed"]},
+        "put_back": {"out": ["again"]},
+    }
+    done = replayed(script, nodes=nodes)
+    assert done.status == "max_iterations"
+    tries = Counter(event for _, event, node, _ in done.facts if node == "mend")
+    assert tries[Event.SUCCEEDED] == 3
+
+
+def test_a_failure_at_night_is_written_down() -> None:
+    script = FOLDER / "scripts" / "nightly-maintenance.json"
+    done = replayed(script, nodes={"links": {"out": [{"error": "no network"}]}})
+    assert done.status == "completed_after_error"
+    assert [line.split(" ", 1)[1] for line in done.trace[-5:]] == [
+        "onError -> complain",
+        "start complain",
+        "done complain",
+        "start morning",
+        "done morning",
+    ]
+
+
+# --- with agents ------------------------------------------------------------------------
+
+
+def problems(project: Path) -> list[str]:
+    return [str(finding) for finding in check_project(open_project(project, environment={}), None)]
+
+
+def test_each_agent_that_the_readme_names_can_do_what_the_nodes_ask(project: Path) -> None:
+    (named,) = re.findall(r"they run with (\w+), (\w+) and (\w+) alike", README)
+    before = "stand-in"
+    for agent in named:
+        edit(project / "orchestration.yaml", f"{{default: {before}}}", f"{{default: {agent}}}")
+        before = agent
+        # The clients need not be installed here; nothing else may be wrong.
+        assert [said for said in problems(project) if "is not on PATH" not in said] == [], agent
+
+
+def test_an_agent_that_can_not_is_told_before_anything_starts(project: Path) -> None:
+    edit(project / "orchestration.yaml", "{default: stand-in}", "{default: anthropic}")
+    said = problems(project)
+    assert any("research-fan-out.md" in line and "websearch" in line for line in said)
+
+
+def test_a_review_is_sent_back_with_what_should_change(tried: Path) -> None:
+    facts = facts_of(tried, "code-review")
+    assert accepted(facts)[0] == "collect"
+    assert set(accepted(facts)[1:4]) == {"correctness", "security", "readability"}
+    assert accepted(facts)[4:] == [*("report", "decide", "feedback", "report", "decide", "publish")]
+    looped = [fact["outcome"] for fact in facts if fact["event"] == "looped"]
+    assert [(one["to"], one["number"]) for one in looped] == [("report", 1)]
+    answers = [fact["outcome"]["output"] for fact in facts if fact["event"] == "answered"]
+    assert answers == ["send back", "Say how to test it.", "approve"]
+
+
+def test_a_command_picks_the_way_until_the_tests_pass(tried: Path) -> None:
+    facts = facts_of(tried, "write-test-fix")
+    assert accepted(facts) == [
+        *("plan", "write", "test", "fix", "test", "review", "fix", "test", "review", "commit")
+    ]
+    runs = [f["outcome"] for f in facts if f["event"] == "succeeded" and f["step"] == "test"]
+    assert [run["agent"] for run in runs] == ["tests"] * 3
+    assert [run["output"].splitlines()[-1] for run in runs] == ["failed", "passed", "passed"]
+
+
+def test_tests_that_can_not_be_run_are_a_failure_and_no_answer(project: Path) -> None:
+    path = project / "orchestration.yaml"
+    path.write_text(re.sub(r"TEST_COMMAND: .*}", "TEST_COMMAND: nobody-has-it}", path.read_text()))
+    edit(project / "write-test-fix.md", "initialDelay: 2000", "initialDelay: 10")
+    sequencer(project, "run", "write-test-fix", "--quiet", expect=1)
+    facts = facts_of(project, "write-test-fix")
+    assert [fact["attempt"] for fact in facts if fact["event"] == "failed"] == [1, 2, 3]
+    assert accepted(facts) == ["plan", "write"]
+
+
+def test_a_release_is_let_out_with_the_version_that_was_asked_for(tried: Path) -> None:
+    facts = facts_of(tried, "release")
+    assert accepted(facts)[-4:] == ["approve", "tag", "upload", "announce"]
+    assert facts[-1]["outcome"] == {"status": "completed"}
+    source = json.loads((tried / "sync" / "runs" / "release" / "flow.json").read_text())
+    assert source["state"] == {"version": "1.4.0"}
+
+
+def test_a_release_that_breaks_is_undone(project: Path) -> None:
+    broken = "{step: tag, status: failed, error: the index is read-only}"
+    edit(project / "orchestration.yaml", "{step: tag, output: v1.4.0 at 1f3c9a2}", broken)
+    edit(project / "release.md", "initialDelay: 5000", "initialDelay: 10")
+    sequencer(project, "run", "release", "--quiet", expect=4)
+    sequencer(project, "answer", "approve", "release")
+    sequencer(project, "run", "release", "--quiet", expect=1)
+    flow = head_of(project, "release").flow
+    assert flow is not None
+    assert flow.marking is not None
+    assert flow.status == "completed_after_error"
+    assert (flow.marking["error"]["node"], flow.marking["error"]["attempts"]) == ("tag", 3)
+
+
+def test_a_bug_goes_two_ways_and_is_answered_once(tried: Path) -> None:
+    facts = facts_of(tried, "triage")
+    assert sorted(accepted(facts)) == ["classify", "duplicates", "reply", "reproduce"]
+    assert accepted(facts)[-1] == "reply"
+    (begun,) = [f["outcome"] for f in facts if f["event"] == "claimed" and f["step"] == "reply"]
+    assert sorted(begun["from"]) == ["duplicates", "reproduce"]
+
+
+def test_an_issue_of_no_known_form_fails_the_node_that_reads_it(project: Path) -> None:
+    edit(project / "orchestration.yaml", '"severity": "high", ', "")
+    edit(project / "triage.md", "initialDelay: 5000", "initialDelay: 10")
+    sequencer(project, "run", "triage", "--quiet", expect=1)
+    failed = [fact for fact in facts_of(project, "triage") if fact["event"] == "failed"]
+    assert {fact["step"] for fact in failed} == {"classify"}
+    assert "severity" in failed[-1]["outcome"]["error"]
+
+
+def test_research_goes_another_round_in_the_direction_that_was_given(tried: Path) -> None:
+    facts = facts_of(tried, "research-fan-out")
+    rounds = Counter(accepted(facts))
+    angles = ("literature", "practice", "numbers", "critics")
+    assert [rounds[name] for name in ("outline", *angles, "synthesis", "paper")] == [2] * 6 + [1]
+    choices = [
+        fact["outcome"]["choice"]
+        for fact in facts
+        if fact["event"] == "answered" and fact["step"] == "enough"
+    ]
+    assert choices == ["Look at mobile networks.", "yes"]
+
+
+def test_the_night_needs_nobody_and_begins_anew_each_time(project: Path) -> None:
+    # The first night one repair breaks a test and is put back.
+    for steps in (11, 7):
+        said = sequencer(project, "run", "nightly-maintenance", "--new", "--quiet")
+        assert said.startswith(f"the run is completed after {steps} steps are done")
+    for name in ("nightly-maintenance", "nightly-maintenance-2"):
+        assert head_of(project, name).status == Status.COMPLETE
+
+
+def test_a_timer_goes_through_the_projects_own_flow_node_by_node(project: Path) -> None:
+    run = open_run(project)
+    for done in range(1, 12):
+        summary = run.work(Mode.TICK)
+        assert summary.head is not None
+        assert (summary.usage.steps, summary.head.step_index) == (1, done)
+        is_over = summary.head.status is Status.COMPLETE
+        assert is_over == (done == 11)
+    assert run.work(Mode.TICK).usage.steps == 0

@@ -1,0 +1,190 @@
+"""A run that goes on under a workflow that was changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine.flow.adopting import MAX_TOLD
+from sequencer.errors import CorruptState, DefinitionChanged, TransitionRefused
+from sequencer.model import flow_record
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+from tests.flows import workflow
+from tests.unit.engine.flow.labs import Lab, lab
+
+BEFORE = "a --> h{{H}} --> b --> c"
+
+
+def waiting(folder: Path, text: str = BEFORE, **settings: Any) -> Lab:
+    made = lab(folder, text, {"a": "of a"}, **settings)
+    made.refused()
+    return made
+
+
+def adopted(made: Lab, text: str, **settings: Any) -> Lab:
+    """Change the chart to *text*, adopt it, and return the run under it."""
+    after = made.changed(workflow(text, **settings))
+    with pytest.raises(DefinitionChanged):
+        after.work()
+    after.run().control.adopt()
+    return after
+
+
+def note(made: Lab) -> str:
+    (fact,) = made.facts("adopted")
+    told: str = fact["outcome"]["note"]
+    return told
+
+
+def test_the_run_goes_on_under_the_new_chart(tmp_path: Path) -> None:
+    after = adopted(waiting(tmp_path), "a --> h{{H}} --> b & d; b & d --> e")
+    assert [one.node.id for one in after.run().flow.questions(after.head)] == ["h"]
+    after.answer("h", "yes")
+    after.work()
+    assert after.accepted() == ["a", "b", "d", "e"]
+    assert after.trace()[-2:] == ["start e <- b+d", "done e"]
+
+
+def test_it_says_what_was_changed(tmp_path: Path) -> None:
+    after = adopted(waiting(tmp_path), "a --> h{{H}} --> d; h --> b", max_iterations=7)
+    told = note(after).split("; ")
+    assert "node 'c' is gone" in told
+    assert "node 'd' is new" in told
+    assert "edge 'b -> c' is gone" in told
+    assert "edge 'h -> d' is new" in told
+    assert any(line.startswith("max_iterations: ") and line.endswith(" -> 7") for line in told)
+
+
+def test_it_does_not_say_everything_of_a_great_change(tmp_path: Path) -> None:
+    names = " --> ".join(f"n{number}" for number in range(MAX_TOLD + 10))
+    after = adopted(waiting(tmp_path), f"a --> h{{{{H}}}} --> {names}")
+    told = note(after).split("; ")
+    assert len(told) == MAX_TOLD + 1
+    assert told[-1].startswith("and ")
+    assert len(note(after)) < 4_000
+
+
+def test_outputs_and_counts_are_kept(tmp_path: Path) -> None:
+    made = lab(
+        tmp_path,
+        "a --> q; q -->|again| a; q -->|on| h{{H}}; h --> b",
+        {"a": ["one", "two"], "q": ["again", "on"]},
+        prompts={"d": "{{nodes.a.output}} {{state._iteration_count}}"},
+    )
+    made.refused()
+    after = adopted(made, "a --> q; q -->|again| a; q -->|on| h{{H}}; h --> d")
+    after.answer("h", "yes")
+    after.work()
+    assert after.actor.prompts_of("d") == ["two 1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a --> b --> c", "stands at 'h', which are gone"),
+        ("a --> h --> b --> c", "'h', which are of another kind"),
+    ],
+)
+def test_where_the_run_stands_must_be_there(tmp_path: Path, text: str, message: str) -> None:
+    made = waiting(tmp_path)
+    before = (tmp_path / "sync" / "flow.json").read_bytes(), made.head
+    after = made.changed(workflow(text))
+    with pytest.raises(TransitionRefused, match=message) as refused:
+        after.run().control.adopt()
+    assert refused.value.hint == "answer what is asked first"
+    assert ((tmp_path / "sync" / "flow.json").read_bytes(), made.head) == before
+    # And it goes on as it was.
+    made.answer("h", "yes")
+    assert made.work().usage.steps == 2
+
+
+def test_a_token_that_waits_must_have_its_node(tmp_path: Path) -> None:
+    made = lab(tmp_path, "s --> a & b; a & b --> j")
+    made.work(limits={"max_steps": 1})
+    with pytest.raises(TransitionRefused, match="stands at 'b'"):
+        made.changed(workflow("s --> a; a --> j")).run().control.adopt()
+
+
+def test_what_a_failure_has_stopped_must_have_its_node(tmp_path: Path) -> None:
+    """Else a retry would put a token on a node that nobody knows."""
+    made = lab(tmp_path, "s --> a", {"a": ValueError()})
+    made.refused()
+    with pytest.raises(TransitionRefused, match="stands at 'a'"):
+        made.changed(workflow("s --> b")).run().control.adopt()
+    after = adopted(made, "s --> a --> b")
+    assert after.status == "failed"
+    after.actor.says.clear()
+    after.run().control.retry()
+    after.work()
+    assert after.accepted() == ["s", "a", "b"]
+
+
+def test_a_line_of_steps_is_no_graph(tmp_path: Path) -> None:
+    made = waiting(tmp_path)
+    line = made.changed(Workflow("flow", (Step(name="a"),)))
+    with pytest.raises(TransitionRefused, match="line of steps"):
+        line.run().control.adopt()
+
+
+def test_what_it_was_begun_with_must_be_there(tmp_path: Path) -> None:
+    made = waiting(tmp_path)
+    after = made.changed(workflow("a --> h{{H}} --> d"))
+    path = tmp_path / "sync" / "flow.json"
+    kept = path.read_bytes()
+    path.write_bytes(kept[:-10])
+    with pytest.raises(CorruptState):
+        after.run().control.adopt()
+    path.unlink()
+    with pytest.raises(CorruptState, match="is missing"):
+        after.run().control.adopt()
+    path.write_bytes(kept)
+    after.run().control.adopt()
+    assert "node 'd' is new" in note(after)
+
+
+def test_it_can_be_adopted_twice(tmp_path: Path) -> None:
+    first = adopted(waiting(tmp_path), "a --> h{{H}} --> d")
+    second = adopted(first, "a --> h{{H}} --> e")
+    told = second.facts("adopted")[1]["outcome"]["note"]
+    assert "node 'e' is new" in told
+    assert "node 'd' is gone" in told
+    assert "'b'" not in told
+    second.answer("h", "yes")
+    second.work()
+    assert second.accepted() == ["a", "e"]
+
+
+def test_a_marking_in_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_record, "INLINE_ENTRIES", 0)
+    monkeypatch.setattr(flow_record, "SINCE_BYTES", 60)
+    made = waiting(tmp_path, "a --> b --> c --> d --> h{{H}} --> e")
+    after = adopted(made, "a --> b --> c --> d --> h{{H}} --> f")
+    flow = after.head.flow
+    assert flow is not None
+    assert flow.base is not None
+    after.answer("h", "yes")
+    after.work()
+    assert after.accepted() == ["a", "b", "c", "d", "f"]
+
+
+def test_while_an_agent_works_nothing_is_adopted(tmp_path: Path) -> None:
+    from sequencer.store.memory import MemoryRun  # noqa: PLC0415 - of this test alone
+
+    memory = MemoryRun()
+    made = lab(tmp_path, "a --> b", memory=memory)
+    made.claimed()
+    with pytest.raises(TransitionRefused):
+        made.changed(workflow("a --> c")).run().control.adopt()
+    memory.close()
+
+
+def test_the_time_when_it_began_stays(tmp_path: Path) -> None:
+    made = waiting(tmp_path)
+    before = made.head.flow
+    after = adopted(made, "a --> h{{H}} --> d").head.flow
+    assert before is not None
+    assert after is not None
+    assert before.begun_at == after.begun_at

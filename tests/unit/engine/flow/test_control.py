@@ -1,0 +1,457 @@
+"""Questions and answers, retries, and what a transition leaves where it is refused."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine.flow.control import MAX_ANSWER_CHARS, FlowControl
+from sequencer.engine.flow.transitions import Step
+from sequencer.errors import (
+    CorruptState,
+    DefinitionChanged,
+    SequencerError,
+    StaleClaim,
+    StepFailed,
+    StorageFailed,
+    TransitionRefused,
+    UnknownName,
+    UsageRefused,
+)
+from sequencer.model.graph import Option
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import Retry
+from sequencer.model.step import Step as WorkflowStep
+from sequencer.model.workflow import Workflow
+from sequencer.store.memory import MemoryRun
+from tests.flows import workflow
+from tests.unit.engine.flow.labs import Hold, Lab, failed, lab, let_go, said, until
+
+YES = Option(label="Looks good", value="approve", description="It is merged then.")
+NO = Option(label="Not yet", value="reject")
+REVIEW = "a --> h{{Fine?}}; h -->|approve| b; h -->|reject| c; h -->|default| d"
+
+
+def asking(folder: Path, text: str = REVIEW, says: Any = None, **node: Any) -> Lab:
+    """Return a flow that waits at ``h``."""
+    given = {"options": (YES, NO), **node}
+    made = lab(folder, text, says, nodes={"h": given})
+    made.refused()
+    return made
+
+
+def answered(made: Lab, said_: str) -> tuple[str, list[str]]:
+    """Return the output that the answer is, and which agents run then."""
+    made.answer("h", said_)
+    flow = made.run().flow
+    _, marking = flow.marking(made.head)
+    output = flow.text(marking.outputs.get("h"))
+    made.work()
+    return output, made.accepted()[1:]
+
+
+# --- questions ---------------------------------------------------------------------------
+
+
+def test_a_question_with_its_options(tmp_path: Path) -> None:
+    text = "Is {{output}} fine for {{state.who}}?"
+    made = lab(
+        tmp_path,
+        REVIEW,
+        {"a": "the draft"},
+        nodes={"h": {"question": text, "options": (YES, NO), "timeout_ms": 60_000}},
+        state={"who": "Ann"},
+    )
+    made.refused()
+    (question,) = made.run().flow.questions(made.head)
+    assert question.text == "Is the draft fine for Ann?"
+    assert question.options == (YES, NO)
+    assert question.asked_at.startswith("20")
+    assert question.expires_at is not None
+    assert question.expires_at > question.asked_at
+    # Its token is as unique as that of a claim.
+    assert question.token == made.head.token == 2
+
+
+def test_a_question_without_text_is_its_label(tmp_path: Path) -> None:
+    made = lab(tmp_path, "h{{Fine?}} --> b & g{{}}; g --> b")
+    made.refused()
+    assert [one.text for one in made.run().flow.questions(made.head)] == ["Fine?"]
+    made.answer("h", "yes")
+    assert [one.text for one in made.run().flow.questions(made.head)] == ["g"]
+
+
+def test_a_question_whose_values_are_missing_can_be_answered(tmp_path: Path) -> None:
+    made = asking(tmp_path, question="About {{state.gone}}")
+    (question,) = made.run().flow.questions(made.head)
+    assert question.text.startswith("About {{state.gone}}\n\n(the prompt asks for ")
+    assert answered(made, "approve") == ("approve", ["b"])
+
+
+def test_questions_come_in_the_order_of_the_chart(tmp_path: Path) -> None:
+    made = lab(tmp_path, "s --> b & a; b --> x{{X}}; a --> y{{Y}}; x & y --> j")
+    made.refused()
+    assert [one.node.id for one in made.run().flow.questions(made.head)] == ["x", "y"]
+    assert made.head.flow is not None
+    assert sorted(made.head.flow.asks) == ["x", "y"]
+
+
+# --- answers -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "output", "ran"),
+    [
+        ("approve", "approve", ["b"]),
+        ("  APPROVE ", "approve", ["b"]),
+        ("looks good", "approve", ["b"]),
+        ("Not_Yet", "reject", ["c"]),
+        ("reject", "reject", ["c"]),
+    ],
+)
+def test_an_answer_is_an_options_value_or_label(
+    tmp_path: Path, typed: str, output: str, ran: list[str]
+) -> None:
+    assert answered(asking(tmp_path), typed) == (output, ran)
+
+
+def test_an_answer_that_is_no_option_lists_them(tmp_path: Path) -> None:
+    made = asking(tmp_path)
+    before = made.head
+    with pytest.raises(UnknownName, match=r"approve.*reject"):
+        made.answer("h", "perhaps")
+    assert made.head == before
+
+
+def test_custom_text_goes_the_default_way_as_it_is(tmp_path: Path) -> None:
+    made = asking(tmp_path, allows_custom_input=True)
+    text = "Say more\nabout {{output}}."
+    assert answered(made, text) == (text, ["d"])
+
+
+def test_free_text_where_nothing_is_to_choose_from(tmp_path: Path) -> None:
+    made = asking(tmp_path, "a --> h{{Notes?}} --> b", options=())
+    with pytest.raises(UsageRefused, match="empty"):
+        made.answer("h", "  \n")
+    with pytest.raises(UsageRefused, match="too many"):
+        made.answer("h", "x" * (MAX_ANSWER_CHARS + 1))
+    assert answered(made, "x" * MAX_ANSWER_CHARS)[1] == ["b"]
+
+
+def test_who_has_answered_is_in_the_history(tmp_path: Path) -> None:
+    made = asking(tmp_path)
+    made.answer("h", "reject")
+    (fact,) = made.facts("answered")
+    assert fact["outcome"]["by"] == "ann"
+    assert fact["outcome"]["output"] == "reject"
+    assert made.trace()[-1] == "done h = reject"
+
+
+def test_an_answer_counts_once(tmp_path: Path) -> None:
+    made = asking(tmp_path)
+    made.answer("h", "reject")
+    with pytest.raises(UnknownName):
+        made.answer("h", "approve")
+    assert answered_text(made) == "reject"
+    made.work()
+    assert made.accepted()[1:] == ["c"]
+
+
+def answered_text(made: Lab) -> str:
+    _, marking = made.run().flow.marking(made.head)
+    return made.run().flow.text(marking.outputs["h"])
+
+
+def test_of_answers_at_once_one_counts_and_its_text_stays(tmp_path: Path) -> None:
+    """Both have read the same question; the second must not replace what the first said."""
+    made = asking(tmp_path, "a --> h{{Notes?}} --> b", options=())
+    barrier = threading.Barrier(8)
+    good: list[str] = []
+    refused: list[SequencerError] = []
+
+    def say(text: str) -> None:
+        barrier.wait()
+        try:
+            made.answer("h", text)
+            good.append(text)
+        except SequencerError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=say, args=(f"text {n}",)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(good), len(refused)) == (1, 7)
+    assert answered_text(made) == good[0]
+    assert [fact["outcome"]["output"] for fact in made.facts("answered")] == good
+
+
+def test_the_second_of_two_answers_does_not_touch_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = asking(tmp_path, "a --> h{{Notes?}} --> b", options=())
+    slow = made.run().flow
+    real = slow.update
+
+    def late(*args: Any, **options: Any) -> Any:
+        # Between its look and its turn somebody else answers.
+        made.answer("h", "first")
+        return real(*args, **options)
+
+    monkeypatch.setattr(slow, "update", late)
+    with pytest.raises(UnknownName):
+        slow.answer("h", "second", by="bob")
+    assert answered_text(made) == "first"
+
+
+def test_an_answer_to_an_earlier_question_of_a_loop_is_refused(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> h{{H}}; h -->|no| a; h -->|yes| b")
+    made.refused()
+    (question,) = made.run().flow.questions(made.head)
+    made.answer("h", "no")
+    made.refused()
+    with pytest.raises(TransitionRefused, match="asks again"):
+        made.run().answer("h", "yes", by="bob", token=question.token)
+    (again,) = made.run().flow.questions(made.head)
+    assert again.token > question.token
+    made.run().answer("h", "yes", by="bob", token=again.token)
+    assert made.work().usage.steps == 1
+
+
+def test_an_answer_where_nobody_is_asked(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> h{{H}} --> b")
+    with pytest.raises(TransitionRefused, match="never begun"):
+        made.answer("h", "x")
+    assert not (tmp_path / "sync").exists()
+    made.begun()
+    with pytest.raises(UnknownName, match="open question"):
+        made.answer("h", "x")
+    with pytest.raises(UnknownName):
+        made.answer("nobody", "x")
+
+
+def test_an_answer_after_the_time_is_over_and_nobody_has_looked(tmp_path: Path) -> None:
+    """Nothing has happened yet, so the person may still decide."""
+    made = asking(tmp_path, timeout_ms=10)
+    time.sleep(0.02)
+    assert answered(made, "approve") == ("approve", ["b"])
+
+
+# --- what comes next -----------------------------------------------------------------------
+
+
+def test_what_comes_next(tmp_path: Path) -> None:
+    hold = Hold()
+    made = lab(tmp_path, "s --> c & a; c & a --> j", {"a": hold, "c": failed()},
+               retry={"c": Retry(max_attempts=2, initial_delay_s=100)})  # fmt: skip
+    flow = FlowControl(made.store(), made.workflow)
+    assert flow.upcoming(None) == ["s"]
+    head = made.begun()
+    assert flow.upcoming(head) == ["s"]
+    with let_go(hold):
+        working = made.works(limits={"max_steps": 2})
+        until(lambda: made.facts("failed"))
+        # One runs, one rests.
+        assert flow.upcoming(made.head) == ["c"]
+        assert [one["step"] for one in made.run().next()] == ["c"]
+    working.summary()
+    assert flow.upcoming(made.head) == ["c"]
+
+
+def test_after_the_end_nothing_comes(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a")
+    made.work()
+    assert made.run().flow.upcoming(made.head) == []
+    assert made.run().next() == []
+
+
+# --- retry -------------------------------------------------------------------------------
+
+
+def test_a_retry_puts_back_what_a_failure_has_stopped(tmp_path: Path) -> None:
+    hold = Hold()
+    text = "s --> a & b & h{{H}} & m; m --> n; a & b & h & n --> j"
+    made = lab(tmp_path, text, {"a": [failed(), said("now")], "b": [hold, ""], "n": "n"},
+               max_parallel=2)  # fmt: skip
+    with let_go(hold), pytest.raises(StepFailed):
+        made.work()
+    assert made.status == "failed"
+    with pytest.raises(StepFailed):
+        made.work()
+    made.run().control.retry()
+    assert made.status == "running"
+    assert made.head.exit_reason is None
+    # The person is asked anew, with a token of its own.
+    (question,) = made.run().flow.questions(made.head)
+    assert question.token == made.head.token
+    made.refused()
+    made.answer("h", "yes")
+    made.work()
+    assert made.status == "completed"
+    assert sorted(made.accepted()) == ["a", "b", "j", "m", "n", "s"]
+    assert "again h" in made.trace()
+
+
+def test_after_a_retry_the_tries_are_counted_anew(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a", {"a": failed()}, retry=Retry(max_attempts=2))
+    made.refused()
+    made.run().control.retry()
+    made.refused()
+    assert [line for line in made.trace() if line.startswith("fail")] == [
+        "fail a attempt 1: boom", "fail a attempt 2: boom",
+        "fail a attempt 1: boom", "fail a attempt 2: boom",
+    ]  # fmt: skip
+
+
+def test_a_retry_after_too_many_loops_counts_them_anew(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a -->|x| a; a -->|y| b", {"a": ["x", "x", "x", "y"]}, max_iterations=1)
+    made.refused()
+    assert made.status == "max_iterations"
+    made.run().control.retry()
+    made.work()
+    assert made.status == "completed"
+
+
+def test_nothing_to_retry(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> h{{H}}")
+    made.refused()
+    with pytest.raises(TransitionRefused, match="nothing failed"):
+        made.run().control.retry()
+
+
+# --- a transition that is refused ------------------------------------------------------------
+
+
+def test_what_is_refused_leaves_the_marking_as_it_was(tmp_path: Path) -> None:
+    """Whoever changes a marking owns it, so one that was not accepted is read anew."""
+    made = lab(tmp_path, "s --> a & b; a & b --> j")
+    made.work(limits={"max_steps": 1})
+    flow = made.run().flow
+    _, before = flow.marking(made.head)
+    waiting = dict(before.waiting)
+
+    def spoil(step: Step) -> None:
+        step.course.start("a")
+        raise TransitionRefused("not so")
+
+    with pytest.raises(TransitionRefused):
+        flow.update(spoil, lambda _: None)
+    _, after = flow.marking(made.head)
+    assert after.waiting == waiting
+    assert after.active == {}
+    assert made.work().usage.steps == 3
+
+
+def test_a_head_that_was_not_written_leaves_the_marking_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = MemoryRun()
+    made = lab(tmp_path, "a --> h{{H}} --> b", memory=memory)
+    made.refused()
+    store = made.store()
+    flow = FlowControl(store, made.workflow)
+    real = store.update
+
+    def full(change: Any) -> Any:
+        change(memory.head)
+        raise StorageFailed("no space left", where="here")
+
+    monkeypatch.setattr(store, "update", full)
+    with pytest.raises(StorageFailed):
+        flow.answer("h", "yes", by="ann")
+    monkeypatch.setattr(store, "update", real)
+    assert [one.node.id for one in flow.questions(made.head)] == ["h"]
+    flow.answer("h", "yes", by="ann")
+    assert made.work().usage.steps == 1
+    memory.close()
+
+
+@pytest.mark.parametrize("how", ["accept", "fail", "release"])
+def test_a_claim_that_is_gone_changes_nothing(tmp_path: Path, how: str) -> None:
+    memory = MemoryRun()
+    made = lab(tmp_path, "a --> b", memory=memory)
+    made.died()
+    stale = made.head.claims[0].token
+    made.claimed()
+    before = made.head
+    assert before.claims[0].token == stale + 1
+    outcome = Outcome(status=OutcomeStatus.OK, output="late")
+
+    def act(step: Step) -> None:
+        if how == "accept":
+            step.accept(stale, outcome, None, {})
+        elif how == "fail":
+            step.fail(stale, outcome, {}, due=None, kind="error")
+        else:
+            step.release(stale, {}, outcome.usage)
+
+    with pytest.raises(StaleClaim):
+        made.run().flow.update(act, lambda _: None)
+    assert made.head == before
+    memory.close()
+
+
+def test_where_nothing_happens_nothing_is_written(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> h{{H}}")
+    made.refused()
+    before = (tmp_path / "sync" / "state.json").read_bytes()
+    head, granted = made.run().flow.update(None, lambda _: None)
+    assert granted == []
+    assert head.revision == made.head.revision
+    assert (tmp_path / "sync" / "state.json").read_bytes() == before
+
+
+def test_another_definition_is_refused(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> h{{H}} --> b")
+    made.refused()
+    other = made.changed(workflow("a --> h{{H}} --> c"))
+    flow = FlowControl(other.store(), other.workflow)
+    with pytest.raises(DefinitionChanged, match="sequencer adopt"):
+        flow.answer("h", "yes", by="ann")
+    with pytest.raises(DefinitionChanged):
+        other.work()
+    assert made.accepted() == ["a"]
+
+
+def test_another_prompt_is_not_another_definition(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> h{{H}} --> b", prompts={"b": "old"})
+    made.refused()
+    made.prompts["b"] = "new"
+    made.answer("h", "yes")
+    made.work()
+    assert made.actor.prompts_of("b") == ["new"]
+
+
+def test_only_a_graph_has_nodes(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a")
+    with pytest.raises(UsageRefused, match="is no graph"):
+        FlowControl(made.store(), Workflow("w", (WorkflowStep(name="a"),)))
+
+
+# --- what is read --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["../../secret", "1-../x", "-1", "1-", "x-y", "1-2-3", ""])
+def test_a_reference_leads_nowhere_else(tmp_path: Path, name: str) -> None:
+    made = lab(tmp_path, "a")
+    with pytest.raises(CorruptState, match="names no output"):
+        made.worker().control.read_output(name)
+
+
+def test_a_marking_that_was_spoilt_is_no_fresh_start(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> h{{H}} --> b")
+    made.refused()
+    path = tmp_path / "sync" / "state.json"
+    head = json.loads(path.read_text())
+    head["flow"]["marking"] = {"waiting": {"nobody": []}}
+    path.write_text(json.dumps(head))
+    with pytest.raises(SequencerError) as refused:
+        made.work()
+    assert refused.value.exit_code == 3
+    assert made.actor.names == ["a"]

@@ -1,0 +1,173 @@
+"""The marking that is kept between transitions, and when it must not be used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine.flow.keeping import Keeper
+from sequencer.errors import CorruptState, StaleClaim
+from sequencer.model import flow_record
+from sequencer.model.flow_record import Chain
+from sequencer.model.marking import Marking
+from sequencer.store.protocol import Store
+from tests.flows import fan, workflow_of
+from tests.unit.engine.flow.labs import Lab, lab
+
+
+class Counting(Keeper):
+    """Counts how often the marking is read from the run's files."""
+
+    reads = 0
+
+    def _read(self, flow: Any) -> tuple[Marking, Chain]:
+        self.reads += 1
+        return super()._read(flow)
+
+
+def keeper(made: Lab, store: Store | None = None) -> Counting:
+    assert made.workflow.graph is not None
+    return Counting(store or made.store(), made.workflow.graph)
+
+
+@pytest.fixture
+def in_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no marking stand in a head, and write a document every few operations."""
+    monkeypatch.setattr(flow_record, "INLINE_ENTRIES", 0)
+    monkeypatch.setattr(flow_record, "INLINE_BYTES", 0)
+    monkeypatch.setattr(flow_record, "SINCE_BYTES", 150)
+    monkeypatch.setattr(flow_record, "SHORTEST_CHAIN", 12)
+
+
+def test_it_is_read_once_while_nothing_changes(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> h{{H}} --> b")
+    made.refused()
+    kept = keeper(made)
+    assert kept.look(made.head) is kept.look(made.head)
+    assert kept.reads == 1
+
+
+def test_who_takes_it_owns_it(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> h{{H}} --> b")
+    made.refused()
+    kept = keeper(made)
+    taken, _ = kept.take(made.head)
+    taken.apply(["halt", "failed"])
+    # It was never given back, so what was done to it is not seen by anybody.
+    other, _ = kept.take(made.head)
+    assert other is not taken
+    assert list(other.active) == ["h"]
+    assert kept.reads == 2
+
+
+def test_what_others_did_is_read_where_the_marking_stands_in_the_head(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> h{{H}} --> b")
+    made.refused()
+    kept = keeper(made)
+    kept.look(made.head)
+    made.answer("h", "yes")
+    assert kept.look(made.head).may_start("b")
+    assert kept.reads == 2
+
+
+@pytest.mark.usefixtures("in_documents")
+def test_what_others_did_on_the_same_base_is_applied(tmp_path: Path) -> None:
+    made = lab(tmp_path, " --> ".join("abcdefgh"))
+    made.work(limits={"max_steps": 1})
+    kept, reads = keeper(made), 0
+    for done in range(2, 8):
+        before = made.head.flow
+        marking = kept.look(made.head)
+        made.work(limits={"max_steps": 1})
+        after = made.head.flow
+        assert before is not None
+        assert after is not None
+        now = kept.look(made.head)
+        assert list(now.done) == list("abcdefgh"[:done])
+        if before.base == after.base:
+            assert now is marking
+        else:
+            reads += 1
+    assert kept.reads == 1 + reads
+    # Both happened.
+    assert 0 < reads < 6
+
+
+@pytest.mark.usefixtures("in_documents")
+def test_a_run_in_documents_takes_the_same_way_and_leaves_few(tmp_path: Path) -> None:
+    made = Lab(tmp_path, workflow_of(fan(20)))
+    for _ in range(6):
+        made.work(limits={"max_steps": 4})
+    # Two chains, at most: what the last has begun with, and the last.
+    documents = [path.name for path in (tmp_path / "sync").glob("marking-*")]
+    assert 1 <= len(documents) <= 20
+    assert made.work().reason.startswith("the run is completed")
+    assert sorted(made.accepted()) == sorted(["s", "j", *(f"n{n}" for n in range(20))])
+    assert made.trace()[-2].startswith("start j <- n")
+    head = (tmp_path / "sync" / "state.json").stat().st_size
+    assert head < 3_000
+
+
+@pytest.mark.usefixtures("in_documents")
+@pytest.mark.parametrize("spoil", ["gone", "torn", "other"])
+def test_a_document_that_is_damaged_is_no_fresh_start(tmp_path: Path, spoil: str) -> None:
+    made = lab(tmp_path, " --> ".join("abcdef"))
+    made.work(limits={"max_steps": 3})
+    flow = made.head.flow
+    assert flow is not None
+    assert flow.base is not None
+    path = tmp_path / "sync" / flow.base
+    if spoil == "gone":
+        path.unlink()
+    elif spoil == "torn":
+        path.write_bytes(path.read_bytes()[:-5])
+    else:
+        path.write_text(json.dumps({"marking": {"waiting": {"nobody": []}}}))
+    error = made.refused()
+    assert isinstance(error, CorruptState)
+    assert error.exit_code == 3
+    assert "sequencer repair" in (error.hint or "")
+    assert made.actor.names == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("name", ["../flow.json", "flow.json", "marking-../x", "/etc/passwd"])
+def test_only_documents_of_markings_are_read(tmp_path: Path, name: str) -> None:
+    made = lab(tmp_path, "a")
+    made.begun()
+    head = made.head
+    assert head.flow is not None
+    crooked = head.replace(flow=head.flow.replace(base=name))
+    with pytest.raises(CorruptState, match="is no document of a marking"):
+        keeper(made).look(crooked)
+
+
+def test_a_head_without_a_marking(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a")
+    head = made.begun().replace(flow=None)
+    with pytest.raises(CorruptState, match="has no marking"):
+        keeper(made).look(head)
+
+
+def test_the_marking_of_another_run_is_not_taken_for_this_ones(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> b")
+    made.work(limits={"max_steps": 1})
+    kept = keeper(made)
+    head = made.head
+    kept.look(head)
+    marking = kept.look(head.replace(run_id="another"))
+    assert marking is not kept.look(head)
+    assert kept.reads == 3
+
+
+def test_a_stale_answer_does_not_spoil_what_is_kept(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> h{{H}} --> b")
+    made.refused()
+    flow = made.run().flow
+    _, marking = flow.marking(made.head)
+    done = dict(marking.done)
+    with pytest.raises(StaleClaim):
+        flow.update(lambda step: step.release(99, {}, step.head.usage), lambda _: None)
+    assert flow.marking(made.head)[1].done == done

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sequencer.engine.flow.transitions import Step
+from sequencer.errors import StaleClaim
+from sequencer.model.head import Status
+from sequencer.model.marking import Active
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from tests.contract.store_cases import STRANGER
+from tests.flows import graph
+from tests.unit.engine.flow.stepping import BAD, OK, Run, date
+
+# --- claims --------------------------------------------------------------------------------
+
+
+def test_as_many_agents_are_claimed_as_there_are_places_in_order() -> None:
+    run = Run(graph("s((S)) --> c & a & b"), slots=2)
+    assert run.begin() == ["start s", "done s", "start c", "start a"]
+    assert (run.held, run.granted) == ({"c": 1, "a": 2}, [1, 2])
+    assert (run.head.token, run.head.status) == (2, Status.RUNNING)
+    assert run.marking.active["c"] == Active(("s",), token=1, attempt=1)
+    assert list(run.marking.waiting) == ["b"]
+
+
+def test_a_claim_says_who_since_when_and_how_often() -> None:
+    run = Run(graph("a"), step_index=4)
+    run.begin()
+    (claim,) = run.head.claims
+    assert (claim.owner, claim.ttl_s, claim.claimed_boottime) == (STRANGER, 60.0, 5.0)
+    assert (claim.step, claim.step_index, claim.attempt) == ("a", 4, 1)
+    assert claim.claimed_at == date(0)
+    (fact,) = run.facts
+    assert (fact.step_index, fact.token, fact.attempt, fact.outcome) == (4, 1, 1, {"from": []})
+
+
+def test_without_a_room_no_agent_is_claimed_but_all_else_goes_on() -> None:
+    run = Run(graph("s((S)) --> a & h{{H}} & m((M))"))
+    assert run.begin(claims=False) == [
+        "start s",
+        "done s",
+        "start h",
+        "start m",
+        "done m",
+    ]
+    assert (run.held, run.head.status) == ({}, Status.WAITING_NEXT)
+    assert run.head.expected_step == "a"
+    assert run.look() == ["start a"]
+
+
+def test_the_graph_limits_the_agents_of_all_processes_together() -> None:
+    run = Run(graph("s((S)) --> a & b & c", max_parallel=2), slots=1)
+    run.begin()
+    assert run.look() == ["start b"]
+    assert run.look() == []
+    assert run.held == {"a": 1, "b": 2}
+    assert run.accept("a") == ["done a", "start c"]
+
+
+def test_people_do_not_take_the_places_of_agents() -> None:
+    run = Run(graph("s((S)) --> h{{H}} & a & b", max_parallel=1))
+    run.begin()
+    assert (set(run.marking.active), run.held) == ({"h", "a"}, {"a": 2})
+
+
+# --- ends of attempts ----------------------------------------------------------------------
+
+
+def test_an_accepted_attempt_counts_as_a_step_and_what_follows_is_claimed() -> None:
+    run = Run(graph("a --> b & c"))
+    run.begin()
+    assert run.accept("a", prompt="a.md") == ["done a", "start b", "start c"]
+    assert (run.head.step_index, run.head.iteration, run.head.last_prompt) == (1, 2, "a.md")
+    assert (run.head.usage.steps, run.head.usage.cost_usd) == (1, 0.5)
+    assert run.held == {"b": 2, "c": 3}
+    assert {claim.step_index for claim in run.head.claims} == {1}
+    assert run.marking.outputs == {"a": "0-1"}
+    done = run.facts[0]
+    assert (done.step_index, done.token, done.attempt) == (0, 1, 1)
+    assert done.outcome == {"status": "ok"}
+
+
+def test_the_record_goes_with_the_first_fact_alone() -> None:
+    run = Run(graph("a -->|again| a; a -->|on| b"))
+    run.begin()
+    assert run.accept("a", "again") == ["done a = again", "loop a -> a #1", "start a"]
+    outcomes = [fact.outcome for fact in run.facts]
+    assert outcomes[0] == {"status": "ok", "choice": "again"}
+    assert outcomes[1] == {"to": "a", "number": 1}
+    assert [(fact.token, fact.attempt) for fact in run.facts] == [(1, 1), (1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize("verb", ["accept", "fail", "release"])
+def test_a_claim_that_is_gone_changes_nothing(verb: str) -> None:
+    run = Run(graph("a --> b"))
+    run.begin()
+    acts: dict[str, Callable[[Step], None]] = {
+        "accept": lambda step: step.accept(7, OK, "0-7", {}),
+        "fail": lambda step: step.fail(7, BAD, {}, due=None, kind="error"),
+        "release": lambda step: step.release(7, None, Usage()),
+    }
+    with pytest.raises(StaleClaim, match="token 7 is stale"):
+        run.update(acts[verb])
+    assert (run.held, run.marking.active["a"].token) == ({"a": 1}, 1)
+
+
+def test_a_try_is_made_again_when_it_is_due() -> None:
+    run = Run(graph("a --> b"))
+    run.begin()
+    assert run.fail("a", due=500) == ["fail a attempt 1: boom"]
+    assert (run.held, run.head.status) == ({}, Status.WAITING_NEXT)
+    assert (run.head.usage.cost_usd, run.head.usage.steps) == (0.25, 0)
+    assert run.facts[0].outcome == {"s": 1, "try": 1, "error": "boom"}
+    run.now = 499
+    assert run.look() == []
+    run.now = 500
+    assert run.look() == ["retry a attempt 2"]
+    assert run.marking.active["a"] == Active((), token=2, attempt=2, failures=1)
+    assert run.fail("a") == ["fail a attempt 2: boom", "completed"]
+    assert run.head.status is Status.FAILED
+
+
+def test_a_due_try_comes_before_new_nodes_and_needs_a_place() -> None:
+    run = Run(graph("s((S)) --> a & b & c", max_parallel=1), slots=1)
+    run.begin()
+    assert run.fail("a", due=10) == ["fail a attempt 1: boom", "start b"]
+    run.now = 10
+    assert run.look() == []
+    assert run.accept("b") == ["done b", "retry a attempt 2"]
+    assert run.accept("a") == ["done a", "start c"]
+
+
+def test_a_failure_that_is_final_has_its_own_kind() -> None:
+    run = Run(graph("a; h", on_error="h"))
+    run.begin()
+    assert run.fail("a", kind="Template")[:2] == ["fail a: boom", "onError -> h"]
+    assert run.marking.error is not None
+    assert run.marking.error["type"] == "Template"
+
+
+def test_a_failure_without_a_reason_says_so() -> None:
+    run = Run(graph("a"))
+    run.begin()
+    nothing = Outcome(status=OutcomeStatus.FAILED)
+    lines = run.update(lambda step: step.fail(1, nothing, {}, due=None, kind="error"))
+    assert lines[0] == "fail a attempt 1: no reason given"
+
+
+def test_what_was_given_back_is_claimed_again() -> None:
+    run = Run(graph("a --> b"))
+    run.begin()
+    usage = Usage(cost_usd=0.1)
+    lines = run.update(lambda step: step.release(1, {"why": "stop"}, usage), claims=False)
+    assert (lines, run.held) == (["released"], {})
+    assert (run.facts[0].outcome, run.head.usage.cost_usd) == ({"why": "stop"}, 0.1)
+    assert run.marking.active["a"] == Active((), attempt=1)
+    assert run.look() == ["again a"]
+    assert run.token("a") == 2
+
+
+def test_a_limit_on_usage_is_waited_for_and_is_no_attempt() -> None:
+    run = Run(graph("a --> b"))
+    run.begin()
+    run.update(lambda step: step.release(1, None, Usage(), date(1000)))
+    assert run.marking.active["a"] == Active((), due=date(1000))
+    run.now = 1000
+    assert run.look() == ["start a"]
+    assert run.marking.active["a"] == Active((), token=2, attempt=1)
+
+
+# --- taking over ---------------------------------------------------------------------------
+
+
+def test_a_claim_whose_process_is_gone_is_taken_over() -> None:
+    run = Run(graph("s((S)) --> a & b"))
+    run.begin()
+    run.gone = frozenset({1})
+    assert run.look() == ["taken-over", "again a"]
+    assert run.held == {"b": 2, "a": 3}
+    taken, again = run.facts
+    assert (taken.token, taken.attempt, again.token, again.attempt) == (1, 1, 3, 2)
+    assert taken.outcome == {"note": "token 1 of process 1 on far"}
+    with pytest.raises(StaleClaim):
+        run.update(lambda step: step.accept(1, OK, None, {}))
+
+
+def test_nothing_is_taken_over_without_a_place_to_run_it() -> None:
+    run = Run(graph("a"))
+    run.begin()
+    run.gone, run.slots = frozenset({1}), 0
+    assert run.look() == []
+    assert run.held == {"a": 1}
+
+
+def test_a_dead_claim_does_not_take_its_own_place() -> None:
+    run = Run(graph("a & b", entries=["a", "b"], max_parallel=1))
+    run.begin()
+    run.gone = frozenset({1})
+    assert run.look() == ["taken-over", "again a"]
+    assert run.held == {"a": 2}
+
+
+def test_what_dies_again_and_again_fails_in_the_end() -> None:
+    run = Run(graph("a; h", on_error="h"))
+    run.max_attempts = 3
+    run.begin()
+    for token in (1, 2):
+        run.gone = frozenset({token})
+        assert run.look() == ["taken-over", "again a"]
+    run.gone = frozenset({3})
+    said = "fail a: begun 3 times without an end (limits.max_attempts)"
+    assert run.look() == ["taken-over", said, "onError -> h", "start h"]
+
+
+# --- what an error cancels -----------------------------------------------------------------
+
+
+def test_after_an_error_the_claims_of_the_others_are_gone() -> None:
+    run = Run(graph("s((S)) --> a & b --> j; h --> b", on_error="h", max_parallel=2))
+    run.begin()
+    assert run.fail("a") == ["fail a attempt 1: boom", "onError -> h; cancelled b", "start h"]
+    assert run.held == {"h": 3}
+    with pytest.raises(StaleClaim):
+        run.update(lambda step: step.accept(2, OK, None, {}))
+    assert run.accept("h") == ["done h", "start b"]
+    with pytest.raises(StaleClaim):
+        run.update(lambda step: step.accept(2, OK, None, {}))
+    run.accept("b")
+    assert run.accept("j")[-1] == "completed"
+    assert (run.head.status, run.head.exit_reason) == (Status.COMPLETE, "completed_after_error")
+
+
+def test_a_claim_of_the_same_transition_may_be_cancelled_by_a_decision() -> None:
+    text = "a --> b & q{Q}; q -->|x| b; q -->|y| c; h"
+    run = Run(graph(text, on_error="h"))
+    run.begin()
+    lines = run.accept("a", "neither")
+    assert lines[-3:] == [
+        "fail q: no matching branch for 'neither'",
+        "onError -> h",
+        "start h",
+    ]
+    assert set(run.held) == {"h"}
+
+
+@pytest.mark.parametrize("ends_by", ["failed", "max_iterations"])
+def test_at_a_bad_end_nobody_holds_a_claim(ends_by: str) -> None:
+    run = Run(graph("s((S)) --> a & b; a -->|x| a; a -->|y| c", max_iterations=0))
+    run.begin()
+    if ends_by == "failed":
+        run.fail("a")
+    else:
+        run.accept("a", "x")
+    assert (run.held, run.head.status, run.head.exit_reason) == ({}, Status.FAILED, ends_by)
+    assert (run.facts[-1].event, run.facts[-1].outcome) == ("completed", {"status": ends_by})
+    assert run.look() == []
+    assert run.head.exit_reason == ends_by

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import sys
+from datetime import timedelta
+from types import FrameType
+
+import pytest
+
+from sequencer.engine.flow.transitions import Step, busy_ms
+from sequencer.errors import TransitionRefused
+from sequencer.model.graph import Graph
+from sequencer.model.head import Status
+from sequencer.model.marking import Active, FlowStatus, Marking
+from sequencer.model.outcome import Usage
+from tests.flows import fan, graph
+from tests.unit.engine.flow.stepping import START, Run, date
+
+# --- people --------------------------------------------------------------------------------
+
+
+def test_a_question_is_asked_once_and_answered_with_its_token() -> None:
+    nodes = {"h": {"timeout_ms": 1500}}
+    run = Run(graph("h{{H}} -->|yes| a; h -->|no| b", nodes=nodes))
+    run.now = 200
+    assert run.begin() == ["start h"]
+    asked = Active((), token=1, since=date(200), due=date(1700))
+    assert run.marking.active["h"] == asked
+    assert (run.facts[0].token, run.head.token) == (1, 1)
+    assert (run.head.status, run.head.claims) == (Status.WAITING_APPROVAL, ())
+    assert run.look() == []
+    lines = run.update(lambda step: step.answer("h", "Yes", "0-1", {"by": "kim"}))
+    assert lines == ["done h = Yes", "start a"]
+    answered = run.facts[0]
+    assert (answered.token, answered.outcome) == (1, {"by": "kim", "choice": "Yes"})
+    assert run.head.step_index == 0, "only agents' nodes are steps"
+
+
+def test_while_an_agent_may_go_on_the_run_does_not_wait_for_a_person() -> None:
+    run = Run(graph("s((S)) --> h{{H}} & a"))
+    run.begin()
+    assert run.head.status == "running"
+    run.update(lambda step: step.release(run.token("a"), None, Usage()), claims=False)
+    assert run.head.status == "waiting-next"
+    run.look()
+    run.fail("a", due=9_000)
+    assert run.head.status == "waiting-next"
+    run.now = 9_000
+    run.look()
+    run.accept("a")
+    assert (run.head.status, run.head.expected_step) == (Status.WAITING_APPROVAL, "h")
+
+
+def test_a_question_whose_time_is_over() -> None:
+    nodes = {"h": {"timeout_ms": 10, "on_timeout": "x"}}
+    run = Run(graph("h{{H}} --> a; x", nodes=nodes))
+    run.begin()
+    assert run.update(lambda step: step.expire("h")) == ["timeout h -> x", "start x"]
+    assert run.facts[0].token == 1
+
+
+# --- time ----------------------------------------------------------------------------------
+
+
+def test_only_time_in_which_agents_work_or_rest_counts() -> None:
+    run = Run(graph("a --> h{{H}} --> b", timeout_ms=1000))
+    run.begin()
+    assert (run.marking.busy_ms, run.marking.busy_since) == (0, date(0))
+    run.now = 300
+    run.fail("a", due=500)
+    assert (run.marking.busy_ms, run.marking.busy_since) == (300, date(300))
+    run.now = 500
+    run.look()
+    run.now = 600
+    run.accept("a")
+    assert (run.marking.busy_ms, run.marking.busy_since) == (600, None)
+    run.now = 90_600
+    run.update(lambda step: step.answer("h", "", None, {}))
+    assert (run.marking.busy_ms, run.marking.busy_since) == (600, date(90_600))
+    assert busy_ms(run.marking, START + timedelta(milliseconds=90_950)) == 950
+
+
+def test_time_is_not_counted_where_nothing_limits_it() -> None:
+    run = Run(graph("a --> b"))
+    run.begin()
+    run.now = 300
+    run.accept("a")
+    assert (run.marking.busy_ms, run.marking.busy_since) == (0, None)
+
+
+def test_who_was_taken_over_worked_no_longer_than_its_lease() -> None:
+    run = Run(graph("a", timeout_ms=10**9))
+    run.begin()
+    run.now, run.gone = 3_600_000, frozenset({1})
+    run.look()
+    assert (run.marking.busy_ms, run.marking.busy_since) == (60_000, date(3_600_000))
+
+
+def test_a_clock_that_was_set_back_takes_no_time_away() -> None:
+    marking = Marking(graph("a"), busy_ms=7, busy_since=date(500))
+    assert busy_ms(marking, START) == 7
+    assert busy_ms(Marking(graph("a"), busy_ms=7), START) == 7
+
+
+def test_when_the_time_is_up_everything_ends() -> None:
+    run = Run(graph("s((S)) --> a & b & h{{H}}", timeout_ms=100))
+    run.begin()
+    run.now = 130
+    lines = run.update(Step.time_is_up)
+    assert lines == ["workflow timeout; cancelled a, b, h", "completed"]
+    assert (run.head.status, run.held) == (Status.FAILED, {})
+    assert (run.marking.busy_ms, run.marking.busy_since) == (130, None)
+
+
+# --- trying again --------------------------------------------------------------------------
+
+
+def restore(run: Run) -> list[str]:
+    return run.update(Step.restore)
+
+
+def test_a_failed_run_is_put_back_with_all_its_tokens() -> None:
+    run = Run(graph("s((S)) --> a & b --> j"))
+    run.begin()
+    run.accept("b")
+    run.fail("a")
+    assert restore(run) == ["resumed", "start a"]
+    assert run.facts[0].outcome == {"note": "retry: the run was failed"}
+    assert (run.head.status, run.head.exit_reason) == (Status.RUNNING, None)
+    assert run.accept("a") == ["done a", "start j <- b+a"]
+    assert run.accept("j") == ["done j", "completed"]
+
+
+def test_people_are_asked_anew_when_a_run_is_put_back() -> None:
+    nodes = {"h": {"timeout_ms": 50}}
+    run = Run(graph("s((S)) --> a & h{{H}} --> j", nodes=nodes))
+    run.begin()
+    before = run.token("h")
+    run.fail("a")
+    run.now = 1_000
+    assert restore(run) == ["resumed", "again h", "start a"]
+    asked = run.marking.active["h"]
+    assert (asked.since, asked.due) == (date(1_000), date(1_050))
+    assert asked.token not in (0, before)
+    assert run.held == {"a": run.token("a")}
+    assert run.update(lambda step: step.answer("h", "x", None, {})) == ["done h"]
+
+
+def test_a_decision_that_failed_is_made_anew_when_a_run_is_put_back() -> None:
+    run = Run(graph("a --> q{Q}; q -->|x| b; q -->|y| c"))
+    run.begin()
+    run.accept("a", "neither")
+    assert run.head.status is Status.FAILED
+    run.outputs["0-1"] = "y"
+    assert restore(run) == ["resumed", "done q = y", "start c"]
+    assert set(run.held) == {"c"}
+
+
+def test_after_too_many_loops_they_are_counted_anew() -> None:
+    run = Run(graph("a -->|x| a; a -->|y| b", max_iterations=1))
+    run.begin()
+    for _ in range(2):
+        run.accept("a", "x")
+    assert run.marking.status is FlowStatus.MAX_ITERATIONS
+    assert restore(run) == ["resumed", "start a"]
+    assert run.accept("a", "x") == ["done a = x", "loop a -> a #1", "start a"]
+
+
+def test_after_too_long_a_time_it_is_counted_anew() -> None:
+    run = Run(graph("a --> b", timeout_ms=100))
+    run.begin()
+    run.now = 150
+    run.update(Step.time_is_up)
+    run.now = 5_000
+    restore(run)
+    assert (run.marking.busy_ms, run.marking.busy_since) == (0, date(5_000))
+
+
+def test_tries_that_are_waited_for_come_at_once() -> None:
+    run = Run(graph("a & b & c", entries=list("abc")))
+    run.begin()
+    run.fail("a", due=60_000)
+    run.fail("b", due=70_000)
+    assert restore(run) == ["resumed", "retry a attempt 2", "retry b attempt 2"]
+    assert run.facts[0].outcome == {"note": "retry: a, b at once"}
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_where_nothing_failed_there_is_nothing_to_try_again(*, ended: bool) -> None:
+    run = Run(graph("a"))
+    run.begin()
+    if ended:
+        run.accept("a")
+    with pytest.raises(TransitionRefused, match="nothing failed"):
+        restore(run)
+
+
+# --- the head ------------------------------------------------------------------------------
+
+
+def test_a_pause_takes_effect_when_the_last_claim_has_ended() -> None:
+    run = Run(graph("s((S)) --> a & b --> c"), pause_requested=True)
+    run.begin()
+    run.slots = 0
+    run.accept("a")
+    assert (run.head.status, run.head.pause_requested) == (Status.RUNNING, True)
+    run.accept("b")
+    assert (run.head.status, run.head.pause_requested) == (Status.PAUSED, False)
+    run.look()
+    assert run.head.status is Status.PAUSED
+
+
+def test_the_end_of_a_flow() -> None:
+    run = Run(graph("a --> e((E))"), pause_requested=True)
+    run.begin()
+    assert run.accept("a") == ["done a", "start e", "done e", "completed"]
+    assert (run.head.status, run.head.exit_reason) == (Status.COMPLETE, None)
+    assert (run.head.pause_requested, run.head.expected_step) == (False, "")
+    assert run.facts[-1].outcome == {"status": "completed"}
+    assert run.look() == [], "the end is told once"
+
+
+def test_a_flow_of_markers_alone_ends_in_one_transition() -> None:
+    run = Run(graph("s((S)) --> a((A)) & b((B)) --> e((E))"))
+    assert run.begin() == [
+        "start s",
+        "done s",
+        "start a",
+        "start b",
+        "done a",
+        "done b",
+        "start e <- a+b",
+        "done e",
+        "completed",
+    ]
+
+
+# --- cost ----------------------------------------------------------------------------------
+
+
+def calls_of(made: Graph) -> int:
+    """Return how many calls of Python functions a run of *made* with 8 places takes."""
+    run = Run(made, slots=8)
+    count = 0
+
+    def counting(frame: FrameType, event: str, _: object) -> None:
+        nonlocal count
+        count += event == "call" and "/sequencer/" in frame.f_code.co_filename
+
+    before = sys.getprofile()
+    sys.setprofile(counting)
+    try:
+        run.begin()
+        while run.head.claims:
+            run.slots = 8 - len(run.head.claims) + 1
+            run.accept(run.head.claims[0].step)
+    finally:
+        sys.setprofile(before)
+    assert run.marking.status is FlowStatus.COMPLETED
+    return count
+
+
+def test_a_node_costs_the_same_in_a_larger_graph() -> None:
+    small, large = calls_of(fan(300)), calls_of(fan(600))
+    assert large / 602 == pytest.approx(small / 302, rel=0.05)

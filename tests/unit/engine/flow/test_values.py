@@ -1,0 +1,358 @@
+"""What a node's prompt gets of the state and of what others said."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine.flow.values import values_of
+from sequencer.errors import StepFailed
+from sequencer.model.graph import Graph
+from sequencer.model.marking import Marking
+from sequencer.model.step import Retry
+from sequencer.resolution.templates import MissingValue
+from tests.flows import graph
+from tests.unit.engine.flow.labs import Lab, lab, said
+
+MIB = 1024 * 1024
+
+
+def prompt(made: Lab, node: str = "b") -> str:
+    """Run the flow, and return what the agent of *node* was told."""
+    made.work()
+    (text,) = made.actor.prompts_of(node)
+    return text
+
+
+def told(folder: Path, text: str, prompts: dict[str, str], says: Any = None, **more: Any) -> str:
+    return prompt(lab(folder, text, says, prompts=prompts, **more))
+
+
+# --- output ------------------------------------------------------------------------------
+
+
+def test_the_output_of_one_source_is_its_text(tmp_path: Path) -> None:
+    assert told(tmp_path, "a --> b", {"b": "<{{output}}>"}, {"a": "two\nlines"}) == "<two\nlines>"
+
+
+def test_the_output_of_several_is_a_map_in_order(tmp_path: Path) -> None:
+    text = "s --> a & c & d; a & c & d --> b"
+    shown = told(tmp_path, text, {"b": "{{output}}|{{output.c}}"}, {"a": "1", "c": "2", "d": "3"})
+    whole, _, one = shown.partition("|")
+    assert json.loads(whole) == {"a": "1", "c": "2", "d": "3"}
+    assert one == "2"
+    assert "\n" not in whole
+
+
+def test_at_the_entry_there_is_no_output(tmp_path: Path) -> None:
+    assert told(tmp_path, "b", {"b": "<{{output}}>"}) == "<>"
+
+
+def test_a_marker_and_a_decision_hand_on_what_reached_them(tmp_path: Path) -> None:
+    text = "a --> m((M)) --> q{Which}; q -->|yes| b; q -->|no| c"
+    assert told(tmp_path, text, {"b": "{{output}}"}, {"a": "Result: yes"}) == "Result: yes"
+
+
+def test_an_answer_of_a_person_is_an_output(tmp_path: Path) -> None:
+    made = lab(tmp_path, "h{{H}} --> b", prompts={"b": "{{output}} {{nodes.h.output}}"})
+    made.refused()
+    made.answer("h", "by hand")
+    assert prompt(made) == "by hand by hand"
+
+
+def test_in_a_loop_the_latest_output_counts(tmp_path: Path) -> None:
+    made = lab(
+        tmp_path,
+        "a --> q; q -->|again| a; q -->|done| b",
+        {"a": ["one", "two"], "q": ["again", "done"]},
+        prompts={"a": "<{{nodes.a.output}}{{output}}>", "b": "{{nodes.a.output}}"},
+    )
+    assert prompt(made) == "two"
+    assert made.actor.prompts_of("a") == ["<>", "<oneagain>"]
+
+
+def test_a_large_output_is_kept_beside_the_journal_and_comes_whole(tmp_path: Path) -> None:
+    large = "x" * (3 * MIB) + "end"
+    made = lab(tmp_path, "a --> b --> c", {"a": large}, prompts={"b": "{{output}}"})
+    assert prompt(made) == large
+    (fact,) = [fact for fact in made.facts("succeeded") if fact["step"] == "a"]
+    assert fact["outcome"]["output_bytes"] == len(large)
+    assert "output" not in fact["outcome"]
+    kept = tmp_path / "sync" / fact["outcome"]["output_file"]
+    assert kept.read_text() == large
+    assert (tmp_path / "sync" / "state.json").stat().st_size < 10_000
+    assert (tmp_path / "sync" / "journal.jsonl").stat().st_size < 20_000
+
+
+def test_one_that_is_too_large_for_a_prompt_is_kept_and_fails_who_asks_for_it(
+    tmp_path: Path,
+) -> None:
+    large = "x" * (5 * MIB)
+    made = lab(tmp_path, "a --> b", {"a": large}, prompts={"b": "{{output}}"})
+    with pytest.raises(StepFailed):
+        made.work()
+    assert made.actor.names == ["a"]
+    (kept,) = (tmp_path / "sync" / "results").glob("*/output.txt")
+    assert kept.stat().st_size == len(large)
+    assert "more than 4194304 bytes" in made.facts("failed")[0]["outcome"]["error"]
+
+
+@pytest.mark.parametrize("spoil", ["large", "gone"])
+def test_a_decision_about_an_output_that_can_not_be_read_has_failed(
+    tmp_path: Path, spoil: str
+) -> None:
+    says = {"a": "x" * (5 * MIB if spoil == "large" else 1)}
+    made = lab(tmp_path, "a --> h{{H}} & m((M)); m --> q{Q}; h --> q; q -->|x| b; q -->|y| c", says)
+    made.refused()
+    if spoil == "gone":
+        (kept,) = (tmp_path / "sync" / "results").glob("*/output.txt")
+        kept.unlink()
+    made.answer("h", "x")
+    with pytest.raises(StepFailed):
+        made.work()
+    # What was accepted before stays so, and the failure is the decision's own.
+    assert made.accepted() == ["a"]
+    (fact,) = made.facts("failed")
+    assert (fact["step"], fact["outcome"]["type"]) == ("q", "Output")
+
+
+def test_an_output_whose_file_is_gone_is_a_failure(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> b", {"a": "text"}, prompts={"b": "{{output}}"})
+    made.work(limits={"max_steps": 1})
+    (kept,) = (tmp_path / "sync" / "results").glob("*/output.txt")
+    kept.unlink()
+    with pytest.raises(StepFailed):
+        made.work()
+    assert made.actor.names == ["a"]
+    assert "output.txt" in made.facts("failed")[0]["outcome"]["error"]
+
+
+def test_a_node_that_has_said_nothing_is_empty(tmp_path: Path) -> None:
+    assert told(tmp_path, "a --> b", {"b": "<{{output}}>"}, {"a": ""}) == "<>"
+
+
+# --- nodes -------------------------------------------------------------------------------
+
+
+def test_any_node_may_be_asked_and_one_that_never_ran_is_empty(tmp_path: Path) -> None:
+    text = "a --> q; q -->|x| b; q -->|y| n"
+    says = {"a": "first", "q": "x"}
+    shown = told(tmp_path, text, {"b": "{{nodes.a.output}}<{{nodes.n.output}}>"}, says)
+    assert shown == "first<>"
+
+
+def test_a_node_with_dots_in_its_name(tmp_path: Path) -> None:
+    assert told(tmp_path, "a.x --> b", {"b": "{{nodes.a.x.output}}"}, {"a.x": "dots"}) == "dots"
+
+
+def test_json_may_be_looked_into_also_in_a_fence(tmp_path: Path) -> None:
+    says = {"a": '```json\n{"n": 3, "list": [{"k": "v"}], "no": null}\n```'}
+    ask = "{{output.n}} {{nodes.a.output.list.0.k}} {{output.list}} <{{output.no}}>"
+    assert told(tmp_path, "a --> b", {"b": ask}, says) == '3 v [{"k":"v"}] <>'
+
+
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [
+        ("{{state.gone}}", "known: "),
+        ("{{state.a.deep}}", "nothing below"),
+        ("{{output.field}}", "no JSON"),
+        ("{{nodes.a.output.field}}", "no JSON"),
+        ("{{nodes.zz.output}}", "no node 'zz'"),
+        ("{{nodes.a}}", "nodes.ID.output"),
+        ("{{nodes.a.text}}", "nodes.ID.output"),
+        ("{{state.list.7}}", "no item '7'"),
+        ("{{state.list.-1}}", "no item '-1'"),
+        ("{{input.gone}}", "known: "),
+    ],
+)
+def test_what_is_missing_fails_the_node_at_once(tmp_path: Path, asked: str, hint: str) -> None:
+    made = lab(
+        tmp_path,
+        "a --> b",
+        {"a": "text"},
+        prompts={"b": f"x {asked} y"},
+        retry=Retry(max_attempts=3),
+        state={"a": 1, "list": [1]},
+    )
+    with pytest.raises(StepFailed):
+        made.work()
+    # No agent was called for it, and it was not tried again.
+    assert made.actor.names == ["a"]
+    (fact,) = made.facts("failed")
+    assert f"the prompt asks for {asked}" in fact["outcome"]["error"]
+    assert hint in fact["outcome"]["error"]
+    assert fact["outcome"]["type"] == "Template"
+
+
+def test_a_missing_value_goes_to_the_error_node(tmp_path: Path) -> None:
+    prompts = {"a": "{{state.gone}}", "b": "{{state._error.type}} of {{state._error.node}}"}
+    made = lab(tmp_path, "a --> c; b", prompts=prompts, on_error="b")
+    made.refused()
+    assert made.actor.prompts_of("b") == ["Template of a"]
+
+
+def test_inserted_text_is_not_looked_at_again(tmp_path: Path) -> None:
+    prompts = {"b": "{{output}} {{state.asked}}"}
+    shown = told(
+        tmp_path, "a --> b", prompts, {"a": "{{state.secret}}"},
+        state={"secret": "1234", "asked": "{{nodes.a.output}}"},
+    )  # fmt: skip
+    assert shown == "{{state.secret}} {{nodes.a.output}}"
+
+
+def test_other_braces_stay(tmp_path: Path) -> None:
+    text = "{{ user }} {{request.title}} {{#if}} {{state}}"
+    assert told(tmp_path, "b", {"b": text}).startswith("{{ user }} {{request.title}} {{#if}} {")
+
+
+# --- state and input -----------------------------------------------------------------------
+
+
+def test_the_state_begins_as_the_workflow_says(tmp_path: Path) -> None:
+    state = {"text": "t", "n": 1, "f": 0.5, "yes": True, "no": None, "l": ["x", {"k": [1]}]}
+    ask = "{{state.text}} {{state.n}} {{state.f}} {{state.yes}}<{{state.no}}>{{state.l}}"
+    ask += " {{state.l.1.k.0}}"
+    shown = told(tmp_path, "b", {"b": ask}, state=state)
+    assert shown == 't 1 0.5 true<>["x",{"k":[1]}] 1'
+
+
+def test_an_output_goes_into_the_state_by_its_key(tmp_path: Path) -> None:
+    nodes = {"a": {"output_key": "x.y"}, "c": {"output_key": "x.z"}}
+    says = {"a": "1", "c": '{"deep": 2}'}
+    prompts = {"b": "{{state.x}} {{state.x.y}} {{state.x.z.deep}} {{state.x.old}}"}
+    shown = told(
+        tmp_path, "a --> c --> b", prompts, says, nodes=nodes, state={"x": {"old": "kept"}}
+    )
+    whole, _, rest = shown.rpartition("} ")
+    assert json.loads(f"{whole}}}") == {"old": "kept", "y": "1", "z": '{"deep": 2}'}
+    assert rest == "1 2 kept"
+
+
+def test_a_key_is_written_when_its_node_is_done_and_not_before(tmp_path: Path) -> None:
+    made = lab(
+        tmp_path,
+        "a --> b --> c",
+        {"b": "new"},
+        prompts={"b": "{{state.k}}", "c": "{{state.k}}"},
+        nodes={"b": {"output_key": "k"}},
+        state={"k": "old"},
+    )
+    made.work()
+    assert (made.actor.prompts_of("b"), made.actor.prompts_of("c")) == (["old"], ["new"])
+
+
+def test_the_last_writer_of_a_key_wins(tmp_path: Path) -> None:
+    nodes = {name: {"output_key": "k"} for name in ("a", "c")}
+    shown = told(tmp_path, "a --> c --> b", {"b": "{{state.k}}"}, {"a": "1", "c": "2"}, nodes=nodes)
+    assert shown == "2"
+
+
+@pytest.mark.parametrize(("state", "key"), [({"x": 5}, "x.y"), ({}, "k.y"), ({"x": "t"}, "x.y.z")])
+def test_a_scalar_in_the_way_is_a_failure(tmp_path: Path, state: dict[str, Any], key: str) -> None:
+    nodes = {"a": {"output_key": "k"}, "b": {"output_key": key}}
+    made = lab(tmp_path, "a --> b", nodes=nodes, state=state, retry=Retry(max_attempts=2))
+    with pytest.raises(StepFailed):
+        made.work()
+    (fact,) = made.facts("failed")
+    assert fact["outcome"]["type"] == "OutputKey"
+    assert made.actor.names == ["a", "b"]
+
+
+def test_the_run_tells_of_itself(tmp_path: Path) -> None:
+    ask = "{{state._workflow_id}} {{state._iteration_count}} {{state._current_node}} "
+    ask += "{{state._completed_nodes}} {{state._started_at}}"
+    made = lab(
+        tmp_path, "a --> b; b -->|again| a; b -->|ok| c", {"b": ["again", "ok"]}, prompts={"b": ask}
+    )
+    made.work()
+    first, second = (text.split(" ") for text in made.actor.prompts_of("b"))
+    assert first[:4] == ["flow", "0", "b", '["a"]']
+    assert second[:4] == ["flow", "1", "b", '["a","b"]']
+    assert first[4] == second[4] != ""
+
+
+def test_the_input_of_a_node_may_hold_templates(tmp_path: Path) -> None:
+    given = {"who": "{{state.name}}", "deep": {"l": ["{{output}}", 2]}, "n": 1}
+    shown = told(
+        tmp_path,
+        "a --> b",
+        {"b": "{{input.who}} {{input.deep.l.0}} {{input.deep.l}} {{input.n}}"},
+        {"a": "said"},
+        nodes={"b": {"input": given}},
+        state={"name": "Ann"},
+    )
+    assert shown == 'Ann said ["said",2] 1'
+
+
+def test_an_input_does_not_ask_for_itself(tmp_path: Path) -> None:
+    shown = told(tmp_path, "b", {"b": "{{input.a}}"}, nodes={"b": {"input": {"a": "{{input.a}}"}}})
+    assert shown == "{{input.a}}"
+
+
+# --- what is read --------------------------------------------------------------------------
+
+
+def begun(made: Graph, name: str) -> Marking:
+    marking = Marking(made)
+    for entry in made.entries:
+        marking.apply(["token", entry, None])
+    marking.apply(["start", name])
+    return marking
+
+
+def test_a_prompt_that_asks_for_nothing_costs_nothing() -> None:
+    made = graph("a")
+    marking = begun(made, "a")
+
+    def read(name: str) -> str:
+        raise AssertionError(name)
+
+    assert values_of(made, "a", marking, "no {{request.title}}", read) is None
+
+
+def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
+    made = graph("a --> b --> c", nodes={"a": {"output_key": "x.a"}, "b": {"output_key": "y"}})
+    marking = begun(made, "a")
+    marking.apply(["done", "a", "0-1", "x.a"])
+    marking.apply(["done", "b", "1-2", "y"])
+    asked: list[str] = []
+
+    def read(name: str) -> str:
+        asked.append(name)
+        return f"text of {name}"
+
+    values = values_of(made, "a", marking, "{{state.x.a}}", read)
+    assert values is not None
+    assert values.compose("{{state.x.a}}") == "text of 0-1"
+    assert asked == ["0-1"]
+    # As it was when the node started, whatever comes after.
+    marking.apply(["done", "a", "9-9", "x.a"])
+    assert values.compose("{{state.x.a}}") == "text of 0-1"
+    with pytest.raises(MissingValue):
+        values.compose("{{state.z}}")
+    del tmp_path
+
+
+def test_the_state_of_the_workflow_is_never_changed(tmp_path: Path) -> None:
+    made = lab(
+        tmp_path,
+        "a --> b --> c",
+        {"a": "new"},
+        prompts={"b": "{{state.x}}", "c": "{{state.x.y}}"},
+        nodes={"a": {"output_key": "x.y"}},
+        state={"x": {"y": "old"}},
+    )
+    made.work()
+    assert made.workflow.graph is not None
+    assert made.workflow.graph.state == {"x": {"y": "old"}}
+    assert made.actor.prompts_of("c") == ["new"]
+
+
+def test_secrets_in_an_output_are_hidden_before_it_is_kept(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> b", {"a": said("the s3cret")}, prompts={"b": "{{output}}"})
+    assert prompt(made) == "the ***"
+    assert "s3cret" not in (tmp_path / "sync" / "journal.jsonl").read_text()

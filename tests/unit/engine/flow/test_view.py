@@ -1,0 +1,141 @@
+"""What a person sees of a graph run, node by node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sequencer.engine.flow.view import LINE_CHARS, view_of
+from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.model.outcome import Usage
+from sequencer.model.step import Retry
+from tests.flows import graph
+from tests.unit.engine.flow.labs import Hold, Lab, failed, lab, let_go, said, until
+
+LATER = Retry(max_attempts=2, initial_delay_s=3_600)
+
+
+def seen(made: Lab) -> FlowView:
+    flow = made.run().flow
+    head, marking = flow.marking(made.head)
+    questions = {one.node.id: one.text for one in flow.questions(head)}
+    return view_of("t", flow.graph, head, marking, made.run().history(), questions=questions)
+
+
+def nodes(made: Lab) -> dict[str, NodeView]:
+    return {one.node.id: one for one in seen(made).nodes}
+
+
+def states(made: Lab) -> dict[str, str]:
+    return {name: str(one.state) for name, one in nodes(made).items()}
+
+
+def test_a_run_that_was_never_begun() -> None:
+    made = graph("a --> b")
+    view = view_of("t", made, None, None, ())
+    assert view.status == "not-started"
+    assert [one.state for one in view.nodes] == [NodeState.PENDING] * 2
+    assert view.followed == frozenset()
+
+
+def test_every_state_at_once(tmp_path: Path) -> None:
+    hold = Hold()
+    made = lab(
+        tmp_path,
+        "s --> run & rest & h{{Sure?}} & more & m((M)); run & rest & h & more & m --> j --> end",
+        {"run": hold, "rest": failed("pop"), "s": "line one\n\nlast line\n"},
+        retry={"rest": LATER},
+        max_parallel=2,
+    )
+    with let_go(hold):
+        working = made.works(limits={"max_steps": 3})
+        until(lambda: made.facts("failed") and len(made.accepted()) == 2)
+        found = nodes(made)
+        assert {name: str(one.state) for name, one in found.items()} == {
+            "s": "done",
+            "run": "running",
+            "rest": "retrying",
+            "h": "asked",
+            "more": "done",
+            "m": "done",
+            "j": "waiting",
+            "end": "pending",
+        }
+        assert seen(made).status == "running"
+    working.end()
+    assert found["s"].last_line == "last line"
+    assert found["h"].last_line == "Sure?"
+    assert found["rest"].last_line == "pop"
+    assert found["rest"].due is not None
+    assert (found["run"].attempt, found["run"].since is not None) == (1, True)
+    assert found["s"].since is None
+
+
+def test_ready_is_what_could_start(tmp_path: Path) -> None:
+    made = lab(tmp_path, "s --> a & b --> j")
+    made.work(limits={"max_steps": 1})
+    assert states(made) == {"s": "done", "a": "ready", "b": "ready", "j": "pending"}
+    assert seen(made).status == "running"
+
+
+def test_it_waits_where_only_people_are_asked(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> h{{H}} --> b")
+    made.refused()
+    assert seen(made).status == "waiting"
+    made.answer("h", "yes")
+    assert seen(made).status == "running"
+    made.work()
+    assert seen(made).status == "completed"
+    assert nodes(made)["h"].last_line == "yes"
+
+
+def test_what_was_cancelled_and_what_failed(tmp_path: Path) -> None:
+    hold = Hold()
+    made = lab(tmp_path, "s --> a & b; h --> e", {"a": failed("pop"), "b": hold}, on_error="h")
+    with let_go(hold):
+        made.refused()
+    assert states(made) == {"s": "done", "a": "failed", "b": "cancelled", "h": "done", "e": "done"}
+    assert seen(made).status == "completed_after_error"
+
+
+def test_costs_and_times_are_summed_over_attempts_and_rounds(tmp_path: Path) -> None:
+    used = Usage(cost_usd=0.25)
+    says: dict[str, Any] = {
+        "a": [failed("x", usage=used), said(usage=used), said(usage=used)],
+        "q": ["again", "ok"],
+    }
+    made = lab(
+        tmp_path,
+        "a --> q; q -->|again| a; q -->|ok| b",
+        says,
+        retry={"a": Retry(max_attempts=2)},
+    )
+    made.work()
+    one = nodes(made)["a"]
+    assert (one.cost_usd, one.runs) == (0.75, 2)
+    assert one.seconds > 0
+    assert seen(made).iterations == 1
+
+
+def test_the_edges_that_were_followed(tmp_path: Path) -> None:
+    made = lab(tmp_path, "q -->|yes| a; q -->|no| b; a & b --> j", {"q": "yes"})
+    made.work()
+    edges = made.run().flow.graph.edges
+    followed = {(edges[n].source, edges[n].target) for n in seen(made).followed}
+    assert followed == {("q", "a"), ("a", "j")}
+
+
+def test_a_reset_begins_the_story_again(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> b")
+    made.work()
+    made.run().control.reset()
+    assert states(made) == {"a": "pending", "b": "pending"}
+    assert seen(made).followed == frozenset()
+
+
+def test_a_long_line_is_cut(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> b", {"a": "x" * 1000, "b": "y" * 100_000})
+    made.work()
+    found = nodes(made)
+    assert found["a"].last_line == "x" * LINE_CHARS
+    assert found["b"].last_line.startswith("100000 bytes in results/")

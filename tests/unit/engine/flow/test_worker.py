@@ -1,0 +1,295 @@
+"""One process's part: what it may claim, what it records, and what it leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine.attempt import Observer, SilentObserver
+from sequencer.errors import ConfigurationError, StepFailed
+from sequencer.executors.protocol import Cancellation, Executor, StepRequest
+from sequencer.model.head import Head
+from sequencer.model.limits import RunLimits
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.step import Output, Retry, Step
+from sequencer.model.workflow import Workflow
+from sequencer.store.memory import MemoryRun
+from tests.unit.engine.flow.labs import (
+    Cast,
+    Hold,
+    Lab,
+    failed,
+    lab,
+    let_go,
+    said,
+    until,
+)
+from tests.unit.engine.projects import Recorder
+
+FAN = "s --> a & b & c; a & b & c --> j"
+
+
+# --- take-over ---------------------------------------------------------------------------
+
+
+def test_the_claims_of_the_dead_are_taken_over_and_their_word_is_refused(tmp_path: Path) -> None:
+    memory = MemoryRun()
+    made = lab(tmp_path, FAN, memory=memory)
+    made.work(limits={"max_steps": 1})
+    made.died()
+    dead = [claim.token for claim in made.head.claims]
+    assert len(dead) == 3
+    assert made.work().usage.steps == 4
+    taken = made.facts("taken-over")
+    assert sorted(fact["token"] for fact in taken) == dead
+    tokens = [fact["token"] for fact in made.facts("succeeded")]
+    assert not set(tokens) & set(dead)
+    assert sorted(made.accepted()) == ["a", "b", "c", "j", "s"]
+    # A second claim, and not a second execution.
+    again = [fact for fact in made.facts("claimed") if fact["step"] == "a"]
+    assert [fact["attempt"] for fact in again] == [1, 2]
+    memory.close()
+
+
+def test_a_taken_over_node_has_its_sources_still(tmp_path: Path) -> None:
+    memory = MemoryRun()
+    made = lab(tmp_path, "a --> b", {"a": "text"}, prompts={"b": "{{output}}"}, memory=memory)
+    made.work(limits={"max_steps": 1})
+    made.died()
+    made.work()
+    assert made.actor.prompts_of("b") == ["text"]
+    memory.close()
+
+
+def test_who_was_away_too_long_is_stopped_and_does_not_count(tmp_path: Path) -> None:
+    """Its lease is over by the clock, so another process may take the node."""
+    hold = Hold("late")
+    now = [0.0]
+    memory = MemoryRun(clock=lambda: now[0])
+    made = lab(tmp_path, "a --> b", {"a": [hold, "in time"]}, memory=memory)
+    with let_go(hold):
+        working = made.works()
+        hold.wait()
+        now[0] = 1_000.0
+        assert made.work().usage.steps == 2
+        until(lambda: hold.was_stopped, 5)
+    assert working.summary().usage.steps == 0
+    assert made.facts("succeeded")[0]["outcome"]["output"] == "in time"
+    assert made.accepted() == ["a", "b"]
+    memory.close()
+
+
+def test_an_output_that_comes_too_late_changes_nothing(tmp_path: Path) -> None:
+    def deaf(request: StepRequest, cancellation: Cancellation) -> Outcome:
+        del request, cancellation
+        until(lambda: made.status == "completed")
+        return said("late")
+
+    now = [0.0]
+    memory = MemoryRun(clock=lambda: now[0])
+    made = lab(tmp_path, "a --> b", {"a": [deaf, "in time"]}, memory=memory)
+    working = made.works()
+    until(lambda: made.actor.asked)
+    now[0] = 1_000.0
+    made.work()
+    head = made.head
+    working.end()
+    assert made.head == head
+    flow = made.run().flow
+    assert flow.text(flow.marking(head)[1].outputs["a"]) == "in time"
+    memory.close()
+
+
+def test_a_claim_of_the_living_is_left_alone(tmp_path: Path) -> None:
+    memory = MemoryRun()
+    made = lab(tmp_path, FAN, memory=memory)
+    made.claimed()
+    worker = made.worker()
+    assert worker.gone(made.head) == frozenset()
+    assert [claim.step for claim in worker.foreign(made.head)] == ["s"]
+    worker.attempts.close()
+    memory.close()
+
+
+# --- rooms -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("places", "left", "limits", "slots"),
+    [
+        (8, None, {}, 8),
+        (3, None, {}, 3),
+        (8, 2, {}, 2),
+        (8, 0, {}, 0),
+        (8, -1, {}, 0),
+        (8, None, {"max_steps": 5}, 5),
+        (8, 2, {"max_steps": 1}, 1),
+    ],
+)
+def test_how_many_it_may_claim(
+    tmp_path: Path, places: int, left: int | None, limits: dict[str, Any], slots: int
+) -> None:
+    made = lab(tmp_path, "a", limits=RunLimits(**limits))
+    worker = made.worker(places=places)
+    room = worker.room(made.begun(), left)
+    assert room is not None
+    assert room.slots == slots
+    worker.interrupt()
+    stopped = worker.room(made.head, left)
+    assert stopped is not None
+    assert stopped.slots == 0
+    worker.attempts.close()
+
+
+@pytest.mark.parametrize("verb", ["pause", "stop"])
+def test_a_held_run_has_no_room(tmp_path: Path, verb: str) -> None:
+    made = lab(tmp_path, "a")
+    made.begun()
+    getattr(made.run().control, verb)()
+    worker = made.worker()
+    room = worker.room(made.head, None)
+    assert room is not None
+    assert room.slots == 0
+    # Entries whose tokens can't start yet are no transition.
+    revision = made.head.revision
+    assert made.work().usage.steps == 0
+    assert made.head.revision == revision
+    worker.attempts.close()
+
+
+# --- preparing ---------------------------------------------------------------------------
+
+
+def test_what_can_not_start_keeps_the_run_from_beginning(tmp_path: Path) -> None:
+    class Picky(Cast):
+        def choose(self, step: Step, position: str) -> tuple[str, Executor]:
+            if step.name == "late":
+                raise ConfigurationError("no such agent", where="late")
+            return super().choose(step, position)
+
+    made = lab(tmp_path, "a --> b --> late")
+    run = made.run()
+    real = run._make_performer
+    run._make_performer = lambda flow, seen: _with(real(flow, seen), agents=Picky(made.actor))
+    with pytest.raises(ConfigurationError, match="no such agent"):
+        run.work()
+    assert made.actor.asked == []
+    assert not (tmp_path / "sync").exists()
+
+
+def _with(performer: Any, **fields: Any) -> Any:
+    from dataclasses import replace  # noqa: PLC0415 - here alone
+
+    return replace(performer, **fields)
+
+
+# --- records -----------------------------------------------------------------------------
+
+
+def test_what_is_recorded_of_a_node(tmp_path: Path) -> None:
+    used = Usage(cost_usd=0.5, input_tokens=3, output_tokens=4)
+    made = lab(tmp_path, "a", {"a": said("short", usage=used, session_id="x")})
+    made.work()
+    (fact,) = made.facts("succeeded")
+    outcome = fact["outcome"]
+    assert outcome["output"] == "short"
+    assert outcome["output_file"] == f"results/0-{fact['token']}/output.txt"
+    assert outcome["agent"] == "actor"
+    assert outcome["usage"]["cost_usd"] == 0.5
+    assert outcome["log"].startswith("logs/")
+    assert (tmp_path / outcome["log"]).exists()
+    usage = made.head.usage
+    assert (usage.steps, usage.cost_usd, usage.input_tokens) == (1, 0.5, 3)
+
+
+def test_what_failed_attempts_cost_counts_too(tmp_path: Path) -> None:
+    dear = Usage(cost_usd=1.0)
+    says: dict[str, Any] = {"a": [failed(usage=dear), said(usage=dear)]}
+    made = lab(tmp_path, "a", says, retry=Retry(max_attempts=2))
+    made.work()
+    assert (made.head.usage.cost_usd, made.head.usage.steps) == (2.0, 1)
+
+
+def test_the_state_of_a_node_with_json_is_what_its_json_means(tmp_path: Path) -> None:
+    made = lab(
+        tmp_path,
+        "a --> b",
+        {"a": '{"k": [1]}'},
+        prompts={"b": "{{state.x.k.0}} {{state.x}}"},
+        nodes={"a": {"output_key": "x"}},
+    )
+    steps = (Step(name="a", output=Output(format="json")), Step(name="b"))
+    made = made.changed(Workflow("flow", steps, kind="graph", graph=made.workflow.graph))
+    made.work()
+    assert made.actor.prompts_of("b") == ['1 {"k":[1]}']
+
+
+def test_what_should_be_json_and_is_none_fails_who_asks_for_it(tmp_path: Path) -> None:
+    nodes = {"a": {"output_key": "x"}}
+    made = lab(tmp_path, "a --> b", {"a": "no json"}, prompts={"b": "{{state.x}}"}, nodes=nodes)
+    steps = (Step(name="a", output=Output(format="json")), Step(name="b"))
+    made = made.changed(Workflow("flow", steps, kind="graph", graph=made.workflow.graph))
+    with pytest.raises(StepFailed):
+        made.work()
+    assert made.actor.names == ["a"]
+    assert "no JSON" in made.facts("failed")[0]["outcome"]["error"]
+
+
+def test_an_interrupted_agent_has_not_failed(tmp_path: Path) -> None:
+    """The executor says so by itself, as after a signal that reached its own group."""
+    says: dict[str, Any] = {"a": [Outcome(status=OutcomeStatus.INTERRUPTED), said()]}
+    made = lab(tmp_path, "a", says)
+    made.work()
+    assert [fact["event"] for fact in made.facts("released", "failed")] == ["released"]
+
+
+def test_complete_is_one_nodes_word_and_not_the_runs(tmp_path: Path) -> None:
+    says: dict[str, Any] = {"a": Outcome(status=OutcomeStatus.COMPLETE, output="x")}
+    made = lab(tmp_path, "a --> b", says)
+    made.work()
+    assert made.accepted() == ["a", "b"]
+
+
+# --- boards ------------------------------------------------------------------------------
+
+
+class Board:
+    """Writes down what a board is told."""
+
+    def __init__(self) -> None:
+        self.heads: list[Head] = []
+        self.nodes: dict[str, Recorder] = {}
+
+    def changed(self, head: Head) -> None:
+        self.heads.append(head)
+
+    def observer(self, node: str) -> Observer:
+        return self.nodes.setdefault(node, Recorder())
+
+
+def test_a_board_hears_of_each_node_and_of_each_change(tmp_path: Path) -> None:
+    made, board = lab(tmp_path, FAN), Board()
+    made.work(board=board)
+    assert sorted(board.nodes) == ["a", "b", "c", "j", "s"]
+    assert all(len(one.steps) == 1 and one.ends == ["ok"] for one in board.nodes.values())
+    revisions = [head.revision for head in board.heads]
+    assert revisions == sorted(revisions)
+    assert board.heads[-1].revision == made.head.revision
+
+
+def test_without_a_board_one_observer_hears_all(tmp_path: Path) -> None:
+    recorder = Recorder()
+    lab(tmp_path, FAN).work(observer=recorder)
+    assert sorted(name for name, _, _ in recorder.steps) == ["a", "b", "c", "j", "s"]
+
+
+def test_the_agents_know_which_node_they_are(tmp_path: Path) -> None:
+    made: Lab = lab(tmp_path, "a --> b")
+    made.work(observer=SilentObserver())
+    first, second = (request.environment for request in made.actor.asked)
+    assert (first["SEQUENCER_STEP"], second["SEQUENCER_STEP"]) == ("a", "b")
+    assert (first["SEQUENCER_STEP_INDEX"], second["SEQUENCER_STEP_INDEX"]) == ("0", "1")
+    assert first["SEQUENCER_TOKEN"] != second["SEQUENCER_TOKEN"]
+    assert first["SEQUENCER_RUN_ID"] == second["SEQUENCER_RUN_ID"] == made.head.run_id
