@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -101,9 +102,9 @@ def lanes(folder: Path, length: int, seconds: float, markers: int = 0) -> Flow:
     *markers* lie beside them: nodes that do no work, and make the marking large.
     """
     rows = [[f"{lane}{number}" for number in range(length)] for lane in "abc"]
-    chart = "\n".join(["flowchart TD", *(f"s --> {' --> '.join(row)} --> j" for row in rows)])
-    chart += "".join(f"\ns --> m{number}((M)) --> j" for number in range(markers))
-    return write(folder, chart, ["s", *sum(rows, []), "j"], seconds)
+    drawn = "\n".join(["flowchart TD", *(f"s --> {' --> '.join(row)} --> j" for row in rows)])
+    drawn += "".join(f"\ns --> m{number}((M)) --> j" for number in range(markers))
+    return write(folder, drawn, ["s", *chain(*rows), "j"], seconds)
 
 
 def violations(flow: Flow, *, may_be_again: bool = True) -> list[str]:

@@ -24,6 +24,9 @@ class Board(Protocol):
     def show(self, view: FlowView) -> None:
         """Take how the run stands; called whenever that changed, in that order."""
 
+    def take_up(self, view: FlowView) -> None:
+        """Take how the run stood before this process works on it: nothing of that is news."""
+
     def observer(self, node_id: str) -> Observer:
         """Return who hears what the node of this id does."""
 
@@ -51,6 +54,9 @@ class QuietBoard:
     """Shows nothing."""
 
     def show(self, view: FlowView) -> None:
+        """Ignore it."""
+
+    def take_up(self, view: FlowView) -> None:
         """Ignore it."""
 
     def observer(self, node_id: str) -> Observer:  # noqa: ARG002 - the protocol's

@@ -65,6 +65,10 @@ class LiveBoard:
             self._begin()
         self._changed.set()
 
+    def take_up(self, view: FlowView) -> None:
+        """See `Board`; the table has all of it anyway."""
+        self.show(view)
+
     def observer(self, node_id: str) -> Observer:
         """See `Board`."""
         found = NodeObserver(

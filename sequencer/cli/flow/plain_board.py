@@ -50,6 +50,11 @@ class PlainBoard:
                 self._say(line)
             self._known = view
 
+    def take_up(self, view: FlowView) -> None:
+        """See `Board`."""
+        with self._lock:
+            self._known = view
+
     def observer(self, node_id: str) -> Observer:
         """See `Board`; the step log has what the node says."""
         return NodeObserver(
@@ -111,6 +116,7 @@ def _of_node(before: NodeView, node: NodeView) -> Iterator[str]:
     elif state is NodeState.FAILED:
         yield f"fail {name}{last}"
     elif state is NodeState.ASKED:
-        yield f"ask {name}: {node.node.question or node.node.label or name}"
+        # The question with its templates filled in, if it is known by now.
+        yield f"ask {name}: {node.last_line or node.node.question or node.node.label or name}"
     elif state is NodeState.CANCELLED:
         yield f"cancel {name}"

@@ -57,6 +57,8 @@ class Watching:
         self._lock = threading.Lock()
         self._is_new = threading.Event()
         self._is_closed = False
+        with contextlib.suppress(SequencerError, OSError):
+            board.take_up(look(run, title))
         self._thread = threading.Thread(target=self._watch, name="board", daemon=True)
         self._thread.start()
 

@@ -347,9 +347,10 @@ def _bad_end(head: Head, marking: Marking, *, has_just_ended: bool) -> StepFaile
         FlowStatus.MAX_ITERATIONS: f"it looped more than {marking.graph.max_iterations} times",
     }
     verb = "ended" if has_just_ended else "has ended"
-    hint = "'sequencer history' shows what happened"
+    program = f"sequencer --run {head.run_name}" if head.run_name else "sequencer"
+    hint = f"'{program} history' shows what happened"
     if marking.ended_at:
-        hint += "; 'sequencer retry' puts the nodes back that were stopped"
+        hint += f"; '{program} retry' puts the nodes back that were stopped"
     return StepFailed(
         f"the run {verb} as {marking.status}: {what.get(marking.status, '')}",
         where=f"run {head.run_name or head.run_id}",

@@ -168,7 +168,7 @@ def test_too_many_operations_become_a_document_that_goes_on_from_the_base(
     monkeypatch.setattr(flow_record, "INLINE_BYTES", 10)
     monkeypatch.setattr(flow_record, "SINCE_BYTES", 30)
     monkeypatch.setattr(flow_record, "SHORTEST_CHAIN", 4)
-    records = Records(graph("a --> b --> c --> d --> e --> f"))
+    records = Records(graph(" --> ".join("abcdefghijklmnop")))
     records.course.begin()
     first = records.keep()
     records.go("a", "0-1")
@@ -180,11 +180,11 @@ def test_too_many_operations_become_a_document_that_goes_on_from_the_base(
     assert (second.starts_anew, second.chain.operations) == (False, len(since))
     assert second.chain.names == [first.flow.base, second.document[0]]
     seen = [first, second]
-    for number, name in enumerate("bcdef", 1):
+    for number, name in enumerate("bcdefghijklmno", 1):
         records.go(name, f"{number}-{number + 1}")
         seen.append(records.keep())
     assert any(written.starts_anew for written in seen[2:])
-    assert max(written.chain.operations for written in seen) <= 2 * 20
+    assert max(written.chain.operations for written in seen) <= 2 * 40
     alone = next(written for written in reversed(seen) if written.starts_anew)
     assert len(alone.chain.names) == 1
 

@@ -129,6 +129,26 @@ def test_a_line_for_every_change() -> None:
     ]
 
 
+def test_what_was_done_before_is_no_news() -> None:
+    shown, stream = plain()
+    view = with_node(
+        of(graph("a --> b"), "running"), "a", state=NodeState.DONE, runs=1, seconds=2.0
+    )
+    shown.take_up(view)
+    shown.show(view)
+    shown.show(with_node(view, "b", state=NodeState.RUNNING, attempt=1))
+    shown.close()
+    assert stream.getvalue() == "12:03:04 start b\n"
+
+
+def test_a_question_is_told_as_it_is_asked() -> None:
+    shown, stream = plain()
+    view = of(graph("a{{Sure?}}"), "waiting")
+    shown.show(with_node(view, "a", state=NodeState.ASKED, last_line="Is it fine?"))
+    shown.close()
+    assert stream.getvalue() == "12:03:04 ask a: Is it fine?\n"
+
+
 def test_what_began_and_ended_between_two_looks_is_told_once() -> None:
     view = of(graph("a --> b"), "running")
     later = with_node(view, "a", state=NodeState.DONE, runs=1, attempt=1, seconds=2.0)
