@@ -6,11 +6,8 @@ so the last one waits for each of the others, and all of them wait for a place.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from bench.project import Marks, NoOp, NoOpAgents
 from sequencer.assembly import Project, make_store
@@ -18,9 +15,6 @@ from sequencer.engine.run import Run
 from sequencer.model.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PLACES = 8
 """Nodes that run at once."""

@@ -29,6 +29,8 @@ PREFIX = "marking-"
 """Of the documents' names."""
 SHOWN_ASKS = 10
 SHOWN_ASKS_BYTES = 500
+_NOTHING = Flow()
+_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def snapshot(marking: Marking) -> dict[str, Any]:
@@ -84,6 +86,21 @@ class Chain:
     names: list[str] = field(default_factory=list)
     operations: int = 0
     """In the documents since the last whole marking."""
+    _measured: tuple[Operation, ...] = field(default=(), compare=False, repr=False)
+    """Operations in a head whose size is known; they are not encoded anew at each transition."""
+    _bytes: int = field(default=0, compare=False, repr=False)
+
+    def size_with(self, since: tuple[Operation, ...], more: Sequence[Operation]) -> int:
+        """Return the size of *since*, which stands in the head, and of *more* behind it."""
+        known = self._bytes if since is self._measured and since else _size(since)
+        if not more:
+            return known
+        # Two lists that become one lose a bracket each, and gain a comma.
+        return known + _size(more) - 1 if since else _size(more)
+
+    def has(self, since: tuple[Operation, ...], size: int) -> None:
+        """Remember that *since* has *size*."""
+        self._measured, self._bytes = since, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,26 +123,29 @@ def write(
     operations: Sequence[Operation],
 ) -> Written:
     """Return how *marking*, which *operations* have led to from *before*, is written down."""
-    asks = _asks(marking)
-    begun_at = None if before is None else before.begun_at
-    flow = Flow(status=str(marking.status), rest=rest, asks=asks, begun_at=begun_at)
+    told = {"status": str(marking.status), "rest": rest, "asks": _asks(marking)}
+    previous = before or _NOTHING
     entries = len(marking.waiting) + len(marking.active) + len(marking.ended_at)
     entries += len(marking.outputs) + len(marking.keys) + len(marking.done)
     if entries <= INLINE_ENTRIES:
         whole = snapshot(marking)
         if _size(whole) <= INLINE_BYTES:
-            return Written(flow.replace(marking=whole), Chain())
-    if before is not None and before.base is not None:
-        since = (*before.since, *operations)
-        if _size(since) <= SINCE_BYTES:
-            return Written(flow.replace(base=before.base, since=since), chain)
+            flow = previous.replace(**told, marking=whole, base=None, since=())
+            return Written(flow, Chain())
+    if previous.base is not None:
+        since = (*previous.since, *operations)
+        size = chain.size_with(previous.since, operations)
+        if size <= SINCE_BYTES:
+            chain.has(since, size)
+            return Written(previous.replace(**told, marking=None, since=since), chain)
         length = chain.operations + len(since)
         if length <= max(SHORTEST_CHAIN, 2 * entries):
-            name, data = _document({"base": before.base, "since": since})
-            longer = Chain([*chain.names, name], length)
-            return Written(flow.replace(base=name), longer, (name, data))
+            name, data = _document({"base": previous.base, "since": since})
+            flow = previous.replace(**told, marking=None, base=name, since=())
+            return Written(flow, Chain([*chain.names, name], length), (name, data))
     name, data = _document({"marking": snapshot(marking)})
-    return Written(flow.replace(base=name), Chain([name]), (name, data), starts_anew=True)
+    flow = previous.replace(**told, marking=None, base=name, since=())
+    return Written(flow, Chain([name]), (name, data), starts_anew=True)
 
 
 def _asks(marking: Marking) -> tuple[str, ...]:
@@ -137,7 +157,7 @@ def _asks(marking: Marking) -> tuple[str, ...]:
 
 
 def _encoded(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return _compact(value).encode()
 
 
 def _size(value: Any) -> int:

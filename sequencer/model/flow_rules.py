@@ -9,8 +9,7 @@ what it changed, and to ``facts`` what is worth telling.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sequencer.model.branching import (
     TIMEOUT,
@@ -28,13 +27,12 @@ _BEGUN = {NodeKind.AGENT: Event.CLAIMED, NodeKind.HUMAN: Event.ASKED}
 _DONE = {NodeKind.AGENT: Event.SUCCEEDED, NodeKind.HUMAN: Event.ANSWERED}
 
 
-@dataclass(frozen=True, slots=True)
-class FlowFact:
+class FlowFact(NamedTuple):
     """One thing that happened at a node."""
 
     event: Event
     node: str
-    details: Mapping[str, Any] = field(default_factory=dict)
+    details: Mapping[str, Any]
 
 
 class Course:

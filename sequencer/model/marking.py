@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from sequencer.model.graph import Graph, NodeKind
 
@@ -43,8 +43,11 @@ class FlowStatus(StrEnum):
         return self in (FlowStatus.RUNNING, FlowStatus.COMPLETED)
 
 
-@dataclass(frozen=True, slots=True)
-class Active:
+_RUNNING, _AGENT = FlowStatus.RUNNING, NodeKind.AGENT
+"""An enum's members take a while to look up, and these are asked for several times a node."""
+
+
+class Active(NamedTuple):
     """An execution of a node that has begun and has not ended."""
 
     sources: tuple[str, ...]
@@ -106,26 +109,34 @@ class Marking:
 
     def is_live(self, name: str) -> bool:
         """Return whether a token is at *name* or can still get there."""
-        return name in self.waiting or name in self.active or self._live_ways.get(name, 0) > 0
+        return name in self.waiting or name in self.active or self._live_ways.get(name, 0) != 0
 
     def may_start(self, name: str) -> bool:
         """Return whether the tokens at *name* have nobody to wait for any more."""
         return (
             name in self.waiting
             and name not in self.active
-            and not self._live_ways.get(name, 0)
-            and self.status is FlowStatus.RUNNING
+            and not self._live_ways.get(name)
+            and self.status is _RUNNING
         )
 
     def next_startable(self, *, agents: bool = True) -> str | None:
         """Return the first node in order that may start; without *agents*, the first other one."""
-        heaps = [self._passing, self._working] if agents else [self._passing]
+        passing = self._first_of(self._passing)
+        working = self._first_of(self._working) if agents else None
+        if passing is None or working is None:
+            return passing or working
+        order = self.graph.order
+        return passing if order[passing] < order[working] else working
+
+    def _first_of(self, heap: list[int]) -> str | None:
         nodes = self.graph.nodes
-        for heap in heaps:
-            while heap and not self.may_start(nodes[heap[0]].id):
-                heapq.heappop(heap)
-        first = min((heap[0] for heap in heaps if heap), default=None)
-        return None if first is None else nodes[first].id
+        while heap:
+            name = nodes[heap[0]].id
+            if self.may_start(name):
+                return name
+            heapq.heappop(heap)
+        return None
 
     @property
     def is_over(self) -> bool:
@@ -157,10 +168,10 @@ class Marking:
 
     def _do_claim(self, name: str, token: int) -> None:
         now = self.active[name]
-        self.active[name] = replace(now, token=token, attempt=now.attempt + 1, due=None)
+        self.active[name] = now._replace(token=token, attempt=now.attempt + 1, due=None)
 
     def _do_ask(self, name: str, token: int, since: str, due: str | None = None) -> None:
-        self.active[name] = replace(self.active[name], token=token, since=since, due=due)
+        self.active[name] = self.active[name]._replace(token=token, since=since, due=due)
 
     def _do_drop(self, name: str, due: str | None = None) -> None:
         """Nobody holds the execution any more; it goes on with the next claim, not before *due*.
@@ -169,12 +180,12 @@ class Marking:
         """
         now = self.active[name]
         attempt = max(now.attempt - 1, 0) if due is not None else now.attempt
-        self.active[name] = replace(now, token=0, due=due, attempt=attempt)
+        self.active[name] = now._replace(token=0, due=due, attempt=attempt)
 
     def _do_fail(self, name: str, due: str) -> None:
         """An attempt failed, and the next one comes at *due*."""
         now = self.active[name]
-        self.active[name] = replace(now, token=0, failures=now.failures + 1, due=due)
+        self.active[name] = now._replace(token=0, failures=now.failures + 1, due=due)
 
     def _do_done(
         self, name: str, reference: Reference | None = None, key: str | None = None
@@ -197,7 +208,8 @@ class Marking:
         del self.active[name]
         if not self.is_live(name):
             self._wither(name)
-        self._offer(name)
+        elif name in self.waiting:
+            self._offer(name)
 
     def _do_follow(self, name: str, targets: list[str]) -> None:
         """Go on from *name* to *targets*."""
@@ -301,8 +313,9 @@ class Marking:
         while pending:
             here = pending.pop()
             for target in forward[here]:
-                self._live_ways[target] -= 1
-                if self._live_ways[target]:
+                left = self._live_ways[target] - 1
+                self._live_ways[target] = left
+                if left:
                     continue
                 if self.is_live(target):
                     self._offer(target)
@@ -311,7 +324,7 @@ class Marking:
 
     def _offer(self, name: str) -> None:
         if self.may_start(name):
-            is_agent = self.graph.by_id[name].kind is NodeKind.AGENT
+            is_agent = self.graph.by_id[name].kind is _AGENT
             heapq.heappush(self._working if is_agent else self._passing, self.graph.order[name])
 
 

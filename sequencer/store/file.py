@@ -180,6 +180,9 @@ class FileStore:
         for _ in range(MAX_LOST_RACES):
             with self._lock.held():
                 found = self._load()
+                # Before the change is asked for: a graph's marking is read anew if it is twice.
+                if found.last is not None and self._rotate(found, found.last):
+                    continue
                 transition = self._before(found) or change(found.head)
                 if transition is None:
                     return self._require(found.head)
@@ -256,8 +259,6 @@ class FileStore:
     def _accept(self, found: Found, transition: Transition) -> Head | None:
         """Append and publish; return None if another writer was first."""
         base = found.last.revision if found.last else 0
-        if found.last is not None and self._rotate(found, found.last):
-            return None
         offset = found.size + (len(CLOSING) if found.is_torn else 0)
         head = transition.head.replace(revision=base + 1, journal_offset=offset)
         facts = [fact_fields(fact) for fact in transition.facts]

@@ -208,6 +208,9 @@ def test_every_piece_of_configuration_loads(fence: Fence, tmp_path: Path) -> Non
         others = [f.text for f in in_language("yaml") if f.page == fence.page]
         text += next((other for other in others if other.startswith("agents:")), "")
     (tmp_path / "orchestration.yaml").write_text(text)
+    for other in (f for f in FENCES if f.page == fence.page and f.file is not None):
+        (tmp_path / str(other.file)).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / str(other.file)).write_text(other.text)
     settings = load(tmp_path, env={})
     assert settings.notices == (), fence.where
 

@@ -374,7 +374,7 @@ def test_the_night_needs_nobody_and_begins_anew_each_time(project: Path) -> None
     # The first night one repair breaks a test and is put back.
     for steps in (11, 7):
         said = sequencer(project, "run", "nightly-maintenance", "--new", "--quiet")
-        assert said.startswith(f"the run is completed after {steps} steps are done")
+        assert said.startswith(f"the run is completed after {steps} steps")
     for name in ("nightly-maintenance", "nightly-maintenance-2"):
         assert head_of(project, name).status == Status.COMPLETE
 

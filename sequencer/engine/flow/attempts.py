@@ -1,8 +1,9 @@
-"""The attempts that this process makes at once, each in a thread of its own.
+"""The attempts that this process makes at once, each in a thread that it has for itself.
 
-A thread performs and keeps the output; it decides nothing. What an attempt means for the
-run is recorded by the one thread that started it, one attempt at a time, in the order in
-which they ended.
+A thread that is done waits for the next attempt: to make one takes longer than the rest of
+what starts a short attempt. A thread performs and keeps the output; it decides nothing.
+What an attempt means for the run is recorded by the one thread that started it, in the
+order in which they ended.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from sequencer.model.marking import Reference
 from sequencer.store.watch import readable
 
 WAIT_S = 1.0
+Perform = Callable[["Running"], None]
 
 
 @dataclass(slots=True)
@@ -55,8 +57,10 @@ class Attempts:
     def __init__(self, heartbeat: Heartbeat) -> None:
         """Begin with none; *heartbeat* keeps their claims alive."""
         self._heartbeat = heartbeat
+        self._begun: queue.SimpleQueue[tuple[Running, Perform] | None] = queue.SimpleQueue()
+        """What the threads take from; None ends one of them."""
         self._ended: queue.SimpleQueue[Running] = queue.SimpleQueue()
-        self._threads: dict[int, threading.Thread] = {}
+        self._threads: list[threading.Thread] = []
         self.running: dict[int, Running] = {}
         """By the tokens of their claims; those included that have ended and wait for a record."""
         self._read_fd, self._write_fd = os.pipe()
@@ -83,17 +87,23 @@ class Attempts:
         readable((self._read_fd,), WAIT_S)
         self.drain()
 
-    def start(self, running: Running, perform: Callable[[Running], None]) -> None:
+    def start(self, running: Running, perform: Perform) -> None:
         """Let *perform* make the attempt in a thread."""
-        token = running.claim.token
-        self.running[token] = running
-        thread = threading.Thread(
-            target=self._run, args=(running, perform), name=f"attempt-{token}", daemon=True
-        )
-        self._threads[token] = thread
-        thread.start()
+        self.running[running.claim.token] = running
+        self._begun.put((running, perform))
+        if len(self._threads) < len(self.running):
+            name = f"attempt-{len(self._threads)}"
+            thread = threading.Thread(target=self._make_attempts, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
 
-    def _run(self, running: Running, perform: Callable[[Running], None]) -> None:
+    def _make_attempts(self) -> None:
+        while (begun := self._begun.get()) is not None:
+            self._run(*begun)
+            # Else what the attempt has held lives until the next one comes.
+            del begun
+
+    def _run(self, running: Running, perform: Perform) -> None:
         self._heartbeat.begin(running.claim, running.cancellation)
         try:
             perform(running)
@@ -111,8 +121,6 @@ class Attempts:
         except queue.Empty:
             return None
         self.running.pop(ended.claim.token, None)
-        thread = self._threads.pop(ended.claim.token)
-        thread.join()
         ended.cancellation.close()
         return ended
 
@@ -123,7 +131,13 @@ class Attempts:
                 running.cancellation.set(reason)
 
     def close(self) -> None:
-        """Free the descriptors; every attempt was taken."""
+        """End the threads and free the descriptors; every attempt was taken."""
+        for _ in self._threads:
+            self._begun.put(None)
+        # After an error in between one may still run; its thread ends with the process.
+        for thread in () if self.running else self._threads:
+            thread.join()
+        self._threads.clear()
         for fd in (self._read_fd, self._write_fd):
             os.close(fd)
         self._read_fd = self._write_fd = -1

@@ -49,6 +49,10 @@ class FlowInvocation:
         self._tended_at = datetime.now(UTC)
         self._was_over = worker.is_over(head)
         self._last_notice = ""
+        self._tried = 0
+        """Attempts of this process that have ended."""
+        self._failure: str | None = None
+        """What the last one said that failed."""
         self.summary = Summary(head=head)
         worker.narrow = self.budget
 
@@ -99,8 +103,11 @@ class FlowInvocation:
             if ended.ends_the_work:
                 # A process that can't go on begins nothing else.
                 worker.is_stopped = True
+            self._tried += 1
             if ended.performed is not None and ended.error is None:
                 outcome = ended.performed.outcome
+                if outcome.status is OutcomeStatus.FAILED:
+                    self._failure = f"node {ended.claim.step!r} failed: {outcome.error}"
                 steps = int(outcome.is_accepted)
                 self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
                 self.summary.failures += int(outcome.status is OutcomeStatus.FAILED)
@@ -186,12 +193,20 @@ class FlowInvocation:
         limits, usage = self._limits, self.summary.usage
         if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
             return 0
-        most = 1 if self._mode is Mode.TICK else limits.max_steps
-        return None if most is None else most - usage.steps
+        if self._mode is Mode.TICK:
+            return 1 - self._tried
+        return None if limits.max_steps is None else limits.max_steps - usage.steps
 
     def _reached(self) -> str | None:
+        """Return which limit of this invocation is reached.
+
+        Raises:
+            StepFailed: a tick's one attempt failed.
+        """
         limits, usage = self._limits, self.summary.usage
-        if self._mode is Mode.TICK and usage.steps:
+        if self._mode is Mode.TICK and self._tried:
+            if self._failure is not None:
+                raise StepFailed(self._failure, hint="'sequencer status' shows what comes next")
             return "the step that was due is done"
         if limits.max_steps is not None and usage.steps >= limits.max_steps:
             return f"{counted(usage.steps, 'step')} done (--max-steps)"
@@ -205,9 +220,8 @@ class FlowInvocation:
         status = marking.status
         self.summary.head = head
         if status in (FlowStatus.COMPLETED, FlowStatus.CANCELLED):
-            self.summary.reason = (
-                f"the run is {status} after {counted(head.usage.steps, 'step')} done"
-            )
+            steps = head.usage.steps
+            self.summary.reason = f"the run is {status} after {steps} step{'s' * (steps != 1)}"
             return self.summary
         raise _bad_end(head, marking, has_just_ended=bool(self.summary.usage.seconds))
 
@@ -353,6 +367,6 @@ def _bad_end(head: Head, marking: Marking, *, has_just_ended: bool) -> StepFaile
         hint += f"; '{program} retry' puts the nodes back that were stopped"
     return StepFailed(
         f"the run {verb} as {marking.status}: {what.get(marking.status, '')}",
-        where=f"run {head.run_name or head.run_id}",
+        where=f"run {head.run_name}" if head.run_name else "the default run",
         hint=hint,
     )

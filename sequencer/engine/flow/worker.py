@@ -6,7 +6,7 @@ Every change goes through `FlowControl.update`; what takes time happens in the t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -124,11 +124,12 @@ class FlowWorker:
 
     # --- claiming ------------------------------------------------------------------
 
-    def room(self, head: Head, steps_left: int | None) -> Room | None:
-        """Return which agents this process may claim at *head*."""
-        free = self.places - len(self.attempts.running)
+    def room(self, head: Head, steps_left: int | None, taken: int = 0) -> Room | None:
+        """Return which agents this process may claim at *head*, where *taken* places go already."""
+        taken += len(self.attempts.running)
+        free = self.places - taken
         if steps_left is not None:
-            free = min(free, steps_left - len(self.attempts.running))
+            free = min(free, steps_left - taken)
         if self.is_stopped or blocked_by(head, self.limits, datetime.now(UTC)) is not None:
             free = 0
         gone = self.gone(head)
@@ -158,9 +159,17 @@ class FlowWorker:
         self, act: Act | None, steps_left: Callable[[Head], int | None], run_id: str
     ) -> Head:
         """Let *act* happen, claim what follows, and start it; see `FlowControl.update`."""
-        head, granted = self.control.update(
-            act, lambda present: self.room(present, steps_left(present)), run_id=run_id
-        )
+        made: list[Step] = []
+
+        def keep(step: Step) -> None:
+            made.append(step)
+            if act is not None:
+                act(step)
+
+        def room(present: Head) -> Room | None:
+            return self.room(present, steps_left(present), len(made[-1].granted))
+
+        head, granted = self.control.update(keep, room, run_id=run_id)
         if granted:
             self._start(head, granted)
         self.board.changed(head)
@@ -254,26 +263,60 @@ class FlowWorker:
 
     # --- recording -----------------------------------------------------------------
 
-    def record(self, ended: Running, steps_left: Callable[[Head], int | None]) -> Head | None:
-        """Record how *ended* ended, and go on from there; None: its word does not count any more.
+    def record(
+        self, ended: Sequence[Running], steps_left: Callable[[Head], int | None]
+    ) -> Head | None:
+        """Record how each of *ended* ended, and go on from there, in one transition.
+
+        They are of one run. None: their word does not count any more.
 
         Raises:
             StaleClaim: the run itself is gone.
         """
-        if ended.cancellation.reason in _NOT_OURS:
+        acts = {
+            one.claim.token: self._recording(one, self._performed(one))
+            for one in ended
+            if one.cancellation.reason not in _NOT_OURS
+        }
+        if not acts:
             return None
-        performed = ended.performed
-        if performed is None or ended.error is not None:
-            performed = self._of_bug(ended)
-        act = self._recording(ended, performed)
+        run_id = ended[0].run_id
         try:
-            head = self.update(act, steps_left, ended.run_id)
+            return self.update(self._one_by_one(acts, steps_left), steps_left, run_id)
         except StaleClaim:
             view = self.control.store.view().head
-            if view is None or view.run_id != ended.run_id:
+            if view is None or view.run_id != run_id:
                 raise
             return None
-        return head
+
+    def _one_by_one(
+        self, acts: Mapping[int, Act], steps_left: Callable[[Head], int | None]
+    ) -> Act:
+        """Return what does *acts*, by tokens, as if each had a transition of its own.
+
+        After each but the last what follows from it is done, with the places that are not
+        those of the acts to come; so the nodes start in the same order.
+        """
+
+        def act(step: Step) -> None:
+            known = [token for token in acts if step.head.claim_with(token) is not None]
+            # Where no claim is left, the first act refuses, as it would alone.
+            for left, token in zip(range(len(acts))[::-1], known or acts, strict=False):
+                is_over = step.marking.status is not FlowStatus.RUNNING
+                if known and (is_over or step.head.claim_with(token) is None):
+                    # What came before has ended the run, or has cancelled the node.
+                    continue
+                acts[token](step)
+                if left:
+                    taken = len(step.granted) + left
+                    step.settle(self.room(step.head, steps_left(step.head), taken))
+
+        return act
+
+    def _performed(self, ended: Running) -> Performed:
+        if ended.performed is None or ended.error is not None:
+            return self._of_bug(ended)
+        return ended.performed
 
     def _of_bug(self, ended: Running) -> Performed:
         """Return the failure that an exception is; a refusal and an interrupt are none."""

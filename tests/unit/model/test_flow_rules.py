@@ -250,6 +250,11 @@ def test_a_jump_ahead_is_no_loop() -> None:
     made = begun("h{{H}} --> b --> h; x --> y", nodes=jump, max_iterations=0)
     made.expire("h")
     assert (lines(made), waits(made)) == (["timeout h -> x"], {"x": ["h"]})
+    # From b it is an edge that leads back to h, and that one counts.
+    behind = {"h": {"timeout_ms": 5, "on_timeout": "b"}}
+    made = begun("h{{H}} --> b --> h", nodes=behind, max_iterations=0)
+    made.expire("h")
+    assert lines(made) == ["timeout h -> b"]
 
 
 def test_without_a_jump_the_edges_say_where_it_goes() -> None:

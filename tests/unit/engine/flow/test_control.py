@@ -1,16 +1,14 @@
-"""Questions and answers, retries, and what a transition leaves where it is refused."""
+"""What comes next, retries, and what a transition leaves where it is refused."""
 
 from __future__ import annotations
 
 import json
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sequencer.engine.flow.control import MAX_ANSWER_CHARS, FlowControl
+from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.flow.transitions import Step
 from sequencer.errors import (
     CorruptState,
@@ -20,228 +18,15 @@ from sequencer.errors import (
     StepFailed,
     StorageFailed,
     TransitionRefused,
-    UnknownName,
     UsageRefused,
 )
-from sequencer.model.graph import Option
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry
 from sequencer.model.step import Step as WorkflowStep
 from sequencer.model.workflow import Workflow
 from sequencer.store.memory import MemoryRun
 from tests.flows import workflow
-from tests.unit.engine.flow.labs import Hold, Lab, failed, lab, let_go, said, until
-
-YES = Option(label="Looks good", value="approve", description="It is merged then.")
-NO = Option(label="Not yet", value="reject")
-REVIEW = "a --> h{{Fine?}}; h -->|approve| b; h -->|reject| c; h -->|default| d"
-
-
-def asking(folder: Path, text: str = REVIEW, says: Any = None, **node: Any) -> Lab:
-    """Return a flow that waits at ``h``."""
-    given = {"options": (YES, NO), **node}
-    made = lab(folder, text, says, nodes={"h": given})
-    made.refused()
-    return made
-
-
-def answered(made: Lab, said_: str) -> tuple[str, list[str]]:
-    """Return the output that the answer is, and which agents run then."""
-    made.answer("h", said_)
-    flow = made.run().flow
-    _, marking = flow.marking(made.head)
-    output = flow.text(marking.outputs.get("h"))
-    made.work()
-    return output, made.accepted()[1:]
-
-
-# --- questions ---------------------------------------------------------------------------
-
-
-def test_a_question_with_its_options(tmp_path: Path) -> None:
-    text = "Is {{output}} fine for {{state.who}}?"
-    made = lab(
-        tmp_path,
-        REVIEW,
-        {"a": "the draft"},
-        nodes={"h": {"question": text, "options": (YES, NO), "timeout_ms": 60_000}},
-        state={"who": "Ann"},
-    )
-    made.refused()
-    (question,) = made.run().flow.questions(made.head)
-    assert question.text == "Is the draft fine for Ann?"
-    assert question.options == (YES, NO)
-    assert question.asked_at.startswith("20")
-    assert question.expires_at is not None
-    assert question.expires_at > question.asked_at
-    # Its token is as unique as that of a claim.
-    assert question.token == made.head.token == 2
-
-
-def test_a_question_without_text_is_its_label(tmp_path: Path) -> None:
-    made = lab(tmp_path, "h{{Fine?}} --> b & g{{}}; g --> b")
-    made.refused()
-    assert [one.text for one in made.run().flow.questions(made.head)] == ["Fine?"]
-    made.answer("h", "yes")
-    assert [one.text for one in made.run().flow.questions(made.head)] == ["g"]
-
-
-def test_a_question_whose_values_are_missing_can_be_answered(tmp_path: Path) -> None:
-    made = asking(tmp_path, question="About {{state.gone}}")
-    (question,) = made.run().flow.questions(made.head)
-    assert question.text.startswith("About {{state.gone}}\n\n(the prompt asks for ")
-    assert answered(made, "approve") == ("approve", ["b"])
-
-
-def test_questions_come_in_the_order_of_the_chart(tmp_path: Path) -> None:
-    made = lab(tmp_path, "s --> b & a; b --> x{{X}}; a --> y{{Y}}; x & y --> j")
-    made.refused()
-    assert [one.node.id for one in made.run().flow.questions(made.head)] == ["x", "y"]
-    assert made.head.flow is not None
-    assert sorted(made.head.flow.asks) == ["x", "y"]
-
-
-# --- answers -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("typed", "output", "ran"),
-    [
-        ("approve", "approve", ["b"]),
-        ("  APPROVE ", "approve", ["b"]),
-        ("looks good", "approve", ["b"]),
-        ("Not_Yet", "reject", ["c"]),
-        ("reject", "reject", ["c"]),
-    ],
-)
-def test_an_answer_is_an_options_value_or_label(
-    tmp_path: Path, typed: str, output: str, ran: list[str]
-) -> None:
-    assert answered(asking(tmp_path), typed) == (output, ran)
-
-
-def test_an_answer_that_is_no_option_lists_them(tmp_path: Path) -> None:
-    made = asking(tmp_path)
-    before = made.head
-    with pytest.raises(UnknownName, match=r"approve.*reject"):
-        made.answer("h", "perhaps")
-    assert made.head == before
-
-
-def test_custom_text_goes_the_default_way_as_it_is(tmp_path: Path) -> None:
-    made = asking(tmp_path, allows_custom_input=True)
-    text = "Say more\nabout {{output}}."
-    assert answered(made, text) == (text, ["d"])
-
-
-def test_free_text_where_nothing_is_to_choose_from(tmp_path: Path) -> None:
-    made = asking(tmp_path, "a --> h{{Notes?}} --> b", options=())
-    with pytest.raises(UsageRefused, match="empty"):
-        made.answer("h", "  \n")
-    with pytest.raises(UsageRefused, match="too many"):
-        made.answer("h", "x" * (MAX_ANSWER_CHARS + 1))
-    assert answered(made, "x" * MAX_ANSWER_CHARS)[1] == ["b"]
-
-
-def test_who_has_answered_is_in_the_history(tmp_path: Path) -> None:
-    made = asking(tmp_path)
-    made.answer("h", "reject")
-    (fact,) = made.facts("answered")
-    assert fact["outcome"]["by"] == "ann"
-    assert fact["outcome"]["output"] == "reject"
-    assert made.trace()[-1] == "done h = reject"
-
-
-def test_an_answer_counts_once(tmp_path: Path) -> None:
-    made = asking(tmp_path)
-    made.answer("h", "reject")
-    with pytest.raises(UnknownName):
-        made.answer("h", "approve")
-    assert answered_text(made) == "reject"
-    made.work()
-    assert made.accepted()[1:] == ["c"]
-
-
-def answered_text(made: Lab) -> str:
-    _, marking = made.run().flow.marking(made.head)
-    return made.run().flow.text(marking.outputs["h"])
-
-
-def test_of_answers_at_once_one_counts_and_its_text_stays(tmp_path: Path) -> None:
-    """Both have read the same question; the second must not replace what the first said."""
-    made = asking(tmp_path, "a --> h{{Notes?}} --> b", options=())
-    barrier = threading.Barrier(8)
-    good: list[str] = []
-    refused: list[SequencerError] = []
-
-    def say(text: str) -> None:
-        barrier.wait()
-        try:
-            made.answer("h", text)
-            good.append(text)
-        except SequencerError as error:
-            refused.append(error)
-
-    threads = [threading.Thread(target=say, args=(f"text {n}",)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (len(good), len(refused)) == (1, 7)
-    assert answered_text(made) == good[0]
-    assert [fact["outcome"]["output"] for fact in made.facts("answered")] == good
-
-
-def test_the_second_of_two_answers_does_not_touch_the_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = asking(tmp_path, "a --> h{{Notes?}} --> b", options=())
-    slow = made.run().flow
-    real = slow.update
-
-    def late(*args: Any, **options: Any) -> Any:
-        # Between its look and its turn somebody else answers.
-        made.answer("h", "first")
-        return real(*args, **options)
-
-    monkeypatch.setattr(slow, "update", late)
-    with pytest.raises(UnknownName):
-        slow.answer("h", "second", by="bob")
-    assert answered_text(made) == "first"
-
-
-def test_an_answer_to_an_earlier_question_of_a_loop_is_refused(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> h{{H}}; h -->|no| a; h -->|yes| b")
-    made.refused()
-    (question,) = made.run().flow.questions(made.head)
-    made.answer("h", "no")
-    made.refused()
-    with pytest.raises(TransitionRefused, match="asks again"):
-        made.run().answer("h", "yes", by="bob", token=question.token)
-    (again,) = made.run().flow.questions(made.head)
-    assert again.token > question.token
-    made.run().answer("h", "yes", by="bob", token=again.token)
-    assert made.work().usage.steps == 1
-
-
-def test_an_answer_where_nobody_is_asked(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> h{{H}} --> b")
-    with pytest.raises(TransitionRefused, match="never begun"):
-        made.answer("h", "x")
-    assert not (tmp_path / "sync").exists()
-    made.begun()
-    with pytest.raises(UnknownName, match="open question"):
-        made.answer("h", "x")
-    with pytest.raises(UnknownName):
-        made.answer("nobody", "x")
-
-
-def test_an_answer_after_the_time_is_over_and_nobody_has_looked(tmp_path: Path) -> None:
-    """Nothing has happened yet, so the person may still decide."""
-    made = asking(tmp_path, timeout_ms=10)
-    time.sleep(0.02)
-    assert answered(made, "approve") == ("approve", ["b"])
-
+from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said, until
 
 # --- what comes next -----------------------------------------------------------------------
 

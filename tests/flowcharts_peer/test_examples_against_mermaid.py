@@ -1,0 +1,50 @@
+"""The record of how the example flows are drawn is what the real Mermaid package answers.
+
+Run with ``pytest -m mermaid``, as the comparison of graphs, which installs the package.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sequencer.resolution.flowcharts.reader import load_flow
+
+pytestmark = [pytest.mark.mermaid, pytest.mark.timeout(120)]
+
+HERE = Path(__file__).parent
+DRAWN = HERE.parent / "data" / "flowcharts" / "examples.json"
+FLOWS = HERE.parents[1] / "examples" / "flows"
+
+
+@pytest.fixture
+def peer(pytestconfig: pytest.Config) -> Path:
+    """Return the folder with the package that the comparison of graphs uses."""
+    named = os.environ.get("SEQUENCER_TEST_MERMAID")
+    folder = Path(named) if named else pytestconfig.cache.mkdir("mermaid")
+    if not (shutil.which("node") and (folder / "node_modules" / "mermaid").is_dir()):
+        pytest.skip("no Mermaid package; test_against_mermaid.py installs it")
+    shutil.copy(HERE / "peer.mjs", folder)
+    return folder
+
+
+def test_the_record_of_the_examples_is_what_mermaid_answers(peer: Path) -> None:
+    recorded = json.loads(DRAWN.read_text(encoding="utf-8"))
+    charts = [load_flow(FLOWS / f"{name}.md").mermaid for name in recorded]
+    done = subprocess.run(
+        ["node", "peer.mjs"],
+        cwd=peer,
+        input="".join(json.dumps(chart) + "\n" for chart in charts),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=True,
+        timeout=100,
+    )
+    answers = [json.loads(line) for line in done.stdout.split("\n") if line]
+    assert dict(zip(recorded, answers, strict=True)) == recorded

@@ -1,0 +1,301 @@
+"""Time limits, pauses, ticks, interrupts and vanished runs, as one process meets them."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from sequencer.engine.flow.invocation import FlowInvocation
+from sequencer.engine.flow.working import FlowWork
+from sequencer.engine.work import Mode
+from sequencer.errors import (
+    ClaimHeld,
+    Interrupted,
+    StaleClaim,
+    StepFailed,
+    StorageFailed,
+    TransitionRefused,
+    UsageRefused,
+)
+from sequencer.executors.protocol import Cancellation, StepRequest
+from sequencer.model.head import Status
+from sequencer.model.outcome import Outcome
+from sequencer.store.memory import MemoryRun
+from tests.unit.engine.flow.labs import (
+    FREE,
+    Hold,
+    lab,
+    let_go,
+    said,
+    until,
+)
+from tests.unit.engine.projects import Recorder
+
+FAN = "s --> a & b & c; a & b & c --> j"
+
+
+# --- time ------------------------------------------------------------------------------
+
+
+def test_a_time_limit_cancels_everybody_and_passes_the_error_node(tmp_path: Path) -> None:
+    a, b = Hold(), Hold()
+    made = lab(tmp_path, "s --> a & b; h", {"a": a, "b": b}, on_error="h", timeout_ms=80)
+    with let_go(a, b), pytest.raises(StepFailed, match="timed_out"):
+        made.work()
+    assert (a.was_stopped, b.was_stopped) == (True, True)
+    assert made.trace()[-1] == "workflow timeout; cancelled a, b"
+    made.run().control.retry()
+    assert made.status == "running"
+
+
+def test_time_for_people_is_free(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> h{{H}} --> b", timeout_ms=250)
+    made.refused()
+    time.sleep(0.3)
+    made.answer("h", "yes")
+    made.work()
+    assert made.status == "completed"
+
+
+def test_time_between_short_nodes_is_not_rounded_up(tmp_path: Path) -> None:
+    names = " --> ".join(f"n{number}" for number in range(12))
+    made = lab(tmp_path, names, timeout_ms=2_500)
+    made.work()
+    _, marking = made.run().flow.marking(made.head)
+    assert 0 < marking.busy_ms < 1_500
+
+
+def test_time_after_a_death_is_not_the_agents(tmp_path: Path) -> None:
+    memory = MemoryRun()
+    made = lab(tmp_path, "a --> b", memory=memory, timeout_ms=150, ttl_s=0.05)
+    made.died()
+    time.sleep(0.2)
+    assert made.work().usage.steps == 2
+    assert made.status == "completed"
+    memory.close()
+
+
+def test_the_end_of_the_time_of_a_run_that_was_over_by_then(tmp_path: Path) -> None:
+    """Two see that the time is over; what the second does must not undo an end, or a retry."""
+    made = lab(tmp_path, "a", {"a": Hold()}, timeout_ms=20)
+    made.refused()
+    before = made.head
+    late = FlowInvocation(made.worker(), Mode.COMBINED, FREE, before)
+    flow = made.run().flow
+    flow.update(late._end_in_time, lambda _: None)
+    assert made.head == before
+    made.run().control.retry()
+    flow.update(late._end_in_time, lambda _: None)
+    assert made.status == "running"
+
+
+def test_nobody_answers_in_time(tmp_path: Path) -> None:
+    nodes = {"h": {"timeout_ms": 60, "on_timeout": "t"}, "g": {"timeout_ms": 90}}
+    text = "s --> h{{H}} & g{{G}} & k; h -->|yes| a; g -->|timeout| b; g -->|yes| a; t"
+    hold = Hold()
+    made = lab(tmp_path, text, {"k": hold}, nodes=nodes)
+    with let_go(hold):
+        working = made.works()
+        until(lambda: {"t", "b"} <= set(made.accepted()))
+        assert working.is_on
+    working.summary()
+    assert [line for line in made.trace() if "h" in line.split() or "g" in line.split()] == [
+        "start h", "start g", "timeout h -> t", "done g = timeout",
+    ]  # fmt: skip
+    assert "a" not in made.accepted()
+
+
+def test_a_time_for_people_ends_between_invocations(tmp_path: Path) -> None:
+    nodes = {"h": {"timeout_ms": 30, "on_timeout": "t"}}
+    made = lab(tmp_path, "h{{H}} --> a; t", nodes=nodes)
+    made.refused(Mode.TICK)
+    time.sleep(0.04)
+    assert made.work().usage.steps == 1
+    assert made.accepted() == ["t"]
+
+
+# --- interrupts, pauses, ticks ---------------------------------------------------------
+
+
+def test_an_interrupt_releases_every_claim(tmp_path: Path) -> None:
+    holds = [Hold() for _ in range(3)]
+    made = lab(tmp_path, FAN, dict(zip("abc", holds, strict=True)))
+    with let_go(*holds):
+        working = made.works()
+        for hold in holds:
+            hold.wait()
+        working.interrupt()
+        error = working.error()
+    assert isinstance(error, Interrupted)
+    assert error.exit_code == 130
+    assert all(hold.was_stopped for hold in holds)
+    assert made.head.claims == ()
+    released = made.facts("released")
+    assert sorted(fact["step"] for fact in released) == ["a", "b", "c"]
+    assert {fact["outcome"]["reason"] for fact in released} == {"interrupted"}
+    assert made.head.status is Status.WAITING_NEXT
+    for hold in holds:
+        assert hold.go.is_set()
+    assert made.work().usage.steps == 4
+    assert sorted(made.accepted()) == ["a", "b", "c", "j", "s"]
+    # Begun again, with another token and the same place in the flow.
+    assert [line for line in made.trace() if line.startswith("again")] == [
+        "again a", "again b", "again c",
+    ]  # fmt: skip
+
+
+def test_what_is_done_while_it_is_interrupted_counts(tmp_path: Path) -> None:
+    def stubborn(request: StepRequest, cancellation: Cancellation) -> Outcome:
+        del request
+        cancellation.wait(5.0)
+        return said("all the same")
+
+    made = lab(tmp_path, "a --> b", {"a": stubborn})
+    working = made.works()
+    until(lambda: made.actor.asked)
+    working.interrupt()
+    assert isinstance(working.error(), Interrupted)
+    assert made.accepted() == ["a"]
+    assert made.actor.names == ["a"]
+
+
+def test_an_interrupt_before_the_first_claim(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a")
+    with pytest.raises(Interrupted):
+        made.run().work(on_ready=lambda interrupt: interrupt())
+    assert made.actor.asked == []
+
+
+def test_a_pause_holds_it_after_what_runs(tmp_path: Path) -> None:
+    hold = Hold()
+    made = lab(tmp_path, "s --> a & b; a & b --> j", {"a": hold})
+    with let_go(hold):
+        working = made.works()
+        until(lambda: made.accepted() == ["s", "b"])
+        made.run().control.pause()
+    assert working.summary().reason.startswith("the run is paused")
+    assert made.head.status is Status.PAUSED
+    assert made.work().usage.steps == 0
+    made.run().control.resume()
+    assert made.work().usage.steps == 1
+
+
+def test_sync_mode_waits_for_the_end_of_a_pause(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a")
+    made.begun()
+    made.run().control.pause()
+    working = made.works(Mode.SYNC)
+    working.ready()
+    time.sleep(0.05)
+    assert working.is_on, working.end()
+    made.run().control.resume()
+    assert working.summary().usage.steps == 1
+
+
+def test_a_stop_and_a_resume(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> b")
+    made.work(limits={"max_steps": 1})
+    made.run().control.stop("lunch")
+    assert "the run was stopped: lunch" in made.work().reason
+    assert made.accepted() == ["a"]
+    made.run().control.resume()
+    assert made.work().usage.steps == 1
+
+
+def test_an_answer_to_a_paused_run_keeps_the_pause(tmp_path: Path) -> None:
+    made = lab(tmp_path, "h{{H}} --> a")
+    made.refused()
+    made.run().control.pause()
+    made.answer("h", "yes")
+    assert made.head.status is Status.PAUSED
+    assert made.work().usage.steps == 0
+    made.run().control.resume()
+    assert made.work().usage.steps == 1
+
+
+def test_a_tick_does_one_step_and_waits_for_nobody(tmp_path: Path) -> None:
+    made = lab(tmp_path, FAN)
+    for expect in (["s"], ["s", "a"], ["s", "a", "b"]):
+        summary = made.work(Mode.TICK)
+        assert (summary.usage.steps, summary.reason) == (1, "the step that was due is done")
+        assert made.accepted() == expect
+    assert len(made.actor.asked) == 3
+
+
+def test_a_tick_beside_a_worker(tmp_path: Path) -> None:
+    hold = Hold()
+    made = lab(tmp_path, "a --> b", {"a": hold})
+    with let_go(hold):
+        working = made.works()
+        hold.wait()
+        before = (tmp_path / "sync" / "state.json").read_bytes()
+        with pytest.raises(ClaimHeld, match="'a' run in another process"):
+            made.work(Mode.TICK)
+        assert (tmp_path / "sync" / "state.json").read_bytes() == before
+    working.summary()
+
+
+def test_who_waits_for_others_only_so_long(tmp_path: Path) -> None:
+    hold = Hold()
+    made = lab(tmp_path, "a --> b", {"a": hold})
+    with let_go(hold):
+        working = made.works()
+        hold.wait()
+        with pytest.raises(ClaimHeld):
+            made.work(limits={"max_wait_s": 0.05})
+        recorder = Recorder()
+        second = made.works(observer=recorder)
+        until(lambda: recorder.waits)
+    assert recorder.waits[0] == ("'a' run in another process", None)
+    assert working.summary().usage.steps + second.summary().usage.steps == 2
+
+
+def test_async_mode_keeps_no_run(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a")
+    worker = made.worker()
+    work = FlowWork(made.run().control, worker.control, worker.performer, made.limits)
+    with pytest.raises(UsageRefused, match="mode async keeps no run"):
+        work.work(Mode.ASYNC, FREE)
+    assert not (tmp_path / "sync").exists()
+
+
+# --- the run is gone -------------------------------------------------------------------
+
+
+def test_a_folder_that_vanishes_ends_every_agent(tmp_path: Path) -> None:
+    holds = [Hold() for _ in range(3)]
+    made = lab(tmp_path, FAN, dict(zip("abc", holds, strict=True)))
+    with let_go(*holds):
+        working = made.works()
+        for hold in holds:
+            hold.wait()
+        shutil.rmtree(tmp_path / "sync")
+        holds[0].go.set()
+        error = working.error()
+        # Whichever it meets first: a head or a file that is not there.
+        assert isinstance(error, (StaleClaim, StorageFailed))
+        assert [hold.was_stopped for hold in holds[1:]] == [True, True]
+    assert not (tmp_path / "sync" / "state.json").exists()
+
+
+def test_a_reset_while_agents_work(tmp_path: Path) -> None:
+    hold = Hold("late")
+    made = lab(tmp_path, "a --> b", {"a": [hold, "new"]})
+    with let_go(hold):
+        working = made.works()
+        hold.wait()
+        old = made.head.run_id
+        with pytest.raises(TransitionRefused):
+            made.run().control.reset()
+        made.run().control.stop()
+        made.run().control.take_over()
+        made.run().control.reset()
+        until(lambda: hold.was_stopped, 5.0)
+    working.end()
+    assert made.head.run_id != old
+    made.work()
+    assert made.accepted()[-2:] == ["a", "b"]
+    assert {fact["step"] for fact in made.facts("succeeded")} == {"a", "b"}
