@@ -69,7 +69,13 @@ def _reading(setting: Setting) -> list[Row]:
         alone.append(_cpu_of(lambda: read_chart(text)))
         whole.append(_cpu_of(lambda: load_flow(file)))
     return [
-        capped("flow parse", min(alone) * 1e3, PARSE_CAP_MS, "ms", f"{_best_of(alone, 1e3, 'ms')}; {size}"),
+        capped(
+            "flow parse",
+            min(alone) * 1e3,
+            PARSE_CAP_MS,
+            "ms",
+            f"{_best_of(alone, 1e3, 'ms')}; {size}",
+        ),
         compared(
             "flow file",
             compare(whole, alone),
@@ -90,7 +96,7 @@ def _cpu_of(call: Any, count: int = 5) -> float:
 
 
 def _best_of(seconds: list[float], scale: float, unit: str) -> str:
-    """Say what stands in a row that has a cap: always the same work, so the machine adds the rest."""
+    """Say what a capped row has: the work is always the same, what is slower is the machine."""
     median = statistics.median(seconds) * scale
     return f"CPU, the best of {len(seconds)}, median {median:.3g} {unit}"
 
@@ -153,9 +159,7 @@ def _beside(setting: Setting) -> list[Row]:
     sizes = [BESIDE, FEW] if setting.with_peers and not is_quick else [BESIDE]
     missing: list[Row] = []
     with ExitStack() as stack:
-        ours = stack.enter_context(
-            Child("bench.rows.flow_child", [str(folder / "project")], log)
-        )
+        ours = stack.enter_context(Child("bench.rows.flow_child", [str(folder / "project")], log))
         peer: Child | None = None
         if setting.with_peers:
             try:
@@ -187,9 +191,7 @@ def _turns(
     return found
 
 
-def _compared(
-    ours: list[dict[str, Any]], other: list[dict[str, Any]], key: str
-) -> Comparison:
+def _compared(ours: list[dict[str, Any]], other: list[dict[str, Any]], key: str) -> Comparison:
     return compare([one[key] for one in ours], [one[key] for one in other])
 
 

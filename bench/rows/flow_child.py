@@ -111,7 +111,8 @@ class Fans:
     def _remove(self, name: str) -> None:
         """Remove the files of a run; in memory they would take what others need."""
         shutil.rmtree(self._runs / name)
-        shutil.rmtree(self._project.settings.logs_dir / "runs" / name, ignore_errors=True)
+        for logs in self._project.settings.logs_dir.glob(f"*/runs/{name}"):
+            shutil.rmtree(logs)
 
 
 def schedule(workflow: Workflow) -> float:

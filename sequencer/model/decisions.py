@@ -271,13 +271,13 @@ def accept_edit(head: Head, edited: Head, *, at: str) -> Transition:
         for field in ("token", "revision")
         if getattr(edited, field) < getattr(head, field)
     ]
-    if head.flow is not None:
-        # A graph's progress is its marking, which counts the steps.
-        problems += [
-            f"{field} can't be edited in the run of a graph"
-            for field in ("flow", "step_index")
-            if getattr(head, field) != getattr(edited, field)
-        ]
+    # A graph's progress is its marking, which counts the steps.
+    of_a_graph = ("flow", "step_index") if head.flow is not None else ("flow",)
+    problems += [
+        f"{field} can't be edited by hand"
+        for field in of_a_graph
+        if getattr(head, field) != getattr(edited, field)
+    ]
     if problems:
         raise EditRefused(
             f"an edit by hand is refused: {'; '.join(problems)}",

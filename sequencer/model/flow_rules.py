@@ -171,6 +171,8 @@ class Course:
         if node.on_timeout is None:
             if TIMEOUT in groups(self.graph, name) or is_choice(self.graph, name):
                 self.succeed(name, TIMEOUT)
+            elif not self.graph.outgoing[name]:
+                self.fail(name, "NoMatchingBranch", f"no matching branch for {TIMEOUT!r}")
             else:
                 self.tell(Event.EXPIRED, name)
                 self._follow(name, self.graph.outgoing[name])

@@ -234,7 +234,11 @@ class Simulation:
         due = self._now + round(retry.delay_s(failures) * 1000)
         self._course.fail_attempt(name, message, str(due))
         self._resting.add(name)
-        self._at(due, name)
+        if due > self._now:
+            self._at(due, name)
+        else:
+            # As in a run, where who may try again at once comes before who may begin.
+            self._overdue.add(name)
 
     def _try_again(self) -> None:
         for name in sorted(self._overdue, key=self._graph.order.__getitem__):

@@ -153,16 +153,17 @@ def tried(
 ) -> tuple[dict[str, Any], list[str]]:
     """Do *name* in a child under the fault; return what it said, and what is wrong afterwards."""
     folder = base / str(injector.at) / "sync"
-    inline = flow_record.INLINE_ENTRIES, flow_record.SINCE_BYTES
+    inline = flow_record.INLINE_ENTRIES, flow_record.SINCE_BYTES, flow_record.SHORTEST_CHAIN
     if in_documents:
-        flow_record.INLINE_ENTRIES, flow_record.SINCE_BYTES = 0, 100
+        # Whole again every few transitions, so that documents are removed too.
+        flow_record.INLINE_ENTRIES, flow_record.SINCE_BYTES, flow_record.SHORTEST_CHAIN = 0, 50, 0
     try:
         SCENARIOS[name][0](control(folder))
         before = _accepted(folder)
         said = _in_child(name, injector, folder)
         return said, violations(folder, before, said)
     finally:
-        flow_record.INLINE_ENTRIES, flow_record.SINCE_BYTES = inline
+        flow_record.INLINE_ENTRIES, flow_record.SINCE_BYTES, flow_record.SHORTEST_CHAIN = inline
         shutil.rmtree(base, ignore_errors=True)
 
 

@@ -41,6 +41,11 @@ GATED = {
     "growth journal",
     "resolve",
     "resolve far",
+    "flow parse",
+    "flow scheduling",
+    "flow linear",
+    "flow head",
+    "flow head growth",
 }
 
 

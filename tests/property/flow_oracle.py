@@ -315,6 +315,9 @@ class Oracle:
                 del self.running[node.id]
         elif any(labels):
             self.choose(node.id, "timeout")
+        elif not labels:
+            self.tell(f"fail {node.id}: no matching branch for 'timeout'")
+            self.give_up(node.id)
         else:
             self.tell(f"timeout {node.id}")
             self.follow(node.id, self.edges_of(node.id))

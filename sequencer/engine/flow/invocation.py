@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from sequencer.engine import same_run
+from sequencer.engine.flow.attempts import Running
 from sequencer.engine.flow.control import Act
 from sequencer.engine.flow.transitions import Step, busy_ms
 from sequencer.engine.flow.worker import FlowWorker
@@ -99,24 +100,30 @@ class FlowInvocation:
 
     def _record_ended(self) -> None:
         worker = self._worker
-        while (ended := worker.attempts.next_ended()) is not None:
-            if ended.ends_the_work:
-                # A process that can't go on begins nothing else.
-                worker.is_stopped = True
-            self._tried += 1
-            if ended.performed is not None and ended.error is None:
-                outcome = ended.performed.outcome
-                if outcome.status is OutcomeStatus.FAILED:
-                    self._failure = f"node {ended.claim.step!r} failed: {outcome.error}"
-                steps = int(outcome.is_accepted)
-                self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
-                self.summary.failures += int(outcome.status is OutcomeStatus.FAILED)
+        # Those that have ended by now share one transition: it costs as much as one of a step.
+        while ended := list(iter(worker.attempts.next_ended, None)):
+            for one in ended:
+                self._count(one)
             head = worker.record(ended, self._steps_left)
             self._notify(*self._control.store.take_notices())
             if head is not None:
                 self._went_on(head)
-            if ended.error is not None and ended.ends_the_work:
-                raise ended.error
+            for one in ended:
+                if one.error is not None and one.ends_the_work:
+                    raise one.error
+
+    def _count(self, ended: Running) -> None:
+        if ended.ends_the_work:
+            # A process that can't go on begins nothing else.
+            self._worker.is_stopped = True
+        self._tried += 1
+        if ended.performed is not None and ended.error is None:
+            outcome = ended.performed.outcome
+            if outcome.status is OutcomeStatus.FAILED:
+                self._failure = f"node {ended.claim.step!r} failed: {outcome.error}"
+            steps = int(outcome.is_accepted)
+            self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
+            self.summary.failures += int(outcome.status is OutcomeStatus.FAILED)
 
     def _went_on(self, head: Head) -> None:
         self._known, self._waiting_since = head, None
@@ -316,7 +323,7 @@ class FlowInvocation:
                 continue
             # What has ended the work is told, and no other agent may be left behind for this one.
             with contextlib.suppress(SequencerError, OSError):
-                worker.record(ended, self._steps_left)
+                worker.record([ended], self._steps_left)
 
     def budget(self, budget: Budget) -> Budget:
         """Return *budget* within what this invocation may still use."""

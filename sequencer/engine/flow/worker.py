@@ -6,7 +6,7 @@ Every change goes through `FlowControl.update`; what takes time happens in the t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -124,15 +124,19 @@ class FlowWorker:
 
     # --- claiming ------------------------------------------------------------------
 
-    def room(self, head: Head, steps_left: int | None, taken: int = 0) -> Room | None:
-        """Return which agents this process may claim at *head*, where *taken* places go already."""
-        taken += len(self.attempts.running)
+    def room(self, head: Head, steps_left: int | None, held: Collection[int] = ()) -> Room | None:
+        """Return which agents this process may claim at *head*.
+
+        With the tokens *held* it has claims besides those of its running attempts: granted a
+        moment ago, or ended and not recorded.
+        """
+        taken = len(self.attempts.running) + len(held)
         free = self.places - taken
         if steps_left is not None:
             free = min(free, steps_left - taken)
         if self.is_stopped or blocked_by(head, self.limits, datetime.now(UTC)) is not None:
             free = 0
-        gone = self.gone(head)
+        gone = self.gone(head, held)
         if (most := self.limits.max_steps) is not None:
             # Those that run now may all be accepted.
             free = min(free, most - head.usage.steps - len(head.claims) + len(gone))
@@ -146,13 +150,15 @@ class FlowWorker:
             max_attempts=self.limits.max_attempts,
         )
 
-    def gone(self, head: Head) -> frozenset[int]:
-        """Return the tokens of claims that may be taken over."""
+    def gone(self, head: Head, held: Collection[int] = ()) -> frozenset[int]:
+        """Return the tokens of claims that may be taken over; see `room`."""
         mine, store = self.attempts.running, self.control.store
         return frozenset(
             claim.token
             for claim in head.claims
-            if claim.token not in mine and store.liveness(claim).allows_take_over
+            if claim.token not in mine
+            and claim.token not in held
+            and store.liveness(claim).allows_take_over
         )
 
     def update(
@@ -167,7 +173,7 @@ class FlowWorker:
                 act(step)
 
         def room(present: Head) -> Room | None:
-            return self.room(present, steps_left(present), len(made[-1].granted))
+            return self.room(present, steps_left(present), made[-1].granted)
 
         head, granted = self.control.update(keep, room, run_id=run_id)
         if granted:
@@ -289,9 +295,7 @@ class FlowWorker:
                 raise
             return None
 
-    def _one_by_one(
-        self, acts: Mapping[int, Act], steps_left: Callable[[Head], int | None]
-    ) -> Act:
+    def _one_by_one(self, acts: Mapping[int, Act], steps_left: Callable[[Head], int | None]) -> Act:
         """Return what does *acts*, by tokens, as if each had a transition of its own.
 
         After each but the last what follows from it is done, with the places that are not
@@ -299,17 +303,19 @@ class FlowWorker:
         """
 
         def act(step: Step) -> None:
-            known = [token for token in acts if step.head.claim_with(token) is not None]
-            # Where no claim is left, the first act refuses, as it would alone.
-            for left, token in zip(range(len(acts))[::-1], known or acts, strict=False):
-                is_over = step.marking.status is not FlowStatus.RUNNING
-                if known and (is_over or step.head.claim_with(token) is None):
-                    # What came before has ended the run, or has cancelled the node.
+            left, has_counted = list(acts), False
+            while left:
+                token = left.pop(0)
+                is_on = step.marking.status is FlowStatus.RUNNING
+                if not (is_on and step.head.claim_with(token)) and (left or has_counted):
+                    # It was cancelled, perhaps by what came before. Were that so of all, the
+                    # last one would refuse, as it would alone.
                     continue
                 acts[token](step)
+                has_counted = True
                 if left:
-                    taken = len(step.granted) + left
-                    step.settle(self.room(step.head, steps_left(step.head), taken))
+                    held = [*step.granted, *left]
+                    step.settle(self.room(step.head, steps_left(step.head), held))
 
         return act
 

@@ -12,6 +12,8 @@ import pytest
 
 from sequencer.errors import CorruptState, StorageFailed
 from sequencer.model import decisions
+from sequencer.model.head import Head
+from sequencer.model.transitions import Transition
 from sequencer.store import journal_file
 from sequencer.store.file import FileStore
 from sequencer.store.journal_file import JournalFile
@@ -273,3 +275,19 @@ def test_who_loses_a_race_right_after_a_rotation_does_not_sync_the_folders_again
     assert len(rotated(tmp_path)) == 1
     # Twice by the rotation, once so that the new journal's name is sure to be there.
     assert synced.count(tmp_path) == 3
+
+
+def test_a_change_is_asked_for_once_also_where_the_journal_is_put_aside(tmp_path: Path) -> None:
+    store = small_store(tmp_path)
+    asked: dict[int, int] = {}
+    cases.begin(store)
+    for _ in range(12):
+
+        def change(head: Head | None) -> Transition:
+            assert head is not None
+            asked[head.revision] = asked.get(head.revision, 0) + 1
+            return Transition(head, ())
+
+        store.update(change)
+    assert len(rotated(tmp_path)) > 1
+    assert asked == dict.fromkeys(range(1, 13), 1)

@@ -44,8 +44,8 @@ def test_the_run_goes_on_under_the_new_chart(tmp_path: Path) -> None:
     assert [one.node.id for one in after.run().flow.questions(after.head)] == ["h"]
     after.answer("h", "yes")
     after.work()
-    assert after.accepted() == ["a", "b", "d", "e"]
-    assert after.trace()[-2:] == ["start e <- b+d", "done e"]
+    assert sorted(after.accepted()) == ["a", "b", "d", "e"]
+    assert after.trace()[-2] in ("start e <- b+d", "start e <- d+b")
 
 
 def test_it_says_what_was_changed(tmp_path: Path) -> None:

@@ -167,3 +167,33 @@ def test_nothing_is_left_open() -> None:
     assert not [one for one in threading.enumerate() if one.name.startswith("attempt-")]
     # Whoever wakes too late wakes nobody, and no file that has the number by then.
     made.wake()
+
+
+def test_threads_are_used_again_and_are_as_many_as_attempts_at_once(attempts: Attempts) -> None:
+    used: set[str] = set()
+    for token in range(1, 41, 2):
+        for one in (token, token + 1):
+            attempts.start(running(one), lambda _: used.add(threading.current_thread().name))
+        while attempts.running:
+            if attempts.next_ended() is None:
+                attempts.wait()
+    assert used <= {"attempt-0", "attempt-1"}
+    living = [one.name for one in threading.enumerate() if one.name.startswith("attempt-")]
+    assert sorted(living) == ["attempt-0", "attempt-1"]
+
+
+def test_an_attempt_finds_a_thread_while_all_others_are_busy(attempts: Attempts) -> None:
+    everybody = threading.Barrier(5, timeout=10)
+
+    def meet(_: Running) -> None:
+        everybody.wait()
+
+    for token in range(1, 6):
+        attempts.start(running(token), meet)
+    ended = []
+    while attempts.running:
+        if (one := attempts.next_ended()) is None:
+            attempts.wait()
+        else:
+            ended.append(one.error)
+    assert ended == [None] * 5

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from sequencer.engine.flow.keeping import Keeper
-from sequencer.errors import CorruptState, StaleClaim
+from sequencer.errors import CorruptState, StaleClaim, StorageFailed
 from sequencer.model import flow_record
 from sequencer.model.flow_record import Chain
 from sequencer.model.marking import Marking
+from sequencer.store.memory import MemoryRun
 from sequencer.store.protocol import Store
 from tests.flows import fan, workflow_of
 from tests.unit.engine.flow.labs import Lab, lab
@@ -109,6 +110,44 @@ def test_a_run_in_documents_takes_the_same_way_and_leaves_few(tmp_path: Path) ->
     assert made.trace()[-2].startswith("start j <- n")
     head = (tmp_path / "sync" / "state.json").stat().st_size
     assert head < 3_000
+
+
+@pytest.mark.usefixtures("in_documents")
+def test_documents_of_the_present_head_outlive_a_transition_that_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a crash between the documents and the journal."""
+    memory = MemoryRun()
+    made = lab(tmp_path, " --> ".join("abcdefghijkl"), memory=memory)
+    anew = 0
+    for done in range(1, 12):
+        made.work(limits={"max_steps": 1})
+        store = made.store()
+
+        def full(change: Any) -> Any:
+            change(memory.head)
+            raise StorageFailed("no space left", where="here")
+
+        monkeypatch.setattr(store, "update", full)
+        monkeypatch.setattr(store, "forget_documents", _counting(store, names := []))
+        worker = made.worker(store)
+        with pytest.raises(StorageFailed):
+            worker.control.update(None, lambda head, one=worker: one.room(head, None))
+        worker.attempts.close()
+        anew += len(names)
+        assert list(made.run().flow.marking(made.head)[1].done) == list("abcdefghijkl"[:done])
+    assert anew > 0
+    memory.close()
+
+
+def _counting(store: Store, names: list[str]) -> Any:
+    real = store.forget_documents
+
+    def forget(prefix: str, keep: Any) -> None:
+        names.append(prefix)
+        real(prefix, keep)
+
+    return forget
 
 
 @pytest.mark.usefixtures("in_documents")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from sequencer.engine.flow import invocation
 from sequencer.engine.flow.invocation import FlowInvocation
 from sequencer.engine.flow.working import FlowWork
 from sequencer.engine.work import Mode
@@ -106,6 +108,19 @@ def test_nobody_answers_in_time(tmp_path: Path) -> None:
         "start h", "start g", "timeout h -> t", "done g = timeout",
     ]  # fmt: skip
     assert "a" not in made.accepted()
+
+
+def test_a_question_that_was_asked_again_meanwhile_does_not_expire(tmp_path: Path) -> None:
+    """Between the look at the first and the turn, somebody has answered it."""
+    nodes = {"h": {"timeout_ms": 60_000, "on_timeout": "t"}}
+    made = lab(tmp_path, "h{{H}} -->|no| h; h -->|yes| a; t", nodes=nodes)
+    made.refused()
+    made.answer("h", "no")
+    before = made.head
+    flow = made.run().flow
+    for name in ("h", "a"):
+        flow.update(partial(invocation._expire, name=name), lambda _: None)
+    assert made.head == before
 
 
 def test_a_time_for_people_ends_between_invocations(tmp_path: Path) -> None:
@@ -279,6 +294,27 @@ def test_a_folder_that_vanishes_ends_every_agent(tmp_path: Path) -> None:
         assert isinstance(error, (StaleClaim, StorageFailed))
         assert [hold.was_stopped for hold in holds[1:]] == [True, True]
     assert not (tmp_path / "sync" / "state.json").exists()
+
+
+def test_a_run_that_was_begun_in_its_place_gets_nothing_of_it(tmp_path: Path) -> None:
+    """Its tokens count from 1 again, and another process holds the same one there."""
+    old, new = Hold("old"), Hold("new")
+    made = lab(tmp_path, "a --> b", {"a": [old, new]})
+    with let_go(old, new):
+        first = made.works()
+        old.wait()
+        shutil.rmtree(tmp_path / "sync")
+        second = made.works()
+        new.wait()
+        assert [claim.token for claim in made.head.claims] == [1]
+        old.go.set()
+        assert isinstance(first.error(), StaleClaim)
+        assert made.accepted() == []
+        new.go.set()
+        second.summary()
+    flow = made.run().flow
+    assert flow.text(flow.marking(made.head)[1].outputs["a"]) == "new"
+    assert made.head.usage.steps == 2
 
 
 def test_a_reset_while_agents_work(tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""The flow family of the bench: what it measures is what it says; how fast it is, nobody asks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import disk
+from bench.flows import PLACES, chart, document, fan, flow_run
+from bench.measuring import Effort
+from bench.peers import installing
+from bench.project import make_project
+from bench.rows import Setting, flow, measure
+from bench.rows.flow_child import Fans, Largest, schedule
+from bench.rows.step import started
+from sequencer.engine.work import Mode
+from sequencer.model.limits import InvocationLimits
+from sequencer.resolution.flowcharts.reader import load_flow
+from sequencer.resolution.flowcharts.scanner import read_chart
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bench is Linux's")
+
+JUDGED = {"flow parse", "flow scheduling", "flow linear", "flow head", "flow head growth"}
+SHOWN = {"flow file", "flow node", "flow node beyond a step", "flow node wall"}
+
+
+def test_the_chart_is_as_large_as_the_row_says_and_has_a_bit_of_everything() -> None:
+    found = read_chart(chart())
+    assert len(found.nodes) == 30
+    assert 35 <= len(found.edges) <= 40
+    assert len(found.subgraphs) == 1
+    assert {edge.label for edge in found.edges} >= {"approve", "reject", "needs tests", "passed"}
+    assert "class " in chart()
+
+
+def test_the_whole_file_is_a_workflow_that_could_run(tmp_path: Path) -> None:
+    file = tmp_path / "bench.md"
+    file.write_text(document())
+    found = load_flow(file)
+    assert len(found.graph.nodes) == 30
+    assert len(found.workflow.steps) == 27
+    assert found.graph.back_edges
+
+
+def test_a_fan_joins_all_its_nodes() -> None:
+    made = fan(5)
+    assert made.graph is not None
+    assert len(made.graph.nodes) == len(made.steps) == 7
+    assert len(made.graph.edges) == 10
+    assert made.graph.entries == ("first",)
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 9, 300])
+def test_the_scheduling_that_is_measured_goes_to_the_end(width: int) -> None:
+    # It raises where a node is left over.
+    assert schedule(fan(width)) > 0
+
+
+def test_the_run_that_is_measured_is_a_real_one(tmp_path: Path) -> None:
+    project = make_project(tmp_path / "project")
+    seen: list[int] = []
+    run = flow_run(project, fan(20), "fan", seen.append)
+    run.work(Mode.COMBINED, InvocationLimits(max_steps=None), places=PLACES)
+    accepted = [fact["step"] for fact in run.history() if fact["event"] == "succeeded"]
+    assert len(accepted) == len(set(accepted)) == len(seen) == 22
+    assert (accepted[0], accepted[-1]) == ("first", "last")
+    logs = (tmp_path / "project" / "logs").rglob("iter-*.log")
+    assert len(list(logs)) == 22, "the logs are written as well"
+
+
+def test_the_child_leaves_nothing_behind_and_tells_of_each_node(tmp_path: Path) -> None:
+    fans = Fans(tmp_path)
+    for what in ("run", "cycle"):
+        told = fans.answer({"do": what, "nodes": 30})
+        assert told["cpu"] > 0
+        assert told["wall"] > 0
+    told = fans.answer({"do": "run", "nodes": 30})
+    assert 0 < told["claims_bytes"] < told["head_bytes"]
+    assert fans.answer({"do": "schedule", "nodes": 30})["cpu"] > 0
+    assert list((tmp_path / "sync" / "runs").iterdir()) == []
+    assert list((tmp_path / "logs").rglob("*.log")) == []
+
+
+def test_the_largest_head_is_kept_and_its_claims_are_counted(tmp_path: Path) -> None:
+    path, small = tmp_path / "state.json", {"a": 1, "claims": []}
+    large = {"a": 1, "claims": [{"step": "n1"}, {"step": "n2"}]}
+    largest = Largest(path)
+    for head in (small, large, small):
+        path.write_text(json.dumps(head, indent=2) + "\n")
+        largest.look(0)
+    told = largest.told()
+    assert told["head_bytes"] == len(json.dumps(large, indent=2)) + 1
+    assert told["head_bytes"] - told["claims_bytes"] == len(json.dumps(small, indent=2)) + 1
+
+
+def test_the_family_has_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installing, "ENVIRONMENTS", tmp_path / "nowhere")
+    monkeypatch.setattr(disk, "MEMORY", tmp_path / "nowhere")
+    monkeypatch.setattr(flow, "QUICK_MANY", 120)
+    monkeypatch.setattr(flow, "QUICK_FEW", 40)
+    monkeypatch.setattr(flow, "BESIDE", 40)
+    place = tmp_path / "work"
+    place.mkdir()
+    setting = Setting(place, Effort(0.0, 200, 0.5), with_peers=True)
+    found = {row.name: row for row in measure("flow", setting)}
+    assert found.keys() == JUDGED | SHOWN | {"flow vs langgraph"}, found
+    for name in JUDGED:
+        assert found[name].ok is not None, found[name]
+    for name in SHOWN:
+        assert found[name].ratio is not None
+        assert found[name].bar is None
+    assert found["flow head"].ok is True, found["flow head"]
+    assert "--install-peers" in found["flow vs langgraph"].note
+
+
+def test_the_peer_runs_the_same_graph(tmp_path: Path) -> None:
+    if installing.why_absent("langgraph") is not None:
+        pytest.skip("LangGraph is not installed for the bench")
+    setting = Setting(disk.spread(tmp_path), Effort(0.0, 200, 0.5), with_peers=True)
+    with started(setting, "langgraph", "flow") as child:
+        told = child.ask({"count": 12, "places": 3})
+    assert told["cpu"] > 0
+    assert told["wall"] > 0

@@ -1,0 +1,187 @@
+"""Attempts that have ended by the same moment: one transition, and the same run as one by one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine.flow.attempts import Running
+from sequencer.engine.flow.worker import FlowWorker
+from sequencer.model.head import Head
+from sequencer.store.protocol import Store
+from tests.unit.engine.flow.labs import LIMIT_S, Lab, Said, failed, lab, limited
+
+FAN = "s --> a & b & c & d & e; a & b & c & d & e --> j"
+FLOWS: list[tuple[str, dict[str, Said | list[Said]], dict[str, Any]]] = [
+    (FAN, {}, {}),
+    ("s --> a & b; a --> x; b --> j; x --> j", {}, {}),
+    ("s --> q & b; q -->|yes| x --> j; q -->|no| j; b --> j", {"q": "no"}, {}),
+    ("s --> a & b; a -->|again| s; a -->|on| j; b --> j", {"a": ["again", "on"]}, {}),
+    (FAN, {"b": failed()}, {}),
+    (f"{FAN}; h --> z", {"b": failed()}, {"on_error": "h"}),
+    (f"{FAN}; h --> z", {"e": failed()}, {"on_error": "h"}),
+    (FAN, {"c": limited("2099-01-01T00:00:00Z")}, {}),
+]
+
+
+def no_limit(_: Head) -> int | None:
+    return None
+
+
+@contextmanager
+def at_work(made: Lab, places: int, store: Store | None = None) -> Iterator[FlowWorker]:
+    """Yield a process that has claimed what it can at first; it records what a test says."""
+    worker = made.worker(store, places)
+    head = made.begun()
+    worker.update(None, no_limit, head.run_id)
+    try:
+        yield worker
+    finally:
+        taken(worker, len(worker.attempts.running))
+        worker.leave()
+
+
+def taken(worker: FlowWorker, count: int) -> list[Running]:
+    """Return *count* attempts that have ended, in the order of their claims."""
+    found: list[Running] = []
+    deadline = time.monotonic() + LIMIT_S
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"only {len(found)} of {count} have ended"
+        ended = worker.attempts.next_ended()
+        if ended is None:
+            time.sleep(0.001)
+        else:
+            found.append(ended)
+    return sorted(found, key=lambda one: one.claim.token)
+
+
+def go_to_the_end(made: Lab, places: int, *, at_once: bool) -> int:
+    """Work with *places* until nothing runs; return the most claims that a head has had."""
+    most = 0
+    with at_work(made, places) as worker:
+        while worker.attempts.running:
+            ended = taken(worker, len(worker.attempts.running))
+            # Who waits for a record has a place still.
+            worker.attempts.running |= {one.claim.token: one for one in ended}
+            batches: Sequence[list[Running]] = [ended] if at_once else [[one] for one in ended]
+            for batch in batches:
+                for one in batch:
+                    del worker.attempts.running[one.claim.token]
+                head = worker.record(batch, no_limit)
+                most = max(most, 0 if head is None else len(head.claims))
+    return most
+
+
+@pytest.mark.parametrize("places", [1, 2, 3, 8])
+@pytest.mark.parametrize(("text", "says", "settings"), FLOWS)
+def test_a_run_is_the_same_as_one_by_one(
+    tmp_path: Path,
+    text: str,
+    says: dict[str, Said | list[Said]],
+    settings: dict[str, Any],
+    places: int,
+) -> None:
+    together = lab(tmp_path / "together", text, says, **settings)
+    single = lab(tmp_path / "single", text, says, **settings)
+    assert go_to_the_end(together, places, at_once=True) <= places
+    assert go_to_the_end(single, places, at_once=False) <= places
+    assert together.status == single.status
+    assert together.trace() == single.trace()
+    assert together.accepted() == single.accepted()
+    assert together.head.step_index == single.head.step_index
+    assert together.head.usage.steps == single.head.usage.steps
+
+
+def test_they_share_one_transition_and_the_facts_are_in_order(tmp_path: Path) -> None:
+    made = lab(tmp_path, FAN)
+    with at_work(made, 2) as worker:
+        worker.record(taken(worker, 1), no_limit)
+        before = made.head.revision
+        head = worker.record(taken(worker, 2), no_limit)
+        assert head is not None
+        assert head.revision == before + 1
+        assert [claim.step for claim in head.claims] == ["c", "d"]
+        assert sorted(worker.attempts.running) == [claim.token for claim in head.claims]
+    told = [(fact["event"], fact["step"]) for fact in made.facts()][-4:]
+    assert told == [("succeeded", "a"), ("claimed", "c"), ("succeeded", "b"), ("claimed", "d")]
+
+
+def test_what_an_earlier_one_has_cancelled_does_not_count(tmp_path: Path) -> None:
+    made = lab(tmp_path, f"{FAN}; h", {"a": failed()}, on_error="h")
+    with at_work(made, 8) as worker:
+        worker.record(taken(worker, 1), no_limit)
+        head = worker.record(taken(worker, 5), no_limit)
+        assert head is not None
+        assert [claim.step for claim in head.claims] == ["h"]
+    assert made.accepted() == ["s"]
+
+
+def test_behind_a_failure_that_ends_the_run_nothing_counts(tmp_path: Path) -> None:
+    made = lab(tmp_path, FAN, {"b": failed()})
+    with at_work(made, 8) as worker:
+        worker.record(taken(worker, 1), no_limit)
+        worker.record(taken(worker, 5), no_limit)
+    assert made.status == "failed"
+    assert made.accepted() == ["s", "a"]
+    assert made.head.claims == ()
+
+
+def test_where_no_claim_is_left_nothing_is_written(tmp_path: Path) -> None:
+    made = lab(tmp_path, FAN)
+    with at_work(made, 3) as worker:
+        worker.record(taken(worker, 1), no_limit)
+        ended = taken(worker, 3)
+        worker.record(ended, no_limit)
+        before = made.head
+        assert worker.record(ended, no_limit) is None
+        assert made.head == before
+
+
+def test_one_that_stands_counts_among_others_that_do_not(tmp_path: Path) -> None:
+    made = lab(tmp_path, FAN)
+    with at_work(made, 3) as worker:
+        worker.record(taken(worker, 1), no_limit)
+        first, second, third = taken(worker, 3)
+        worker.record([first], no_limit)
+        worker.record([third], no_limit)
+        for batch in ([first, second, third], [second]):
+            worker.record(batch, no_limit)
+    assert sorted(made.accepted())[:3] == ["a", "b", "c"]
+    assert len(made.accepted()) == len(set(made.accepted()))
+
+
+def test_those_that_wait_for_their_record_are_not_taken_for_dead(tmp_path: Path) -> None:
+    made = lab(tmp_path, FAN, ttl_s=0.1)
+    with at_work(made, 3) as worker:
+        worker.record(taken(worker, 1), no_limit)
+        ended = taken(worker, 3)
+        # Nobody renews a lease after the end of its attempt.
+        threading.Event().wait(0.3)
+        worker.record(ended, no_limit)
+    assert made.facts("taken-over") == []
+    assert made.accepted() == ["s", "a", "b", "c"]
+
+
+def test_a_limit_on_steps_holds_for_all_of_them(tmp_path: Path) -> None:
+    made = lab(tmp_path, FAN)
+    with at_work(made, 2) as worker:
+        worker.record(taken(worker, 1), no_limit)
+        ended = taken(worker, 2)
+        head = worker.record(ended, lambda _: 1)
+        assert head is not None
+        assert [claim.step for claim in head.claims] == ["c"]
+
+
+def test_a_real_run_has_fewer_transitions_than_nodes(tmp_path: Path) -> None:
+    names = " & ".join(f"n{i}" for i in range(60))
+    made = lab(tmp_path, f"s --> {names}; {names} --> j")
+    made.work(places=8)
+    assert len(made.accepted()) == 62
+    assert made.actor.most <= 8
+    assert made.head.revision < 62
