@@ -118,7 +118,8 @@ def _check_run(project: Project, run: str | None) -> Iterator[Finding]:
     except StateRefused as error:
         state_findings += of_error(Area.STATE, error)
     else:
-        yield from check_workflow(project, workflow, _level_of_the_default(project, head))
+        if workflow.graph is None and _is_asked_for(project, head):
+            yield from check_workflow(project, workflow)
         if head is not None:
             try:
                 ensure_definition(head, workflow)
@@ -130,25 +131,21 @@ def _check_run(project: Project, run: str | None) -> Iterator[Finding]:
     yield from state_findings
 
 
-def _level_of_the_default(project: Project, head: Head | None) -> Level:
-    """Return how bad it is that a prompt is missing of the workflow that nobody asked for.
+def _is_asked_for(project: Project, head: Head | None) -> bool:
+    """Return whether somebody wants the default run's workflow.
 
-    A project that has flowcharts may need no other workflow.
+    A project that has flowcharts may need no other.
     """
     from sequencer.assembly.flows import own_flows  # noqa: PLC0415 - see `check_flows`
 
-    was_asked_for = project.settings.sources["workflow", "name"].kind != "default"
-    if head is not None or was_asked_for or not own_flows(project):
-        return Level.ERROR
-    return Level.WARNING
+    was_named = project.settings.sources["workflow", "name"].kind != "default"
+    return head is not None or was_named or not own_flows(project)
 
 
-def check_workflow(
-    project: Project, workflow: Workflow, level: Level = Level.ERROR
-) -> Iterator[Finding]:
+def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
     """Yield what would stop *workflow*: prompts, agents, fields that no agent honours."""
     where = f"workflow {workflow.name}"
-    yield from check_prompts(project, workflow, level)
+    yield from check_prompts(project, workflow, Level.ERROR)
     if workflow.review is not None and not workflow.review_every:
         message = "it has a review step but no number of cycles, so it never reviews"
         hint = "set workflow.review_every_n, or choose a workflow without a review"

@@ -92,13 +92,13 @@ def _run_at_gate(invocation: Invocation, verb_name: str) -> Run:
     if invocation.run_name is not None:
         return invocation.run()
     project = invocation.project()
-    found = waiting(project)
+    found = [run for run, _ in waiting(project)] + [run for run, _ in answer.asking(project)]
     if len(found) <= 1:
-        run = found[0][0] if found else project.run(None)
+        run = found[0] if found else project.run(None)
         if run.name is not None:
             invocation.say(f"run {run.name!r} is the one that waits")
         return run
-    names = ", ".join(sorted(run.name or "the default run" for run, _ in found))
+    names = ", ".join(sorted(run.name or "the default run" for run in found))
     raise TransitionRefused(
         f"{verb_name}: {len(found)} runs wait for a decision: {names}",
         hint=f"'sequencer --run NAME {verb_name}' decides about one",
@@ -131,6 +131,8 @@ def approve(invocation: Invocation, note: str | None) -> None:
 @pass_invocation
 def reject(invocation: Invocation, note: str | None) -> None:
     """End a run that waits for a decision; it is recorded as rejected.
+
+    A flowchart's run that waits for an answer ends as cancelled.
 
     \b
     Examples:

@@ -54,6 +54,8 @@ def simulate(invocation: Invocation, flow: str, script: Path | None) -> int:
         if not _is_about_the_flow(error):
             raise
         return _invalid(invocation, error)
+    for warning in found.warnings:
+        invocation.say(f"warning: {warning}")
     said.check(found.graph)
     done = replay(found.workflow, said.parts)
     if invocation.is_json:

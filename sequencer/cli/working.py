@@ -204,6 +204,8 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
         summary.reason = f"nothing due: {summary.reason}"
     text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
     invocation.echo(text)
+    if workflow.graph is not None and head is not None and head.status == "complete":
+        invocation.say("it was complete before: 'sequencer run FLOW --new' begins another run")
     if is_idle and not tally.noticed:
         _remember(invocation, run, text)
     return 0

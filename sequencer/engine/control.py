@@ -218,6 +218,7 @@ class Control:
 
     def approve(self, note: str | None = None, *, by: str, token: int | None = None) -> Head:
         """See `gates.approve`."""
+        self._ensure_gates("approve")
 
         def change(head: Head) -> Transition:
             ensure_definition(head, self._workflow)
@@ -227,13 +228,18 @@ class Control:
         return self._decide(change, "approve")
 
     def reject(self, note: str | None = None, *, by: str, token: int | None = None) -> Head:
-        """See `gates.reject`."""
+        """See `gates.reject`; a graph's run ends as cancelled, wherever it stands."""
+        if self._workflow.graph is not None:
+            from sequencer.engine.flow.control import FlowControl  # noqa: PLC0415 - graphs only
+
+            return FlowControl(self._store, self._workflow).cancel(note, by=by)
         return self._decide(
             lambda head: gates.reject(head, note, at=utc_now(), by=by, token=token), "reject"
         )
 
     def feedback(self, text: str, *, by: str, token: int | None = None) -> Head:
         """See `gates.feedback`."""
+        self._ensure_gates("feedback")
 
         def change(head: Head) -> Transition:
             ensure_definition(head, self._workflow)
@@ -241,6 +247,18 @@ class Control:
             return gates.feedback(head, text, back, at=utc_now(), by=by, token=token)
 
         return self._decide(change, "feedback")
+
+    def _ensure_gates(self, verb: str) -> None:
+        """Return if the run may come to gates.
+
+        Raises:
+            TransitionRefused: it is a graph's, whose nodes ask questions.
+        """
+        if self._workflow.graph is not None:
+            raise TransitionRefused(
+                f"{verb}: the run is one of a graph, whose questions are answered",
+                hint="'sequencer gates' shows them, 'sequencer answer NODE VALUE' answers one",
+            )
 
     def expire(self, gate: Gate) -> Head:
         """Record what was agreed for *gate* when nobody decides; somebody may have decided."""

@@ -287,8 +287,7 @@ class FileStore:
             # A journal that grows is better than a run that stands still.
             self._notices.append(f"{self._journal.path} can't be rotated: {error.strerror}")
             return False
-        # A graph's prompts may ask for any output, however old it is.
-        if has_rotated and (found.head is None or found.head.flow is None):
+        if has_rotated and (found.head is None or found.head.flow is None):  # graphs ask for any
             results.prune(self._results, self._oldest_token())
         return has_rotated
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from hypothesis import assume
 
-from sequencer.engine.flow.transitions import Room, Step, busy_ms
+from sequencer.engine.flow.timing import busy_ms
+from sequencer.engine.flow.transitions import Room, Step
 from sequencer.model import flow_record, flow_trace
 from sequencer.model.flow_record import Chain, Written
 from sequencer.model.graph import NodeKind

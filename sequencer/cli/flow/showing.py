@@ -119,7 +119,7 @@ def _draw(invocation: Invocation, flow: Flow, view: FlowView, draw: Mapping[str,
     if draw["mermaid"]:
         from sequencer.cli.flow.classes import classed  # noqa: PLC0415 - each draws in its own way
 
-        invocation.echo(classed(flow.mermaid, view))
+        invocation.echo(classed(flow.mermaid, view).rstrip())
     if draw["diagram"]:
         from sequencer.cli.flow.screen import print_diagram  # noqa: PLC0415
 

@@ -73,7 +73,9 @@ def summary(view: FlowView, now: datetime | None = None) -> str:
         parts.append(f"{active} active")
     if view.iterations or view.graph.back_edges:
         times = "loop" if view.iterations == 1 else "loops"
-        parts.append(f"{view.iterations} {times} of at most {view.graph.max_iterations}")
+        most = view.graph.max_iterations
+        # The one too many, which ended the run, was counted and not made.
+        parts.append(f"{min(view.iterations, most)} {times} of at most {most}")
     spent = sum(
         seconds(n, now) if now and n.state is not NodeState.ASKED else n.seconds for n in view.nodes
     )

@@ -292,3 +292,17 @@ class FlowControl:
             TransitionRefused: there is nothing to try again.
         """
         return self.update(lambda step: step.restore(), lambda _: None)[0]
+
+    def cancel(self, note: str | None, *, by: str) -> Head:
+        """End the run for good, because a person says so; nodes that run are stopped.
+
+        Raises:
+            TransitionRefused: it has ended already.
+        """
+
+        def act(step: Step) -> None:
+            if step.marking.status is not FlowStatus.RUNNING:
+                raise TransitionRefused(f"reject: the run has ended as {step.marking.status}")
+            step.cancel({"by": by, **({"note": note} if note else {})})
+
+        return self.update(act, lambda _: None)[0]

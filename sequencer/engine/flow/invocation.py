@@ -18,7 +18,8 @@ from functools import partial
 from sequencer.engine import same_run
 from sequencer.engine.flow.attempts import Running
 from sequencer.engine.flow.control import Act
-from sequencer.engine.flow.transitions import Step, busy_ms
+from sequencer.engine.flow.timing import busy_ms
+from sequencer.engine.flow.transitions import Step
 from sequencer.engine.flow.worker import FlowWorker
 from sequencer.engine.prepared import Budget
 from sequencer.engine.standing import Kind, blocked_by, parse_time
@@ -50,6 +51,8 @@ class FlowInvocation:
         self._tended_at = datetime.now(UTC)
         self._was_over = worker.is_over(head)
         self._last_notice = ""
+        self._told_of = ""
+        """When the next try comes, as it was told last."""
         self._tried = 0
         """Attempts of this process that have ended."""
         self._failure: str | None = None
@@ -253,7 +256,9 @@ class FlowInvocation:
             first = min(rests)
             if self._mode is Mode.TICK:
                 return f"nothing due: the next try comes at {first}"
-            self._worker.performer.observer.waiting("the next try comes", first)
+            if first != self._told_of:
+                self._told_of = first
+                self._worker.performer.observer.waiting("the next try comes", first)
             return None
         asks = [name for name, one in marking.active.items() if one.since]
         if asks:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
+from sequencer.engine.flow.timing import busy_ms, later
 from sequencer.errors import StorageFailed, TransitionRefused
 from sequencer.model.flow_rules import Course, FlowFact
 from sequencer.model.graph import NodeKind
@@ -146,6 +147,11 @@ class Step:
         """End the run because its agents took too long."""
         self.course.time_is_up()
         self._take_facts(None, {})
+
+    def cancel(self, record: Mapping[str, Any]) -> None:
+        """End the run because a person says so."""
+        self.course.cancel()
+        self._take_facts(None, record)
 
     def restore(self) -> None:
         """Put the tokens back that were there when the run failed, or make tries due at once.
@@ -299,7 +305,7 @@ class Step:
     def _ask(self, name: str, timeout_ms: int | None) -> None:
         token = self.head.token + 1
         self.head = self.head.replace(token=token)
-        due = None if timeout_ms is None else _later(self.now, timeout_ms)
+        due = None if timeout_ms is None else later(self.now, timeout_ms)
         self.course.do("ask", name, token, self.at, due)
         self._take_facts(None, {}, token=token)
 
@@ -374,7 +380,7 @@ class Step:
         spent = busy_ms(marking, self.now, self._has_taken_over)
         works = bool(self.head.claims) or any(map(self._rests, marking.active.values()))
         # Not ``at``, which has whole seconds: what is lost there would count at each change.
-        since = _later(self.now, 0) if works and marking.status is FlowStatus.RUNNING else None
+        since = later(self.now, 0) if works and marking.status is FlowStatus.RUNNING else None
         if (spent, since) != (marking.busy_ms, marking.busy_since):
             self.course.do("busy", spent, since)
 
@@ -384,22 +390,3 @@ def _again(active: Active) -> dict[str, Any]:
     if active.failures:
         return {"retry": active.failures + 1}
     return {"again": True} if active.attempt else {"from": list(active.sources)}
-
-
-def busy_ms(marking: Marking, now: datetime, lease_s: float = 0.0) -> int:
-    """Return how long agents have been at work until *now*, in milliseconds.
-
-    A process that was taken over with a lease of *lease_s* worked no longer than that, for
-    all that is known.
-    """
-    if marking.busy_since is None:
-        return marking.busy_ms
-    spent = (now - datetime.fromisoformat(marking.busy_since)).total_seconds()
-    if lease_s:
-        spent = min(spent, lease_s)
-    return marking.busy_ms + max(round(spent * 1000), 0)
-
-
-def _later(now: datetime, milliseconds: int) -> str:
-    due = now + timedelta(milliseconds=milliseconds)
-    return due.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -204,7 +204,7 @@ def test_a_flowchart_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
     assert (workflow.name, workflow.kind) == ("release", "graph")
     assert [step.text for step in workflow.steps] == ["Do.", "More."]
     assert registry.get("release") is workflow
-    with pytest.raises(ConfigurationError, match="(?i)no such file"):
+    with pytest.raises(ConfigurationError, match=r"(?i)no such file"):
         registry.get("other")
 
 

@@ -13,7 +13,7 @@ import pytest
 from sequencer.errors import CorruptState, StorageFailed
 from sequencer.model import decisions
 from sequencer.model.head import Head
-from sequencer.model.transitions import Transition
+from sequencer.model.transitions import Event, Fact, Transition
 from sequencer.store import journal_file
 from sequencer.store.file import FileStore
 from sequencer.store.journal_file import JournalFile
@@ -286,7 +286,7 @@ def test_a_change_is_asked_for_once_also_where_the_journal_is_put_aside(tmp_path
         def change(head: Head | None) -> Transition:
             assert head is not None
             asked[head.revision] = asked.get(head.revision, 0) + 1
-            return Transition(head, ())
+            return Transition(head, (Fact(Event.RESUMED, "", head.step_index),))
 
         store.update(change)
     assert len(rotated(tmp_path)) > 1

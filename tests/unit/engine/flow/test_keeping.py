@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.flow.keeping import Keeper
 from sequencer.errors import CorruptState, StaleClaim, StorageFailed
 from sequencer.model import flow_record
@@ -117,26 +118,28 @@ def test_documents_of_the_present_head_outlive_a_transition_that_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a crash between the documents and the journal."""
+    monkeypatch.setattr(flow_record, "SINCE_BYTES", 0)
+    monkeypatch.setattr(flow_record, "SHORTEST_CHAIN", 0)
     memory = MemoryRun()
-    made = lab(tmp_path, " --> ".join("abcdefghijkl"), memory=memory)
-    anew = 0
-    for done in range(1, 12):
-        made.work(limits={"max_steps": 1})
+    made = lab(tmp_path, "h{{?}} -->|no| h; h -->|yes| a", memory=memory)
+    made.refused()
+    forgotten: list[str] = []
+
+    def full(change: Any) -> Any:
+        change(memory.head)
+        raise StorageFailed("no space left", where="here")
+
+    for rounds in range(12):
         store = made.store()
-
-        def full(change: Any) -> Any:
-            change(memory.head)
-            raise StorageFailed("no space left", where="here")
-
         monkeypatch.setattr(store, "update", full)
-        monkeypatch.setattr(store, "forget_documents", _counting(store, names := []))
-        worker = made.worker(store)
+        monkeypatch.setattr(store, "forget_documents", _counting(store, forgotten))
         with pytest.raises(StorageFailed):
-            worker.control.update(None, lambda head, one=worker: one.room(head, None))
-        worker.attempts.close()
-        anew += len(names)
-        assert list(made.run().flow.marking(made.head)[1].done) == list("abcdefghijkl"[:done])
-    assert anew > 0
+            FlowControl(store, made.workflow).answer("h", "no", by="ann")
+        assert made.run().flow.marking(made.head)[1].iterations == rounds
+        made.answer("h", "no")
+    assert forgotten
+    made.answer("h", "yes")
+    assert made.work().usage.steps == 1
     memory.close()
 
 

@@ -54,9 +54,9 @@ def test_a_time_limit_cancels_everybody_and_passes_the_error_node(tmp_path: Path
 
 
 def test_time_for_people_is_free(tmp_path: Path) -> None:
-    made = lab(tmp_path, "a --> h{{H}} --> b", timeout_ms=250)
+    made = lab(tmp_path, "a --> h{{H}} --> b", timeout_ms=800)
     made.refused()
-    time.sleep(0.3)
+    time.sleep(0.9)
     made.answer("h", "yes")
     made.work()
     assert made.status == "completed"
@@ -64,17 +64,17 @@ def test_time_for_people_is_free(tmp_path: Path) -> None:
 
 def test_time_between_short_nodes_is_not_rounded_up(tmp_path: Path) -> None:
     names = " --> ".join(f"n{number}" for number in range(12))
-    made = lab(tmp_path, names, timeout_ms=2_500)
+    made = lab(tmp_path, names, timeout_ms=5_000)
     made.work()
     _, marking = made.run().flow.marking(made.head)
-    assert 0 < marking.busy_ms < 1_500
+    assert 0 < marking.busy_ms < 4_000
 
 
 def test_time_after_a_death_is_not_the_agents(tmp_path: Path) -> None:
     memory = MemoryRun()
-    made = lab(tmp_path, "a --> b", memory=memory, timeout_ms=150, ttl_s=0.05)
+    made = lab(tmp_path, "a --> b", memory=memory, timeout_ms=800, ttl_s=0.05)
     made.died()
-    time.sleep(0.2)
+    time.sleep(0.9)
     assert made.work().usage.steps == 2
     assert made.status == "completed"
     memory.close()
@@ -124,10 +124,10 @@ def test_a_question_that_was_asked_again_meanwhile_does_not_expire(tmp_path: Pat
 
 
 def test_a_time_for_people_ends_between_invocations(tmp_path: Path) -> None:
-    nodes = {"h": {"timeout_ms": 30, "on_timeout": "t"}}
+    nodes = {"h": {"timeout_ms": 400, "on_timeout": "t"}}
     made = lab(tmp_path, "h{{H}} --> a; t", nodes=nodes)
     made.refused(Mode.TICK)
-    time.sleep(0.04)
+    time.sleep(0.45)
     assert made.work().usage.steps == 1
     assert made.accepted() == ["t"]
 

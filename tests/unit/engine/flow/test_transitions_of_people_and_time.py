@@ -6,7 +6,8 @@ from types import FrameType
 
 import pytest
 
-from sequencer.engine.flow.transitions import Step, busy_ms
+from sequencer.engine.flow.timing import busy_ms
+from sequencer.engine.flow.transitions import Step
 from sequencer.errors import TransitionRefused
 from sequencer.model.graph import Graph
 from sequencer.model.head import Status
