@@ -11,8 +11,9 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
+
+from pydantic_core import to_json
 
 from sequencer.model.graph import Graph
 from sequencer.model.head import Flow, Status
@@ -30,7 +31,6 @@ PREFIX = "marking-"
 SHOWN_ASKS = 10
 SHOWN_ASKS_BYTES = 500
 _NOTHING = Flow()
-_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def snapshot(marking: Marking) -> dict[str, Any]:
@@ -103,8 +103,7 @@ class Chain:
         self._measured, self._bytes = since, size
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """What a transition writes down."""
 
     flow: Flow
@@ -149,23 +148,18 @@ def write(
 
 
 def _asks(marking: Marking) -> tuple[str, ...]:
-    found = (name for name, active in marking.active.items() if active.since)
-    names = list(islice(found, SHOWN_ASKS))
+    names = [name for name, active in marking.active.items() if active.since][:SHOWN_ASKS]
     while len(names) > 1 and _size(names) > SHOWN_ASKS_BYTES:
         names.pop()
     return tuple(names)
 
 
-def _encoded(value: Any) -> bytes:
-    return _compact(value).encode()
-
-
 def _size(value: Any) -> int:
-    return len(_encoded(value))
+    return len(to_json(value))
 
 
 def _document(content: Mapping[str, Any]) -> tuple[str, bytes]:
-    data = _encoded(content)
+    data = to_json(content)
     return f"{PREFIX}{hashlib.sha256(data).hexdigest()[:20]}.json", data
 
 

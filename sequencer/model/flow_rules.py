@@ -85,10 +85,11 @@ class Course:
             message = f"output.key {node.output_key!r}: {blocked!r} in the state is no map"
             self.fail(name, "OutputKey", message)
             return
-        chosen = {"choice": shortened(output)} if is_choice(self.graph, name) else {}
+        has_choice = is_choice(self.graph, name)
+        chosen = {"choice": shortened(output)} if has_choice else {}
         self.tell(_DONE.get(node.kind, Event.PASSED), name, **chosen)
         try:
-            places = choose(self.graph, name, output)
+            places = choose(self.graph, name, output) if has_choice else self.graph.outgoing[name]
         except NoMatchingBranch as error:
             self.do("done", name, reference, node.output_key)
             self.fail(name, "NoMatchingBranch", str(error))

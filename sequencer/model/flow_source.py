@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
+from sequencer.model.graph import Graph
 from sequencer.model.workflow import Workflow
 
 NAME = "flow.json"
@@ -82,7 +83,8 @@ def differences(before: Workflow, after: Workflow) -> list[str]:
     found += _of_lists("edge", _edges(old), _edges(new))
     graphs = old.get("graph", {}), new.get("graph", {})
     for key in sorted({*graphs[0], *graphs[1]} - {"nodes", "edges"}):
-        was, now = graphs[0].get(key), graphs[1].get(key)
+        default = Graph.model_fields[key].get_default(call_default_factory=True)
+        was, now = graphs[0].get(key, default), graphs[1].get(key, default)
         if was != now:
             found.append(f"{key}: {was!r} -> {now!r}")
     return found

@@ -157,9 +157,9 @@ class Marking:
             self.waiting[name] = sources = {}
             if not was_live:
                 self._spread(name)
+            self._offer(name)
         if source is not None:
             sources[source] = None
-        self._offer(name)
 
     def _do_start(self, name: str, token: int = 0) -> None:
         """Let *name* begin with all its tokens; with *token* somebody has claimed it."""

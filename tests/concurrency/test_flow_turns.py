@@ -13,10 +13,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.flow.keeping import Keeper
-from sequencer.model.flow_record import Chain
-from sequencer.model.head import Head
-from sequencer.model.marking import Marking
+from sequencer.engine.flow.control import FlowControl
 from tests.acceptance.cli_process import cli, environment, until
 from tests.concurrency import children, flow_points, flow_runs
 from tests.concurrency.crash_points import Injector
@@ -146,25 +143,19 @@ def test_a_paused_run_waits_and_goes_on(tmp_path: Path) -> None:
 # --- checks of the checks --------------------------------------------------------------
 
 
-def test_the_sweep_notices_a_marking_that_is_kept_after_a_refusal(
+def test_the_sweep_notices_a_node_that_is_accepted_before_its_output_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the rule that who takes it owns it, a refused transition leaves its traces."""
-    real = Keeper.take
+    def unwritten(self: FlowControl, step_index: int, token: int, output: str) -> str:
+        del self, output
+        return f"{step_index}-{token}"
 
-    def lent(self: Keeper, head: Head) -> tuple[Marking, Chain]:
-        marking, chain = real(self, head)
-        self.keep(head, marking, chain)
-        return marking, chain
-
-    monkeypatch.setattr(Keeper, "take", lent)
-    tries = (
-        flow_points.tried("accept", Injector("ENOSPC", at), tmp_path / str(at), in_documents=False)[
-            1
-        ]
-        for at in range(1, 30)
+    monkeypatch.setattr(FlowControl, "keep_output", unwritten)
+    said, found = flow_points.tried(
+        "accept", Injector("kill", 10_000), tmp_path / "p", in_documents=False
     )
-    assert any(tries)
+    assert not said["was_killed"]
+    assert "output.txt" in found[0]
 
 
 def test_a_node_that_was_accepted_twice_is_noticed(tmp_path: Path) -> None:
