@@ -307,6 +307,8 @@ def check_state(state_path: Path) -> Iterator[Finding]:
         yield Finding(Level.WARNING, Area.STATE, message, str(state_path))
     elif found.pending is not None:
         yield Finding(Level.NOTICE, Area.STATE, found.pending, str(state_path))
+    for path, why in found.documents:
+        yield Finding(Level.ERROR, Area.STATE, why, str(path), "'sequencer repair' says what to do")
     yield from _check_journals(found)
 
 

@@ -50,7 +50,7 @@ def measure(setting: Setting) -> list[Row]:
             in_memory(setting.folder, many * BYTES_A_NODE) as (folder, is_memory),
             Child("bench.rows.flow_child", [str(folder / "project")], log) as child,
         ):
-            rows.append(_scheduling(setting, child, many))
+            rows += _scheduling(setting, child, many)
             rows += _large(setting, child, (many, few), "in memory" if is_memory else "on disk")
         rows += _beside(setting)
     except Absent as reason:
@@ -101,11 +101,26 @@ def _best_of(seconds: list[float], scale: float, unit: str) -> str:
     return f"CPU, the best of {len(seconds)}, median {median:.3g} {unit}"
 
 
-def _scheduling(setting: Setting, child: Child, nodes: int) -> Row:
-    seconds = min(setting.effort.seconds, LONGEST_S)
-    found = [child.ask({"do": "schedule", "nodes": nodes})["cpu"] for _ in rounds(seconds)]
-    note = f"{_best_of(found, 1e6, 'µs')}; a node of {nodes:,}, {PLACES} at once"
-    return capped("flow scheduling", min(found) * 1e6, SCHEDULING_CAP_US, "µs", note)
+def _scheduling(setting: Setting, child: Child, nodes: int) -> list[Row]:
+    whole: list[float] = []
+    alone: list[float] = []
+    for _ in rounds(min(setting.effort.seconds, 2 * LONGEST_S)):
+        for found, is_written in ((whole, True), (alone, False)):
+            request = {"do": "schedule", "nodes": nodes, "is_written": is_written}
+            found.append(child.ask(request)["cpu"])
+    note = f"{_best_of(whole, 1e6, 'µs')}; a node of {nodes:,}, {PLACES} at once"
+    return [
+        capped("flow scheduling", min(whole) * 1e6, SCHEDULING_CAP_US, "µs", note),
+        compared(
+            "flow tokens",
+            compare(alone, whole),
+            against="the same with the record of the marking",
+            unit="µs",
+            scale=1e6,
+            bar=None,
+            note="CPU; tokens, joins and the choice of what starts, alone",
+        ),
+    ]
 
 
 def _large(setting: Setting, child: Child, sizes: tuple[int, int], where: str) -> list[Row]:
@@ -181,7 +196,9 @@ def _turns(
 ) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {RUN: [], CYCLE: [], "peer": []}
     for number in rounds(setting.effort.seconds, minimum=3):
-        answers = {what: ours.ask({"do": what, "nodes": size}) for what in (RUN, CYCLE)}
+        # Files that are removed here would make the next ones dearer, see `bench.disk`.
+        request = {"nodes": size, "is_kept": True}
+        answers = {what: ours.ask({**request, "do": what}) for what in (RUN, CYCLE)}
         if peer is not None:
             answers["peer"] = peer.ask({"count": size, "places": PLACES})
         if number == 0:

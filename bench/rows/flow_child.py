@@ -66,10 +66,14 @@ class Fans:
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answer ``schedule``, ``run`` and ``cycle``, each with what one node or step costs."""
-        nodes = request["nodes"]
+        nodes, is_kept = request["nodes"], request.get("is_kept", False)
         if request["do"] == "schedule":
-            return {"cpu": schedule(self._fan(nodes)) / (nodes + 2)}
-        return self._run(nodes) if request["do"] == "run" else self._cycle(nodes)
+            used = schedule(self._fan(nodes), is_written=request.get("is_written", True))
+            return {"cpu": used / (nodes + 2)}
+        found, name = self._run(nodes) if request["do"] == "run" else self._cycle(nodes)
+        if not is_kept:
+            self._remove(name)
+        return found
 
     def _fan(self, nodes: int) -> Workflow:
         if nodes not in self._known:
@@ -78,7 +82,7 @@ class Fans:
             schedule(workflow)
         return self._known[nodes]
 
-    def _run(self, nodes: int) -> dict[str, Any]:
+    def _run(self, nodes: int) -> tuple[dict[str, Any], str]:
         workflow, name = self._fan(nodes), self._next_name()
         largest = Largest(self._runs / name / "state.json")
         run = flow_run(self._project, workflow, name, largest.look)
@@ -87,15 +91,12 @@ class Fans:
         if head is None or head.flow is None or head.flow.status != FlowStatus.COMPLETED:
             message = f"the run of {nodes} nodes has not come to its end"
             raise RuntimeError(message)
-        self._remove(name)
-        return {**found, **largest.told()}
+        return {**found, **largest.told()}, name
 
-    def _cycle(self, steps: int) -> dict[str, Any]:
+    def _cycle(self, steps: int) -> tuple[dict[str, Any], str]:
         name = self._next_name()
         run = no_op_run(self._project, Marks(), name)
-        found = self._timed(run, Mode.COMBINED, InvocationLimits(max_steps=steps), steps)
-        self._remove(name)
-        return found
+        return self._timed(run, Mode.COMBINED, InvocationLimits(max_steps=steps), steps), name
 
     @staticmethod
     def _timed(run: Run, mode: Mode, limits: InvocationLimits, count: int) -> dict[str, Any]:
@@ -115,11 +116,12 @@ class Fans:
             shutil.rmtree(logs)
 
 
-def schedule(workflow: Workflow) -> float:
+def schedule(workflow: Workflow, *, is_written: bool = True) -> float:
     """Take a run from its begin to its end without a store; return the CPU seconds of it.
 
     For each node: its acceptance, what follows from that for all others, the choice and the
-    start of the next one, and how the marking is to be written down, at each transition.
+    start of the next one; and, if *is_written*, what the head and its documents have to say
+    of the marking then, one transition a node.
     """
     graph = workflow.graph
     if graph is None:
@@ -133,8 +135,9 @@ def schedule(workflow: Workflow) -> float:
             token += 1
             course.start(name, token)
             running.append(name)
-        written = flow_record.write(marking, Status.RUNNING, flow, chain, course.operations)
-        flow, chain = written.flow, written.chain
+        if is_written:
+            written = flow_record.write(marking, Status.RUNNING, flow, chain, course.operations)
+            flow, chain = written.flow, written.chain
         course.operations.clear()
         course.facts.clear()
         if not running:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sequencer.assembly.workflows import flow_source_of, workflow_of_source
+from sequencer.assembly.workflows import flow_source_of, missing_source, workflow_of_source
 from sequencer.errors import TransitionRefused, UsageRefused
 from sequencer.model.flow_source import FlowSource
 from sequencer.model.names import slug
@@ -17,6 +17,7 @@ from sequencer.resolution.flowcharts.reader import Flow, load_flow
 
 if TYPE_CHECKING:
     from sequencer.assembly.project import Project
+    from sequencer.model.head import Head
     from sequencer.model.workflow import Workflow
 
 
@@ -130,12 +131,15 @@ def run_of(
     if anew:
         return _free_name(project, chosen or slug(called)), source
     store = project.run(chosen).store
-    if store.view().head is None:
+    head = store.view().head
+    if head is None:
         return chosen, source
-    before = flow_source_of(store)
+    before = flow_source_of(store) if head.flow is not None else None
+    if before is None and head.flow is not None:
+        raise missing_source(project.settings, head)
     if before is None or (before.file, before.workflow.name) != (source.file, called):
         raise TransitionRefused(
-            f"run {chosen or 'default'!r} is one of another workflow",
+            f"run {chosen or 'default'!r} is one of another workflow: {_began(head, before)}",
             hint="--new begins a run of its own, --run NAME gives it a name",
         )
     if state and dict(state) != before.state:
@@ -145,6 +149,13 @@ def run_of(
             hint="--new begins another run",
         )
     return chosen, None
+
+
+def _began(head: Head, before: FlowSource | None) -> str:
+    """Return what the run with *head* was begun from."""
+    if before is not None and before.file is not None:
+        return f"it was begun from {before.file}"
+    return f"it was begun with {head.workflow_name!r}"
 
 
 def _free_name(project: Project, wanted: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sequencer.assembly.agents import ConfiguredAgents
 from sequencer.assembly.prompts import PromptFolder
 from sequencer.assembly.stores import make_store, state_path_of
-from sequencer.assembly.workflows import definition_of, flow_source_of, workflow_of_run
+from sequencer.assembly.workflows import began_with, definition_of, workflow_of_run
 from sequencer.documents.reader import KeyPath
 from sequencer.engine.attempt import Observer
 from sequencer.engine.hooking import Hooks, NoHooks
@@ -67,8 +67,8 @@ class Project:
         """
         store = make_store(self.settings, name)
 
-        def began_with() -> FlowSource | None:
-            return source or flow_source_of(store)
+        def sourced() -> FlowSource | None:
+            return source or began_with(self.settings, store)
 
         def defined() -> Definition | None:
             # Only a named run is made from a request.
@@ -78,10 +78,10 @@ class Project:
             name,
             store,
             self.settings.limits,
-            lambda head: workflow_of_run(self.settings, head, defined(), began_with()),
+            lambda head: workflow_of_run(self.settings, head, defined(), sourced()),
             lambda workflow, observer: self.performer(workflow, observer, name, defined()),
             read_definition=defined,
-            read_source=began_with,
+            read_source=sourced,
         )
 
     @cached_property

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from sequencer.errors import ConfigurationError, CorruptState
+from sequencer.engine.naming import command
+from sequencer.errors import ConfigurationError, CorruptState, StateRefused
 from sequencer.model.definition import NAME, Definition
 from sequencer.model.head import Head
+from sequencer.model.names import slug
 from sequencer.model.workflow import Workflow
 from sequencer.settings.settings import Settings
 from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sequencer.model.flow_source import FlowSource
 
 FLOW = "flow.json"
@@ -58,8 +63,68 @@ def flow_source_of(store: Store) -> FlowSource | None:
         raise CorruptState(
             f"is not what a graph run was begun with: {error.errors(include_url=False)[0]['msg']}",
             where=str(store.state_path.with_name(FLOW)),
-            hint="bring the file back, or 'sequencer reset' begins again",
+            hint="bring the file back; 'sequencer runs' names the runs, and "
+            "'sequencer --run NAME reset --yes --workflow WORKFLOW' begins one again",
         ) from None
+
+
+def began_with(settings: Settings, store: Store) -> FlowSource | None:
+    """Return what the run in *store* was begun with, unless another workflow is asked for.
+
+    ``--workflow`` is the way out of a run whose own can't be had any more.
+
+    Raises:
+        CorruptState: see `flow_source_of`.
+    """
+    is_asked = _is_flag(settings, "name")
+    try:
+        source = flow_source_of(store)
+    except CorruptState:
+        if is_asked:
+            return None
+        raise
+    if source is None or (is_asked and source.file is not None):
+        return None
+    with contextlib.suppress(StateRefused):
+        head = store.view().head
+        # A run that was begun again may have no graph any more.
+        return source if head is None or head.flow is not None else None
+    return source
+
+
+def _without_source(settings: Settings, head: Head) -> Workflow:
+    """Return the workflow of the graph run with *head*, whose ``flow.json`` is gone.
+
+    Raises:
+        CorruptState: nothing else says which workflow it has.
+    """
+    if _is_flag(settings, "name"):
+        return workflow_for(settings, head)
+    if head.workflow_name in settings.registry.names:
+        return settings.registry.get(head.workflow_name)
+    raise missing_source(settings, head)
+
+
+def missing_source(settings: Settings, head: Head) -> CorruptState:
+    """Return the error of a graph run without what it was begun with."""
+    return CorruptState(
+        f"is missing, and the run of {head.workflow_name!r} can't go on without it",
+        where=str(_folder(settings, head) / FLOW),
+        hint=f"bring the file back; or {_way_out(settings, head)}",
+    )
+
+
+def _folder(settings: Settings, head: Head) -> Path:
+    folder = settings.state_file.parent
+    return folder if head.run_name is None else folder / "runs" / slug(head.run_name)
+
+
+def _way_out(settings: Settings, head: Head) -> str:
+    again = command(head.run_name, "reset --yes --workflow WORKFLOW")
+    text = f"{again} begins another workflow in its place"
+    if head.run_name is None:
+        return text
+    return f"{text}; or remove {_folder(settings, head)}, and the run is gone"
 
 
 def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None) -> Workflow:
@@ -80,10 +145,11 @@ def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None
 
         path = settings.project_dir / source.file
         if not path.is_file():
+            hint = "bring it back; the run has kept all that was done"
             raise ConfigurationError(
                 "the workflow's file is gone",
                 where=str(path),
-                hint="bring it back; the run has kept all that was done",
+                hint=hint if head is None else f"{hint}. Or {_way_out(settings, head)}",
             )
         workflow = load_flow(path, name=source.workflow.name).workflow
     try:
@@ -116,6 +182,8 @@ def workflow_of_run(
         )
     if source is not None and definition is None:
         return workflow_of_source(settings, source, head)
+    if definition is None and head is not None and head.flow is not None:
+        return _without_source(settings, head)
     if definition is None:
         return workflow_for(settings, head)
     workflow = definition.workflow

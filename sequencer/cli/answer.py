@@ -14,17 +14,22 @@ from sequencer.cli.sanitise import one_line, plain
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sequencer.assembly import Project
     from sequencer.engine.flow.control import Question
     from sequencer.engine.run import Run
     from sequencer.model.head import Head
 
 QUESTION_LINES = 24
+VALUES_CHARS = 200
 LATER = "later"
 
 
-def asking(project: Project) -> list[tuple[Run, list[Question]]]:
-    """Return every graph run that asks people something; one that can't be read is passed over."""
+def asking(
+    project: Project, unread: Callable[[Run, SequencerError], None] = lambda *_: None
+) -> list[tuple[Run, list[Question]]]:
+    """Return every graph run that asks people something; *unread* hears which can't be read."""
     found = []
     for name in (None, *project.run_names()):
         run = project.run(name)
@@ -33,7 +38,8 @@ def asking(project: Project) -> list[tuple[Run, list[Question]]]:
             if head is None or head.flow is None or not head.flow.asks:
                 continue
             questions = run.flow.questions(head)
-        except SequencerError:
+        except SequencerError as error:
+            unread(run, error)
             continue
         if questions:
             found.append((run, questions))
@@ -55,9 +61,20 @@ def described(run: Run, question: Question) -> list[str]:
         more = f": {one_line(each.description)}" if each.description else ""
         label = f" ({one_line(each.label)})" if each.label != each.value else ""
         lines.append(f"  - {one_line(each.value)}{label}{more}")
-    values = "|".join(one_line(each.value) for each in question.options) or "TEXT"
-    lines.append(f"  sequencer {option}answer {shlex.quote(node)} {values}")
+    lines.append(f"  sequencer {option}answer {shlex.quote(node)} {_values(question)}")
     return lines
+
+
+def _values(question: Question) -> str:
+    """Return the answers to choose from, safe to paste into a shell with all the line.
+
+    Not with ``|`` between them: a shell would run the second one.
+    """
+    words = [shlex.quote(one_line(each.value)) for each in question.options]
+    shown = " or ".join(words)
+    if len(shown) <= VALUES_CHARS:
+        return shown or "TEXT"
+    return "VALUE"
 
 
 def as_json(run: Run, question: Question) -> dict[str, Any]:
@@ -117,8 +134,9 @@ def answer(invocation: Invocation, node: str, value: str) -> None:
     from sequencer.cli.gates import decider, hidden  # noqa: PLC0415 - `--help` needs no engine
 
     run = _run_that_asks(invocation, node)
-    head = run.answer(node, hidden(invocation, value), by=decider())
-    tell(invocation, run, head, f"{node} was answered: {one_line(value)[:80]}")
+    said = hidden(invocation, value)
+    head = run.answer(node, said, by=decider())
+    tell(invocation, run, head, f"{node} was answered: {one_line(said)[:80]}")
 
 
 def ask(invocation: Invocation, run: Run, head: Head) -> bool:
@@ -133,6 +151,10 @@ def ask(invocation: Invocation, run: Run, head: Head) -> bool:
         for line in described(run, question)[:-1]:
             invocation.say(line)
         said = _asked(question)
+        if said is None:
+            # What is written next begins a line of its own.
+            invocation.say("")
+            continue
         if said == LATER and LATER not in {one.value for one in question.options}:
             continue
         try:
@@ -144,7 +166,21 @@ def ask(invocation: Invocation, run: Run, head: Head) -> bool:
     return has_answered
 
 
-def _asked(question: Question) -> str:
+def _asked(question: Question) -> str | None:
+    """Return what the person types; None for an end of the input, which is no answer.
+
+    Raises:
+        click.Abort: Ctrl-C.
+    """
+    try:
+        return _typed(question)
+    except click.Abort as error:
+        if isinstance(error.__context__, EOFError):
+            return None
+        raise
+
+
+def _typed(question: Question) -> str:
     """Return what the person types: an option, its number or label, a text, or ``later``."""
     values = [each.value for each in question.options]
     if not values or question.node.allows_custom_input:

@@ -122,7 +122,16 @@ def retry(invocation: Invocation) -> None:
     run = invocation.run()
     failures = _begun(run, "retry").failures_in_row
     head = run.control.retry()
-    tell(invocation, run, head, f"the failures in a row ({failures}) are forgotten")
+    done = f"the failures in a row ({failures}) are forgotten"
+    if head.flow is not None:
+        done = _last_note(run, "resumed") or done
+    tell(invocation, run, head, done)
+
+
+def _last_note(run: Run, event: str) -> str | None:
+    """Return what the newest fact of *event* says beside it."""
+    told = [fact["outcome"] for fact in run.history() if fact["event"] == event]
+    return str(told[-1]["note"]) if told and told[-1] else None
 
 
 @verb("skip")
@@ -265,8 +274,8 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
     ]
     if head.flow is not None:
         # What a digest does not say, the history does.
-        told = (fact for fact in run.history() if fact["event"] == "adopted")
-        changes += [str(fact["outcome"]["note"]) for fact in told if fact["outcome"]][-1:]
+        note = _last_note(run, "adopted")
+        changes += [] if note is None else [note]
     tell(invocation, run, head, f"adopted: {'; '.join(changes)}")
     if workflow is not None or review_every is not None:
         invocation.say("notice: set the same in orchestration.yaml, or give it to run and tick too")

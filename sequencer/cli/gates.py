@@ -56,14 +56,17 @@ class Told(SilentObserver):
         self._say(f"notice: {text}")
 
 
-def waiting(project: Project) -> list[tuple[Run, Head]]:
-    """Return every run at an open gate; one that can't be read is passed over."""
+def waiting(
+    project: Project, unread: Callable[[Run, SequencerError], None] = lambda *_: None
+) -> list[tuple[Run, Head]]:
+    """Return every run at an open gate; *unread* hears which can't be read."""
     found = []
     for name in (None, *project.run_names()):
         run = project.run(name)
         try:
             head = run.head
-        except SequencerError:
+        except SequencerError as error:
+            unread(run, error)
             continue
         if head is not None and head.is_at_gate and head.status != "complete":
             found.append((run, head))
@@ -191,10 +194,16 @@ def gates(invocation: Invocation) -> None:
       sequencer gates
       sequencer gates --json | jq -r '.[].run'
     """
-    found = waiting(invocation.project())
-    asked = [
-        (run, one) for run, questions in answer.asking(invocation.project()) for one in questions
-    ]
+    project, unread = invocation.project(), dict[str | None, SequencerError]()
+
+    def note(run: Run, error: SequencerError) -> None:
+        unread[run.name] = error
+
+    found = waiting(project, note)
+    asked = [(run, one) for run, many in answer.asking(project, note) for one in many]
+    for name, error in unread.items():
+        # Nobody must take it for a run that asks nothing.
+        invocation.say(f"warning: {name or 'default run'} can't be read: {error}")
     if invocation.is_json:
         rows = [_as_json(run, head) for run, head in found]
         invocation.print_json(rows + [answer.as_json(run, one) for run, one in asked])

@@ -73,14 +73,13 @@ def repair(
     if not is_applied:
         found = diagnose(state_path)
         _print(invocation, found, mending.options(found))
-        return 0 if found.action is Action.NOTHING else 3
+        return 0 if found.action is Action.NOTHING and not found.documents else 3
     choice = mending.Choice.HEAD if accept_head else None
     choice = mending.Choice.JOURNAL if accept_journal else choice
-    _tell(
-        invocation,
-        mending.repair(state_path, choice, allow_network_fs=settings.store.allow_network_fs),
-    )
-    return 0
+    network = settings.store.allow_network_fs
+    done = mending.repair(state_path, choice, allow_network_fs=network)
+    _tell(invocation, done)
+    return 3 if done.before.documents else 0
 
 
 def _tell(invocation: Invocation, done: Repaired) -> None:
@@ -90,7 +89,10 @@ def _tell(invocation: Invocation, done: Repaired) -> None:
             {**_as_json(done.before), "head": head, "kept": str(done.kept) if done.kept else None}
         )
     elif done.head is None:
-        invocation.echo(_TEXTS["nothing"])
+        for line in _documents(invocation, done.before):
+            invocation.echo(plain(line))
+        if not done.before.documents:
+            invocation.echo(_TEXTS["nothing"])
     else:
         invocation.echo(
             f"repaired: revision {done.head.revision}, step_index {done.head.step_index}, "
@@ -105,6 +107,10 @@ def _print(invocation: Invocation, found: Diagnosis, options: list[str]) -> None
         return
     for line in _report(found):
         invocation.echo(plain(line))
+    for line in _documents(invocation, found):
+        invocation.echo(plain(line))
+    if found.documents and found.action == "nothing":
+        return
     invocation.echo(f"proposed: {_TEXTS[found.action]}")
     for option in options if found.action == "choose" else ():
         invocation.echo(plain(f"  {option}"))
@@ -136,6 +142,18 @@ def _report(found: Diagnosis) -> Iterator[str]:
             f"last good record: revision {last.revision} at byte {last.offset}, step_index "
             f"{last.data['head'].get('step_index')}, {last.data.get('at')}; "
             f"{len(found.chain)} records lead to it without a gap"
+        )
+
+
+def _documents(invocation: Invocation, found: Diagnosis) -> Iterator[str]:
+    """Yield which documents are lost, which only a person can bring back."""
+    from sequencer.engine.naming import command  # noqa: PLC0415 - `--help` needs no engine
+
+    for path, why in found.documents:
+        yield f"{path}: {why}"
+        yield (
+            "  no repair can make it anew: bring the file back, or "
+            f"{command(invocation.run_name, 'reset')} begins again"
         )
 
 
@@ -186,6 +204,7 @@ def _as_json(found: Diagnosis) -> dict[str, Any]:
             }
             for report in found.journals
         ],
+        "documents": [{"path": str(path), "reason": why} for path, why in found.documents],
         "last_good": None
         if last is None
         else {

@@ -10,7 +10,7 @@ import click
 
 from sequencer.cli import completion
 from sequencer.cli.context import Invocation
-from sequencer.cli.flow.states import read_state
+from sequencer.cli.flow.states import hide_in, read_state
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.errors import UnknownName, UsageRefused
 
@@ -84,7 +84,7 @@ _OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--router/--no-router", default=None,
                  help="Let the router choose prompts, or not."),
     click.option("--max-parallel", type=click.IntRange(1, 1000), metavar="N",
-                 help="Nodes of a flowchart at once in this process; default 8."),
+                 help="Nodes of a flowchart at once in this process; default 4."),
     click.option("--dry-run", is_flag=True,
                  help="Show what would run and what stands in the way; change nothing."),
 )  # fmt: skip
@@ -283,9 +283,23 @@ def _chosen_flow(invocation: Invocation, project: Project, wish: Wish) -> FlowSo
         )
     from sequencer.assembly.flows import run_of  # noqa: PLC0415 - see `_work`
 
-    name, source = run_of(project, wish.flow, wish.state, invocation.run_name, anew=wish.new)
+    state = _without_secrets(invocation, project, wish.state)
+    name, source = run_of(project, wish.flow, state, invocation.run_name, anew=wish.new)
     invocation.run_name = name
     return source
+
+
+def _without_secrets(
+    invocation: Invocation, project: Project, state: dict[str, Any]
+) -> dict[str, Any]:
+    """Return *state* as it may be kept with the run, and say of which keys a secret was hidden."""
+    safe = {key: hide_in(project.redaction, value) for key, value in state.items()}
+    invocation.notices(
+        f"--state {key}: a secret is kept as [secret]"
+        for key, value in state.items()
+        if safe[key] != value
+    )
+    return safe
 
 
 def _work(invocation: Invocation, wish: Wish) -> int:

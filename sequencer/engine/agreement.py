@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sequencer.engine.naming import command
 from sequencer.errors import DefinitionChanged
 from sequencer.model.head import Head
 from sequencer.model.workflow import Workflow
@@ -35,6 +36,6 @@ def ensure_definition(head: Head, workflow: Workflow) -> None:
         raise DefinitionChanged(
             f"the run was begun differently: {'; '.join(differences)}",
             where=f"run {head.run_id}, step_index {head.step_index}",
-            hint="'sequencer adopt' goes on under the new definition, "
-            "'sequencer reset' begins again",
+            hint=f"{command(head.run_name, 'adopt')} goes on under the new definition, "
+            f"{command(head.run_name, 'reset')} begins again",
         )

@@ -102,15 +102,21 @@ class Control:
 
     def _fresh(self, *, has_definition: bool | None = None) -> Head:
         """Return the head of this run before it has begun."""
+        self._keep_source()
+        return self._fresh_head(has_definition=has_definition)
+
+    def _fresh_head(self, *, has_definition: bool | None = None) -> Head:
         if has_definition is None:
             # Only a named run is made from a request.
             is_named = self._name is not None
             has_definition = is_named and self._store.document(definition_file.NAME) is not None
+        return fresh_head(self._workflow, self._name, has_definition=has_definition)
+
+    def _keep_source(self) -> None:
+        """Keep what a graph's run begins with: before the head, as a definition is."""
         if self._workflow.graph is not None:
-            # Before the head, as a definition is.
             source = self._own_source()
             self._store.keep_document(source.document, source.to_json())
-        return fresh_head(self._workflow, self._name, has_definition=has_definition)
 
     def _own_source(self) -> FlowSource:
         from sequencer.model.flow_source import FlowSource  # noqa: PLC0415 - graphs only
@@ -197,7 +203,14 @@ class Control:
 
     def reset(self) -> Head:
         """See `decisions.reset`; the new run has the workflow that is configured."""
-        return self._change(lambda head: decisions.reset(head, self._fresh(), at=utc_now()))
+
+        def change(head: Head) -> Transition:
+            made = decisions.reset(head, self._fresh_head(), at=utc_now())
+            # Not where it is refused: the run goes on from what it was begun with.
+            self._keep_source()
+            return made
+
+        return self._change(change)
 
     def adopt(self) -> Head:
         """See `decisions.adopt`."""

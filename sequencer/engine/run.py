@@ -36,8 +36,8 @@ from sequencer.resolution.resolver import (
 from sequencer.store.protocol import Store, View
 
 if TYPE_CHECKING:
+    from sequencer.engine.flow.boards import Board
     from sequencer.engine.flow.control import FlowControl
-    from sequencer.engine.flow.worker import Board
     from sequencer.engine.flow.working import FlowWork
     from sequencer.model.flow_source import FlowSource
 
@@ -218,7 +218,7 @@ class Run:
         on_ready: Callable[[Callable[[], None]], None] | None = None,
         step_index: int = 0,
         board: Board | None = None,
-        places: int = 8,
+        places: int = 4,
     ) -> Summary:
         """Work on the run in *mode* until a limit, an end or an error.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
+from sequencer.engine.naming import command
 from sequencer.errors import TooManyFailures
 from sequencer.model.head import Claim, Gate, Head, Status
 from sequencer.model.limits import RunLimits
@@ -77,7 +78,8 @@ def standing(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -
     """Return what may happen next in the run of *head*."""
     here = present(workflow, head)
     if head.flow is not None and head.flow.rest is Status.FAILED:
-        message = f"the run has ended as {head.flow.status}; 'sequencer retry' tries again"
+        again = command(head.run_name, "retry")
+        message = f"the run has ended as {head.flow.status}; {again} tries again"
         return Standing(Kind.REFUSED, message, here)
     if head.status is Status.COMPLETE or (here.is_end and not head.is_at_gate):
         return Standing(Kind.COMPLETE, _how_it_ended(head), here)
@@ -130,8 +132,8 @@ def _by_people(head: Head, now: datetime) -> tuple[Kind, str] | None:
         asks = head.flow.asks if head.flow is not None else ()
         if asks:
             names = ", ".join(map(repr, asks))
-            message = f"{names} waits for an answer; 'sequencer answer NODE VALUE' gives it"
-            return Kind.PERSON, message
+            gives = command(head.run_name, "answer NODE VALUE")
+            return Kind.PERSON, f"{names} waits for an answer; {gives} gives it"
         return Kind.PERSON, "the run waits for an approval"
     return None
 

@@ -25,6 +25,9 @@ from sequencer.model.transitions import Event
 
 _BEGUN = {NodeKind.AGENT: Event.CLAIMED, NodeKind.HUMAN: Event.ASKED}
 _DONE = {NodeKind.AGENT: Event.SUCCEEDED, NodeKind.HUMAN: Event.ANSWERED}
+_AGENT, _CLAIMED, _SUCCEEDED = NodeKind.AGENT, Event.CLAIMED, Event.SUCCEEDED
+_RUNNING = FlowStatus.RUNNING
+"""Most nodes are agents, and to hash a member of an enum, or to look it up, takes a while."""
 
 
 class FlowFact(NamedTuple):
@@ -49,7 +52,7 @@ class Course:
         """Apply one operation and keep it, without what is left out at its end."""
         kept = list(operation)
         while kept[-1] is None:
-            kept.pop()
+            del kept[-1]
         self.marking.apply(kept)
         self.operations.append(kept)
 
@@ -71,8 +74,9 @@ class Course:
         """
         self.do("start", name, token)
         node = self.graph.by_id[name]
-        sources = list(self.marking.active[name].sources)
-        self.tell(_BEGUN.get(node.kind, Event.STARTED), name, **{"from": sources})
+        begun = _CLAIMED if node.kind is _AGENT else _BEGUN.get(node.kind, Event.STARTED)
+        told = {"from": list(self.marking.active[name].sources)}
+        self.facts.append(FlowFact(begun, name, told))
         return node
 
     # --- how an execution ends -----------------------------------------------------
@@ -87,7 +91,8 @@ class Course:
             return
         has_choice = is_choice(self.graph, name)
         chosen = {"choice": shortened(output)} if has_choice else {}
-        self.tell(_DONE.get(node.kind, Event.PASSED), name, **chosen)
+        done = _SUCCEEDED if node.kind is _AGENT else _DONE.get(node.kind, Event.PASSED)
+        self.facts.append(FlowFact(done, name, chosen))
         try:
             places = choose(self.graph, name, output) if has_choice else self.graph.outgoing[name]
         except NoMatchingBranch as error:
@@ -120,16 +125,20 @@ class Course:
         return None
 
     def _follow(self, name: str, places: tuple[int, ...]) -> None:
-        for place in places:
-            if place in self.graph.back_edges and not self._may_loop(
-                name, self.graph.edges[place].target
-            ):
-                return
-        self.do("follow", name, [self.graph.edges[place].target for place in places])
-        self.look_for_the_end()
+        edges = [self.graph.edges[place] for place in places]
+        backs = [
+            e for e, place in zip(edges, places, strict=True) if place in self.graph.back_edges
+        ]
+        may_go_on = all(self._may_loop(name, edge.target) for edge in backs)
+        # Also where the run ends here: a `retry` goes on behind what was accepted.
+        self.do("follow", name, [edge.target for edge in edges])
+        if may_go_on:
+            self.look_for_the_end()
+        else:
+            self.end(FlowStatus.MAX_ITERATIONS)
 
     def _may_loop(self, name: str, target: str) -> bool:
-        """Count one way back; if it is one too many, end the run."""
+        """Count one way back; return whether it is not one too many."""
         limit, number = self.graph.max_iterations, self.marking.iterations + 1
         self.do("loop", number)
         if number <= limit:
@@ -137,7 +146,6 @@ class Course:
             return True
         others = [other for other in self.running() if other != name]
         self.tell(Event.EXHAUSTED, name, to=target, limit=limit, cancelled=others)
-        self.end(FlowStatus.MAX_ITERATIONS)
         return False
 
     def fail_attempt(self, name: str, message: str, due: str | None, kind: str = "error") -> None:
@@ -156,12 +164,13 @@ class Course:
 
     def _give_up(self, name: str, kind: str, message: str, attempts: int) -> None:
         target = self.graph.on_error
+        error = {"node": name, "type": kind, "message": shortened(message), "attempts": attempts}
         if target is None or self.marking.error is not None or name == target:
+            self.do("failure", error)
             self.end(FlowStatus.FAILED)
             return
         others = [other for other in self.running() if other != name]
         self.do("clear")
-        error = {"node": name, "type": kind, "message": shortened(message), "attempts": attempts}
         self.do("error", error)
         self.tell(Event.DIVERTED, name, to=target, cancelled=others)
         self.do("token", target, None)
@@ -179,10 +188,11 @@ class Course:
                 self._follow(name, self.graph.outgoing[name])
             return
         self.tell(Event.EXPIRED, name, to=node.on_timeout)
-        if self._leads_back(node.on_timeout, name) and not self._may_loop(name, node.on_timeout):
-            return
-        self.do("token", node.on_timeout, name)
-        self.do("leave", name)
+        is_back = self._leads_back(node.on_timeout, name)
+        may_go_on = not is_back or self._may_loop(name, node.on_timeout)
+        self.do("follow", name, [node.on_timeout])
+        if not may_go_on:
+            self.end(FlowStatus.MAX_ITERATIONS)
 
     def _leads_back(self, start: str, goal: str) -> bool:
         """Return whether *goal* can be reached from *start* along forward edges."""
@@ -217,7 +227,7 @@ class Course:
     def look_for_the_end(self) -> None:
         """End the run if no token is left."""
         marking = self.marking
-        if marking.status is FlowStatus.RUNNING and marking.is_over:
+        if marking.status is _RUNNING and marking.is_over:
             after_error = marking.error is not None
             good = FlowStatus.COMPLETED
             self.do("end", str(FlowStatus.COMPLETED_AFTER_ERROR if after_error else good))

@@ -30,11 +30,18 @@ class FlowSource(BaseModel):
     """What the run's state began with in place of what the file says, by key."""
     workflow: Workflow
     """As the run knows it."""
+    previous: Workflow | None = None
+    """As it was before the newest `adopt`: who was killed in it has left a head of that one."""
 
-    @field_validator("workflow", mode="before")
+    @field_validator("workflow", "previous", mode="before")
     @classmethod
     def _accept_a_mapping(cls, value: object) -> object:
         return Workflow(**value) if isinstance(value, dict) else value
+
+    def as_of(self, digest: str) -> Workflow:
+        """Return the workflow that has *digest*, as a head keeps it."""
+        is_before = self.previous is not None and self.previous.digest() == digest
+        return self.previous if is_before and self.previous is not None else self.workflow
 
     @property
     def document(self) -> str:

@@ -94,6 +94,8 @@ class Marking:
     """How often each node was done."""
     error: dict[str, Any] | None = None
     """What made the run jump to its error node: node, type, message, attempts."""
+    failure: dict[str, Any] | None = None
+    """What the run ended with, in the same words."""
     status: FlowStatus = FlowStatus.RUNNING
     ended_at: list[list[Any]] = field(default_factory=list)
     """The tokens when the run stopped before its end, so that `retry` can put them back."""
@@ -234,6 +236,9 @@ class Marking:
     def _do_error(self, error: dict[str, Any]) -> None:
         self.error = error
 
+    def _do_failure(self, error: dict[str, Any]) -> None:
+        self.failure = error
+
     def _do_busy(self, milliseconds: int, since: str | None = None) -> None:
         self.busy_ms, self.busy_since = milliseconds, since
 
@@ -257,7 +262,7 @@ class Marking:
             self.busy_ms = 0
         if self.status is FlowStatus.MAX_ITERATIONS:
             self.iterations = 0
-        self.status = FlowStatus.RUNNING
+        self.status, self.failure = FlowStatus.RUNNING, None
         tokens, self.ended_at = self.ended_at, []
         for name, sources, is_active in tokens:
             self._do_token(name, None)

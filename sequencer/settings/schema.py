@@ -152,7 +152,7 @@ class RunDefaults(Section):
     """Seconds to wait for a turn; absent: none in mode combined, no limit in mode sync."""
     step_timeout_s: PositiveSeconds | None = None
     """For steps that have no timeout_s of their own."""
-    max_parallel: int = Field(default=8, ge=1, le=1000)
+    max_parallel: int = Field(default=4, ge=1, le=1000)
     """Nodes of a graph that one process runs at once."""
 
 

@@ -35,12 +35,36 @@ def misfit(head: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
     facts = facts_of(dict(record))
     if any(fact.get("event") in _BY_HAND for fact in facts):
         return None
-    if facts[0].get("step_index") != head.get("step_index"):
-        return (
-            f"it is about step_index {facts[0].get('step_index')}, and the one before it leaves "
-            f"the run at {head.get('step_index')}"
-        )
-    return _unknown_token(head, facts) or _unexplained(head, record, facts)
+    return (
+        _of_another_run(head, record["head"])
+        or _elsewhere(head, facts[0])
+        or _unknown_token(head, facts)
+        or _unexplained(head, record, facts)
+    )
+
+
+def _of_another_run(head: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    old, new = head.get("run_id"), after.get("run_id")
+    if old is None or new is None or old == new:
+        return None
+    return f"it is of the run {new}, and the one before it of {old}"
+
+
+def _elsewhere(head: Mapping[str, Any], fact: Mapping[str, Any]) -> str | None:
+    """Return how *fact* is about another place than the run's, or than its own claim's."""
+    at = head.get("step_index")
+    if head.get("flow") is not None and fact.get("event") != "claimed":
+        # Nodes run side by side: each claim keeps the step_index at which it was granted.
+        claims = head.get("claims")
+        held = [c for c in claims if isinstance(c, dict)] if isinstance(claims, list) else []
+        own = [c.get("step_index") for c in held if c.get("token") == fact.get("token")]
+        at = own[0] if own else fact.get("step_index")
+    if fact.get("step_index") == at:
+        return None
+    return (
+        f"it is about step_index {fact.get('step_index')}, and the one before it leaves "
+        f"the run at {at}"
+    )
 
 
 def _unknown_token(head: Mapping[str, Any], facts: list[dict[str, Any]]) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, SequencerError
 from sequencer.model.decisions import accept_edit
 from sequencer.model.head import MAX_COUNTER, Head
+from sequencer.store import flow_documents
 from sequencer.store.continuity import mark_of, misfit
 from sequencer.store.headfile import parse_head
 from sequencer.store.journal import Record, decode
@@ -30,6 +31,8 @@ from sequencer.store.strictjson import MAX_BYTES, parse_object
 
 MAX_LOST_TOKENS = 1_000_000
 """A token found in damaged bytes counts up to here above the last good one."""
+_LOOKS = 5
+"""At a head and its documents, which others may replace in between."""
 _TOKEN = re.compile(rb'"token"\s*:\s*(\d{1,19})(?=[\s,}])')
 
 
@@ -107,6 +110,8 @@ class Diagnosis:
     """The largest token that the files show; none up to it may be granted again."""
     pending: str | None = None
     """What the next transition will do with state.json by itself."""
+    documents: tuple[tuple[Path, str], ...] = ()
+    """Documents that the run goes on from and that can't be used, and why."""
 
     @property
     def last(self) -> Record | None:
@@ -136,7 +141,8 @@ def diagnose(state_path: Path) -> Diagnosis:
     refusal, found = _refusal(state_path, journal)
     tokens = _highest_token(folder, state, journals, chain)
     draft = Diagnosis(state, journals, refusal, Action.NOTHING, chain, tokens, _pending(found))
-    return Diagnosis(state, journals, refusal, _action(draft), chain, tokens, draft.pending)
+    documents = _documents(state_path, journal, found)
+    return replace(draft, action=_action(draft), documents=documents)
 
 
 def _look_at_state(path: Path) -> StateReport:
@@ -266,6 +272,23 @@ def _refusal(state_path: Path, journal: JournalFile) -> tuple[SequencerError | N
         message = "is no state of a run, and there is no journal"
         return CorruptState(message, where=str(state_path)), None
     return None, found
+
+
+def _documents(
+    state_path: Path, journal: JournalFile, found: Found | None
+) -> tuple[tuple[Path, str], ...]:
+    """Return which documents of the head can't be used; a writer may replace them meanwhile."""
+    wrong: tuple[tuple[Path, str], ...] = ()
+    for _ in range(_LOOKS):
+        if found is None or found.head is None:
+            return ()
+        wrong = flow_documents.problems(state_path.parent, found.head)
+        before = found.head.revision
+        if wrong:
+            _, found = _refusal(state_path, journal)
+        if not wrong or (found and found.head and found.head.revision == before):
+            break
+    return wrong
 
 
 def _pending(found: Found | None) -> str | None:

@@ -24,7 +24,7 @@ from sequencer.resolution.flowcharts.scanner import read_chart
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bench is Linux's")
 
 JUDGED = {"flow parse", "flow scheduling", "flow linear", "flow head", "flow head growth"}
-SHOWN = {"flow file", "flow node", "flow node beyond a step", "flow node wall"}
+SHOWN = {"flow file", "flow tokens", "flow node", "flow node beyond a step", "flow node wall"}
 
 
 def test_the_chart_is_as_large_as_the_row_says_and_has_a_bit_of_everything() -> None:
@@ -57,6 +57,7 @@ def test_a_fan_joins_all_its_nodes() -> None:
 def test_the_scheduling_that_is_measured_goes_to_the_end(width: int) -> None:
     # It raises where a node is left over.
     assert schedule(fan(width)) > 0
+    assert schedule(fan(width), is_written=False) > 0
 
 
 def test_the_run_that_is_measured_is_a_real_one(tmp_path: Path) -> None:

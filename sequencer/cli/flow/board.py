@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import IO, Protocol
 
 from sequencer.cli.flow.live_board import LiveBoard
 from sequencer.cli.flow.plain_board import PlainBoard
+from sequencer.cli.flow.telling import Fact
 from sequencer.engine.attempt import Observer, SilentObserver
 from sequencer.executors.redaction import Redaction
 from sequencer.model.flow_view import FlowView
@@ -20,6 +22,9 @@ from sequencer.model.flow_view import FlowView
 
 class Board(Protocol):
     """Where a graph run is shown while it runs."""
+
+    def tell(self, facts: Sequence[Fact], view: FlowView) -> None:
+        """Take what has happened since the last call, in order; *view* is shown next."""
 
     def show(self, view: FlowView) -> None:
         """Take how the run stands; called whenever that changed, in that order."""
@@ -52,6 +57,9 @@ def board(stream: IO[str] | None, *, is_quiet: bool, redaction: Redaction) -> Bo
 
 class QuietBoard:
     """Shows nothing."""
+
+    def tell(self, facts: Sequence[Fact], view: FlowView) -> None:
+        """Ignore it."""
 
     def show(self, view: FlowView) -> None:
         """Ignore it."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING
 
 from sequencer.cli.flow.frame import Frame, Heard
 from sequencer.cli.flow.hearing import NodeObserver
 from sequencer.cli.flow.marks import shown
+from sequencer.cli.flow.telling import Fact
 from sequencer.engine.attempt import Observer
 from sequencer.executors.redaction import Redaction
 from sequencer.model.flow_view import FlowView, NodeState
@@ -53,6 +54,9 @@ class LiveBoard:
         self._painter: threading.Thread | None = None
 
     # --- what is heard -------------------------------------------------------------
+
+    def tell(self, facts: Sequence[Fact], view: FlowView) -> None:
+        """See `Board`; the table has all that counts."""
 
     def show(self, view: FlowView) -> None:
         """See `Board`."""

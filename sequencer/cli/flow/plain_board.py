@@ -1,20 +1,21 @@
-"""A run of a graph told in lines, one for every change: for logs, pipes and mails from cron."""
+"""A run of a graph told in lines, one for every fact: for logs, pipes and mails from cron."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import IO
 
 from sequencer.cli.flow.hearing import NodeObserver
 from sequencer.cli.flow.marks import shown
 from sequencer.cli.flow.table import summary
-from sequencer.cli.wording import duration
+from sequencer.cli.flow.telling import Fact, told
 from sequencer.engine.attempt import Observer
+from sequencer.engine.standing import parse_time
 from sequencer.executors.redaction import Redaction
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.model.flow_view import FlowView
 
 OVER = frozenset(
     ("completed", "completed_after_error", "failed", "timed_out", "max_iterations", "cancelled")
@@ -27,7 +28,7 @@ def local_now() -> datetime:
 
 
 class PlainBoard:
-    """A line for every change: for logs, pipes and mails from cron."""
+    """A line for every fact: for logs, pipes and mails from cron."""
 
     def __init__(
         self,
@@ -41,19 +42,25 @@ class PlainBoard:
         self._redaction = redaction
         self._now = now
         self._lock = threading.RLock()
-        self._known: FlowView | None = None
+        self._status = ""
 
-    def show(self, view: FlowView) -> None:
+    def tell(self, facts: Sequence[Fact], view: FlowView) -> None:
         """See `Board`."""
         with self._lock:
-            for line in changes(self._known, view):
-                self._say(line)
-            self._known = view
+            for at, line in told(facts, view):
+                self._say(line, parse_time(at))
+
+    def show(self, view: FlowView) -> None:
+        """See `Board`; the end alone is told from it."""
+        with self._lock:
+            if view.status in OVER and view.status != self._status:
+                self._say(summary(view))
+            self._status = view.status
 
     def take_up(self, view: FlowView) -> None:
         """See `Board`."""
         with self._lock:
-            self._known = view
+            self._status = view.status
 
     def observer(self, node_id: str) -> Observer:
         """See `Board`; the step log has what the node says."""
@@ -74,49 +81,12 @@ class PlainBoard:
     def close(self) -> None:
         """Do nothing: every line is written already."""
 
-    def _say(self, text: str) -> None:
-        line = f"{self._now():%H:%M:%S} {shown(self._redaction.hide_text(text))}\n"
+    def _say(self, text: str, at: datetime | None = None) -> None:
+        now = self._now()
+        moment = now if at is None else at.astimezone(now.tzinfo)
+        line = f"{moment:%H:%M:%S} {shown(self._redaction.hide_text(text))}\n"
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         line = line.encode(encoding, "replace").decode(encoding)
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._stream.write(line)
             self._stream.flush()
-
-
-def changes(known: FlowView | None, view: FlowView) -> Iterator[str]:
-    """Yield in words what is different in *view*; everything that happened if none is *known*."""
-    before = {node.node.id: node for node in known.nodes} if known is not None else {}
-    for node in view.nodes:
-        yield from _of_node(before.get(node.node.id) or NodeView(node.node), node)
-    if known is not None and view.iterations > known.iterations:
-        yield f"loop {view.iterations} of at most {view.graph.max_iterations}"
-    if view.status in OVER and (known is None or known.status != view.status):
-        yield summary(view)
-
-
-def _of_node(before: NodeView, node: NodeView) -> Iterator[str]:
-    """Yield what happened to one node; what was over between two looks is told as its end."""
-    name, state = node.node.id, node.state
-    is_again = node.runs > before.runs or node.attempt != before.attempt
-    if state is before.state and not is_again:
-        return
-    if node.runs > before.runs:
-        spent = node.seconds - before.seconds
-        cost = node.cost_usd - before.cost_usd
-        parts = [f"done {name}"]
-        parts += [duration(spent)] if spent > 0 else []
-        parts += [f"{cost:.2f} USD"] if cost >= 0.005 else []  # noqa: PLR2004 - half a cent
-        yield " ".join(parts)
-    last = f": {node.last_line}" if node.last_line else ""
-    if state is NodeState.RUNNING:
-        yield f"start {name}" + (f", attempt {node.attempt}" if node.attempt > 1 else "")
-    elif state is NodeState.RETRYING:
-        until = f" (next at {node.due})" if node.due else ""
-        yield f"retry {name} after attempt {node.attempt}{last}{until}"
-    elif state is NodeState.FAILED:
-        yield f"fail {name}{last}"
-    elif state is NodeState.ASKED:
-        # The question with its templates filled in, if it is known by now.
-        yield f"ask {name}: {node.last_line or node.node.question or node.node.label or name}"
-    elif state is NodeState.CANCELLED:
-        yield f"cancel {name}"

@@ -16,7 +16,7 @@ from sequencer.cli.flow.watching import look
 from sequencer.documents.file import read_bytes
 from sequencer.documents.reader import decode
 from sequencer.engine.flow.view import view_of
-from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
+from sequencer.errors import ConfigurationError, DefinitionChanged, UsageRefused
 from sequencer.model.flow_view import FlowView
 from sequencer.resolution.flowcharts.chart import Chart, ChartError
 from sequencer.resolution.flowcharts.markdown import MAX_CHARS, split
@@ -103,14 +103,18 @@ def show_flow(
 
 
 def _view(invocation: Invocation, project: Project, asked: str, flow: Flow) -> FlowView:
-    """Return the flow with the states of its run, or as it was never begun."""
+    """Return the flow with the states of its run, or as it was never begun.
+
+    Raises:
+        StateRefused: the run's files can't be read; nodes must not look as if never begun.
+    """
     name = run_name_of(project, asked, flow.workflow, invocation.run_name)
     run = project.run(name)
     try:
         head = run.head
         if head is not None and head.workflow_name == flow.workflow.name:
             return look(run, flow.title)
-    except SequencerError as error:
+    except (DefinitionChanged, ConfigurationError) as error:
         invocation.say(f"warning: the run's states are not shown: {error.message}")
     return view_of(flow.title, flow.graph, None, None, ())
 

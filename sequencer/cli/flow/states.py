@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from sequencer.executors.redaction import Redaction
 
 MAX_CHARS = 100_000
 
@@ -44,3 +47,17 @@ def _of_file(path: Path) -> str:
     if len(data) > MAX_CHARS:
         raise click.BadParameter(f"{path} has more than {MAX_CHARS} bytes")
     return data.decode("utf-8")
+
+
+def hide_in(redaction: Redaction, value: Any) -> Any:
+    """Return *value* without the secrets that *redaction* knows, in lists and maps as well."""
+    if isinstance(value, str):
+        return redaction.hide_text(value)
+    if isinstance(value, dict):
+        return {hide_in(redaction, key): hide_in(redaction, one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [hide_in(redaction, one) for one in value]
+    # A password of digits alone is a number by now.
+    text = str(value)
+    safe = redaction.hide_text(text)
+    return value if safe == text else safe

@@ -11,7 +11,7 @@ import contextlib
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sequencer.cli.flow.board import Board
 from sequencer.engine.attempt import Attempt, Observer, SilentObserver
@@ -36,13 +36,41 @@ def look(run: Run, title: str) -> FlowView:
     Raises:
         SequencerError: its files can't be read, or it is no graph's.
     """
+    return _look_closely(run, title)[0]
+
+
+def _look_closely(run: Run, title: str) -> tuple[FlowView, list[dict[str, Any]]]:
+    """Return how *run* stands, and every fact that led there; there may be newer ones."""
     flow = run.flow
     head = run.head
     if head is None:
-        return view_of(title, flow.graph, None, None, ())
+        return view_of(title, flow.graph, None, None, ()), []
     head, marking = flow.marking(head)
     questions = {one.node.id: one.text for one in flow.questions(head)}
-    return view_of(title, flow.graph, head, marking, run.history(), questions=questions)
+    facts = list(run.history())
+    return view_of(title, flow.graph, head, marking, facts, questions=questions), facts
+
+
+class News:
+    """Knows which facts of a journal are new since the last look."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._count = 0
+        self._last: dict[str, Any] | None = None
+
+    def of(self, facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return those of *facts*, a whole history, that are new; they are known from now on.
+
+        A history that has not the last one in its place has begun anew, or was restored.
+        """
+        if not facts:
+            return []
+        count, last = self._count, self._last
+        if last is not None and facts[count - 1 : count] != [last]:
+            count = next((n for n in range(len(facts), 0, -1) if facts[n - 1] == last), 0)
+        self._count, self._last = len(facts), facts[-1]
+        return facts[count:]
 
 
 class Watching:
@@ -57,8 +85,11 @@ class Watching:
         self._lock = threading.Lock()
         self._is_new = threading.Event()
         self._is_closed = False
+        self._news = News()
         with contextlib.suppress(SequencerError, OSError):
-            board.take_up(look(run, title))
+            view, facts = _look_closely(run, title)
+            self._news.of(facts)
+            board.take_up(view)
         self._thread = threading.Thread(target=self._watch, name="board", daemon=True)
         self._thread.start()
 
@@ -97,7 +128,9 @@ class Watching:
     def _show(self) -> None:
         # What can't be read now is an error of the work, and told there.
         with contextlib.suppress(SequencerError, OSError):
-            self._board.show(look(self._run, self._title))
+            view, facts = _look_closely(self._run, self._title)
+            self._board.tell(self._news.of(facts), view)
+            self._board.show(view)
 
 
 class Told(SilentObserver):

@@ -32,7 +32,7 @@ def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> T
         CorruptState: what the run was begun with can't be read.
     """
     new = source.workflow.graph
-    before = _begun_with(store)
+    before = _begun_with(store, head)
     if new is None or head.flow is None or before.graph is None:
         raise TransitionRefused(
             "adopt: a graph can't take the place of a line of steps, nor the other way round",
@@ -45,7 +45,9 @@ def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> T
     if written.document is not None:
         store.forget_documents(flow_record.PREFIX, {written.document[0], *chain.names})
         store.keep_document(*written.document)
-    store.keep_document(flow_source.NAME, source.to_json())
+    # Both, because a crash may leave the head that has the one or the head that has the other.
+    both = source.model_copy(update={"previous": before})
+    store.keep_document(flow_source.NAME, both.to_json())
     told = differences(before, source.workflow)
     note = "; ".join(told[:MAX_TOLD])
     if len(told) > MAX_TOLD:
@@ -57,13 +59,13 @@ def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> T
     return Transition(made.head.replace(flow=flow), facts)
 
 
-def _begun_with(store: Store) -> Workflow:
+def _begun_with(store: Store, head: Head) -> Workflow:
     data = store.document(flow_source.NAME)
     where = str(store.state_path.with_name(flow_source.NAME))
     if data is None:
         raise CorruptState("what the run was begun with is missing", where=where)
     try:
-        return FlowSource.model_validate_json(data).workflow
+        return FlowSource.model_validate_json(data).as_of(head.workflow_digest)
     except ValidationError:
         raise CorruptState("can't be read for what the run was begun with", where=where) from None
 

@@ -254,6 +254,12 @@ class FlowControl:
                     f"answer: what you saw was answered meanwhile; {name!r} asks again",
                     hint="'sequencer gates' shows the question",
                 )
+            expires = step.marking.active[name].due
+            if expires is not None and datetime.fromisoformat(expires) <= step.now:
+                raise TransitionRefused(
+                    f"answer: the time of {name!r} was over at {expires}",
+                    hint="'sequencer run' or 'tick' goes on as the flow says for that",
+                )
             # Under the store's exclusion: of two answers one counts, and its text must stay.
             reference = self.keep_output(step.head.step_index, asked, value)
             step.answer(name, value, reference, record)

@@ -165,7 +165,7 @@ class FlowInvocation:
         # How long a dead process has worked is settled when its nodes are taken over.
         if limit is None or marking.busy_since is None or self._worker.gone(head):
             return math.inf
-        return limit - busy_ms(marking, now)
+        return limit - busy_ms(head, marking, now)
 
     def _claim(self, head: Head) -> None:
         """Claim what can start, if this process has a place for it."""
@@ -363,12 +363,12 @@ def _dues(marking: Marking) -> Iterator[datetime]:
 
 def _bad_end(head: Head, marking: Marking, *, has_just_ended: bool) -> StepFailed:
     """Return the error that a flow's end is."""
-    error = marking.error or {}
+    error, failure = marking.error or {}, marking.failure or {}
     what = {
         FlowStatus.COMPLETED_AFTER_ERROR: (
             f"node {error.get('node')!r} failed ({error.get('message')}); the error node ran"
         ),
-        FlowStatus.FAILED: "a node failed",
+        FlowStatus.FAILED: f"node {failure.get('node')!r} failed: {failure.get('message')}",
         FlowStatus.TIMED_OUT: f"its agents took longer than {marking.graph.timeout_ms} ms",
         FlowStatus.MAX_ITERATIONS: f"it looped more than {marking.graph.max_iterations} times",
     }

@@ -7,12 +7,14 @@ read anew from the run's files.
 
 from __future__ import annotations
 
+from sequencer.engine.naming import command
 from sequencer.errors import CorruptState
 from sequencer.model import flow_record
 from sequencer.model.flow_record import Chain
 from sequencer.model.graph import Graph
 from sequencer.model.head import Flow, Head
 from sequencer.model.marking import Marking
+from sequencer.store.flow_documents import is_whole
 from sequencer.store.protocol import Store
 
 
@@ -41,7 +43,7 @@ class Keeper:
                 for operation in flow.since[len(known.since) :]:
                     marking.apply(operation)
                 return marking, chain
-        return self._read(flow)
+        return self._read(head, flow)
 
     def look(self, head: Head) -> Marking:
         """Return the marking of *head*, for looking only.
@@ -62,18 +64,19 @@ class Keeper:
             raise CorruptState(
                 f"the run of {head.workflow_name!r} has no marking",
                 where=str(self._store.state_path),
-                hint="'sequencer reset' begins it anew",
+                hint=f"{command(head.run_name, 'reset')} begins it anew",
             )
         return head.flow
 
-    def _read(self, flow: Flow) -> tuple[Marking, Chain]:
+    def _read(self, head: Head, flow: Flow) -> tuple[Marking, Chain]:
         try:
             return flow_record.read(self._graph, flow, self._document)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            way_out = "bring the file back, or " if flow.base is not None else ""
             raise CorruptState(
                 f"the marking of the run can't be read: {error}",
                 where=str(self._store.state_path),
-                hint="'sequencer repair' shows what can be saved",
+                hint=f"{way_out}{command(head.run_name, 'reset')} begins again",
             ) from error
 
     def _document(self, name: str) -> bytes:
@@ -82,6 +85,8 @@ class Keeper:
         data = self._store.document(name)
         if data is None:
             raise ValueError(f"{name} is gone")
+        if not is_whole(name, data):
+            raise ValueError(f"{name} is not as it was written")
         return data
 
 

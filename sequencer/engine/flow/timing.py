@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sequencer.model.marking import Marking
+from sequencer.model.head import Head
+from sequencer.model.marking import Active, Marking
 
 
-def busy_ms(marking: Marking, now: datetime, lease_s: float = 0.0) -> int:
+def rests(active: Active) -> bool:
+    """Return whether an execution waits for its next attempt."""
+    return active.due is not None and active.since is None
+
+
+def busy_ms(head: Head, marking: Marking, now: datetime) -> int:
     """Return how long agents have been at work until *now*, in milliseconds.
 
-    A process that was taken over with a lease of *lease_s* worked no longer than that, for
-    all that is known.
+    While nobody holds a claim in *head*, only the waits for next attempts count, and no
+    longer than they were to be.
     """
     if marking.busy_since is None:
         return marking.busy_ms
-    spent = (now - datetime.fromisoformat(marking.busy_since)).total_seconds()
-    if lease_s:
-        spent = min(spent, lease_s)
+    until = now
+    if not head.claims:
+        dues = [one.due for one in marking.active.values() if one.due and rests(one)]
+        until = min(now, datetime.fromisoformat(max(dues, default=marking.busy_since)))
+    spent = (until - datetime.fromisoformat(marking.busy_since)).total_seconds()
     return marking.busy_ms + max(round(spent * 1000), 0)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sequencer.engine.flow.timing import busy_ms, later
+from sequencer.engine.flow.timing import busy_ms, later, rests
 from sequencer.errors import StorageFailed, TransitionRefused
 from sequencer.model.flow_rules import Course, FlowFact
 from sequencer.model.graph import NodeKind
@@ -66,6 +66,9 @@ class Step:
         """Begin with nothing done."""
         self.course = Course(self.marking)
         self._has_taken_over = 0.0
+        is_limited = self.marking.graph.timeout_ms is not None
+        self._spent_ms = busy_ms(self.head, self.marking, self.now) if is_limited else 0
+        """Of the agents' time, up to now; what happens in the transition changes no past."""
         self._passing: list[int] = []
         """Nodes that have begun, do no work and are still to be left; a heap by order."""
 
@@ -114,6 +117,11 @@ class Step:
         held = self._end_claim(token, usage)
         self.course.do("drop", held.step, due)
         self._tell(Event.RELEASED, held, record)
+
+    def charge(self, claim: Claim, usage: Usage, record: Mapping[str, Any]) -> None:
+        """Count what an attempt has used whose *claim* is gone; its result does not count."""
+        self.head = self.head.replace(usage=self.head.usage.plus(usage, steps=0))
+        self._tell(Event.RELEASED, claim, record)
 
     def _end_claim(self, token: int, usage: Usage, steps: int = 0) -> Claim:
         held = held_claim(self.head, token)
@@ -167,7 +175,7 @@ class Step:
             self._tell_by_hand(f"retry: the run was {was}")
             self._begin_again()
             return
-        resting = [name for name, active in marking.active.items() if self._rests(active)]
+        resting = [name for name, active in marking.active.items() if rests(active)]
         if not resting:
             raise TransitionRefused(
                 "retry: nothing failed, and no node waits for another try",
@@ -191,10 +199,6 @@ class Step:
     def _tell_by_hand(self, note: str) -> None:
         fact = Fact(Event.RESUMED, "", self.head.step_index, outcome={"note": note})
         self.facts.append(fact)
-
-    @staticmethod
-    def _rests(active: Active) -> bool:
-        return active.due is not None and active.since is None
 
     # --- what follows --------------------------------------------------------------
 
@@ -377,8 +381,11 @@ class Step:
         marking = self.marking
         if marking.graph.timeout_ms is None:
             return
-        spent = busy_ms(marking, self.now, self._has_taken_over)
-        works = bool(self.head.claims) or any(map(self._rests, marking.active.values()))
+        spent = marking.busy_ms if marking.busy_since is None else self._spent_ms
+        if self._has_taken_over and marking.busy_since is not None:
+            # It worked no longer than its lease, for all that is known.
+            spent = min(spent, marking.busy_ms + round(self._has_taken_over * 1000))
+        works = bool(self.head.claims) or any(map(rests, marking.active.values()))
         # Not ``at``, which has whole seconds: what is lost there would count at each change.
         since = later(self.now, 0) if works and marking.status is FlowStatus.RUNNING else None
         if (spent, since) != (marking.busy_ms, marking.busy_since):

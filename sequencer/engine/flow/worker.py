@@ -7,13 +7,14 @@ Every change goes through `FlowControl.update`; what takes time happens in the t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
-from sequencer.engine.attempt import Attempt, Observer
+from sequencer.engine.attempt import Attempt
 from sequencer.engine.due import limit_end, retry_at
 from sequencer.engine.flow.attempts import Attempts, Running
+from sequencer.engine.flow.boards import Board
 from sequencer.engine.flow.control import Act, FlowControl
 from sequencer.engine.flow.sessions import Sessions
 from sequencer.engine.flow.transitions import Room, Step
@@ -33,32 +34,8 @@ from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.transitions import Place
 from sequencer.store.identity import boottime
 
+_LOST = str(StopReason.CLAIM_LOST)
 _NOT_OURS = (StopReason.CLAIM_LOST, StopReason.LEASE_LOST)
-
-
-class Board(Protocol):
-    """Shows a graph run to people while this process works on it."""
-
-    def changed(self, head: Head) -> None:
-        """Take that the run is at *head* now."""
-
-    def observer(self, node: str) -> Observer:
-        """Return who hears of the attempt at *node*."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlainBoard:
-    """Shows nothing but what one observer shows; lines of several nodes may alternate."""
-
-    seen_by: Observer
-
-    def changed(self, head: Head) -> None:
-        """Ignore it."""
-
-    def observer(self, node: str) -> Observer:
-        """Return the one observer."""
-        del node
-        return self.seen_by
 
 
 class FlowWorker:
@@ -284,11 +261,24 @@ class FlowWorker:
             for one in ended
             if one.cancellation.reason not in _NOT_OURS
         }
-        if not acts:
+        lost = [one for one in ended if one.claim.token not in acts and _has_cost(one)]
+        if not acts and not lost:
             return None
         run_id = ended[0].run_id
+        record = self._one_by_one(acts, steps_left)
+
+        def act(step: Step) -> None:
+            for one in lost:
+                performed = self._performed(one)
+                told = {
+                    **self._journal_record(one, performed),
+                    "reason": str(StopReason.CLAIM_LOST),
+                }
+                step.charge(one.claim, performed.outcome.usage, told)
+            record(step)
+
         try:
-            return self.update(self._one_by_one(acts, steps_left), steps_left, run_id)
+            return self.update(act, steps_left, run_id)
         except StaleClaim:
             view = self.control.store.view().head
             if view is None or view.run_id != run_id:
@@ -378,6 +368,12 @@ class FlowWorker:
         """Return the claims of other processes."""
         mine = self.attempts.running
         return [claim for claim in head.claims if claim.token not in mine]
+
+
+def _has_cost(ended: Running) -> bool:
+    """Return whether an attempt has used what a run has limits on."""
+    usage = ended.performed.outcome.usage if ended.performed else Usage()
+    return bool(usage.cost_usd or usage.input_tokens or usage.output_tokens)
 
 
 def _texts(prepared: Prepared, given: Mapping[str, Any]) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sequencer.engine.control import Control
+from sequencer.engine.flow.boards import Board, PlainBoard
 from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.flow.invocation import FlowInvocation
-from sequencer.engine.flow.worker import Board, FlowWorker, PlainBoard
+from sequencer.engine.flow.worker import FlowWorker
 from sequencer.engine.performing import Performer
 from sequencer.engine.work import Mode, Summary
 from sequencer.errors import UsageRefused
@@ -26,7 +27,7 @@ class FlowWork:
     limits: RunLimits
     board: Board | None = None
     """None: what happens is told to the performer's observer, line by line."""
-    places: int = 8
+    places: int = 4
     """Agents at once in this process."""
 
     def work(

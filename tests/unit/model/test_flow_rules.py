@@ -151,7 +151,7 @@ def test_an_edge_that_leads_back_is_counted_before_its_token_moves() -> None:
     assert waits(made) == {"a": ["a"], "b": ["a"]}
 
 
-def test_one_loop_too_many_ends_the_run_and_moves_no_token() -> None:
+def test_one_loop_too_many_ends_the_run_and_a_retry_goes_on_behind_it() -> None:
     made = begun("s --> x; a --> b; b --> a", "s", "a", entries=["s", "a"], max_iterations=0)
     made.succeed("a", "")
     made.start("b")
@@ -159,15 +159,19 @@ def test_one_loop_too_many_ends_the_run_and_moves_no_token() -> None:
     made.succeed("b", "")
     assert lines(made) == ["done b", "maxIterations 0 exceeded at b -> a; cancelled s"]
     assert made.marking.status is FlowStatus.MAX_ITERATIONS
-    assert made.marking.ended_at == [["s", [], True], ["b", ["a"], True]]
+    assert made.marking.ended_at == [["s", [], True], ["a", ["b"], False]]
     assert made.marking.iterations == 1
+    made.do("restore")
+    # What was accepted does not run again.
+    assert (list(made.marking.active), made.marking.waiting) == (["s"], {"a": {"b": None}})
 
 
-def test_a_group_that_needs_one_loop_too_many_is_not_followed_at_all() -> None:
+def test_a_group_that_needs_one_loop_too_many_ends_the_run_as_well() -> None:
     made = begun("a -->|x| a; a -->|x| b; a -->|y| c; b -->|z| a; a -->|x| a", max_iterations=1)
     made.succeed("a", "x")
     assert lines(made)[1:] == ["loop a -> a #1", "maxIterations 1 exceeded at a -> a"]
-    assert made.marking.ended_at == [["a", [], True]]
+    assert made.marking.ended_at == [["a", ["a"], False], ["b", ["a"], False]]
+    assert made.marking.status is FlowStatus.MAX_ITERATIONS
 
 
 # --- failures ------------------------------------------------------------------------------

@@ -3,20 +3,19 @@ from __future__ import annotations
 import io
 import threading
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from sequencer.cli.flow.board import QuietBoard, board
 from sequencer.cli.flow.live_board import LiveBoard
-from sequencer.cli.flow.plain_board import PlainBoard, changes
+from sequencer.cli.flow.plain_board import PlainBoard
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
-from sequencer.model.flow_view import FlowView, NodeState
 from sequencer.model.outcome import Usage
+from sequencer.model.transitions import Event
+from tests.unit.cli.flow.facts import fact
 from tests.unit.cli.flow.terminals import terminal
 from tests.unit.cli.flow.views import HOSTILE, attempt, graph, of, ok, with_node
 
@@ -53,7 +52,8 @@ def test_a_closed_stream_gets_lines_that_nobody_reads(tmp_path: Path) -> None:
     with (tmp_path / "gone").open("w") as stream:
         pass
     shown = board(stream, is_quiet=False, redaction=Redaction())
-    shown.show(of(graph("a"), "running", a="running"))
+    shown.tell([fact(Event.CLAIMED, "a")], of(graph("a"), "running"))
+    shown.show(of(graph("a"), "completed", a="running"))
     shown.notice("x")
     shown.close()
     assert (tmp_path / "gone").read_text() == ""
@@ -61,6 +61,7 @@ def test_a_closed_stream_gets_lines_that_nobody_reads(tmp_path: Path) -> None:
 
 def test_quiet_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     shown = QuietBoard()
+    shown.tell([fact(Event.CLAIMED, "a")], of(graph("a")))
     shown.show(of(graph("a"), "failed"))
     seen = shown.observer("a")
     seen.started(attempt("a"), LOG)
@@ -80,97 +81,67 @@ def plain(redaction: Redaction | None = None) -> tuple[PlainBoard, io.StringIO]:
     return PlainBoard(stream, redaction=redaction or Redaction(), now=lambda: MOMENT), stream
 
 
-def test_a_line_for_every_change() -> None:
+def test_a_line_for_every_fact() -> None:
     shown, stream = plain()
     view = of(graph("a --> b{{Sure?}}\nb -->|no| a\nb -->|yes| c"), "running")
-    steps: list[FlowView] = [view]
-    steps.append(with_node(steps[-1], "a", state=NodeState.RUNNING, attempt=1))
-    steps.append(
-        with_node(
-            steps[-1],
-            "a",
-            state=NodeState.RETRYING,
-            last_line="timeout",
-            due="2026-11-22T12:04:00Z",
-        )
+    shown.tell([fact(Event.CLAIMED, "a", attempt=1)], view)
+    shown.show(view)
+    used = {"seconds": 12.3, "cost_usd": 0.01}
+    shown.tell(
+        [
+            fact(Event.SUCCEEDED, "a", usage=used, at="2026-11-22T12:03:05Z"),
+            fact(Event.ASKED, "b", at="2026-11-22T12:03:05Z"),
+            fact(Event.ANSWERED, "b", at="2026-11-22T12:03:09Z"),
+            fact(Event.LOOPED, "b", to="a", number=1, at="2026-11-22T12:03:09Z"),
+            fact(Event.CLAIMED, "a", attempt=1, at="2026-11-22T12:03:09Z"),
+            fact(Event.CANCELLED, cancelled=["a"], at="2026-11-22T12:04:00Z"),
+        ],
+        view,
     )
-    steps.append(with_node(steps[-1], "a", state=NodeState.RUNNING, attempt=2, last_line=""))
-    steps.append(
-        with_node(steps[-1], "a", state=NodeState.DONE, runs=1, seconds=12.3, cost_usd=0.01)
-    )
-    steps.append(with_node(steps[-1], "b", state=NodeState.ASKED))
-    steps.append(with_node(steps[-1], "b", state=NodeState.DONE, runs=1))
-    steps.append(replace(steps[-1], iterations=1))
-    steps.append(with_node(steps[-1], "a", state=NodeState.RUNNING, attempt=1))
-    steps.append(
-        with_node(steps[-1], "a", state=NodeState.DONE, runs=2, seconds=16.3, cost_usd=0.03)
-    )
-    steps.append(with_node(steps[-1], "b", state=NodeState.FAILED, last_line="no\x1b[2J one"))
-    steps.append(with_node(steps[-1], "c", "failed", state=NodeState.CANCELLED))
-    for step in steps:
-        shown.show(step)
-        shown.show(step)
+    over = replace(with_node(view, "a", "cancelled", runs=1, seconds=12.3), iterations=1)
+    for _ in range(2):
+        shown.tell([], over)
+        shown.show(over)
     shown.notice("state\nrestored")
     shown.close()
-    assert [line.removeprefix("12:03:04 ") for line in stream.getvalue().splitlines()] == [
-        "start a",
-        "retry a after attempt 1: timeout (next at 2026-11-22T12:04:00Z)",
-        "start a, attempt 2",
-        "done a 12.3 s 0.01 USD",
-        "ask b: Sure?",
-        "done b",
-        "loop 1 of at most 50",
-        "start a",
-        "done a 4.0 s 0.02 USD",
-        "fail b: no one",
-        "cancel c",
-        "failed · 1 of 3 nodes done · 1 loop of at most 50 · 16.3 s of work · 0.0300 USD",
-        "notice: state restored",
+    assert stream.getvalue().splitlines() == [
+        "12:03:04 start a",
+        "12:03:05 done a 12.3 s 0.01 USD",
+        "12:03:05 ask b: Sure?",
+        "12:03:09 done b",
+        "12:03:09 loop 1 of at most 50",
+        "12:03:09 start a",
+        "12:04:00 stopped by hand",
+        "12:04:00 cancel a",
+        "12:03:04 cancelled · 0 of 3 nodes done · 1 loop of at most 50 · 12.3 s of work",
+        "12:03:04 notice: state restored",
     ]
 
 
-def test_what_was_done_before_is_no_news() -> None:
+def test_times_are_those_of_the_place() -> None:
+    stream = io.StringIO()
+    there = MOMENT.astimezone(timezone(timedelta(hours=-5)))
+    shown = PlainBoard(stream, redaction=Redaction(), now=lambda: there)
+    shown.tell([fact(Event.CLAIMED, "a"), fact(Event.SUCCEEDED, "a", at="?")], of(graph("a")))
+    assert stream.getvalue() == "07:03:04 start a\n07:03:04 done a\n"
+
+
+def test_what_was_over_before_is_no_news() -> None:
     shown, stream = plain()
-    view = with_node(
-        of(graph("a --> b"), "running"), "a", state=NodeState.DONE, runs=1, seconds=2.0
-    )
+    view = of(graph("a --> b"), "completed")
     shown.take_up(view)
     shown.show(view)
-    shown.show(with_node(view, "b", state=NodeState.RUNNING, attempt=1))
-    shown.close()
-    assert stream.getvalue() == "12:03:04 start b\n"
-
-
-def test_a_question_is_told_as_it_is_asked() -> None:
-    shown, stream = plain()
-    view = of(graph("a{{Sure?}}"), "waiting")
-    shown.show(with_node(view, "a", state=NodeState.ASKED, last_line="Is it fine?"))
-    shown.close()
-    assert stream.getvalue() == "12:03:04 ask a: Is it fine?\n"
-
-
-def test_what_began_and_ended_between_two_looks_is_told_once() -> None:
-    view = of(graph("a --> b"), "running")
-    later = with_node(view, "a", state=NodeState.DONE, runs=1, attempt=1, seconds=2.0)
-    assert list(changes(view, later)) == ["done a 2.0 s"]
-    again = with_node(later, "a", state=NodeState.RUNNING, runs=2)
-    assert list(changes(later, again)) == ["done a", "start a"]
-
-
-def test_a_board_that_joins_late_tells_what_there_is() -> None:
-    view = of(graph("a --> b"), "running", b="running")
-    assert list(changes(None, with_node(view, "a", state=NodeState.DONE, runs=1))) == [
-        "done a",
-        "start b",
-    ]
-    assert list(changes(view, view)) == []
+    assert stream.getvalue() == ""
+    shown.show(replace(view, status="running"))
+    shown.show(view)
+    assert stream.getvalue().startswith("12:03:04 completed")
 
 
 def test_secrets_stay_hidden_in_lines() -> None:
     secret = "sk-ant-" + "a1b2c3d4" * 6
     shown, stream = plain(Redaction([secret]))
-    view = of(graph("a"), "running")
-    shown.show(with_node(view, "a", state=NodeState.FAILED, last_line=f"key {secret}"))
+    failed = fact(Event.FAILED, "a", error=f"key {secret}", type="Template")
+    shown.tell([failed], of(graph("a"), "running"))
     shown.notice(secret)
     assert "fail a: key" in stream.getvalue()
     assert secret not in stream.getvalue()
@@ -179,8 +150,8 @@ def test_secrets_stay_hidden_in_lines() -> None:
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_texts_are_one_line(text: str) -> None:
     shown, stream = plain()
-    view = of(graph("a"), "running")
-    shown.show(with_node(view, "a", state=NodeState.FAILED, last_line=text))
+    failed = fact(Event.FAILED, "a", error=text, type="Template")
+    shown.tell([failed], of(graph("a"), "running"))
     assert len(stream.getvalue().splitlines()) == 1
     assert "\x1b" not in stream.getvalue()
 
@@ -227,29 +198,6 @@ def test_lines_of_many_threads_stay_whole() -> None:
     lines = stream.getvalue().splitlines()
     assert len(lines) == 180
     assert all(len(set(line.split()[2:])) == 1 for line in lines)
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from("abc"), st.sampled_from(list(NodeState)), st.integers(0, 1)),
-        max_size=25,
-    )
-)
-@settings(max_examples=80, deadline=None)
-def test_every_run_of_a_node_is_told_once(steps: list[tuple[str, NodeState, int]]) -> None:
-    shown, stream = plain()
-    view = of(graph("a --> b --> c"), "running")
-    shown.show(view)
-    for name, state, more in steps:
-        runs = next(n.runs for n in view.nodes if n.node.id == name) + more
-        view = with_node(view, name, state=state, runs=runs)
-        shown.show(view)
-    told = [line[9:] for line in stream.getvalue().splitlines()]
-    for node in view.nodes:
-        assert told.count(f"done {node.node.id}") == node.runs
-    assert not any(line.startswith("notice") for line in told)
-    shown.show(view)
-    assert len(stream.getvalue().splitlines()) == len(told)
 
 
 @pytest.mark.parametrize(

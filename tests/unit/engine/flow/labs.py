@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 
 from sequencer.engine.attempt import Observer, SilentObserver
 from sequencer.engine.control import Control
+from sequencer.engine.flow.boards import PlainBoard
 from sequencer.engine.flow.control import FlowControl
-from sequencer.engine.flow.worker import FlowWorker, PlainBoard
+from sequencer.engine.flow.worker import FlowWorker
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
 from sequencer.engine.work import Mode, Summary

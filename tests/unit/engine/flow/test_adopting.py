@@ -188,3 +188,18 @@ def test_the_time_when_it_began_stays(tmp_path: Path) -> None:
     assert before is not None
     assert after is not None
     assert before.begun_at == after.begun_at
+
+
+def test_who_was_killed_while_adopting_adopts_once_more(tmp_path: Path) -> None:
+    """flow.json is of the new workflow by then, and the head of the old one."""
+    made = waiting(tmp_path)
+    state = made.store().state_path
+    files = [state, state.with_name("journal.jsonl")]
+    before = [file.read_bytes() for file in files]
+    changed = "a --> h{{H}} --> b --> d"
+    after = adopted(made, changed)
+    for file, data in zip(files, before, strict=True):
+        file.write_bytes(data)
+    assert note(adopted(made, changed)) == note(after)
+    assert "node 'd' is new" in note(after)
+    assert "node 'c' is gone" in note(after)

@@ -59,7 +59,7 @@ def test_it_ends_with_the_flow(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says", "settings", "status", "message"),
     [
-        ("a", {"a": failed()}, {}, "failed", "the run ended as failed: a node failed"),
+        ("a", {"a": failed()}, {}, "failed", "the run ended as failed: node 'a' failed: "),
         ("a; h", {"a": failed("pop")}, {"on_error": "h"}, "completed_after_error",
          r"node 'a' failed \(pop\); the error node ran"),
         ("a -->|x| a; a -->|y| b", {"a": "x"}, {"max_iterations": 2}, "max_iterations",

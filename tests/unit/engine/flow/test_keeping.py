@@ -13,6 +13,7 @@ from sequencer.engine.flow.keeping import Keeper
 from sequencer.errors import CorruptState, StaleClaim, StorageFailed
 from sequencer.model import flow_record
 from sequencer.model.flow_record import Chain
+from sequencer.model.head import Head
 from sequencer.model.marking import Marking
 from sequencer.store.memory import MemoryRun
 from sequencer.store.protocol import Store
@@ -25,9 +26,9 @@ class Counting(Keeper):
 
     reads = 0
 
-    def _read(self, flow: Any) -> tuple[Marking, Chain]:
+    def _read(self, head: Head, flow: Any) -> tuple[Marking, Chain]:
         self.reads += 1
-        return super()._read(flow)
+        return super()._read(head, flow)
 
 
 def keeper(made: Lab, store: Store | None = None) -> Counting:
@@ -171,7 +172,8 @@ def test_a_document_that_is_damaged_is_no_fresh_start(tmp_path: Path, spoil: str
     error = made.refused()
     assert isinstance(error, CorruptState)
     assert error.exit_code == 3
-    assert "sequencer repair" in (error.hint or "")
+    assert flow.base in error.message
+    assert error.hint == "bring the file back, or 'sequencer reset' begins again"
     assert made.actor.names == ["a", "b", "c"]
 
 

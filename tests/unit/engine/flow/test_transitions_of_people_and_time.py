@@ -77,7 +77,7 @@ def test_only_time_in_which_agents_work_or_rest_counts() -> None:
     run.now = 90_600
     run.update(lambda step: step.answer("h", "", None, {}))
     assert (run.marking.busy_ms, run.marking.busy_since) == (600, date(90_600))
-    assert busy_ms(run.marking, START + timedelta(milliseconds=90_950)) == 950
+    assert busy_ms(run.head, run.marking, START + timedelta(milliseconds=90_950)) == 950
 
 
 def test_time_is_not_counted_where_nothing_limits_it() -> None:
@@ -97,9 +97,24 @@ def test_who_was_taken_over_worked_no_longer_than_its_lease() -> None:
 
 
 def test_a_clock_that_was_set_back_takes_no_time_away() -> None:
+    run = Run(graph("a", timeout_ms=1000))
+    run.begin()
     marking = Marking(graph("a"), busy_ms=7, busy_since=date(500))
-    assert busy_ms(marking, START) == 7
-    assert busy_ms(Marking(graph("a"), busy_ms=7), START) == 7
+    assert busy_ms(run.head, marking, START) == 7
+    assert busy_ms(run.head, Marking(graph("a"), busy_ms=7), START) == 7
+
+
+def test_a_wait_for_the_next_try_is_no_longer_than_it_was_to_be() -> None:
+    """Nobody may look for hours, with cron or after a stop."""
+    run = Run(graph("a", timeout_ms=10_000))
+    run.begin()
+    run.now = 300
+    run.fail("a", due=800)
+    assert busy_ms(run.head, run.marking, START + timedelta(milliseconds=700)) == 700
+    assert busy_ms(run.head, run.marking, START + timedelta(hours=5)) == 800
+    run.now = 3_600_000
+    run.look()
+    assert (run.marking.busy_ms, run.marking.busy_since) == (800, date(3_600_000))
 
 
 def test_when_the_time_is_up_everything_ends() -> None:

@@ -1,0 +1,138 @@
+"""Facts of a graph run's journal in words, one line each and in the journal's order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sequencer.cli.wording import duration
+from sequencer.engine.flow.view import LINE_CHARS
+from sequencer.model import flow_trace
+from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.model.transitions import Event
+
+Fact = Mapping[str, Any]
+"""One fact as `Run.history` yields it."""
+
+_CUTS = frozenset((Event.DIVERTED, Event.EXHAUSTED, Event.TIMED_OUT, Event.CANCELLED))
+_BY_HAND = frozenset((Event.PAUSED, Event.RESUMED, Event.EDITED, Event.ADOPTED, Event.RESET))
+
+
+def told(facts: Sequence[Fact], view: FlowView) -> Iterator[tuple[str, str]]:
+    """Yield when each of *facts* was and what it says; they are whole records of a journal.
+
+    *view* is of a moment after them: it knows what people are asked, and when a node is
+    tried again. The beginning and the end of a run have no lines of their own.
+    """
+    nodes = {one.node.id: one for one in view.nodes}
+    asked = {
+        fact["step"]: place for place, fact in enumerate(facts) if fact["event"] == Event.ASKED
+    }
+    for place, fact in enumerate(facts):
+        event, name, at = fact["event"], fact["step"], str(fact.get("at", ""))
+        node = nodes.get(name)
+        outcome = fact.get("outcome") or {}
+        if event == Event.ASKED:
+            yield at, f"ask {name}: {_question(name, node, is_open=asked[name] == place)}"
+        elif event == Event.FAILED:
+            yield at, _failed(facts, place, node)
+        elif event == Event.LOOPED:
+            yield at, f"loop {outcome.get('number')} of at most {view.graph.max_iterations}"
+        elif event in _WORDS:
+            yield at, _WORDS[event](fact, node)
+        elif event in _CUTS:
+            # The nodes that it ended have lines of their own.
+            rest = {key: value for key, value in outcome.items() if key != "cancelled"}
+            yield at, flow_trace.line(event, name, rest) or str(event)
+            for cancelled in outcome.get("cancelled") or ():
+                yield at, f"cancel {cancelled}"
+        elif event in _BY_HAND:
+            note = outcome.get("note")
+            yield at, f"{event}: {note}" if note else str(event)
+
+
+def _started(fact: Fact, _: NodeView | None) -> str:
+    attempt = fact.get("attempt") or 1
+    return f"start {fact['step']}" + (f", attempt {attempt}" if attempt > 1 else "")
+
+
+def _done(fact: Fact, _: NodeView | None) -> str:
+    usage = (fact.get("outcome") or {}).get("usage") or {}
+    seconds, cost = float(usage.get("seconds", 0.0)), float(usage.get("cost_usd", 0.0))
+    parts = [f"done {fact['step']}"]
+    parts += [duration(seconds)] if seconds > 0 else []
+    parts += [f"{cost:.2f} USD"] if cost >= 0.005 else []  # noqa: PLR2004 - half a cent
+    return " ".join(parts)
+
+
+def _expired(fact: Fact, _: NodeView | None) -> str:
+    return flow_trace.line(Event.EXPIRED, fact["step"], fact.get("outcome") or {}) or ""
+
+
+def _released(fact: Fact, node: NodeView | None) -> str:
+    if (fact.get("outcome") or {}).get("status") == "limited":
+        return _retry(fact, node)
+    return f"release {fact['step']}{_reason(fact)}"
+
+
+def _taken_over(fact: Fact, _: NodeView | None) -> str:
+    return f"take over {fact['step']}{_reason(fact)}"
+
+
+_WORDS: Mapping[str, Callable[[Fact, NodeView | None], str]] = {
+    Event.CLAIMED: _started,
+    Event.STARTED: _started,
+    Event.SUCCEEDED: _done,
+    Event.ANSWERED: _done,
+    Event.PASSED: _done,
+    Event.EXPIRED: _expired,
+    Event.RELEASED: _released,
+    Event.TAKEN_OVER: _taken_over,
+}
+
+
+def _reason(fact: Fact) -> str:
+    outcome = fact.get("outcome") or {}
+    text = str(outcome.get("error") or outcome.get("note") or "")
+    return f": {text[:LINE_CHARS]}" if text else ""
+
+
+def _question(name: str, node: NodeView | None, *, is_open: bool) -> str:
+    """Return what is asked, with its templates filled in if the view still has it."""
+    if node is None:
+        return name
+    if is_open and node.state is NodeState.ASKED and node.last_line:
+        return node.last_line
+    return node.node.question or node.node.label or name
+
+
+def _failed(facts: Sequence[Fact], place: int, node: NodeView | None) -> str:
+    fact = facts[place]
+    if _is_for_good(facts, place):
+        return f"fail {fact['step']}{_reason(fact)}"
+    return _retry(fact, node)
+
+
+def _retry(fact: Fact, node: NodeView | None) -> str:
+    attempt = fact.get("attempt") or 1
+    is_next = node is not None and node.state is NodeState.RETRYING and node.attempt == attempt
+    until = f" (next at {node.due})" if is_next and node is not None and node.due else ""
+    return f"retry {fact['step']} after attempt {attempt}{_reason(fact)}{until}"
+
+
+def _is_for_good(facts: Sequence[Fact], place: int) -> bool:
+    """Return whether no other attempt follows the failure at *place*.
+
+    The same record then tells what came of it: the way to the error node, or the end.
+    """
+    fact = facts[place]
+    if "type" in (fact.get("outcome") or {}):
+        return True
+    for later in facts[place + 1 :]:
+        if later["revision"] != fact["revision"] or later["event"] == Event.FAILED:
+            return False
+        if later["event"] == Event.DIVERTED:
+            return bool(later["step"] == fact["step"])
+        if later["event"] == Event.COMPLETED:
+            return (later.get("outcome") or {}).get("status") == "failed"
+    return False

@@ -1,0 +1,219 @@
+"""Runs of flowcharts whose files are lost: what each verb says, and the ways out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.model import flow_record
+from tests.acceptance.flow_projects import as_json, asked, cli, make_project, write_flow
+
+CHART = "  s --> a & b --> j"
+SAID = {name: f"Say {name}" for name in ("s", "a", "b", "j")}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return make_project(tmp_path)
+
+
+@pytest.fixture
+def begun(project: Path) -> Path:
+    """Return a project whose run ``review`` waits for an answer."""
+    assert cli(project, "run", "flows/review.md").returncode == 4
+    return project
+
+
+@pytest.fixture
+def in_documents(project: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Return such a project, and the document that has the run's marking."""
+    monkeypatch.setattr(flow_record, "INLINE_BYTES", 0)
+    assert cli(project, "run", "flows/review.md").returncode == 4
+    return project, project / "sync/runs/review" / str(head(project)["flow"]["base"])
+
+
+def head(project: Path, run: str = "review") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((project / "sync/runs" / run / "state.json").read_text())
+    return found
+
+
+def refused(project: Path, *arguments: str, code: int = 3) -> str:
+    ended = cli(project, *arguments)
+    assert ended.returncode == code, (arguments, ended.stdout, ended.stderr)
+    return ended.stderr + ended.stdout
+
+
+# --- a healthy run -------------------------------------------------------------------------
+
+
+def test_a_run_of_parallel_nodes_is_one_history(project: Path) -> None:
+    write_flow(project, "par", CHART, **SAID)
+    assert cli(project, "run", "par").returncode == 0
+    checked = cli(project, "--run", "par", "check")
+    assert (checked.returncode, checked.stdout) == (0, "nothing is wrong\n")
+    repaired = cli(project, "--run", "par", "repair")
+    assert repaired.returncode == 0
+    assert "two histories" not in repaired.stdout
+
+
+def test_so_is_one_with_failures_answers_and_a_retry(project: Path) -> None:
+    write_flow(project, "odd", f"{CHART}\n  s --> h{{{{H}}}} --> j", **{**SAID, "b": "please fail"})
+    assert cli(project, "run", "odd").returncode == 1
+    assert cli(project, "--run", "odd", "retry").returncode == 0
+    assert cli(project, "run", "odd").returncode == 1
+    write_flow(project, "odd", f"{CHART}\n  s --> h{{{{H}}}} --> j", **SAID)
+    assert cli(project, "--run", "odd", "retry").returncode == 0
+    assert cli(project, "run", "odd").returncode == 4
+    assert cli(project, "answer", "h", "yes").returncode == 0
+    assert cli(project, "run", "odd").returncode == 0
+    assert cli(project, "--run", "odd", "check").stdout == "nothing is wrong\n"
+
+
+# --- flow.json ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["run", "status", "gates", "check"])
+def test_without_its_source_a_run_says_which_file_is_missing(begun: Path, verb: str) -> None:
+    path = begun / "sync/runs/review/flow.json"
+    path.unlink()
+    if verb == "gates":
+        ended = cli(begun, verb)
+        assert (ended.returncode, ended.stdout) == (0, "no run waits for a decision\n")
+        said = ended.stderr
+        assert "warning: review can't be read" in said
+    else:
+        said = refused(begun, "--run", "review", verb)
+    assert f"{path}: is missing" in said
+    assert "bring the file back" in said
+    assert "sequencer --run review reset --yes --workflow WORKFLOW" in said
+    assert f"remove {path.parent}" in said
+
+
+def test_begun_from_its_file_it_says_so_as_well(begun: Path) -> None:
+    path = begun / "sync/runs/review/flow.json"
+    path.unlink()
+    assert f"{path}: is missing" in refused(begun, "run", "flows/review.md")
+
+
+@pytest.mark.parametrize("loss", ["flow.json", "torn flow.json", "review.md"])
+def test_the_ways_out_of_a_lost_workflow(begun: Path, loss: str) -> None:
+    source = begun / "sync/runs/review/flow.json"
+    if loss == "review.md":
+        (begun / "flows/review.md").unlink()
+    elif loss == "flow.json":
+        source.unlink()
+    else:
+        source.write_text("{")
+    refused(begun, "--run", "review", "reset", "--yes", code=2 if loss == "review.md" else 3)
+    ended = cli(begun, "--run", "review", "reset", "--yes", "--workflow", "simple")
+    assert ended.returncode == 0, ended.stderr
+    assert head(begun)["workflow_name"] == "simple"
+    assert head(begun).get("flow") is None
+    # What is left of the old run does not count any more.
+    if loss != "torn flow.json":
+        shown = cli(begun, "--run", "review", "next", "--json")
+        assert shown.returncode == 0, shown.stderr
+
+
+def test_a_run_without_its_folder_begins_anew(begun: Path) -> None:
+    before = head(begun)["run_id"]
+    for path in sorted((begun / "sync/runs/review").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (begun / "sync/runs/review").rmdir()
+    assert cli(begun, "run", "flows/review.md").returncode == 4
+    assert head(begun)["run_id"] != before
+
+
+def test_a_reset_to_a_configured_flow_has_its_own_source(begun: Path) -> None:
+    with (begun / "orchestration.yaml").open("a") as file:
+        file.write("flows: {other: flows/other.md}\n")
+    write_flow(begun, "other", CHART, **SAID)
+    (begun / "flows/review.md").unlink()
+    ended = cli(begun, "--run", "review", "reset", "--yes", "--workflow", "other")
+    assert ended.returncode == 0, ended.stderr
+    assert cli(begun, "--run", "review", "run").returncode == 0
+    assert asked(begun)[-1] == "j: Say j"
+
+
+def test_a_refused_reset_leaves_the_source_alone(begun: Path) -> None:
+    path = begun / "sync/runs/review/state.json"
+    state = head(begun)
+    before = (path.parent / "flow.json").read_bytes()
+    assert state["claims"] == []
+    refused(begun, "--run", "review", "reset")  # nobody said that it is sure
+    assert (path.parent / "flow.json").read_bytes() == before
+
+
+def test_a_file_that_moved_is_named(begun: Path) -> None:
+    (begun / "flows/review.md").rename(begun / "flows/new.md")
+    said = refused(begun, "run", "flows/new.md")
+    assert "it was begun from flows/review.md" in said
+    said = refused(begun, "--run", "review", "run", code=2)
+    assert f"{begun / 'flows/review.md'}: the workflow's file is gone" in said
+    assert "sequencer --run review reset" in said
+
+
+# --- the marking's documents -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spoil", [b"", b'{"marking":{}}', None])
+def test_a_lost_marking_is_told_by_every_verb(
+    in_documents: tuple[Path, Path], spoil: bytes | None
+) -> None:
+    project, path = in_documents
+    if spoil is None:
+        path.unlink()
+    else:
+        path.write_bytes(spoil)
+    for verb in ("check", "repair"):
+        said = refused(project, "--run", "review", verb)
+        assert str(path) in said
+        assert "nothing has to be repaired" not in said
+    assert "bring the file back, or 'sequencer --run review reset'" in said
+    assert path.name in refused(project, "--run", "review", "repair", "--apply")
+    shown = cli(project, "show", "flows/review.md")
+    assert (shown.returncode, shown.stdout) == (3, "")
+    assert path.name in shown.stderr
+    gates = cli(project, "gates", "--json")
+    assert as_json(gates) == []
+    assert gates.stderr.count("warning: review can't be read") == 1
+    assert path.name in gates.stderr
+    found = as_json(cli(project, "--run", "review", "repair", "--json"))["documents"]
+    assert [entry["path"] for entry in found] == [str(path)]
+
+
+def test_a_reset_is_the_way_out_of_a_lost_marking(in_documents: tuple[Path, Path]) -> None:
+    project, path = in_documents
+    path.unlink()
+    assert cli(project, "--run", "review", "reset", "--yes").returncode == 0
+    assert cli(project, "--run", "review", "check").returncode == 0
+    assert cli(project, "run", "review").returncode == 4
+
+
+def test_a_whole_marking_is_no_error(in_documents: tuple[Path, Path]) -> None:
+    project, path = in_documents
+    assert path.is_file()
+    assert cli(project, "--run", "review", "check").stdout == "nothing is wrong\n"
+    assert cli(project, "--run", "review", "repair").returncode == 0
+
+
+# --- what is to be typed -----------------------------------------------------------------
+
+
+def test_hints_name_the_run(begun: Path) -> None:
+    path = begun / "flows/review.md"
+    path.write_text(path.read_text().replace("publish & note --> done", "publish --> done"))
+    said = refused(begun, "run", "flows/review.md")
+    assert "'sequencer --run review adopt' goes on" in said
+    assert "'sequencer --run review reset' begins again" in said
+
+
+def test_retry_says_what_it_put_back(project: Path) -> None:
+    write_flow(project, "bad", "  a --> b", a="please fail", b="Say b")
+    assert cli(project, "run", "bad").returncode == 1
+    assert "'sequencer --run bad retry'" in cli(project, "--run", "bad", "status").stdout
+    ended = cli(project, "--run", "bad", "retry")
+    assert ended.stdout.splitlines()[0] == "retry: the run was failed"

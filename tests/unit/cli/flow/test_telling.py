@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sequencer.cli.flow.telling import told
+from sequencer.cli.flow.watching import News
+from sequencer.model.flow_view import FlowView, NodeState
+from sequencer.model.transitions import Event
+from tests.unit.cli.flow.facts import AT, fact
+from tests.unit.cli.flow.views import graph, of, with_node
+
+CHART = "a --> b{{Sure?}}\nb -->|no| a\nb -->|yes| c"
+
+
+def lines(*facts: dict[str, Any], view: FlowView | None = None) -> list[str]:
+    return [line for _, line in told(facts, view or of(graph(CHART), "running"))]
+
+
+# --- words -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("happened", "said"),
+    [
+        (fact(Event.CLAIMED, "a", attempt=1), "start a"),
+        (fact(Event.CLAIMED, "a", attempt=2), "start a, attempt 2"),
+        (fact(Event.CLAIMED, "a"), "start a"),
+        (fact(Event.STARTED, "j", **{"from": ["a", "b"]}), "start j"),
+        (fact(Event.SUCCEEDED, "a"), "done a"),
+        (
+            fact(Event.SUCCEEDED, "a", usage={"seconds": 12.3, "cost_usd": 0.01}),
+            "done a 12.3 s 0.01 USD",
+        ),
+        (fact(Event.SUCCEEDED, "a", usage={"cost_usd": 0.004}), "done a"),
+        (fact(Event.SUCCEEDED, "a", usage={"cost_usd": 0.005}), "done a 0.01 USD"),
+        (fact(Event.PASSED, "j", choice="yes"), "done j"),
+        (fact(Event.ANSWERED, "b", by="ann", output="yes"), "done b"),
+        (fact(Event.ASKED, "b"), "ask b: Sure?"),
+        (fact(Event.ASKED, "gone"), "ask gone: gone"),
+        (fact(Event.EXPIRED, "b", to="c"), "timeout b -> c"),
+        (fact(Event.LOOPED, "b", to="a", number=3), "loop 3 of at most 50"),
+        (fact(Event.RELEASED, "a", status="interrupted"), "release a"),
+        (
+            fact(Event.RELEASED, "a", attempt=2, status="limited", error="usage limit"),
+            "retry a after attempt 2: usage limit",
+        ),
+        (fact(Event.TAKEN_OVER, "a", note="token 3"), "take over a: token 3"),
+        (fact(Event.PAUSED, "a"), "paused"),
+        (fact(Event.RESUMED, note="retry: a at once"), "resumed: retry: a at once"),
+        (fact(Event.RESET, "a", note="run x ended"), "reset: run x ended"),
+    ],
+)  # fmt: skip
+def test_words(happened: dict[str, Any], said: str) -> None:
+    assert lines(happened) == [said]
+
+
+@pytest.mark.parametrize(
+    "happened",
+    [fact(Event.INITIALISED, "a"), fact(Event.COMPLETED, status="completed")],
+)
+def test_the_beginning_and_the_end_have_no_line_of_their_own(happened: dict[str, Any]) -> None:
+    assert lines(happened) == []
+
+
+@pytest.mark.parametrize(
+    ("happened", "said"),
+    [
+        (fact(Event.DIVERTED, "a", to="c", cancelled=["b", "d"]), "onError -> c"),
+        (
+            fact(Event.EXHAUSTED, "b", to="a", limit=2, cancelled=["b", "d"]),
+            "maxIterations 2 exceeded at b -> a",
+        ),
+        (fact(Event.TIMED_OUT, cancelled=["b", "d"]), "workflow timeout"),
+        (fact(Event.CANCELLED, cancelled=["b", "d"], by="ann"), "stopped by hand"),
+    ],
+)
+def test_a_cut_names_each_node_that_it_ended(happened: dict[str, Any], said: str) -> None:
+    assert lines(happened) == [said, "cancel b", "cancel d"]
+
+
+def test_each_line_has_the_time_of_its_fact() -> None:
+    facts = [
+        fact(Event.CLAIMED, "a"),
+        fact(Event.TIMED_OUT, cancelled=["a"], at="2026-11-22T12:09:00Z"),
+    ]
+    assert [at for at, _ in told(facts, of(graph(CHART)))] == [AT, *["2026-11-22T12:09:00Z"] * 2]
+
+
+# --- questions ---------------------------------------------------------------------------
+
+
+def test_a_question_is_told_as_it_is_asked_now() -> None:
+    view = with_node(of(graph(CHART), "waiting"), "b", state=NodeState.ASKED, last_line="Is it ok?")
+    asked = fact(Event.ASKED, "b")
+    assert lines(asked, view=view) == ["ask b: Is it ok?"]
+    # The one that was answered had another text, which nobody knows any more.
+    assert lines(asked, fact(Event.ANSWERED, "b"), asked, view=view) == [
+        "ask b: Sure?",
+        "done b",
+        "ask b: Is it ok?",
+    ]
+    over = with_node(view, "b", state=NodeState.DONE, last_line="yes")
+    assert lines(asked, view=over) == ["ask b: Sure?"]
+
+
+# --- failures ----------------------------------------------------------------------------
+
+
+def failed(revision: int = 1, name: str = "a", **more: Any) -> dict[str, Any]:
+    return fact(Event.FAILED, name, revision, attempt=1, error="it broke", **more)
+
+
+def test_a_failure_that_is_tried_again() -> None:
+    view = of(graph(CHART), "running")
+    waits = with_node(view, "a", state=NodeState.RETRYING, attempt=1, due="2026-11-22T12:04:00Z")
+    assert lines(failed(**{"try": 1}), view=view) == ["retry a after attempt 1: it broke"]
+    assert lines(failed(**{"try": 1}), view=waits) == [
+        "retry a after attempt 1: it broke (next at 2026-11-22T12:04:00Z)"
+    ]
+    # The time is that of a later attempt by now.
+    later = with_node(waits, "a", attempt=2)
+    assert lines(failed(**{"try": 1}), view=later) == ["retry a after attempt 1: it broke"]
+
+
+def test_a_failure_for_good_is_followed_by_what_came_of_it() -> None:
+    tried = {"try": 2}
+    ended = fact(Event.COMPLETED, status="failed")
+    assert lines(failed(**tried), ended) == ["fail a: it broke"]
+    assert lines(failed(**tried), fact(Event.DIVERTED, "a", to="c")) == [
+        "fail a: it broke",
+        "onError -> c",
+    ]
+    assert lines(failed(type="Template")) == ["fail a: it broke"]
+    # The end belongs to the later failure, the error node to its own one, and neither
+    # to a failure of an earlier record.
+    assert lines(failed(**tried), failed(name="b", **tried), ended) == [
+        "retry a after attempt 1: it broke",
+        "fail b: it broke",
+    ]
+    assert lines(failed(**tried), fact(Event.DIVERTED, "b", to="c"))[0].startswith("retry a")
+    assert lines(failed(0, **tried), ended) == ["retry a after attempt 1: it broke"]
+    assert lines(failed(**tried), fact(Event.COMPLETED, status="timed_out"))[0].startswith("retry")
+
+
+def test_an_error_has_its_beginning_only() -> None:
+    (line,) = lines(fact(Event.FAILED, "a", error="x" * 5000, type="Template"))
+    assert line == f"fail a: {'x' * 200}"
+
+
+# --- all of it, in order -----------------------------------------------------------------
+
+EVENTS = {Event.CLAIMED: "start", Event.STARTED: "start", Event.SUCCEEDED: "done",
+          Event.PASSED: "done", Event.ANSWERED: "done"}  # fmt: skip
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([*EVENTS, Event.INITIALISED, Event.RESET, Event.PAUSED]),
+            st.sampled_from("abc"),
+            st.booleans(),
+        ),
+        max_size=40,
+    ),
+    st.data(),
+)
+@settings(max_examples=120, deadline=None)
+def test_every_fact_has_its_line_in_the_journals_order(
+    happened: list[tuple[Event, str, bool]], data: st.DataObject
+) -> None:
+    facts, revision = [], 0
+    for event, name, is_new_record in happened:
+        revision += is_new_record
+        facts.append(fact(event, name, revision))
+    # It is looked at now and then, behind whole records; seldom enough that much happens between.
+    ends = [n for n, (_, _, is_new) in enumerate(happened) if is_new and n]
+    looks = sorted(data.draw(st.sets(st.sampled_from(ends)))) if ends else []
+    news, said = News(), list[str]()
+    view = replace(of(graph(CHART), "running"), status="running")
+    for end in (*looks, len(facts)):
+        said += lines(*news.of(facts[:end]), view=view)
+        assert news.of(facts[:end]) == []
+    expected = [f"{EVENTS[event]} {name}" for event, name, _ in happened if event in EVENTS]
+    assert [line for line in said if line.startswith(("start", "done"))] == expected
