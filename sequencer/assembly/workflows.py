@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
@@ -80,16 +79,21 @@ def began_with(settings: Settings, store: Store) -> FlowSource | None:
     try:
         source = flow_source_of(store)
     except CorruptState:
-        if is_asked:
+        if is_asked or _has_no_graph(store):
             return None
         raise
-    if source is None or (is_asked and source.file is not None):
+    if source is None or (is_asked and source.file is not None) or _has_no_graph(store):
         return None
-    with contextlib.suppress(StateRefused):
-        head = store.view().head
-        # A run that was begun again may have no graph any more.
-        return source if head is None or head.flow is not None else None
     return source
+
+
+def _has_no_graph(store: Store) -> bool:
+    """Return whether the run is none of a graph; one that was begun again need not be."""
+    try:
+        head = store.view().head
+    except StateRefused:
+        return False
+    return head is not None and head.flow is None
 
 
 def _without_source(settings: Settings, head: Head) -> Workflow:

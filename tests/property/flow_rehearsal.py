@@ -131,7 +131,7 @@ class Rehearsal:
         limit, since = self.graph.timeout_ms, self.marking.busy_since
         if limit is None or since is None:
             return False
-        spent = busy_ms(self.marking, START + timedelta(milliseconds=due))
+        spent = busy_ms(self.head, self.marking, START + timedelta(milliseconds=due))
         if spent <= limit:
             return False
         self.now = due - (spent - limit)

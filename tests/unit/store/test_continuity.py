@@ -13,10 +13,14 @@ from sequencer.engine.work import Mode
 from sequencer.model.limits import InvocationLimits
 from sequencer.store.continuity import mark_of, misfit
 from sequencer.store.diagnosis import diagnose
+from tests.acceptance.flow_projects import make_project, write_flow
 from tests.unit.cli.calling import call
 from tests.unit.engine.projects import FAILED, OK, head_of, open_scripted, reopen
 
 MARKED = (b"<<<<<<< ours\n", b"=======\n", b">>>>>>> theirs\n")
+
+
+SAID = {name: f"Say {name}" for name in ("s", "a", "b", "j", "k")}
 
 
 def work(folder: Path, steps: int) -> None:
@@ -120,6 +124,43 @@ def test_what_a_record_says_of_the_one_before_it() -> None:
     assert misfit(head, fused) is None
     assert misfit(head, {**done, "outcome": {"usage": {"seconds": 0.5}}}) is not None
     assert misfit(head, {**fact, **grown, "event": "edited", "step_index": 9}) is None
+
+
+def test_what_a_record_of_a_graph_says_of_the_one_before_it() -> None:
+    held = [{"token": 7, "step_index": 1}, {"token": 8, "step_index": 1}]
+    head = {"run_id": "r", "step_index": 2, "token": 8, "claims": held, "flow": {}}
+    after = {"head": {"run_id": "r"}}
+    ended = {"revision": 2, "at": "", "event": "succeeded", "step_index": 1, "token": 8, **after}
+    # Granted side by side, so each ends where it was granted.
+    assert misfit(head, ended) is None
+    assert "step_index 1" in str(misfit({**head, "flow": None}, ended))
+    assert "step_index 2" in str(misfit(head, {**ended, "step_index": 2}))
+    assert "ends token 6" in str(misfit(head, {**ended, "token": 6}))
+    granted = {**ended, "event": "claimed", "token": 9, "step_index": 2}
+    assert misfit(head, granted) is None
+    assert "step_index 1" in str(misfit(head, {**granted, "step_index": 1}))
+    assert "token 10" in str(misfit(head, {**granted, "token": 10}))
+    by_person = {**ended, "event": "answered", "token": 0, "step_index": 2}
+    assert misfit(head, by_person) is None
+    assert "of the run q" in str(misfit(head, {**ended, "head": {"run_id": "q"}}))
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(1, 2), (2, 3)])
+def test_two_histories_of_a_graph_are_still_told_apart(
+    tmp_path: Path, ours: int, theirs: int
+) -> None:
+    folder, other = tmp_path / "ours", tmp_path / "theirs"
+    folder.mkdir()
+    write_flow(make_project(folder), "par", "  s --> a & b --> j --> k", **SAID)
+    assert call(folder, "run", "par", "--max-steps", "1").code == 0
+    shutil.copytree(folder, other)
+    for place, steps in ((folder, ours), (other, theirs)):
+        call(place, "run", "par", "--max-steps", str(steps))
+    path = Path("sync/runs/par/journal.jsonl")
+    mine, its = ((p / path).read_bytes().splitlines(keepends=True) for p in (folder, other))
+    (folder / path).write_bytes(b"".join(union(mine, its)))
+    (folder / path).with_name("state.json").unlink()
+    assert "two histories meet" in call(folder, "--run", "par", "check").out
 
 
 def test_marks_of_a_merge() -> None:
