@@ -203,7 +203,7 @@ def gates(invocation: Invocation) -> None:
     asked = [(run, one) for run, many in answer.asking(project, note) for one in many]
     for name, error in unread.items():
         # Nobody must take it for a run that asks nothing.
-        invocation.say(f"warning: {name or 'default run'} can't be read: {error}")
+        invocation.say(f"warning: {name or 'default run'} is left out: {error}")
     if invocation.is_json:
         rows = [_as_json(run, head) for run, head in found]
         invocation.print_json(rows + [answer.as_json(run, one) for run, one in asked])

@@ -238,7 +238,7 @@ def test_a_changed_chart_is_refused_until_it_is_adopted(project: Path) -> None:
     assert cli(project, "--run", "review", "answer", "fine", "approve").returncode == 3
     refused = cli(project, "run", "review")
     assert refused.returncode == 3
-    assert "sequencer adopt" in refused.stderr
+    assert "sequencer --run review adopt" in refused.stderr
     adopted = cli(project, "--run", "review", "adopt")
     assert adopted.returncode == 0, adopted.stderr
     assert cli(project, "answer", "fine", "approve").returncode == 0

@@ -86,7 +86,7 @@ def test_without_its_source_a_run_says_which_file_is_missing(begun: Path, verb: 
         ended = cli(begun, verb)
         assert (ended.returncode, ended.stdout) == (0, "no run waits for a decision\n")
         said = ended.stderr
-        assert "warning: review can't be read" in said
+        assert "warning: review is left out" in said
     else:
         said = refused(begun, "--run", "review", verb)
     assert f"{path}: is missing" in said
@@ -198,7 +198,7 @@ def test_a_lost_marking_is_told_by_every_verb(
     assert path.name in shown.stderr
     gates = cli(project, "gates", "--json")
     assert as_json(gates) == []
-    assert gates.stderr.count("warning: review can't be read") == 1
+    assert gates.stderr.count("warning: review is left out") == 1
     assert path.name in gates.stderr
     found = as_json(cli(project, "--run", "review", "repair", "--json"))["documents"]
     assert [entry["path"] for entry in found] == [str(path)]

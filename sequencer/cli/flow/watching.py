@@ -67,7 +67,7 @@ class News:
         if not facts:
             return []
         count, last = self._count, self._last
-        if last is not None and count > len(facts):
+        if last is not None and facts[count - 1 : count] != [last]:
             count = next((n for n in range(len(facts), 0, -1) if facts[n - 1] == last), 0)
         self._count, self._last = len(facts), facts[-1]
         return facts[count:]

@@ -30,7 +30,7 @@ def lines(*facts: dict[str, Any], view: FlowView | None = None) -> list[str]:
         (fact(Event.CLAIMED, "a", attempt=1), "start a"),
         (fact(Event.CLAIMED, "a", attempt=2), "start a, attempt 2"),
         (fact(Event.CLAIMED, "a"), "start a"),
-        (fact(Event.STARTED, "j", **{"from": ["a", "b"]}), "start j"),
+        (fact(Event.STARTED, "j", number=1), "start j"),
         (fact(Event.SUCCEEDED, "a"), "done a"),
         (
             fact(Event.SUCCEEDED, "a", usage={"seconds": 12.3, "cost_usd": 0.01}),
@@ -111,40 +111,40 @@ def test_a_question_is_told_as_it_is_asked_now() -> None:
 # --- failures ----------------------------------------------------------------------------
 
 
-def failed(revision: int = 1, name: str = "a", **more: Any) -> dict[str, Any]:
+def failed(revision: int = 1, name: str = "a", tries: int = 0, **more: Any) -> dict[str, Any]:
+    more |= {"try": tries} if tries else {}
     return fact(Event.FAILED, name, revision, attempt=1, error="it broke", **more)
 
 
 def test_a_failure_that_is_tried_again() -> None:
     view = of(graph(CHART), "running")
     waits = with_node(view, "a", state=NodeState.RETRYING, attempt=1, due="2026-11-22T12:04:00Z")
-    assert lines(failed(**{"try": 1}), view=view) == ["retry a after attempt 1: it broke"]
-    assert lines(failed(**{"try": 1}), view=waits) == [
+    assert lines(failed(tries=1), view=view) == ["retry a after attempt 1: it broke"]
+    assert lines(failed(tries=1), view=waits) == [
         "retry a after attempt 1: it broke (next at 2026-11-22T12:04:00Z)"
     ]
     # The time is that of a later attempt by now.
     later = with_node(waits, "a", attempt=2)
-    assert lines(failed(**{"try": 1}), view=later) == ["retry a after attempt 1: it broke"]
+    assert lines(failed(tries=1), view=later) == ["retry a after attempt 1: it broke"]
 
 
 def test_a_failure_for_good_is_followed_by_what_came_of_it() -> None:
-    tried = {"try": 2}
     ended = fact(Event.COMPLETED, status="failed")
-    assert lines(failed(**tried), ended) == ["fail a: it broke"]
-    assert lines(failed(**tried), fact(Event.DIVERTED, "a", to="c")) == [
+    assert lines(failed(tries=2), ended) == ["fail a: it broke"]
+    assert lines(failed(tries=2), fact(Event.DIVERTED, "a", to="c")) == [
         "fail a: it broke",
         "onError -> c",
     ]
     assert lines(failed(type="Template")) == ["fail a: it broke"]
     # The end belongs to the later failure, the error node to its own one, and neither
     # to a failure of an earlier record.
-    assert lines(failed(**tried), failed(name="b", **tried), ended) == [
+    assert lines(failed(tries=2), failed(name="b", tries=2), ended) == [
         "retry a after attempt 1: it broke",
         "fail b: it broke",
     ]
-    assert lines(failed(**tried), fact(Event.DIVERTED, "b", to="c"))[0].startswith("retry a")
-    assert lines(failed(0, **tried), ended) == ["retry a after attempt 1: it broke"]
-    assert lines(failed(**tried), fact(Event.COMPLETED, status="timed_out"))[0].startswith("retry")
+    assert lines(failed(tries=2), fact(Event.DIVERTED, "b", to="c"))[0].startswith("retry a")
+    assert lines(failed(0, tries=2), ended) == ["retry a after attempt 1: it broke"]
+    assert lines(failed(tries=2), fact(Event.COMPLETED, status="timed_out"))[0].startswith("retry")
 
 
 def test_an_error_has_its_beginning_only() -> None:
