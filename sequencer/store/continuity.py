@@ -21,6 +21,7 @@ _BY_HAND = frozenset({"edited", "reset", "adopted", "initialised"})
 _USED = ("cost_usd", "seconds")
 _ROUNDING = 5e-6
 """A head counts millionths of a second."""
+_GRANTS = frozenset({"claimed", "asked"})
 _BY_HOLDER = frozenset({"succeeded", "failed", "released", "taken-over"})
 
 
@@ -75,11 +76,14 @@ def _unknown_token(head: Mapping[str, Any], facts: list[dict[str, Any]]) -> str 
     held = {claim.get("token") for claim in claims if isinstance(claim, dict)}
     for fact in facts:
         token = fact.get("token")
-        if fact.get("event") == "claimed":
+        if fact.get("event") in _GRANTS:
             newest += 1
             held.add(newest)
             if token != newest:
                 return f"it grants token {token}, and the next one is {newest}"
+        elif head.get("flow") is not None and not fact.get("attempt"):
+            # A person's node, or one that does no work: no claim was needed to end it.
+            continue
         elif fact.get("event") in _BY_HOLDER and token not in held:
             return f"it ends token {token}, which the one before it does not hold"
     return None

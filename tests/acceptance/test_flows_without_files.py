@@ -75,6 +75,15 @@ def test_so_is_one_with_failures_answers_and_a_retry(project: Path) -> None:
     assert cli(project, "--run", "odd", "check").stdout == "nothing is wrong\n"
 
 
+def test_so_is_one_that_asks_several_people(project: Path) -> None:
+    write_flow(project, "ask", "  s --> a & h{{H}} & g{{G}} --> j", s="Say s", a="Say a", j="Say j")
+    assert cli(project, "run", "ask").returncode == 4
+    for node in ("g", "h"):
+        assert cli(project, "answer", node, "yes").returncode == 0
+    assert cli(project, "run", "ask").returncode == 0
+    assert cli(project, "--run", "ask", "check").stdout == "nothing is wrong\n"
+
+
 # --- flow.json ---------------------------------------------------------------------------
 
 

@@ -130,7 +130,15 @@ def test_what_a_record_of_a_graph_says_of_the_one_before_it() -> None:
     held = [{"token": 7, "step_index": 1}, {"token": 8, "step_index": 1}]
     head = {"run_id": "r", "step_index": 2, "token": 8, "claims": held, "flow": {}}
     after = {"head": {"run_id": "r"}}
-    ended = {"revision": 2, "at": "", "event": "succeeded", "step_index": 1, "token": 8, **after}
+    ended = {
+        "revision": 2,
+        "at": "",
+        "event": "succeeded",
+        "step_index": 1,
+        "token": 8,
+        **after,
+        "attempt": 1,
+    }
     # Granted side by side, so each ends where it was granted.
     assert misfit(head, ended) is None
     assert "step_index 1" in str(misfit({**head, "flow": None}, ended))
@@ -142,6 +150,11 @@ def test_what_a_record_of_a_graph_says_of_the_one_before_it() -> None:
     assert "token 10" in str(misfit(head, {**granted, "token": 10}))
     by_person = {**ended, "event": "answered", "token": 0, "step_index": 2}
     assert misfit(head, by_person) is None
+    # Who is asked gets a token as well, but no claim.
+    asks = {"event": "asked", "step": "h", "token": 9, "step_index": 3}
+    assert misfit(head, {**ended, "also": [asks]}) is None
+    assert "grants token 10" in str(misfit(head, {**ended, "also": [{**asks, "token": 10}]}))
+    assert misfit(head, {**by_person, "also": [{**asks, "event": "failed", "token": 6}]}) is None
     assert "of the run q" in str(misfit(head, {**ended, "head": {"run_id": "q"}}))
 
 

@@ -99,7 +99,7 @@ def test_a_document_that_a_writer_replaced_meanwhile_is_no_damage(
     monkeypatch.setattr(flow_record, "INLINE_BYTES", 0)
     monkeypatch.setattr(flow_record, "SINCE_BYTES", 0)
     monkeypatch.setattr(flow_record, "SHORTEST_CHAIN", 0)
-    said = {"a": [*["x"] * 40, "y"]}
+    said: dict[str, Any] = {"a": [*["x"] * 40, "y"]}
     made = lab(tmp_path, "a -->|x| a; a -->|y| b", said, max_iterations=50)
     made.work(limits={"max_steps": 1})
     looks: list[Path] = []
