@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
+from sequencer.model.flow_state import copied
 from sequencer.model.graph import Graph
 from sequencer.model.workflow import Workflow
 
@@ -63,7 +64,7 @@ def with_state(workflow: Workflow, state: Mapping[str, Any]) -> Workflow:
     graph = workflow.graph
     if graph is None or not state:
         return workflow
-    begun = _copied(graph.state)
+    begun = copied(graph.state)
     for key, value in state.items():
         *above, last = key.split(".")
         here: Any = begun
@@ -74,10 +75,6 @@ def with_state(workflow: Workflow, state: Mapping[str, Any]) -> Workflow:
         here[last] = value
     new = graph.model_copy(update={"state": begun})
     return Workflow(workflow.name, workflow.steps, kind="graph", graph=new)
-
-
-def _copied(value: Any) -> Any:
-    return {k: _copied(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def differences(before: Workflow, after: Workflow) -> list[str]:

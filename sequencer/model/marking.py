@@ -37,11 +37,6 @@ class FlowStatus(StrEnum):
     MAX_ITERATIONS = "max_iterations"
     CANCELLED = "cancelled"
 
-    @property
-    def is_good(self) -> bool:
-        """Return whether the flow got to its end without an error on the way."""
-        return self in (FlowStatus.RUNNING, FlowStatus.COMPLETED)
-
 
 _RUNNING, _AGENT = FlowStatus.RUNNING, NodeKind.AGENT
 """An enum's members take a while to look up, and these are asked for several times a node."""

@@ -16,6 +16,7 @@ from typing import Any
 from sequencer.model import flow_trace
 from sequencer.model.branching import TIMEOUT, groups, is_choice
 from sequencer.model.flow_rules import Course
+from sequencer.model.flow_state import copied, put
 from sequencer.model.graph import Graph, Node, NodeKind
 from sequencer.model.marking import FlowStatus, Marking, Reference
 from sequencer.model.step import Retry
@@ -253,15 +254,9 @@ class Simulation:
 
     def _state(self) -> dict[str, Any]:
         """Return the state at the end, without what the program keeps for itself."""
-        state: dict[str, Any] = json.loads(json.dumps(self._graph.state))
+        state: dict[str, Any] = copied(self._graph.state)
         for key, name in self._marking.keys.items():
-            here = state
-            *above, last = key.split(".")
-            for part in above:
-                if not isinstance(here.get(part), dict):
-                    here[part] = {}
-                here = here[part]
-            here[last] = text_of(self._marking.outputs.get(name), self._outputs.__getitem__)
+            put(state, key, text_of(self._marking.outputs.get(name), self._outputs.__getitem__))
         return {key: value for key, value in state.items() if not key.startswith("_")}
 
 

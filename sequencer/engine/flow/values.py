@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sequencer.model.flow_state import copied, put
 from sequencer.model.graph import Graph, Node
 from sequencer.model.head import Head
 from sequencer.model.marking import Marking, Reference
@@ -78,12 +79,12 @@ class NodeValues:
 
     def _state(self, asked: tuple[str, ...]) -> dict[str, Any]:
         """Return the state as far as *asked* needs it; outputs of other keys are not read."""
-        state = _copied(self.graph.state)
+        state = copied(self.graph.state)
         for key, name in self.keys.items():
             parts = tuple(key.split("."))
             shorter = min(len(parts), len(asked))
             if parts[:shorter] == asked[:shorter]:
-                _put(state, parts, self._said(name))
+                put(state, key, self._said(name))
         return {**state, **self.own}
 
     def _said(self, name: str) -> Any:
@@ -91,21 +92,6 @@ class NodeValues:
         if name in self.json_nodes and isinstance(text, str):
             return templates.parsed(text)
         return text
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _copied(inner) for key, inner in value.items()}
-    return [_copied(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-
-def _put(state: dict[str, Any], parts: tuple[str, ...], value: Any) -> None:
-    here = state
-    for part in parts[:-1]:
-        if not isinstance(here.get(part), dict):
-            here[part] = {}
-        here = here[part]
-    here[parts[-1]] = value
 
 
 def values_of(

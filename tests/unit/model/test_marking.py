@@ -245,10 +245,6 @@ def test_the_words_of_operations_that_only_note_something() -> None:
     assert marking.status is FlowStatus.COMPLETED_AFTER_ERROR
 
 
-def test_only_two_statuses_are_good() -> None:
-    assert [str(status) for status in FlowStatus if status.is_good] == ["running", "completed"]
-
-
 def test_an_execution_is_written_without_what_it_does_not_have() -> None:
     assert Active(("a",)).as_json() == {"from": ["a"]}
     full = Active(("a", "b"), token=1, attempt=2, failures=3, due="d", since="s")
