@@ -142,9 +142,12 @@ class Rehearsal:
         """Let what has begun end when the script says so."""
         order = self.graph.order
         for fact in facts:
+            if fact.event not in ("claimed", "asked"):
+                continue
+            # Counted as well where it was cancelled in the same moment, as the script counts.
+            self.attempts[fact.step] = number = self.attempts.get(fact.step, 0) + 1
             active = self.marking.active.get(fact.step)
-            if fact.event in ("claimed", "asked") and active and active.token == fact.token:
-                self.attempts[fact.step] = number = self.attempts.get(fact.step, 0) + 1
+            if active and active.token == fact.token:
                 length, limit = self._length(fact.step, number)
                 due = self.now + (length if limit is None else min(length, limit))
                 heapq.heappush(self._ends, (due, order[fact.step], fact.token, fact.step))
