@@ -16,6 +16,7 @@ QUESTION = (
     "The run waits for a decision: `sequencer approve`, `sequencer reject` or "
     '`sequencer feedback "…"`.'
 )
+ASKED = "The run waits for an answer: `sequencer gates` shows the question and how it is answered."
 
 Told = tuple[ActivityType, str, str]
 """Type, title and body."""
@@ -47,10 +48,16 @@ def activities_of(fact: Mapping[str, Any]) -> list[Activity]:
         event=str(fact["event"]),
         title=title,
         body=body,
-        question=QUESTION if kind is ActivityType.ELICITATION else None,
+        question=_question(kind, str(fact["event"])),
         output_file=output_file if isinstance(output_file, str) else None,
     )
     return [told]
+
+
+def _question(kind: ActivityType, event: str) -> str | None:
+    if kind is not ActivityType.ELICITATION:
+        return None
+    return ASKED if event == Event.ASKED else QUESTION
 
 
 def _number(value: object) -> int:
@@ -92,9 +99,31 @@ def _decided(title: str) -> Callable[[Mapping[str, Any]], Told]:
 
 
 def _completed(kept: Mapping[str, Any]) -> Told:
-    ending = "ended the run, which was rejected"
-    title = ending if kept.get("status") == "rejected" else "was the last step; the run is complete"
-    return ActivityType.RESPONSE, title, ""
+    status = _text(kept, "status")
+    if status == "rejected":
+        return ActivityType.RESPONSE, "ended the run, which was rejected", ""
+    if status and status != "completed":
+        return ActivityType.RESPONSE, f"the run has ended: {status.replace('_', ' ')}", ""
+    return ActivityType.RESPONSE, "was the last step; the run is complete", ""
+
+
+def _asked(kept: Mapping[str, Any]) -> Told:
+    return ActivityType.ELICITATION, "asks for an answer", _text(kept, "question")
+
+
+def _answered(kept: Mapping[str, Any]) -> Told:
+    by = _text(kept, "by")
+    title = f"was answered by {by}" if by else "was answered"
+    return ActivityType.RESPONSE, title, _text(kept, "output")
+
+
+def _ended(title: str) -> Callable[[Mapping[str, Any]], Told]:
+    return lambda kept: (ActivityType.ERROR, title, _stopped(kept))
+
+
+def _stopped(kept: Mapping[str, Any]) -> str:
+    names = kept.get("cancelled")
+    return f"Stopped: {', '.join(map(str, names))}" if isinstance(names, list) and names else ""
 
 
 _TOLD: Mapping[str, Callable[[Mapping[str, Any]], Told]] = {
@@ -106,4 +135,10 @@ _TOLD: Mapping[str, Callable[[Mapping[str, Any]], Told]] = {
     Event.REJECTED: _decided("was rejected"),
     Event.FEEDBACK: _decided("got feedback"),
     Event.COMPLETED: _completed,
+    Event.ASKED: _asked,
+    Event.ANSWERED: _answered,
+    Event.EXPIRED: lambda _: (ActivityType.RESPONSE, "was not answered in time", ""),
+    Event.EXHAUSTED: _ended("would go back more often than the run may"),
+    Event.TIMED_OUT: _ended("the run took longer than it may"),
+    Event.CANCELLED: _decided("the run was cancelled"),
 }

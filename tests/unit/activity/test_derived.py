@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.activity.derived import QUESTION, activities_of
+from sequencer.activity.derived import ASKED, QUESTION, activities_of
 from sequencer.activity.protocol import ActivityType
 from sequencer.model.transitions import Event
 
@@ -21,6 +21,10 @@ SILENT = {
     Event.REWOUND,
     Event.RESET,
     Event.ADOPTED,
+    Event.STARTED,
+    Event.PASSED,
+    Event.LOOPED,
+    Event.DIVERTED,
 }
 
 
@@ -60,6 +64,14 @@ def fact(event: str, outcome: Any = None) -> dict[str, Any]:
         (Event.FEEDBACK, {"note": "more logs"}, "response", "got feedback", "more logs"),
         (Event.COMPLETED, None, "response", "the run is complete", ""),
         (Event.COMPLETED, {"status": "rejected"}, "response", "which was rejected", ""),
+        (Event.COMPLETED, {"status": "completed"}, "response", "the run is complete", ""),
+        (Event.COMPLETED, {"status": "timed_out"}, "response", "has ended: timed out", ""),
+        (Event.ANSWERED, {"by": "ann", "output": "yes"}, "response", "answered by ann", "yes"),
+        (Event.ANSWERED, {"output": "yes"}, "response", "was answered", "yes"),
+        (Event.EXPIRED, {}, "response", "not answered in time", ""),
+        (Event.EXHAUSTED, {"cancelled": ["a", "b"]}, "error", "more often", "Stopped: a, b"),
+        (Event.TIMED_OUT, {"cancelled": []}, "error", "longer than it may", ""),
+        (Event.CANCELLED, {"by": "ann", "note": "no"}, "response", "cancelled by ann", "no"),
     ],
 )
 def test_what_a_fact_tells(event: Event, outcome: Any, kind: str, title: str, body: str) -> None:
@@ -71,6 +83,11 @@ def test_what_a_fact_tells(event: Event, outcome: Any, kind: str, title: str, bo
     assert bool(told.body) == bool(body)
     assert told.question == (QUESTION if kind == "elicitation" else None)
     assert not told.is_ephemeral
+
+
+def test_a_question_of_a_node_says_how_it_is_answered() -> None:
+    (told,) = activities_of(fact("asked", {"from": ["a"]}))
+    assert (told.type, told.title, told.question) == ("elicitation", "asks for an answer", ASKED)
 
 
 def test_every_event_tells_something_or_is_known_to_be_silent() -> None:
