@@ -61,7 +61,15 @@ def test_known_keys() -> None:
     assert known_keys(Schema, ("agent", "roles")) == ()
     assert known_keys(Schema, ("nowhere",)) == ()
     hidden = set(StepDefaults.model_fields) - set(known_keys(Schema, ("step_defaults",)))
-    of_one_step = {"name", "prompt", "executor", "requires_approval", "approval", "validation"}
+    of_one_step = {
+        "name",
+        "prompt",
+        "text",
+        "executor",
+        "requires_approval",
+        "approval",
+        "validation",
+    }
     assert hidden == of_one_step
 
 
