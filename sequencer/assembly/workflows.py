@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from sequencer.engine.naming import command
 from sequencer.errors import ConfigurationError, CorruptState, StateRefused
 from sequencer.model.definition import NAME, Definition
-from sequencer.model.head import Head
+from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.names import slug
 from sequencer.model.workflow import Workflow
 from sequencer.settings.settings import Settings
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from sequencer.model.flow_source import FlowSource
-
-FLOW = "flow.json"
-"""The document of a graph's run: what it was begun with."""
 
 
 def definition_of(store: Store) -> Definition | None:
@@ -51,7 +48,7 @@ def flow_source_of(store: Store) -> FlowSource | None:
     Raises:
         CorruptState: the file can't be read for what it is.
     """
-    data = store.document(FLOW)
+    data = store.document(FLOW_DOCUMENT)
     if data is None:
         return None
     from sequencer.model.flow_source import FlowSource  # noqa: PLC0415 - graphs only
@@ -61,7 +58,7 @@ def flow_source_of(store: Store) -> FlowSource | None:
     except ValidationError as error:
         raise CorruptState(
             f"is not what a graph run was begun with: {error.errors(include_url=False)[0]['msg']}",
-            where=str(store.state_path.with_name(FLOW)),
+            where=str(store.state_path.with_name(FLOW_DOCUMENT)),
             hint="bring the file back; 'sequencer runs' names the runs, and "
             "'sequencer --run NAME reset --yes --workflow WORKFLOW' begins one again",
         ) from None
@@ -113,7 +110,7 @@ def missing_source(settings: Settings, head: Head) -> CorruptState:
     """Return the error of a graph run without what it was begun with."""
     return CorruptState(
         f"is missing, and the run of {head.workflow_name!r} can't go on without it",
-        where=str(_folder(settings, head) / FLOW),
+        where=str(_folder(settings, head) / FLOW_DOCUMENT),
         hint=f"bring the file back; or {_way_out(settings, head)}",
     )
 

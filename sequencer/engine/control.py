@@ -11,7 +11,7 @@ from sequencer.errors import TransitionRefused
 from sequencer.model import decisions, gates, transitions
 from sequencer.model import definition as definition_file
 from sequencer.model.definition import Definition
-from sequencer.model.head import Flow, Gate, Head, Status
+from sequencer.model.head import FLOW_DOCUMENT, Flow, Gate, Head, Status
 from sequencer.model.transitions import Event, Place, Transition
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.resolver import place, present
@@ -116,7 +116,7 @@ class Control:
         """Keep what a graph's run begins with: before the head, as a definition is."""
         if self._workflow.graph is not None:
             source = self._own_source()
-            self._store.keep_document(source.document, source.to_json())
+            self._store.keep_document(FLOW_DOCUMENT, source.to_json())
 
     def _own_source(self) -> FlowSource:
         from sequencer.model.flow_source import FlowSource  # noqa: PLC0415 - graphs only

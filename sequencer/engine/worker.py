@@ -8,7 +8,6 @@ store's exclusion and is pure; everything that takes time happens outside.
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -24,7 +23,12 @@ from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Budget, Performed, Prepared
 from sequencer.engine.recall import recall
-from sequencer.engine.records import journal_record, keep_output, performed_record
+from sequencer.engine.records import (
+    journal_record,
+    keep_output,
+    performed_record,
+    shown_log,
+)
 from sequencer.engine.standing import Kind, Standing, standing
 from sequencer.errors import SequencerError, StaleClaim, StateRefused
 from sequencer.executors.protocol import Cancellation, StopReason
@@ -221,7 +225,7 @@ class Worker:
                 performed = replace(performed, outcome=outcome)
         output = keep_output(performed.outcome, folder)
         record = performed_record(
-            performed, self._shown(performed.log), output, round_of(turn.head)
+            performed, shown_log(performed.log, self.performer.project), output, round_of(turn.head)
         )
         if reason is not None:
             record["reason"] = str(reason)
@@ -284,10 +288,6 @@ class Worker:
             state_path=self.store.state_path,
             result_path=folder / "result.json",
         )
-
-    def _shown(self, path: Path | None) -> str | None:
-        """Return the log's path relative to the project if it is inside."""
-        return None if path is None else str(path).removeprefix(f"{self.performer.project}{os.sep}")
 
     def finish(self, turn: Turn, ended: Ended, may_go_on: MayGoOn) -> tuple[Head, Turn | None]:
         """Record how the step of *turn* ended; where *may_go_on* says so, claim the next one.

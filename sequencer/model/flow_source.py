@@ -15,8 +15,6 @@ from sequencer.model.flow_state import copied
 from sequencer.model.graph import Graph
 from sequencer.model.workflow import Workflow
 
-NAME = "flow.json"
-
 
 class FlowSource(BaseModel):
     """The content of ``flow.json``; frozen."""
@@ -43,11 +41,6 @@ class FlowSource(BaseModel):
         """Return the workflow that has *digest*, as a head keeps it."""
         is_before = self.previous is not None and self.previous.digest() == digest
         return self.previous if is_before and self.previous is not None else self.workflow
-
-    @property
-    def document(self) -> str:
-        """Return the name under which a run keeps it."""
-        return NAME
 
     def to_json(self) -> bytes:
         """Return the file's content, without what is as ever."""

@@ -22,6 +22,10 @@ Counter = Annotated[int, Field(ge=0, le=MAX_COUNTER, strict=True)]
 """A JSON integer; 1.0, "1" and true are refused rather than converted."""
 
 
+FLOW_DOCUMENT = "flow.json"
+"""The document that says what the run of a graph was begun with, see `model.flow_source`."""
+
+
 class Status(StrEnum):
     """What the run as a whole is doing."""
 

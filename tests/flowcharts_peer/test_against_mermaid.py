@@ -20,6 +20,7 @@ import pytest
 from sequencer.resolution.flowcharts.chart import ChartError
 from sequencer.resolution.flowcharts.scanner import read_chart
 from sequencer.resolution.flowcharts.shapes import SHAPES
+from tests.flowcharts_peer.asking import ask
 from tests.flowcharts_peer.charts import charts
 
 pytestmark = [pytest.mark.mermaid, pytest.mark.timeout(900)]
@@ -55,18 +56,7 @@ def peer(pytestconfig: pytest.Config) -> Path:
 
 def answers(peer: Path, texts: list[str]) -> list[dict[str, Any]]:
     """Return what Mermaid says about each of *texts*."""
-    done = subprocess.run(
-        ["node", "peer.mjs"],
-        cwd=peer,
-        input="".join(json.dumps(text) + "\n" for text in texts),
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=True,
-        timeout=850,
-    )
-    found = [json.loads(line) for line in done.stdout.split("\n") if line]
-    assert len(found) == len(texts), done.stderr
+    found = ask("peer.mjs", peer, texts, timeout_s=850)
     return [INVALID if "invalid" in answer else answer for answer in found]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from sequencer.cli.flow.classes import LOOKS, charted, classed
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import Graph, Node, NodeKind
 from sequencer.resolution.flowcharts.scanner import read_chart
+from tests.flowcharts_peer.asking import ask
 from tests.unit.cli.flow.views import HOSTILE, RELEASE, of, view
 
 pytestmark = [pytest.mark.mermaid, pytest.mark.timeout(300)]
@@ -39,17 +39,7 @@ def peer(pytestconfig: pytest.Config) -> Path:
 
 
 def answers(peer: Path, texts: list[str]) -> list[dict[str, Any]]:
-    done = subprocess.run(
-        ["node", "classes.mjs"],
-        cwd=peer,
-        input="".join(json.dumps(text) + "\n" for text in texts),
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=True,
-        timeout=250,
-    )
-    return [json.loads(line) for line in done.stdout.split("\n") if line]
+    return ask("classes.mjs", peer, texts, timeout_s=250)
 
 
 def everywhere(ids: list[str]) -> FlowView:

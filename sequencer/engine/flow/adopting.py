@@ -7,12 +7,13 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from sequencer.engine.flow.keeping import Keeper
+from sequencer.engine.naming import command
 from sequencer.errors import CorruptState, TransitionRefused
-from sequencer.model import flow_record, flow_source
+from sequencer.model import flow_record
 from sequencer.model.flow_record import Chain
 from sequencer.model.flow_source import FlowSource, differences
 from sequencer.model.graph import Graph
-from sequencer.model.head import Head
+from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.marking import Marking
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow
@@ -36,7 +37,7 @@ def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> T
     if new is None or head.flow is None or before.graph is None:
         raise TransitionRefused(
             "adopt: a graph can't take the place of a line of steps, nor the other way round",
-            hint="'sequencer reset' begins again with the new workflow",
+            hint=f"{command(head.run_name, 'reset')} begins again with the new workflow",
         )
     marking, chain = Keeper(store, before.graph).take(head)
     _ensure_there(marking, new)
@@ -47,7 +48,7 @@ def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> T
         store.keep_document(*written.document)
     # Both, because a crash may leave the head that has the one or the head that has the other.
     both = source.model_copy(update={"previous": before})
-    store.keep_document(flow_source.NAME, both.to_json())
+    store.keep_document(FLOW_DOCUMENT, both.to_json())
     told = differences(before, source.workflow)
     note = "; ".join(told[:MAX_TOLD])
     if len(told) > MAX_TOLD:
@@ -60,8 +61,8 @@ def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> T
 
 
 def _begun_with(store: Store, head: Head) -> Workflow:
-    data = store.document(flow_source.NAME)
-    where = str(store.state_path.with_name(flow_source.NAME))
+    data = store.document(FLOW_DOCUMENT)
+    where = str(store.state_path.with_name(FLOW_DOCUMENT))
     if data is None:
         raise CorruptState("what the run was begun with is missing", where=where)
     try:

@@ -21,6 +21,7 @@ from sequencer.engine.flow.control import Act
 from sequencer.engine.flow.timing import busy_ms
 from sequencer.engine.flow.transitions import Step
 from sequencer.engine.flow.worker import FlowWorker
+from sequencer.engine.naming import command
 from sequencer.engine.prepared import Budget
 from sequencer.engine.standing import Kind, blocked_by, parse_time
 from sequencer.engine.work import LONGEST_SLEEP_S, Mode, Summary, counted
@@ -373,10 +374,9 @@ def _bad_end(head: Head, marking: Marking, *, has_just_ended: bool) -> StepFaile
         FlowStatus.MAX_ITERATIONS: f"it looped more than {marking.graph.max_iterations} times",
     }
     verb = "ended" if has_just_ended else "has ended"
-    program = f"sequencer --run {head.run_name}" if head.run_name else "sequencer"
-    hint = f"'{program} history' shows what happened"
+    hint = f"{command(head.run_name, 'history')} shows what happened"
     if marking.ended_at:
-        hint += f"; '{program} retry' puts the nodes back that were stopped"
+        hint += f"; {command(head.run_name, 'retry')} puts the nodes back that were stopped"
     return StepFailed(
         f"the run {verb} as {marking.status}: {what.get(marking.status, '')}",
         where=f"run {head.run_name}" if head.run_name else "the default run",

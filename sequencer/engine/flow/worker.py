@@ -23,7 +23,7 @@ from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Budget, Performed, Prepared
 from sequencer.engine.recall import Memory
-from sequencer.engine.records import INLINE_BYTES, journal_record
+from sequencer.engine.records import INLINE_BYTES, journal_record, shown_log
 from sequencer.engine.standing import blocked_by
 from sequencer.errors import StaleClaim
 from sequencer.executors.protocol import StopReason
@@ -356,9 +356,8 @@ class FlowWorker:
         if isinstance(ended.reference, str):
             output["output_file"] = f"results/{ended.reference}/output.txt"
             output["output_bytes"] = size
-        log = performed.log
-        shown = None if log is None else str(log).removeprefix(f"{self.performer.project}/")
-        return journal_record(outcome, performed.agent, shown, output)
+        log = shown_log(performed.log, self.performer.project)
+        return journal_record(outcome, performed.agent, log, output)
 
     def is_over(self, head: Head) -> bool:
         """Return whether the flow has come to an end, good or bad."""

@@ -265,9 +265,14 @@ class _Scanner:
         stream = self._stream
         if stream.kind not in {"TEXT", "STR", "MD_STR"}:
             raise self._complaints.empty_label(closing, start)
+        return self._joined("TEXT")
+
+    def _joined(self, kind: str) -> str:
+        """Return the text of this token and of those of *kind* that follow."""
+        stream = self._stream
         text = stream.text
         stream.advance()
-        while stream.kind == "TEXT":
+        while stream.kind == kind:
             text += stream.text
             stream.advance()
         return text
@@ -311,11 +316,7 @@ class _Scanner:
         stream = self._stream
         if stream.kind not in {"EDGE_TEXT", "STR", "MD_STR"}:
             raise self._complaints.open_edge(operator, start)
-        text = stream.text
-        stream.advance()
-        while stream.kind == "EDGE_TEXT":
-            text += stream.text
-            stream.advance()
+        text = self._joined("EDGE_TEXT")
         if stream.kind != "LINK":
             raise self._complaints.open_edge(operator, start)
         return text
