@@ -106,6 +106,30 @@ class StorageFailed(StateRefused):
     """The file system refused a write; nothing was accepted."""
 
 
+class RemoteUnreachable(StorageFailed):
+    """The remote of a run did not answer, or let nobody in; trying again later may help."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        where: str | None = None,
+        hint: str | None = None,
+        is_denied: bool = False,
+    ) -> None:
+        """Say what failed; *is_denied*: the credentials did, and time alone mends nothing."""
+        super().__init__(message, where=where, hint=hint)
+        self.is_denied = is_denied
+
+
+class RemoteRefused(StorageFailed):
+    """The remote answered and does not take what was pushed: its rules have to be changed."""
+
+
+class WorkTreeRefused(StateRefused):
+    """The work tree is not as a step needs it: changes of somebody, or another history."""
+
+
 class NetworkFileSystem(StateRefused):
     """The run's folder is on a file system where locks and renames are not reliable."""
 

@@ -22,6 +22,9 @@ from sequencer.store.file import FileStore
 from sequencer.store.migration import migrate
 from sequencer.store.protocol import Store
 
+DEFAULT_RUN = "default"
+"""What the default run is called in the name of a branch."""
+
 
 def _file_store(settings: Settings, state_path: Path, to_head: Callable[..., Head]) -> Store:
     options = settings.store
@@ -35,8 +38,39 @@ def _file_store(settings: Settings, state_path: Path, to_head: Callable[..., Hea
     )
 
 
+def _git_store(settings: Settings, state_path: Path, to_head: Callable[..., Head]) -> Store:
+    from sequencer.store.git.opening import (  # noqa: PLC0415 - most runs are kept in files
+        GitOptions,
+        open_git_store,
+    )
+
+    chosen, plain = settings.store, GitOptions()
+
+    def own(value: Any, unset: Any, *path: str) -> Any:
+        """Return *value*, or this kind's default where nothing was written."""
+        return unset if settings.sources[("store", *path)].kind == "default" else value
+
+    options = GitOptions(
+        remote=chosen.remote,
+        branch=chosen.branch,
+        timeout_s=chosen.timeout_s,
+        max_commits=chosen.max_commits,
+        fast_s=chosen.poll.fast_s,
+        slow_s=chosen.poll.slow_s,
+        ttl_s=own(chosen.ttl_s, plain.ttl_s, "ttl_s"),
+        rotate_bytes=own(
+            chosen.journal.rotate_bytes, plain.rotate_bytes, "journal", "rotate_bytes"
+        ),
+        keep=own(chosen.journal.keep, plain.keep, "journal", "keep"),
+    )
+    is_default = state_path == settings.state_file
+    run = DEFAULT_RUN if is_default else state_path.parent.name
+    return open_git_store(state_path, settings.project_dir, run, options, to_head)
+
+
 STORES: Mapping[str, Callable[[Settings, Path, Callable[..., Head]], Store]] = {
     "file": _file_store,
+    "git": _git_store,
 }
 """``store.kind`` -> how it is made."""
 

@@ -146,6 +146,15 @@ class Loop(Frozen):
     """Why the last judgement was "no"."""
 
 
+class Work(Frozen):
+    """The code that a state goes with, where both move together (`store.kind: git`)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    branch: str = Field(min_length=1, max_length=250)
+    commit: str = Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")
+
+
 class Head(Frozen):
     """The content of state.json."""
 
@@ -190,6 +199,8 @@ class Head(Frozen):
     loop: Loop | None = None
     flow: Flow | None = None
     """Of a graph run; its steps are nodes, and step_index counts those that were accepted."""
+    work: Work | None = None
+    """What the last accepted step has left of code; None: code is not moved."""
     has_definition: bool = Field(default=False, strict=True)
     """The run was made from a request, and can't go on without its definition.json."""
 

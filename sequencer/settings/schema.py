@@ -6,9 +6,10 @@ and the definitions, an agent's name and the entries) is `checks`'s to say.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sequencer.activity.options import ActivityOptions
 from sequencer.model.limits import RunLimits
@@ -19,6 +20,8 @@ from sequencer.resolution.routing_settings import RoutingSettings
 from sequencer.settings.location import DEFAULT_STATE_FILE
 
 MIB = 1024 * 1024
+_NO_BRANCH = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|^-|^[./]|[./]$|/\.|^@$", re.ASCII)
+"""What git allows in no name of a branch (git-check-ref-format)."""
 
 BUILTIN_AGENTS = ("auto", "claude", "codex", "gemini", "opencode", "anthropic", "rehearsal")
 """Names that can stand wherever an agent is named, without an entry in ``agents``."""
@@ -121,6 +124,33 @@ class JournalOptions(Section):
     """Closed journals that stay."""
 
 
+def _is_branch(value: str) -> str:
+    """Return *value* if git takes it as the name of a branch, whatever ``{run}`` stands for."""
+    name = value.replace("{run}", "run")
+    is_odd = _NO_BRANCH.search(name) is not None or "{" in name or "}" in name
+    if is_odd or any(not part or part.endswith(".lock") for part in name.split("/")):
+        raise ValueError(f"{value!r} is no name of a branch; {{run}} is the run's name in it")
+    return value
+
+
+BranchPattern = Annotated[str, Field(max_length=150), AfterValidator(_is_branch)]
+
+
+class PollOptions(Section):
+    """``store.poll:``, how often the remote is asked while somebody waits (kind git)."""
+
+    fast_s: float = Field(default=0.5, ge=0.05, le=3600, allow_inf_nan=False)
+    """After something has happened."""
+    slow_s: float = Field(default=15.0, ge=0.05, le=86_400, allow_inf_nan=False)
+    """When nothing happens for long."""
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> PollOptions:
+        if self.slow_s < self.fast_s:
+            raise ValueError("slow_s is less than fast_s")
+        return self
+
+
 class StoreOptions(Section):
     """``store:``, where a run is kept."""
 
@@ -130,6 +160,15 @@ class StoreOptions(Section):
     allow_network_fs: bool = False
     """Accept nfs, cifs and fuse, where neither locks nor renames are reliable."""
     journal: JournalOptions = JournalOptions()
+    remote: Annotated[str, Field(pattern=r"^[^-\s][^\s]*$", max_length=4096)] = "origin"
+    """Name or address of the remote that machines share (kind git)."""
+    branch: BranchPattern = "sequencer/{run}"
+    """Where the state is on the remote; ``{run}`` is the run's name, or ``default``."""
+    timeout_s: float = Field(default=60.0, ge=1, le=3600, allow_inf_nan=False)
+    """Of one git process that reaches the remote."""
+    poll: PollOptions = PollOptions()
+    max_commits: int = Field(default=2000, ge=0, le=10_000_000)
+    """Commits after which the state branch begins anew, with the same files; 0: never."""
 
 
 class LogOptions(Section):

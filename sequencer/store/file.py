@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,20 +24,18 @@ from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition, initialise
 from sequencer.store import documents, headfile, results
 from sequencer.store.clock import utc_now
-from sequencer.store.identity import is_proven_dead, open_process, this_process
+from sequencer.store.identity import this_process
 from sequencer.store.journal import CLOSING, Record, encode, fact_fields, facts_of
 from sequencer.store.journal_file import JournalFile, JournalMoved
 from sequencer.store.leases import Leases
-from sequencer.store.lock import RunLock
+from sequencer.store.lock import TIMEOUT_S, RunLock
+from sequencer.store.peer import Agreed, Draft, Peer
 from sequencer.store.protocol import Change, Liveness, View
 from sequencer.store.recovery import Found, digest, follow, recover
 from sequencer.store.turnstile import FileTurnstile, file_name
+from sequencer.store.waiting import wait_for_another
 from sequencer.store.watch import Watch, watch
 
-RECHECK_S = 5.0
-"""Safety net of `wait`: how often the head is looked at without a notification."""
-LOOKS_PER_LEASE = 8
-"""How often `wait` looks at a claim in the time of its lease, if that is more often."""
 MAX_LOST_RACES = 1_000
 READ_ATTEMPTS = 20
 
@@ -61,17 +59,25 @@ class FileStore:
         rotate_bytes: int = 4 * 1024 * 1024,
         keep: int = 8,
         migrate: Migrate | None = None,
+        peer: Peer | None = None,
+        lock_timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Use the folder of *state_path*; nothing is created before the first transition."""
+        """Use the folder of *state_path*; nothing is created before the first transition.
+
+        A *peer* has to agree to every transition.
+        """
         self.ttl_s = ttl_s
         self.folder = state_path.parent
         self._state_path = state_path
         self._migrate = migrate
+        self._peer = peer
         self._journal = JournalFile(self.folder, rotate_bytes, keep)
         self._leases = Leases(self.folder / "beats")
         self._results = self.folder / results.NAME
         self._lock = RunLock(
-            state_path.with_name(f"{state_path.name}.lock"), allow_network_fs=allow_network_fs
+            state_path.with_name(f"{state_path.name}.lock"),
+            allow_network_fs=allow_network_fs,
+            timeout_s=lock_timeout_s,
         )
         self._watch: Watch | None = None
         self._cached: tuple[_Signature, Found] | None = None
@@ -169,6 +175,10 @@ class FileStore:
         except OSError as error:
             raise self._storage_failed("written", error) from error
 
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the lock of the run's folder for a block; not reentrant, see `RunLock.held`."""
+        return self._lock.held()
+
     def _storage_failed(self, verb: str, error: OSError) -> StorageFailed:
         return StorageFailed(
             f"can't be {verb}: {error.strerror or error}",
@@ -179,6 +189,8 @@ class FileStore:
     def _update(self, change: Change) -> Head:
         for _ in range(MAX_LOST_RACES):
             with self._lock.held():
+                if self._peer is not None:
+                    self._peer.before()
                 found = self._load()
                 # Before the change is asked for: a graph's marking is read anew if it is twice.
                 if found.last is not None and self._rotate(found, found.last):
@@ -244,7 +256,8 @@ class FileStore:
             self._cached = (before, found)
             return found
         found = recover(self._state_path, self._journal)
-        self._notices.extend(found.notices)
+        if self._peer is None or found.is_damaged:  # else it follows what a peer has brought
+            self._notices.extend(found.notices)
         self._sweep(found.head)
         self._is_swept = True
         if found.needs_publishing and found.head is not None:
@@ -268,7 +281,16 @@ class FileStore:
             self._journal.sync_names()
         if not self._lock.is_current():
             return None
-        if not self._append(line, offset, is_torn=found.is_torn):
+        if self._peer is not None:
+            closing = CLOSING if found.is_torn else b""
+            draft = Draft(found.head, head, transition, content, line, closing)
+            agreed = self._peer.agree(draft)
+            if agreed is Agreed.LOST:
+                return None
+            if agreed is Agreed.OVERTAKEN or not self._append_agreed(line, offset, found):
+                return head
+            self._peer.appended()
+        elif not self._append(line, offset, is_torn=found.is_torn):
             return None
         published, size = self._publish(head, content), offset + len(line)
         record = Record(base + 1, offset, line[:-1], {"head": None})
@@ -290,6 +312,14 @@ class FileStore:
         if has_rotated and (found.head is None or found.head.flow is None):  # graphs ask for any
             results.prune(self._results, self._oldest_token())
         return has_rotated
+
+    def _append_agreed(self, line: bytes, offset: int, found: Found) -> bool:
+        """Append what is accepted already; where that fails, the peer brings it next time."""
+        try:
+            return self._append(line, offset, is_torn=found.is_torn)
+        except StorageFailed as error:
+            self._notices.append(f"accepted, but not yet written here: {error.message}")
+            return False
 
     def _append(self, line: bytes, offset: int, *, is_torn: bool) -> bool:
         # A torn line is closed in the same write.
@@ -370,30 +400,20 @@ class FileStore:
         *,
         wake_fd: int | None = None,
         claim: Claim | None = None,
+        fds: Sequence[int] = (),
     ) -> bool:
-        """See `Store.wait`."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        """See `Store.wait`; any of *fds* ends it as *wake_fd* does."""
         if self._watch is None:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._watch = watch(self.folder, self._state_path.name)
-        holder = open_process(claim.owner) if claim is not None else None
-        fds, is_over = [fd for fd in (wake_fd, holder) if fd is not None], False
-        pause = RECHECK_S if claim is None else min(RECHECK_S, claim.ttl_s / LOOKS_PER_LEASE)
-        try:
-            while True:
-                head = self.view().head
-                if (head.revision if head else 0) != revision:
-                    return True
-                left = pause if deadline is None else deadline - time.monotonic()
-                if is_over or left <= 0:
-                    return False
-                if claim is not None and holder is None and is_proven_dead(claim.owner):
-                    return False
-                # The lease of a claim may run out without any notification.
-                is_over = self._watch.wait(min(left, pause), fds) or claim is not None
-        finally:
-            if holder is not None:
-                os.close(holder)
+        wakers = (*fds, *(() if wake_fd is None else (wake_fd,)))
+        return wait_for_another(
+            revision, self._revision, self._watch, timeout_s, fds=wakers, claim=claim
+        )
+
+    def _revision(self) -> int:
+        head = self.view().head
+        return head.revision if head else 0
 
     def turnstile(self, positions: Collection[str]) -> FileTurnstile:
         """See `Store.turnstile`."""

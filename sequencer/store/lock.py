@@ -34,8 +34,9 @@ _HINT = "make room or mend the permissions; a lock that is no plain file is to b
 class RunLock:
     """``state.json.lock``; never deleted, never renamed by this program."""
 
-    def __init__(self, path: Path, *, allow_network_fs: bool) -> None:
+    def __init__(self, path: Path, *, allow_network_fs: bool, timeout_s: float = TIMEOUT_S) -> None:
         """Use *path*, made with its folder when the lock is first taken."""
+        self._timeout_s = timeout_s
         self.path = path
         self._path = str(path)
         self._is_checked = allow_network_fs
@@ -51,11 +52,11 @@ class RunLock:
         """Hold the lock for the block; not reentrant.
 
         Raises:
-            ClaimHeld: somebody else has held it for half a minute.
+            ClaimHeld: somebody else has held it for half a minute, or *timeout_s*.
             StorageFailed: the file system does not give it.
             NetworkFileSystem: it would mean nothing there.
         """
-        if not self._threads.acquire(timeout=TIMEOUT_S):
+        if not self._threads.acquire(timeout=self._timeout_s):
             raise self._held_too_long()
         try:
             if not self._take_again():
@@ -89,7 +90,7 @@ class RunLock:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 now = time.monotonic()
-                deadline = deadline or now + TIMEOUT_S
+                deadline = deadline or now + self._timeout_s
                 if now > deadline:
                     raise self._held_too_long() from None
                 time.sleep(pause)
@@ -118,7 +119,7 @@ class RunLock:
             self.path, thread_local=False, fallback_to_soft=False, on_acquired=fds.append
         )
         try:
-            lock.acquire(timeout=TIMEOUT_S, poll_interval=POLL_S)
+            lock.acquire(timeout=self._timeout_s, poll_interval=POLL_S)
         except Timeout:
             raise self._held_too_long() from None
         except OSError as error:
@@ -146,7 +147,7 @@ class RunLock:
 
     def _held_too_long(self) -> ClaimHeld:
         return ClaimHeld(
-            f"the lock is held for more than {TIMEOUT_S:g} s",
+            f"the lock is held for more than {self._timeout_s:g} s",
             where=str(self.path),
             hint="a stopped process may hold it: 'lslocks' names who holds that file",
         )

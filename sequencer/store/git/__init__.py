@@ -1,0 +1,1 @@
+"""A run that is shared through a git remote; see `store.GitStore`."""

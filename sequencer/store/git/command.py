@@ -1,0 +1,204 @@
+"""One git process: with a clean environment, no questions, a time limit, and killed whole.
+
+Everything that is asked of git here is plumbing or `push` and `fetch` of named refs. The
+user's hooks, index and work tree have no part in it, and no process waits for a terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sequencer.errors import ConfigurationError, RemoteUnreachable
+
+_SETTINGS = (
+    "core.hooksPath=/dev/null",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "push.followTags=false",
+    "push.recurseSubmodules=no",
+    "push.gpgSign=false",
+    "fetch.recurseSubmodules=no",
+    "credential.interactive=false",
+)
+"""What a user may have configured that must not happen beside a turn."""
+_REPOSITORY = re.compile(
+    "GIT_(DIR|WORK_TREE|INDEX_FILE|COMMON_DIR|NAMESPACE|OBJECT_DIRECTORY"
+    "|ALTERNATE_OBJECT_DIRECTORIES|PREFIX|QUARANTINE_PATH|TRACE.*|EDITOR|SEQUENCE_EDITOR)"
+)
+"""Variables with which git would work on something else, or print what nobody asked for."""
+_LOCAL_TIMEOUT_S = 60.0
+_DENIED = re.compile(
+    r"Authentication failed|could not read (Username|Password)|Permission denied"
+    r"|terminal prompts disabled|Invalid username or password|error: 40[13]"
+    r"|Host key verification failed|Access denied|access rights|not authorized",
+    re.IGNORECASE,
+)
+_NO_REPOSITORY = re.compile(
+    r"does not appear to be a git repository|[Rr]epository.* not found|error: 404"
+    r"|No such file or directory"
+)
+
+
+class GitFailed(Exception):
+    """A git process ended otherwise than it should; inside this package only."""
+
+    def __init__(self, argv: Sequence[str], code: int | None, stderr: str) -> None:
+        """Keep what was run, how it ended (None: it was killed for its time) and its words."""
+        self.argv = tuple(argv)
+        self.code = code
+        self.stderr = stderr.strip()
+        super().__init__(f"git {argv[0]} ended with {code}: {self.reason}")
+
+    @property
+    def reason(self) -> str:
+        """Return what git said, in one line for people."""
+        if self.code is None:
+            return "no answer in time"
+        lines = [line for line in self.stderr.splitlines() if line.strip()]
+        told = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:"))]
+        chosen = next(iter(told or lines), f"exit code {self.code}")
+        return re.sub(r"^(fatal|error): ", "", chosen).strip()
+
+    @property
+    def is_denied(self) -> bool:
+        """Return whether the remote knows nobody by these credentials."""
+        return _DENIED.search(self.stderr) is not None
+
+    @property
+    def is_nowhere(self) -> bool:
+        """Return whether there is no repository where the remote should be."""
+        return _NO_REPOSITORY.search(self.stderr) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a git process ended."""
+
+    code: int
+    stdout: bytes
+    stderr: str
+
+
+class Git:
+    """Runs git in one repository."""
+
+    def __init__(
+        self,
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        timeout_s: float = _LOCAL_TIMEOUT_S,
+    ) -> None:
+        """Work in the repository that *folder* is in; *timeout_s* is for what reaches a remote."""
+        self.folder = folder
+        self.timeout_s = timeout_s
+        self.started = 0
+        """Processes since the beginning, for whoever measures."""
+        self._environment = _clean(os.environ if environment is None else environment)
+
+    def run(
+        self,
+        *argv: str,
+        stdin: bytes = b"",
+        extra: Mapping[str, str] | None = None,
+        settings: Sequence[str] = (),
+        accepts: Sequence[int] = (0,),
+    ) -> Done:
+        """Run ``git ARGV`` and return how it ended.
+
+        *extra* is added to the environment, *settings* are ``key=value`` of git's.
+
+        Raises:
+            GitFailed: its exit code is not in *accepts*, or its time was over.
+            ConfigurationError: there is no git.
+        """
+        process = self.start(*argv, extra=extra, settings=settings)
+        try:
+            stdout, stderr = process.communicate(stdin, timeout=self.timeout_s)
+        except subprocess.TimeoutExpired:
+            end(process)
+            raise GitFailed(argv, None, "") from None
+        except BaseException:
+            end(process)
+            raise
+        told = stderr.decode("utf-8", "replace")
+        if process.returncode not in accepts:
+            raise GitFailed(argv, process.returncode, told)
+        return Done(process.returncode, stdout, told)
+
+    def start(
+        self,
+        *argv: str,
+        extra: Mapping[str, str] | None = None,
+        settings: Sequence[str] = (),
+    ) -> subprocess.Popen[bytes]:
+        """Start ``git ARGV`` with three pipes, in a session of its own: Ctrl-C is not for it."""
+        options = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
+        self.started += 1
+        try:
+            return subprocess.Popen(  # noqa: S603 - an argv list, and git is looked up on PATH
+                ["git", *options, *argv],  # noqa: S607
+                cwd=self.folder,
+                env={**self._environment, **(extra or {})},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except FileNotFoundError as error:
+            if not self.folder.is_dir():
+                raise ConfigurationError("is no folder", where=str(self.folder)) from error
+            raise ConfigurationError(
+                "git is not installed, and this run is kept in git",
+                hint="install git, or set store.kind to file",
+            ) from error
+
+    def text(self, *argv: str, accepts: Sequence[int] = (0,)) -> str:
+        """Return what ``git ARGV`` prints, without the white space around; see `run`."""
+        return self.run(*argv, accepts=accepts).stdout.decode("utf-8", "surrogateescape").strip()
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill *process* with everything that it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    process.wait()
+
+
+def unreachable(remote: str, failed: GitFailed, verb: str = "reached") -> RemoteUnreachable:
+    """Return what a person is told about a *remote* that could not be *verb*."""
+    if failed.is_denied:
+        hint = f"'git ls-remote {remote}' has to work without a question: mend the credentials"
+    elif failed.is_nowhere:
+        hint = f"look whether 'git remote get-url {remote}' is right"
+    else:
+        hint = "nothing is lost; it is tried again, or start again when the remote is back"
+    return RemoteUnreachable(
+        f"remote {remote!r} can't be {verb}: {failed.reason}", hint=hint, is_denied=failed.is_denied
+    )
+
+
+def _clean(environment: Mapping[str, str]) -> dict[str, str]:
+    kept = {name: text for name, text in environment.items() if not _REPOSITORY.fullmatch(name)}
+    kept.update(
+        LC_ALL="C",
+        GIT_TERMINAL_PROMPT="0",
+        GIT_OPTIONAL_LOCKS="0",
+        GIT_ASKPASS=kept.get("GIT_ASKPASS", "true"),
+        SSH_ASKPASS_REQUIRE="never",
+        GCM_INTERACTIVE="never",
+    )
+    # ssh asks on the terminal, and in a session of its own it has none.
+    return kept

@@ -1,0 +1,81 @@
+"""From options to a `GitStore`: the repository, the remote's name and the names of the refs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sequencer.model.head import Head
+from sequencer.store.file import FileStore
+from sequencer.store.git.branch import Branch, Refs
+from sequencer.store.git.command import Git
+from sequencer.store.git.objects import Objects
+from sequencer.store.git.remote import Remote
+from sequencer.store.git.store import GitStore
+
+DEFAULT_RUN = "default"
+LOCK_LEASES = 4
+"""How many time limits of git somebody waits for another process of this clone."""
+
+
+@dataclass(frozen=True, slots=True)
+class GitOptions:
+    """What a git store may be told; see ``store:`` in docs/configuration.md."""
+
+    remote: str = "origin"
+    branch: str = "sequencer/{run}"
+    """``{run}`` is the run's name, or ``default``; without it, named runs get theirs behind it."""
+    timeout_s: float = 60.0
+    """Of one git process that reaches the remote."""
+    max_commits: int = 2000
+    fast_s: float = 0.5
+    """Between two looks at the remote, after something has happened."""
+    slow_s: float = 15.0
+    """The same when nothing happens for long."""
+    ttl_s: float = 900.0
+    rotate_bytes: int = 64 * 1024
+    keep: int = 64
+
+
+def refs_of(options: GitOptions, run: str) -> Refs:
+    """Return the refs of *run*, the slug of its name or ``default``.
+
+    >>> refs_of(GitOptions(), "default").state
+    'refs/heads/sequencer/default'
+    """
+    branch = options.branch.replace("{run}", run)
+    if branch == options.branch and run != DEFAULT_RUN:
+        branch = f"{branch}-{run}"
+    below = branch.removeprefix("sequencer/")
+    return Refs(
+        f"refs/heads/{branch}",
+        # Not below the branch: git has no ref that is a folder as well.
+        f"refs/heads/sequencer-beats/{below}",
+        f"refs/sequencer/{branch}",
+    )
+
+
+def open_git_store(
+    state_path: Path,
+    project_dir: Path,
+    run: str,
+    options: GitOptions,
+    migrate: Callable[[dict[str, Any]], Head] | None = None,
+) -> GitStore:
+    """Return the store of *run*; neither folder nor remote are touched before they are needed."""
+    git = Git(project_dir, timeout_s=options.timeout_s)
+    objects = Objects(git)
+    remote = Remote(git, options.remote)
+    branch = Branch(git, remote, objects, refs_of(options, run), state_path, options.max_commits)
+    files = FileStore(
+        state_path,
+        ttl_s=options.ttl_s,
+        rotate_bytes=options.rotate_bytes,
+        keep=options.keep,
+        migrate=migrate,
+        peer=branch,
+        lock_timeout_s=LOCK_LEASES * options.timeout_s,
+    )
+    return GitStore(branch, files)

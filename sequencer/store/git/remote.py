@@ -1,0 +1,150 @@
+"""What is asked of a remote: where refs are, bring them here, and move them if nobody else has.
+
+A push names the old value of every ref that it moves, so it is a compare-and-swap. It has
+three ends: accepted, refused, and unknown (the connection was lost on the way). Refused
+does not say by whom; who asked looks where the ref is now.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sequencer.errors import RemoteUnreachable
+from sequencer.store.git.command import Git, GitFailed, unreachable
+
+_NO_ATOMIC = "does not support --atomic"
+_OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+
+
+class Verdict(StrEnum):
+    """How a push ended, as far as this side can tell."""
+
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    """The remote said no: somebody was faster, or its rules are against it."""
+    UNKNOWN = "unknown"
+    """No answer; it may have been accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One ref that a push moves."""
+
+    ref: str
+    old: str | None
+    """Where it has to be; None: it must not exist yet."""
+    new: str | None
+    """Where it is to be; None removes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """The end of a push."""
+
+    verdict: Verdict
+    reason: str = ""
+    """What the remote or git said."""
+    failure: RemoteUnreachable | None = None
+    """If the verdict is unknown: what to tell a person."""
+
+
+class NoAtomicPush(Exception):
+    """The remote can't move several refs at once; inside this package only."""
+
+
+class Remote:
+    """A remote of a repository, by its name or its address."""
+
+    def __init__(self, git: Git, name: str) -> None:
+        """Reach the remote *name* with *git*."""
+        self.git = git
+        self.name = name
+        self.is_atomic = True
+        """Whether several refs can be moved at once, as far as is known."""
+
+    def tips(self, refs: Sequence[str]) -> dict[str, str]:
+        """Return where those of *refs* are that exist there.
+
+        Raises:
+            RemoteUnreachable: there was no answer.
+        """
+        try:
+            told = self.git.text("ls-remote", "--refs", "--", self.name, *refs)
+        except GitFailed as failed:
+            raise unreachable(self.name, failed) from failed
+        found = (line.split("\t", 1) for line in told.splitlines() if "\t" in line)
+        # A pattern of ls-remote also means refs that only end so.
+        return {ref: oid for oid, ref in found if ref in refs and _OID.fullmatch(oid)}
+
+    def fetch(self, refs: Mapping[str, str]) -> bool:
+        """Bring each ref of *refs* here, to the local ref that it maps to, wherever that was.
+
+        Returns False if one of them is not there (none was brought).
+
+        Raises:
+            RemoteUnreachable: there was no answer.
+        """
+        pairs = [f"+{theirs}:{ours}" for theirs, ours in refs.items()]
+        flags = ("--quiet", "--no-tags", "--no-write-fetch-head")
+        try:
+            # The user's own refspecs for this remote are not meant.
+            self.git.run("fetch", *flags, "--refmap=", "--", self.name, *pairs)
+        except GitFailed as failed:
+            if "find remote ref" in failed.stderr:
+                return False
+            raise unreachable(self.name, failed) from failed
+        return True
+
+    def push(self, moves: Sequence[Move]) -> Pushed:
+        """Move all of *moves*, or none of them.
+
+        Raises:
+            NoAtomicPush: there are several, and the remote can't do that; none was moved.
+        """
+        flags = ["--porcelain", "--no-verify", "--no-signed"]
+        if self.is_atomic:
+            flags.append("--atomic")
+        elif len(moves) > 1:
+            raise NoAtomicPush
+        flags += [f"--force-with-lease={move.ref}:{move.old or ''}" for move in moves]
+        pairs = [f"{move.new or ''}:{move.ref}" for move in moves]
+        try:
+            done = self.git.run("push", *flags, "--", self.name, *pairs, accepts=(0, 1))
+        except GitFailed as failed:
+            if _NO_ATOMIC in failed.stderr:
+                self.is_atomic = False
+                return self.push(moves)
+            reason = failed.reason
+            return Pushed(Verdict.UNKNOWN, reason, unreachable(self.name, failed))
+        if _NO_ATOMIC in done.stderr:
+            self.is_atomic = False
+            return self.push(moves)
+        return self._judged(done.stdout.decode("utf-8", "replace"), done.stderr, moves)
+
+    def _judged(self, told: str, stderr: str, moves: Sequence[Move]) -> Pushed:
+        lines = {ref: (flag, text) for flag, ref, text in _reports(told)}
+        found = [lines.get(move.ref) for move in moves]
+        refused = [text for flag, text in filter(None, found) if flag == "!"]
+        if any("[remote failure]" in text for text in refused) or None in found:
+            failed = GitFailed(("push",), 1, stderr)
+            return Pushed(Verdict.UNKNOWN, failed.reason, unreachable(self.name, failed))
+        if not refused:
+            return Pushed(Verdict.ACCEPTED)
+        # With an atomic push all but one line only say that another one was refused.
+        told_why = [text for text in refused if "atomic" not in text] or refused
+        words = [line.removeprefix("remote:").strip() for line in stderr.splitlines()]
+        said = [line for line in words if line.startswith(("error: GH", "GitLab:"))]
+        return Pushed(Verdict.REFUSED, "; ".join((*told_why, *said)))
+
+
+def _reports(told: str) -> list[tuple[str, str, str]]:
+    """Return flag, ref and text of each line of a push's ``--porcelain`` about a ref."""
+    found = []
+    for line in told.splitlines():
+        parts = line.split("\t", 2)
+        if len(parts) == 3 and len(parts[0]) == 1:  # noqa: PLR2004 - flag, from:to, summary
+            found.append((parts[0], parts[1].rpartition(":")[2], parts[2]))
+    return found

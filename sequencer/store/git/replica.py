@@ -1,0 +1,289 @@
+"""The files of a run in a folder, and the same files in the tree of its branch.
+
+The folder is a replica: its journal is that of the branch, or the beginning of it. What
+comes from a branch was written by whoever may push, so names are checked here, and the
+content by whoever reads the files as those of any run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sequencer.errors import CorruptState
+from sequencer.store import journal_file, results
+from sequencer.store.documents import MAX_BYTES
+from sequencer.store.git.objects import Objects
+from sequencer.store.journal import decode
+from sequencer.store.journal_file import read_regular, sync_folder, write_durably
+from sequencer.store.strictjson import MAX_BYTES as MAX_HEAD_BYTES
+from sequencer.store.strictjson import parse_object
+
+HEAD = "state.json"
+JOURNAL = journal_file.NAME
+REMOTE = "remote.json"
+_ASIDE = re.compile(r"journal-\d{6,9}\.jsonl")
+_DOCUMENT = re.compile(r"(definition|flow|marking-[0-9a-f]{1,64})\.json")
+"""Of all that lies in the folder; a cursor, a note about idleness are this clone's own."""
+_ATTEMPT = re.compile(r"\d{1,19}-\d{1,19}")
+MAX_JOURNAL_BYTES = 2**30
+MAX_OUTPUT_BYTES = 8 * 1024 * 1024
+"""An output that is larger stays where it was made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """What a commit of the state branch holds, by path, as git's object names."""
+
+    entries: dict[str, str]
+
+    def aside(self) -> set[str]:
+        """Return the names of the journals that were put aside."""
+        return {name for name in self.entries if _ASIDE.fullmatch(name)}
+
+    def documents(self) -> set[str]:
+        """Return the names of the run's documents."""
+        return {name for name in self.entries if is_document(name, HEAD)}
+
+    def outputs(self) -> set[str]:
+        """Return the paths of outputs."""
+        return {name for name in self.entries if name.startswith(f"{results.NAME}/")}
+
+
+def is_document(name: str, state_name: str) -> bool:
+    """Return whether a file of this *name* in a run's folder is a document of the run.
+
+    *state_name* is what state.json is called there.
+    """
+    return _DOCUMENT.fullmatch(name) is not None and name not in (HEAD, REMOTE, state_name)
+
+
+def read_tree(objects: Objects, commit: str, state_name: str) -> Tree | None:
+    """Return what *commit* holds of a run, or None if there is no such commit here.
+
+    What a run does not have is left out, and so is what is no plain file; what state.json is
+    called in the folder, *state_name*, is nothing that a branch may bring.
+    """
+    top = objects.tree(f"{commit}^{{tree}}")
+    if top is None:
+        return None
+    entries = {
+        entry.name: entry.oid
+        for entry in top
+        if entry.is_plain and _is_of_run(entry.name, state_name)
+    }
+    below = next((e for e in top if e.is_folder and e.name == results.NAME), None)
+    for attempt in objects.tree(below.oid) or () if below else ():
+        if attempt.is_folder and _ATTEMPT.fullmatch(attempt.name):
+            for entry in objects.tree(attempt.oid) or ():
+                if entry.is_plain and entry.name == results.OUTPUT:
+                    entries[f"{results.NAME}/{attempt.name}/{entry.name}"] = entry.oid
+    return Tree(entries)
+
+
+def _is_of_run(name: str, state_name: str) -> bool:
+    is_own = name in (HEAD, JOURNAL) or _ASIDE.fullmatch(name) is not None
+    return is_own or is_document(name, state_name)
+
+
+class Replica:
+    """The folder of one run, as a copy of its branch; every write is under the run's lock."""
+
+    def __init__(self, state_path: Path, objects: Objects) -> None:
+        """Keep the folder of *state_path* as the branch has it, with what *objects* has."""
+        self.folder = state_path.parent
+        self._state_name = state_path.name
+        self._objects = objects
+
+    # --- what is here --------------------------------------------------------------
+
+    def journal(self) -> bytes:
+        """Return the journal as it is here; empty if there is none."""
+        return self._bytes(JOURNAL) or b""
+
+    def aside(self) -> set[str]:
+        """Return the names of the journals that were put aside here."""
+        return {name for name in self._names() if _ASIDE.fullmatch(name)}
+
+    def documents(self) -> set[str]:
+        """Return the names of the documents that are here."""
+        return {name for name in self._names() if is_document(name, self._state_name)}
+
+    def outputs(self) -> set[str]:
+        """Return the paths of the outputs that are here."""
+        folder = self.folder / results.NAME
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return {
+                f"{results.NAME}/{entry.name}/{results.OUTPUT}"
+                for entry in os.scandir(folder)
+                if _ATTEMPT.fullmatch(entry.name) and (Path(entry) / results.OUTPUT).is_file()
+            }
+        return set()
+
+    def read(self, name: str, max_bytes: int = MAX_BYTES) -> bytes | None:
+        """Return the file *name*, or None if it is missing, no plain file or too large."""
+        with contextlib.suppress(CorruptState, NotADirectoryError):
+            data = self._bytes(name, max_bytes)
+            return data if data is None or len(data) <= max_bytes else None
+        return None
+
+    def _bytes(self, name: str, max_bytes: int | None = None) -> bytes | None:
+        try:
+            return read_regular(self.folder / name, 0, max_bytes)
+        except FileNotFoundError:
+            return None
+
+    def _names(self) -> Iterator[str]:
+        with contextlib.suppress(FileNotFoundError):
+            yield from (entry.name for entry in os.scandir(self.folder))
+
+    # --- what the branch has -------------------------------------------------------
+
+    def follow(self, tree: Tree, known: Tree | None, branch: str) -> bool:
+        """Make the files here those of *tree*; return whether the journal was changed.
+
+        *known* is the tree that the folder was a copy of, None if it never was. A state.json
+        that somebody has edited is left alone: the file store judges it by the journal.
+
+        Raises:
+            CorruptState: the branch holds no run, or another one than the folder.
+        """
+        theirs = self._content(tree, JOURNAL)
+        if theirs is None or _last(theirs) is None:
+            raise CorruptState(
+                "holds no run: it has no journal that can be read",
+                where=f"branch {branch}",
+                hint="another branch: store.branch; or remove this one, if nothing is on it",
+            )
+        ours = self.journal()
+        is_new = theirs != ours
+        if not theirs.startswith(ours):
+            self._ensure_contained(ours, theirs, tree, branch)
+        state, is_edited = self._content(tree, HEAD), self._is_edited(ours)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # The journal last: what it speaks of is there before anybody can read of it.
+        for name in sorted(tree.entries.keys() - {HEAD, JOURNAL}):
+            self._bring(tree, known, name)
+        if is_new:
+            self._write_journal(ours, theirs)
+            if state is not None and not is_edited:
+                self._replace(self.folder / self._state_name, state)
+        for name in (self.aside() - tree.aside()) | self._dropped(tree, known):
+            with contextlib.suppress(OSError):
+                (self.folder / name).unlink()
+        return is_new
+
+    def _is_edited(self, journal: bytes) -> bool:
+        """Return whether state.json is something else than the end of *journal* says."""
+        there, last = self.read(self._state_name, MAX_HEAD_BYTES), _last(journal)
+        if there is None:
+            return (self.folder / self._state_name).exists()
+        with contextlib.suppress(ValueError):
+            return last is None or parse_object(there) != last["head"]
+        return True
+
+    def _dropped(self, tree: Tree, known: Tree | None) -> set[str]:
+        """Return the documents that the branch had and has no more."""
+        return known.documents() - tree.documents() if known is not None else set()
+
+    def _ensure_contained(self, ours: bytes, theirs: bytes, tree: Tree, branch: str) -> None:
+        """Return if the run here is the beginning of the branch's."""
+        last, newest = _last(ours), _last(theirs)
+        if last is None or newest is None:
+            return
+        if last["head"].get("run_id") != newest["head"].get("run_id"):
+            raise CorruptState(
+                f"holds the run {newest['head'].get('run_id')}, and this folder "
+                f"{last['head'].get('run_id')}",
+                where=f"branch {branch}",
+                hint=f"to take the branch's, move {self.folder} away; to keep this one, "
+                "set store.branch to a branch of its own",
+            )
+        line = _last_line(ours)
+        if line in theirs.split(b"\n") or last["revision"] < _first_revision(theirs):
+            return
+        if any(
+            line in (self._content(tree, name) or b"").split(b"\n")
+            for name in sorted(tree.aside(), reverse=True)
+        ):
+            return
+        raise CorruptState(
+            f"does not go on from revision {last['revision']} of this clone: somebody has put "
+            "it back, or written over it",
+            where=f"branch {branch}",
+            hint="'sequencer sync' shows both sides; 'sequencer sync --take-theirs' keeps the "
+            "files here aside and takes the branch's",
+        )
+
+    def _bring(self, tree: Tree, known: Tree | None, name: str) -> None:
+        path = self.folder / name
+        is_same = known is not None and known.entries.get(name) == tree.entries[name]
+        if is_same and path.is_file():
+            return
+        data = self._content(tree, name)
+        if data is None or self.read(name, len(data)) == data:
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._replace(path, data)
+
+    def _write_journal(self, ours: bytes, theirs: bytes) -> None:
+        path = self.folder / JOURNAL
+        if ours and theirs.startswith(ours):
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+            fd = os.open(path, flags)
+            try:
+                os.write(fd, theirs[len(ours) :])
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        else:
+            self._replace(path, theirs)
+
+    @staticmethod
+    def _replace(path: Path, data: bytes) -> None:
+        fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        write_durably(fresh, data)
+        fresh.replace(path)
+        sync_folder(path.parent)
+
+    def _content(self, tree: Tree, name: str) -> bytes | None:
+        oid = tree.entries.get(name)
+        return None if oid is None else self._objects.read(oid, "blob")
+
+
+def holds(journal: bytes, line: bytes) -> bool:
+    """Return whether the record *line*, newline included, is in *journal*."""
+    return line[:-1] in journal.split(b"\n")
+
+
+def revision_of(journal: bytes) -> int:
+    """Return the revision of the last record in *journal* that can be read; 0: none."""
+    last = _last(journal)
+    return last["revision"] if last else 0
+
+
+def _last(journal: bytes) -> dict[str, Any] | None:
+    for line in reversed(journal.split(b"\n")):
+        with contextlib.suppress(ValueError):
+            return decode(line)
+    return None
+
+
+def _last_line(journal: bytes) -> bytes:
+    for line in reversed(journal.split(b"\n")):
+        with contextlib.suppress(ValueError):
+            decode(line)
+            return line
+    return b""
+
+
+def _first_revision(journal: bytes) -> int:
+    for line in journal.split(b"\n"):
+        with contextlib.suppress(ValueError):
+            return int(decode(line)["revision"])
+    return 0
