@@ -57,6 +57,7 @@ def _git_store(settings: Settings, state_path: Path, to_head: Callable[..., Head
         max_commits=chosen.max_commits,
         fast_s=chosen.poll.fast_s,
         slow_s=chosen.poll.slow_s,
+        patience_s=chosen.patience_s,
         ttl_s=own(chosen.ttl_s, plain.ttl_s, "ttl_s"),
         rotate_bytes=own(
             chosen.journal.rotate_bytes, plain.rotate_bytes, "journal", "rotate_bytes"

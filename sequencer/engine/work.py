@@ -69,6 +69,9 @@ class Invocation:
     def __init__(self, worker: Worker, mode: Mode, limits: InvocationLimits, head: Head) -> None:
         """Begin at *head*, the run as it is."""
         self._worker = worker
+        if mode is Mode.TICK:
+            # The next tick tries again.
+            worker.patience.wait_s = 0.0
         self._mode = mode
         self._limits = limits
         self._cycle_length = len(worker.workflow.steps)

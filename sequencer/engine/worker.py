@@ -20,6 +20,7 @@ from sequencer.engine.control import Control
 from sequencer.engine.ending import Ended, Ending, ending_of, final_outcome
 from sequencer.engine.ending import Kind as EndingKind
 from sequencer.engine.heartbeat import Heartbeat
+from sequencer.engine.patience import Patience
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Budget, Performed, Prepared
 from sequencer.engine.recall import recall
@@ -96,6 +97,7 @@ class Worker:
         """Set when this process is asked to end."""
         self._current: Cancellation | None = None
         self._heartbeat = Heartbeat(store)
+        self.patience = Patience(store, self.stop, performer.observer.waiting)
 
     @property
     def workflow(self) -> Workflow:
@@ -166,7 +168,7 @@ class Worker:
             granted.append(transition.head.token)
             return transition
 
-        head = self.store.update(change)
+        head = self.patience.before_step(change)
         claim = head.claim_with(granted[0]) if granted else None
         return None if claim is None else (head, claim)
 
@@ -332,7 +334,7 @@ class Worker:
         self, change: Callable[[Head | None], Transition], turn: Turn, outcome: Outcome
     ) -> Head:
         try:
-            return self.store.update(change)
+            return self.patience.after_step(change, turn.claim.ttl_s)
         except StaleClaim:
             with contextlib.suppress(StateRefused):
                 self._keep_stale_output(turn, outcome)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sequencer.activity.options import ActivityOptions
+from sequencer.checkout.options import CommitOptions, WorkOptions
 from sequencer.model.limits import RunLimits
 from sequencer.model.step import Approval, Name, Step, Validation
 from sequencer.resolution.registry import WorkflowDefinition
@@ -164,8 +165,11 @@ class StoreOptions(Section):
     """Name or address of the remote that machines share (kind git)."""
     branch: BranchPattern = "sequencer/{run}"
     """Where the state is on the remote; ``{run}`` is the run's name, or ``default``."""
+    work: WorkOptions = WorkOptions()
     timeout_s: float = Field(default=60.0, ge=1, le=3600, allow_inf_nan=False)
     """Of one git process that reaches the remote."""
+    patience_s: float = Field(default=1800.0, ge=0, le=31_536_000, allow_inf_nan=False)
+    """How long `run` waits for a remote that does not answer."""
     poll: PollOptions = PollOptions()
     max_commits: int = Field(default=2000, ge=0, le=10_000_000)
     """Commits after which the state branch begins anew, with the same files; 0: never."""
@@ -215,6 +219,7 @@ class Schema(Section):
     limits: RunLimits = RunLimits()
     step_defaults: StepDefaults = StepDefaults()
     store: StoreOptions = StoreOptions()
+    commit: CommitOptions = CommitOptions()
     logs: LogOptions = LogOptions()
     activity: ActivityOptions = ActivityOptions()
     run: RunDefaults = RunDefaults()

@@ -66,7 +66,7 @@ class FileStore:
 
         A *peer* has to agree to every transition.
         """
-        self.ttl_s = ttl_s
+        self.ttl_s, self.patience_s = ttl_s, 0.0
         self.folder = state_path.parent
         self._state_path = state_path
         self._migrate = migrate

@@ -99,7 +99,7 @@ class MemoryStore:
 
     def __init__(self, run: MemoryRun | None = None, *, ttl_s: float = 60.0) -> None:
         """Join *run*, or begin one of its own, which `close` then removes."""
-        self.ttl_s = ttl_s
+        self.ttl_s, self.patience_s = ttl_s, 0.0
         self.run = run or MemoryRun()
         self._owns_run = run is None
         number = self.run.next_number()

@@ -76,6 +76,10 @@ class Store(Protocol):
     ttl_s: float
     """Lease of a claim, in seconds."""
 
+    patience_s: float
+    """How long a process that works waits for a store that is out of reach; see
+    `RemoteUnreachable`."""
+
     @property
     def state_path(self) -> Path:
         """Path of the head that other tools look at."""

@@ -16,24 +16,31 @@ from sequencer.model import decisions, transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.store.file import FileStore
+from sequencer.store.git.store import GitStore
 from sequencer.store.memory import MemoryRun, MemoryStore
 from sequencer.store.protocol import Liveness, Store
+from tests import clones
 from tests.contract import store_cases as cases
 
 Peers = Callable[..., Store]
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "memory", "git", "git-one-clone"])
 def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peers]:
     """A function that gives one more worker's store of one and the same run."""
-    made: list[FileStore | MemoryStore] = []
-    run = MemoryRun()
+    made: list[FileStore | MemoryStore | GitStore] = []
+    run, shared = MemoryRun(), None
 
     def make(ttl_s: float = 60.0) -> Store:
+        nonlocal shared
         if request.param == "file":
             made.append(FileStore(tmp_path / "sync" / "state.json", ttl_s=ttl_s))
-        else:
+        elif request.param == "memory":
             made.append(MemoryStore(run, ttl_s=ttl_s))
+        else:
+            shared = shared or clones.Shared(tmp_path)
+            name = f"clone-{len(made)}" if request.param == "git" else "clone"
+            made.append(shared.store(name, ttl_s=ttl_s))
         return made[-1]
 
     yield make

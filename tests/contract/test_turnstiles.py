@@ -14,20 +14,27 @@ import pytest
 from sequencer.store.file import FileStore
 from sequencer.store.memory import MemoryRun, MemoryStore
 from sequencer.store.protocol import Turnstile
+from sequencer.store.tickets import FlockQueue
+from sequencer.store.turnstile import FileTurnstile, file_name
 
 Peers = Callable[..., Turnstile]
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "file of a system without locks of open files", "memory"])
 def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peers]:
     """A function that gives one more process's way into the queue of *positions*."""
     run, made = MemoryRun(), list[Turnstile]()
 
     def make(*positions: str) -> Turnstile:
-        is_file = request.param == "file"
-        store = FileStore(tmp_path / "state.json") if is_file else MemoryStore(run)
-        made.append(store.turnstile(positions))
+        made.append(one_more(frozenset(positions)))
         return made[-1]
+
+    def one_more(positions: frozenset[str]) -> Turnstile:
+        if request.param == "memory":
+            return MemoryStore(run).turnstile(positions)
+        if request.param == "file":
+            return FileStore(tmp_path / "state.json").turnstile(positions)
+        return FileTurnstile(tmp_path / file_name(positions), FlockQueue)
 
     yield make
     for turnstile in made:

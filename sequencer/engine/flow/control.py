@@ -12,6 +12,7 @@ from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.flow.keeping import Keeper
 from sequencer.engine.flow.transitions import Room, Step
 from sequencer.engine.flow.values import values_of
+from sequencer.engine.patience import Patience
 from sequencer.engine.recall import read_output
 from sequencer.errors import (
     CorruptState,
@@ -73,6 +74,8 @@ class FlowControl:
         self.store = store
         self.workflow = workflow
         self.graph: Graph = workflow.graph
+        self.patience: Patience | None = None
+        """Of a process that works; by hand nothing is waited for."""
         self._keeper = Keeper(store, workflow.graph)
 
     # --- looking -------------------------------------------------------------------
@@ -200,7 +203,13 @@ class FlowControl:
             done.append((step, chain))
             return made
 
-        head = self.store.update(change)
+        patience = self.patience
+        if patience is None:
+            head = self.store.update(change)
+        elif act is None:
+            head = patience.before_step(change)
+        else:
+            head = patience.after_step(change, self.store.ttl_s)
         if not done:
             return head, []
         step, chain = done[-1]

@@ -60,6 +60,8 @@ class FlowInvocation:
         """What the last one said that failed."""
         self.summary = Summary(head=head)
         worker.narrow = self.budget
+        if mode is Mode.TICK and worker.control.patience is not None:
+            worker.control.patience.wait_s = 0.0
 
     def work(self) -> Summary:
         """Work until there is a reason to end; the summary says which.

@@ -20,13 +20,14 @@ from sequencer.engine.flow.sessions import Sessions
 from sequencer.engine.flow.transitions import Room, Step
 from sequencer.engine.flow.values import values_of
 from sequencer.engine.heartbeat import Heartbeat
+from sequencer.engine.patience import Patience
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Budget, Performed, Prepared
 from sequencer.engine.recall import Memory
 from sequencer.engine.records import INLINE_BYTES, journal_record, shown_log
 from sequencer.engine.standing import blocked_by
 from sequencer.errors import StaleClaim
-from sequencer.executors.protocol import StopReason
+from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.marking import FlowStatus, Marking
@@ -56,6 +57,8 @@ class FlowWorker:
         self.board = board
         self.places = places
         self.is_stopped = False
+        self.stop = Cancellation()
+        control.patience = Patience(control.store, self.stop, performer.observer.waiting)
         self.narrow: Callable[[Budget], Budget] = lambda budget: budget
         """Lays an invocation's own limits over those of the run."""
         self._heartbeat = Heartbeat(control.store)
@@ -70,11 +73,14 @@ class FlowWorker:
     def interrupt(self) -> None:
         """Ask for the end of all attempts and of the work; safe in a signal handler."""
         self.is_stopped = True
+        self.stop.set(StopReason.INTERRUPTED)
         self.attempts.cancel(StopReason.INTERRUPTED)
         self.attempts.wake()
 
     def leave(self) -> None:
         """Leave no thread, no process and no descriptor behind."""
+        self.control.patience = None
+        self.stop.close()
         self._heartbeat.close()
         self.attempts.close()
         self.performer.agents.close()

@@ -12,7 +12,6 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 from sequencer.errors import (
@@ -23,18 +22,14 @@ from sequencer.errors import (
     WorkTreeRefused,
 )
 from sequencer.model.head import Head
-from sequencer.store import results
 from sequencer.store.clock import utc_now
-from sequencer.store.git import objects as git_objects
 from sequencer.store.git.command import Git
+from sequencer.store.git.drafting import Drafting, Stand, depth_of
 from sequencer.store.git.known import Known, KnownFile
-from sequencer.store.git.objects import Objects, blob_name
+from sequencer.store.git.objects import Objects
 from sequencer.store.git.remote import Move, NoAtomicPush, Pushed, Remote, Verdict
 from sequencer.store.git.replica import (
-    HEAD,
-    JOURNAL,
     MAX_JOURNAL_BYTES,
-    MAX_OUTPUT_BYTES,
     REMOTE,
     Replica,
     Tree,
@@ -42,7 +37,6 @@ from sequencer.store.git.replica import (
     read_tree,
     revision_of,
 )
-from sequencer.store.headfile import signature
 from sequencer.store.peer import Agreed, Draft
 
 REBUILDS = 5
@@ -51,7 +45,6 @@ PAUSE_S = 0.05
 """The first pause after a push that the remote did not take though nobody was faster."""
 _PASSING = ("lock", "failed to update ref", "unable to", "cannot update")
 """Words of a refusal that another try may not get: two pushes met on the server."""
-_DEPTH = "Depth: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +64,13 @@ class Refs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stand:
-    """A commit of the branch, and what it holds."""
+class Pending:
+    """A transition that was pushed."""
 
     commit: str
-    tree: Tree | None
-    """None: it is not in this repository any more."""
-    revision: int
     depth: int
-    """Commits since the history began."""
+    line: bytes
+    """Its record, newline included."""
 
 
 @dataclass
@@ -97,8 +88,8 @@ class Branch:
     """Refs of the remote that are fetched with the state, and where they go here."""
     cargo: Move | None = None
     """What moves with the transition whose head names its new commit as its work."""
-    unsettled: tuple[str, bytes] | None = None
-    """Commit and record of a push that nobody knows the end of."""
+    unsettled: Pending | None = None
+    """A push that nobody knows the end of."""
     is_first_look: bool = True
     looks: int = 0
     """How often the remote has said where it is."""
@@ -109,11 +100,12 @@ class Branch:
         """Begin knowing what remote.json says."""
         self.replica = Replica(self.state_path, self.objects)
         self.known = KnownFile(self.replica.folder / REMOTE)
-        self._at: _Stand | None = None
-        self._ahead: _Stand | None = None
+        self._at: Stand | None = None
+        self._ahead: Stand | None = None
         """Where the branch is, when the line that it holds is still to be written here."""
-        self._hashed: dict[str, tuple[object, str]] = {}
-        self._may_rewrite = self.max_commits > 0
+        self.drafting = Drafting(
+            self.replica, self.objects, f"{self.refs.local}/draft", self.max_commits
+        )
 
     # --- looking -------------------------------------------------------------------
 
@@ -128,15 +120,15 @@ class Branch:
         self.contact_at = time.monotonic()
         return tips
 
-    def _stand(self) -> _Stand | None:
+    def _stand(self) -> Stand | None:
         """Return where this clone knows the branch to be; another process may have moved it."""
         known = self.known.read()
         if known is None or known.branch != self.refs.branch:
             self._at = None
         elif self._at is None or self._at.commit != known.tip:
             tree = self._tree_of(known.tip)
-            depth = self._depth_of(known.tip) if tree is not None else 0
-            self._at = _Stand(known.tip, tree, known.revision, depth)
+            depth = depth_of(self.objects, known.tip) if tree is not None else 0
+            self._at = Stand(known.tip, tree, known.revision, depth)
         return self._at
 
     def tip(self) -> str | None:
@@ -185,10 +177,10 @@ class Branch:
             raise self._gone()
         is_new = self.replica.follow(tree, stand.tree if stand else None, self.refs.branch)
         revision = revision_of(self.replica.journal())
-        self._stand_at(_Stand(tip, tree, revision, self._depth_of(tip)))
+        self._stand_at(Stand(tip, tree, revision, depth_of(self.objects, tip)))
         return is_new
 
-    def _stand_at(self, stand: _Stand) -> None:
+    def _stand_at(self, stand: Stand) -> None:
         self._at = stand
         self.known.write(
             Known(self.remote.name, self.refs.branch, stand.commit, stand.revision, utc_now())
@@ -196,13 +188,6 @@ class Branch:
 
     def _tree_of(self, commit: str) -> Tree | None:
         return read_tree(self.objects, commit, self.state_path.name)
-
-    def _depth_of(self, commit: str) -> int:
-        data = self.objects.read(commit, "commit") or b""
-        for line in data.decode("utf-8", "replace").splitlines():
-            if line.startswith(_DEPTH) and line[len(_DEPTH) :].isdecimal():
-                return int(line[len(_DEPTH) :])
-        return 0
 
     def _gone(self) -> CorruptState:
         return CorruptState(
@@ -222,7 +207,7 @@ class Branch:
             # Git has thrown the commit away, or somebody the last records of the journal here.
             self._follow_to(self._fetched(self.look(), stand.commit))
             return Agreed.LOST
-        written = self._written(draft, stand)
+        written = self.drafting.write(draft, stand)
         old = None if stand is None else stand.commit
         moves = [Move(self.refs.state, old, written.commit), *self._cargo_of(draft.head)]
         pause = PAUSE_S
@@ -230,17 +215,17 @@ class Branch:
             pushed = self._pushed(moves)
             if pushed.verdict is Verdict.ACCEPTED:
                 return self._accepted(written)
-            self.unsettled = (written.commit, draft.line)
+            self.unsettled = Pending(written.commit, written.depth, draft.line)
             tips = self.look()
             there = tips.get(self.refs.state)
             if there == written.commit:
                 return self._accepted(written)
             if there != old:
-                return self._overtaken(tips, draft.line)
+                return self._overtaken(tips, self.unsettled)
             if pushed.verdict is Verdict.REFUSED:
-                if old is not None and not written.depth and self._may_rewrite:
+                if old is not None and not written.depth and self.drafting.max_commits:
                     # Its history may not begin anew there; then it gets longer.
-                    self._may_rewrite, self.unsettled = False, None
+                    self.drafting.max_commits, self.unsettled = 0, None
                     return Agreed.LOST
                 self._ensure_passing(pushed, moves, tips)
             time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - to keep two apart
@@ -264,27 +249,37 @@ class Branch:
                 hint="store.work.branch: null leaves code alone; or use a remote with atomic push",
             ) from None
 
-    def _accepted(self, written: _Stand) -> Agreed:
+    def _accepted(self, written: Stand) -> Agreed:
         self.unsettled, self.cargo, self._ahead = None, None, written
         self.contact_at = time.monotonic()
         return Agreed.ACCEPTED
 
-    def _overtaken(self, tips: Mapping[str, str], line: bytes) -> Agreed:
+    def _overtaken(self, tips: Mapping[str, str], pending: Pending) -> Agreed:
         """Follow who was faster; the transition may be below theirs all the same."""
         self.follow(tips)
         self.unsettled = None
-        if not self.has(line):
+        if not self.holds(pending):
             return Agreed.LOST
         self.cargo = None
         return Agreed.OVERTAKEN
 
-    def has(self, line: bytes) -> bool:
-        """Return whether the record *line* is among those of the folder."""
-        if holds(self.replica.journal(), line):
+    def holds(self, pending: Pending) -> bool:
+        """Return whether what was pushed is the branch, as far as it was followed, or behind it.
+
+        The commit tells, since no two are alike; two writers may make the same record. Where
+        the history has begun anew in between, the record has to do.
+        """
+        stand = self._stand()
+        if stand is None:
+            return False
+        argv = ("merge-base", "--is-ancestor", pending.commit, stand.commit)
+        if not self.git.run(*argv, accepts=(0, 1, 128)).code:
             return True
+        if stand.depth >= pending.depth:
+            return False
         newest = max(self.replica.aside(), default=None)
         aside = self.replica.read(newest, MAX_JOURNAL_BYTES) if newest is not None else None
-        return holds(aside or b"", line)
+        return holds(self.replica.journal(), pending.line) or holds(aside or b"", pending.line)
 
     def _ensure_passing(
         self, pushed: Pushed, moves: Sequence[Move], tips: Mapping[str, str]
@@ -322,82 +317,6 @@ class Branch:
             hint="nothing was accepted; start again",
         )
 
-    # --- writing -------------------------------------------------------------------
-
     def _cargo_of(self, head: Head) -> list[Move]:
         cargo, work = self.cargo, head.work
         return [cargo] if cargo is not None and work and work.commit == cargo.new else []
-
-    def _written(self, draft: Draft, stand: _Stand | None) -> _Stand:
-        """Write the commit of *draft* on top of *stand*; return where it is."""
-        before = stand.tree if stand is not None and stand.tree is not None else Tree({})
-        files = self._files(draft, before, stand)
-        depth = 0 if stand is None else stand.depth + 1
-        if stand is not None and self._may_rewrite and depth >= self.max_commits:
-            depth = 0
-        old = None if stand is None else stand.commit
-        commit = self.objects.write(
-            git_objects.Draft(
-                _message(draft, depth),
-                parent=old if depth else None,
-                base=None if depth else old,
-                files=files,
-                at=_epoch(draft.head.last_update),
-            ),
-            f"{self.refs.local}/draft",
-        )
-        entries = {name: oid for name, oid in before.entries.items() if name not in files}
-        chars = len(commit)
-        entries |= {n: blob_name(data, chars) for n, data in files.items() if data is not None}
-        return _Stand(commit, Tree(entries), draft.head.revision, depth)
-
-    def _files(self, draft: Draft, before: Tree, stand: _Stand | None) -> dict[str, bytes | None]:
-        """Return what differs from the commit *before*: paths and contents, None for removed."""
-        replica = self.replica
-        journal = replica.journal() + draft.closing + draft.line
-        files: dict[str, bytes | None] = {HEAD: draft.content, JOURNAL: journal}
-        aside, here = replica.aside(), replica.documents()
-        for name in sorted(aside - before.aside()):
-            files[name] = replica.read(name, MAX_JOURNAL_BYTES)
-        for name in sorted(here):
-            if stand is None or self._differs(name, before, len(stand.commit)):
-                files[name] = replica.read(name)
-        for fact in draft.transition.facts:
-            name = f"{results.NAME}/{fact.step_index}-{fact.token}/{results.OUTPUT}"
-            if name not in before.entries and (data := replica.read(name, MAX_OUTPUT_BYTES)):
-                files[name] = data
-        removed = (before.aside() - aside) | (before.documents() - here)
-        if aside - before.aside():
-            # With the records of a journal that was put aside long ago, outputs go as well.
-            removed |= before.outputs() - replica.outputs()
-        return files | dict.fromkeys(sorted(removed))
-
-    def _differs(self, name: str, before: Tree, chars: int) -> bool:
-        """Return whether the document *name* is another one here than in *before*."""
-        mark = signature(self.replica.folder / name)
-        known = self._hashed.get(name)
-        if known is None or known[0] != mark:
-            data = self.replica.read(name)
-            known = (mark, "" if data is None else blob_name(data, chars))
-            self._hashed[name] = known
-        return bool(known[1]) and known[1] != before.entries.get(name)
-
-
-def _message(draft: Draft, depth: int) -> str:
-    told = ", ".join(str(fact.event) for fact in draft.transition.facts)
-    fact, head = draft.transition.facts[0], draft.head
-    lines = [
-        f"{told}: {fact.step} (step_index {fact.step_index}, token {fact.token})",
-        "",
-        f"Run: {head.run_name or 'default'} {head.run_id}",
-        f"Revision: {head.revision}",
-        f"{_DEPTH}{depth}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _epoch(at: str) -> int:
-    try:
-        return max(0, int(datetime.fromisoformat(at).timestamp()))
-    except ValueError:
-        return 0

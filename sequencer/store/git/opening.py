@@ -34,6 +34,8 @@ class GitOptions:
     """Between two looks at the remote, after something has happened."""
     slow_s: float = 15.0
     """The same when nothing happens for long."""
+    patience_s: float = 1800.0
+    """How long who works waits for a remote that does not answer."""
     ttl_s: float = 900.0
     rotate_bytes: int = 64 * 1024
     keep: int = 64
@@ -78,4 +80,4 @@ def open_git_store(
         peer=branch,
         lock_timeout_s=LOCK_LEASES * options.timeout_s,
     )
-    return GitStore(branch, files)
+    return GitStore(branch, files, view_s=options.slow_s, patience_s=options.patience_s)

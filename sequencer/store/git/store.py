@@ -20,7 +20,7 @@ from sequencer.errors import ClaimHeld, RemoteUnreachable, SequencerError, Stora
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition
 from sequencer.store.file import FileStore
-from sequencer.store.git.branch import Branch
+from sequencer.store.git.branch import Branch, Pending
 from sequencer.store.git.command import GitFailed
 from sequencer.store.headfile import parse_head
 from sequencer.store.journal import decode
@@ -31,17 +31,19 @@ from sequencer.store.turnstile import FileTurnstile
 class GitStore:
     """One run's branch and its replica; see `protocol.Store`."""
 
-    def __init__(self, branch: Branch, files: FileStore, *, view_s: float = 15.0) -> None:
+    def __init__(
+        self, branch: Branch, files: FileStore, *, view_s: float = 15.0, patience_s: float = 0.0
+    ) -> None:
         """Keep the run of *branch* in *files*, whose peer it is.
 
         What is read is at most *view_s* old, where the remote answers.
         """
-        self.ttl_s = files.ttl_s
+        self.ttl_s, self.patience_s = files.ttl_s, patience_s
         self.branch = branch
         self._files = files
         self._view_s, self._asked_at = view_s, -math.inf
-        self._pending: tuple[Change, bytes] | None = None
-        """A change whose push nobody knows the end of, and its record."""
+        self._pending: tuple[Change, Pending] | None = None
+        """A change whose push nobody knows the end of."""
 
     @property
     def state_path(self) -> Path:
@@ -55,7 +57,8 @@ class GitStore:
 
     def take_notices(self) -> list[str]:
         """See `Store.take_notices`."""
-        return self._files.take_notices()
+        told, self.branch.drafting.notices = self.branch.drafting.notices, []
+        return told + self._files.take_notices()
 
     # --- reading -------------------------------------------------------------------
 
@@ -116,8 +119,9 @@ class GitStore:
                 except RemoteUnreachable:
                     self._pending = pending
                     raise
-                if self.branch.has(pending[1]):
-                    return parse_head(decode(pending[1][:-1])["head"], "the record pushed before")
+                if self.branch.holds(pending[1]):
+                    self.branch.cargo = None
+                    return parse_head(decode(pending[1].line[:-1])["head"], "what was pushed")
             return self._update(change)
 
     def _update(self, change: Change) -> Head:
@@ -134,7 +138,7 @@ class GitStore:
             head = self._files.update(noting)
         except RemoteUnreachable:
             if self.branch.unsettled is not None:
-                self._pending = (change, self.branch.unsettled[1])
+                self._pending = (change, self.branch.unsettled)
             raise
         except (SequencerError, ValueError):
             # It may have been refused for what is long over.

@@ -1,0 +1,68 @@
+"""Changes of a run whose store is out of reach for a while: told, and tried again.
+
+A remote that does not answer is no end of the work. Before a step nothing is lost by
+giving up; behind one an agent's work would be, so that is waited for longer. What was asked
+for is asked again as the same change, so a store that could not tell how it ended finds out.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from sequencer.errors import RemoteUnreachable
+from sequencer.executors.protocol import Cancellation
+from sequencer.model.head import Head
+from sequencer.store.protocol import Change, Store
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+Tell = Callable[[str, str | None], None]
+"""As `Observer.waiting`."""
+
+
+class Patience:
+    """Updates one store for one process."""
+
+    def __init__(self, store: Store, stop: Cancellation, tell: Tell) -> None:
+        """Update *store*, and *tell* what it is waited for; *stop* ends the waiting."""
+        self._store = store
+        self._stop = stop
+        self._tell = tell
+        self.wait_s = store.patience_s
+        """For how long it is tried again where nothing could be lost."""
+
+    def before_step(self, change: Change) -> Head:
+        """Accept *change*, where nothing has been done yet that could be lost.
+
+        Raises:
+            RemoteUnreachable: nobody was let in, or the time is over.
+        """
+        return self._update(change, self.wait_s, may_be_denied=False)
+
+    def after_step(self, change: Change, lease_s: float) -> Head:
+        """Accept *change*, behind a step whose claim is believed for *lease_s*.
+
+        Raises: see `before_step`.
+        """
+        # Afterwards somebody else may have the step, but need not.
+        return self._update(change, max(self._store.patience_s, lease_s), may_be_denied=True)
+
+    def _update(self, change: Change, wait_s: float, *, may_be_denied: bool) -> Head:
+        began, pause, is_told = time.monotonic(), FIRST_PAUSE_S, False
+        while True:
+            try:
+                head = self._store.update(change)
+            except RemoteUnreachable as error:
+                left = began + wait_s - time.monotonic()
+                if left <= 0 or self._stop.is_set() or (error.is_denied and not may_be_denied):
+                    raise
+                nap = min(left, pause * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
+                self._tell(f"{error.message}; next try in {nap:.0f} s", None)
+                is_told, pause = True, min(2 * pause, LONGEST_PAUSE_S)
+                self._stop.wait(nap)
+            else:
+                if is_told:
+                    self._tell("the remote is back", None)
+                return head

@@ -1,0 +1,65 @@
+"""Repositories for tests: a bare one that is the remote, and clones that share a run by it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from sequencer.store.git.opening import GitOptions, open_git_store
+from sequencer.store.git.store import GitStore
+
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_SYSTEM": "/dev/null",
+    "GIT_AUTHOR_NAME": "A",
+    "GIT_AUTHOR_EMAIL": "a@example.org",
+    "GIT_COMMITTER_NAME": "A",
+    "GIT_COMMITTER_EMAIL": "a@example.org",
+    "LC_ALL": "C",
+}
+
+
+def git(folder: Path, *argv: str, check: bool = True) -> str:
+    """Run ``git ARGV`` in *folder*, with nobody's configuration, and return what it prints."""
+    done = subprocess.run(
+        ["git", *argv], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert not check or done.returncode == 0, f"git {argv}: {done.stderr}"
+    return done.stdout.strip()
+
+
+class Shared:
+    """A bare repository in *folder* with one commit on main, and clones of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.bare = folder / "remote.git"
+        folder.mkdir(parents=True, exist_ok=True)
+        git(folder, "init", "-q", "--bare", "-b", "main", str(self.bare))
+        first = self.clone("first")
+        (first / "README.md").write_text("a project\n")
+        (first / ".gitignore").write_text("sync/\nlogs/\n")
+        git(first, "add", ".")
+        git(first, "commit", "-q", "-m", "begin")
+        git(first, "push", "-q", "origin", "HEAD:main")
+
+    def clone(self, name: str) -> Path:
+        """Return the clone *name*, made when it is first asked for."""
+        path = self.folder / name
+        if not path.exists():
+            git(self.folder, "clone", "-q", str(self.bare), name)
+            git(path, "checkout", "-q", "-B", "main")
+        return path
+
+    def store(self, name: str, run: str = "default", **options: Any) -> GitStore:
+        """Return a store of *run* in the clone *name*."""
+        clone = self.clone(name)
+        chosen = GitOptions(**options)
+        return open_git_store(clone / "sync" / "state.json", clone, run, chosen)
+
+    def tip(self, branch: str = "sequencer/default") -> str:
+        """Return where *branch* is on the remote; empty if it is not there."""
+        ref = f"refs/heads/{branch}"
+        return git(self.bare, "rev-parse", "--verify", "-q", ref, check=False)
