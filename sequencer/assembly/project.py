@@ -19,6 +19,7 @@ from sequencer.assembly.stores import make_store, state_path_of
 from sequencer.assembly.workflows import began_with, definition_of, workflow_of_run
 from sequencer.documents.reader import KeyPath
 from sequencer.engine.attempt import Observer
+from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
@@ -36,6 +37,7 @@ from sequencer.settings.agents import AgentOverrides
 from sequencer.settings.settings import Settings, load
 from sequencer.settings.sources import Given
 from sequencer.store.headfile import read_head
+from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
     from sequencer.activity.sinks import Place
@@ -79,7 +81,9 @@ class Project:
             store,
             self.settings.limits,
             lambda head: workflow_of_run(self.settings, head, defined(), sourced()),
-            lambda workflow, observer: self.performer(workflow, observer, name, defined()),
+            lambda workflow, observer: self.performer(
+                workflow, observer, name, defined(), _carrier(self, name, store)
+            ),
             read_definition=defined,
             read_source=sourced,
         )
@@ -174,6 +178,7 @@ class Project:
         observer: Observer,
         run: str | None,
         definition: Definition | None = None,
+        carrier: Carrier = NOTHING_CARRIED,
     ) -> Performer:
         """Return what performs the steps of *workflow* in the run called *run*."""
         settings, hooks = self.settings, self.hooks
@@ -189,6 +194,7 @@ class Project:
             router=settings.router,
             hooks=None if isinstance(hooks, NoHooks) else hooks,
             definition=definition,
+            carrier=carrier,
         )
 
     def logs(self, run: str | None, warn: Callable[[str], None]) -> FileLogs:
@@ -209,6 +215,15 @@ class Project:
             return []
         state = self.settings.state_file.name
         return sorted(_run_name(entry / state) or entry.name for entry in folder.iterdir())
+
+
+def _carrier(project: Project, run: str | None, store: Store) -> Carrier:
+    """Return what moves the code of the run that *store* keeps."""
+    if project.settings.store.kind != "git":
+        return NOTHING_CARRIED
+    from sequencer.assembly.carriers import carrier_of  # noqa: PLC0415 - most runs are in files
+
+    return carrier_of(project.settings, run, store, project.redaction)
 
 
 def _was_asked_for(settings: Settings) -> bool:

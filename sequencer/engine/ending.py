@@ -17,7 +17,7 @@ from sequencer.engine.prepared import Performed
 from sequencer.errors import UnknownName
 from sequencer.model import loops, transitions
 from sequencer.model.deciding import Decision, Move
-from sequencer.model.head import Gate, Head
+from sequencer.model.head import Gate, Head, Work
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition
@@ -180,6 +180,8 @@ class Ended:
     """None: nobody's failure, the claim is given back (interrupted, or a usage limit)."""
     record: dict[str, Any]
     """For the journal."""
+    work: Work | None = None
+    """The code that moves with it."""
 
     @property
     def outcome(self) -> Outcome:
@@ -211,6 +213,12 @@ class Ended:
         Raises:
             StaleClaim: the claim is gone.
         """
+        made = self._transition(workflow, head, token, now)
+        if self.work is None:
+            return made
+        return Transition(made.head.replace(work=self.work), made.facts)
+
+    def _transition(self, workflow: Workflow, head: Head, token: int, now: datetime) -> Transition:
         at, record, outcome = utc_now(), self.record, self.outcome
         here = self.performed.place.step_index
         kind = self.ending.kind if self.ending is not None else None

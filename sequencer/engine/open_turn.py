@@ -55,7 +55,13 @@ def claim_turn(worker: Worker, head: Head, *, wait: bool) -> Turn:
                     raise
                 claimed = None
             if claimed is not None:
-                return Turn(claimed[1], step, position, here.place, claimed[0])
+                turn = Turn(claimed[1], step, position, here.place, claimed[0])
+                try:
+                    worker.arrive(turn)
+                except BaseException as error:
+                    worker.abandon(turn, error)
+                    raise
+                return turn
         if here.kind is Kind.EXPIRED and head.gate is not None:
             worker.control.expire(head.gate)
             continue

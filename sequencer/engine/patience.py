@@ -10,14 +10,16 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from sequencer.errors import RemoteUnreachable
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import Head
-from sequencer.store.protocol import Change, Store
+from sequencer.store.protocol import Change, Store, Telling
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+T = TypeVar("T")
 Tell = Callable[[str, str | None], None]
 """As `Observer.waiting`."""
 
@@ -30,6 +32,8 @@ class Patience:
         self._store = store
         self._stop = stop
         self._tell = tell
+        if isinstance(store, Telling):
+            store.tell = lambda text: tell(text, None)
         self.wait_s = store.patience_s
         """For how long it is tried again where nothing could be lost."""
 
@@ -39,7 +43,7 @@ class Patience:
         Raises:
             RemoteUnreachable: nobody was let in, or the time is over.
         """
-        return self._update(change, self.wait_s, may_be_denied=False)
+        return self.reach(lambda: self._store.update(change))
 
     def after_step(self, change: Change, lease_s: float) -> Head:
         """Accept *change*, behind a step whose claim is believed for *lease_s*.
@@ -47,13 +51,21 @@ class Patience:
         Raises: see `before_step`.
         """
         # Afterwards somebody else may have the step, but need not.
-        return self._update(change, max(self._store.patience_s, lease_s), may_be_denied=True)
+        limit_s = max(self._store.patience_s, lease_s)
+        return self._reach(lambda: self._store.update(change), limit_s, may_be_denied=True)
 
-    def _update(self, change: Change, wait_s: float, *, may_be_denied: bool) -> Head:
+    def reach(self, act: Callable[[], T]) -> T:
+        """Return what *act* returns, once the store is in reach.
+
+        Raises: see `before_step`.
+        """
+        return self._reach(act, self.wait_s, may_be_denied=False)
+
+    def _reach(self, act: Callable[[], T], wait_s: float, *, may_be_denied: bool) -> T:
         began, pause, is_told = time.monotonic(), FIRST_PAUSE_S, False
         while True:
             try:
-                head = self._store.update(change)
+                found = act()
             except RemoteUnreachable as error:
                 left = began + wait_s - time.monotonic()
                 if left <= 0 or self._stop.is_set() or (error.is_denied and not may_be_denied):
@@ -65,4 +77,4 @@ class Patience:
             else:
                 if is_told:
                     self._tell("the remote is back", None)
-                return head
+                return found

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.engine.attempt import Attempt, Logs, Observer, StepLog, Tee
+from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Composer
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.judging import as_asked, checked, judged
@@ -83,6 +84,8 @@ class Performer:
     """None: the project has none, and nothing is asked."""
     definition: Definition | None = None
     """Of a run that was made from a request."""
+    carrier: Carrier = NOTHING_CARRIED
+    """Moves the code with the state."""
 
     def look(self, here: Place) -> tuple[Step, str]:
         """Return the step at *here*, defaults filled in, and its position's name."""

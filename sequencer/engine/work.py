@@ -124,7 +124,8 @@ class Invocation:
 
     def _head(self) -> Head:
         view = self._worker.store.view()
-        self._notify(*view.notices, *self._worker.store.take_notices())
+        told = self._worker.performer.carrier.take_notices()
+        self._notify(*view.notices, *self._worker.store.take_notices(), *told)
         self._known = same_run.followed(self._worker.store, self._known, view.head)
         return self._known
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sequencer.engine import same_run
+from sequencer.engine import code, same_run
 from sequencer.engine.agreement import ensure_definition, has_definition
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.control import Control
@@ -31,7 +31,7 @@ from sequencer.engine.records import (
     shown_log,
 )
 from sequencer.engine.standing import Kind, Standing, standing
-from sequencer.errors import SequencerError, StaleClaim, StateRefused
+from sequencer.errors import SequencerError, StaleClaim, StateRefused, WorkTreeRefused
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Head
@@ -152,8 +152,10 @@ class Worker:
         Raises:
             ClaimHeld: somebody holds it and may be alive.
             StaleClaim: the run's files are gone.
+            WorkTreeRefused: no step may begin in this work tree.
         """
         granted: list[int] = []
+        self.patience.reach(lambda: self.performer.carrier.ready(seen))
 
         def change(head: Head | None) -> Transition | None:
             granted.clear()
@@ -188,6 +190,14 @@ class Worker:
             may_take_over=may_take_over,
         )
 
+    def arrive(self, turn: Turn) -> None:
+        """Bring the work tree to the code that the step of *turn* begins on.
+
+        Raises:
+            WorkTreeRefused: see `Carrier.arrive`.
+        """
+        self.patience.reach(lambda: self.performer.carrier.arrive(turn.head))
+
     def perform(self, turn: Turn, budget: Budget) -> Ended:
         """Run the step of *turn*; return how it ended and what that means.
 
@@ -196,6 +206,7 @@ class Worker:
         if turn.prepared is None:
             message = "the caller has to perform this step"
             raise ValueError(message)
+        self.arrive(turn)
         folder = self.store.result_folder(turn.claim.step_index, turn.claim.token)
         attempt = self._attempt(turn, turn.prepared, folder)
         cancellation = Cancellation()
@@ -213,7 +224,8 @@ class Worker:
             # Whatever the agent managed to say, this worker's word does not count any more.
             interrupted = performed.outcome.replace(status=OutcomeStatus.INTERRUPTED)
             performed = replace(performed, outcome=interrupted)
-        return self._ended(turn, performed, folder, reason)
+        ended = self._ended(turn, performed, folder, reason)
+        return code.collected(self.performer.carrier, turn.claim, turn.head, ended)
 
     def _ended(
         self, turn: Turn, performed: Performed, folder: Path, reason: StopReason | None
@@ -274,7 +286,9 @@ class Worker:
         ending = None
         if outcome.status is not OutcomeStatus.INTERRUPTED:
             ending = ending_of(self.workflow, turn.head, performed, self.limits.max_attempts)
-        return self.finish(turn, Ended(performed, ending, record), lambda _: False)[0]
+        ended = Ended(performed, ending, record)
+        ended = code.collected(self.performer.carrier, turn.claim, turn.head, ended)
+        return self.finish(turn, ended, lambda _: False)[0]
 
     def _attempt(self, turn: Turn, prepared: Prepared, folder: Path) -> Attempt:
         return Attempt(
@@ -296,9 +310,10 @@ class Worker:
 
         Raises:
             StaleClaim: the step is not this worker's any more; the output was kept.
+            WorkTreeRefused: its code was not taken; that is recorded as a failure.
         """
-        is_own = turn.prepared is not None
-        upcoming = self._prepare_following(ended.next_place) if is_own else None
+        carrier, is_own = self.performer.carrier, turn.prepared is not None
+        upcoming = self._prepare_following(ended.next_place, turn.head) if is_own else None
         granted: list[int] = []
 
         def change(head: Head | None) -> Transition:
@@ -315,17 +330,24 @@ class Worker:
             granted.append(claimed.head.token)
             return moved.then(claimed)
 
-        head = self._update(change, turn, ended.outcome)
+        try:
+            head = self._update(change, turn, ended.outcome)
+        except WorkTreeRefused as refusal:
+            without = code.without_code(carrier, turn.claim, turn.head, ended, refusal)
+            self.finish(turn, without, lambda _: False)
+            told = without.outcome.error or refusal.message
+            raise WorkTreeRefused(told, where=refusal.where, hint=refusal.hint) from refusal
         claim = head.claim_with(granted[0]) if granted else None
         if claim is None or upcoming is None:
             return head, None
         return head, Turn.of(head, claim, upcoming)
 
-    def _prepare_following(self, following: Place | None) -> Prepared | None:
+    def _prepare_following(self, following: Place | None, head: Head) -> Prepared | None:
         """Prepare the next step if it is this worker's; what is wrong with it shows later."""
         if following is None or not self.is_mine(following.step_index):
             return None
         try:
+            self.performer.carrier.ready(head)
             return self.performer.prepare(following)
         except (SequencerError, OSError):
             return None
@@ -338,6 +360,8 @@ class Worker:
         except StaleClaim:
             with contextlib.suppress(StateRefused):
                 self._keep_stale_output(turn, outcome)
+            with contextlib.suppress(SequencerError):
+                self.performer.carrier.keep(turn.claim, turn.claim.step, turn.head)
             raise
 
     def _keep_stale_output(self, turn: Turn, outcome: Outcome) -> None:

@@ -1,15 +1,18 @@
 """Keys of hoidn/orchestration's orchestration.yaml that this program writes otherwise.
 
-They load as they are: flat keys mean the nested ones, and keys about its own commits,
-reports and spec files mean nothing here and are named once. A nested key wins over its
-flat twin, as there.
+They load as they are: flat keys mean the nested ones, and keys about its prompts' files
+and spec files mean nothing here and are named once. A nested key wins over its flat twin,
+as there.
 """
 
 from __future__ import annotations
 
 import re
 
+from sequencer.documents import keys
+from sequencer.documents.keys import dotted
 from sequencer.documents.reader import Document, KeyPath
+from sequencer.settings.schema import Schema
 from sequencer.settings.sources import Layers, Source, flatten
 
 FLAT_KEYS: dict[str, KeyPath] = {
@@ -21,21 +24,35 @@ FLAT_KEYS: dict[str, KeyPath] = {
     "workflow_name": ("workflow", "name"),
     "workflow_review_every_n": ("workflow", "review_every_n"),
 }
+COMMIT_KEYS: dict[str, KeyPath] = {
+    "auto_commit_docs": ("commit", "docs"),
+    "auto_commit_reports": ("commit", "reports"),
+    "auto_commit_tracked_outputs": ("commit", "tracked_outputs"),
+    "doc_whitelist": ("commit", "doc_whitelist"),
+    "autocommit_whitelist": ("commit", "doc_whitelist"),
+    "max_autocommit_bytes": ("commit", "max_file_bytes"),
+    "report_extensions": ("commit", "report_extensions"),
+    "report_path_globs": ("commit", "report_path_globs"),
+    "max_report_file_bytes": ("commit", "max_report_file_bytes"),
+    "max_report_total_bytes": ("commit", "max_report_total_bytes"),
+    "tracked_output_extensions": ("commit", "tracked_output_extensions"),
+    "tracked_output_globs": ("commit", "tracked_output_globs"),
+    "max_tracked_output_file_bytes": ("commit", "max_tracked_output_file_bytes"),
+    "max_tracked_output_total_bytes": ("commit", "max_tracked_output_total_bytes"),
+}
+"""What is committed after a step; later ones win over earlier ones of the same meaning."""
+_REPORT_KEYS = ("report_extensions", "report_path_globs")
+_SCRATCH = "tmp/"
+"""There, reports below this folder are never committed, whatever else says so."""
+TOLERATING = "tolerate_doc_dirty"
 IGNORED_KEYS = frozenset(
     {
-        "autocommit_whitelist",
-        "doc_whitelist",
         "findings_file",
         "force_add_reports",
         "input_file",
         "prepull_auto_commit_docs",
-        "report_extensions",
-        "report_path_globs",
         "spec_bootstrap",
         "tmp_dir",
-        "tolerate_doc_dirty",
-        "tracked_output_extensions",
-        "tracked_output_globs",
     }
 )
 _IGNORED_FAMILIES = re.compile(r"auto_?commit_[a-z_]+|max_[a-z_]+_bytes", re.ASCII)
@@ -48,8 +65,9 @@ def lay_file(layers: Layers, document: Document) -> None:
     for key, path in FLAT_KEYS.items():
         if key in document.data:
             layers.put(path, document.data[key], _source(document, (key,)), (key,))
+    _lay_commits(layers, document)
     for key, value in document.data.items():
-        if key in FLAT_KEYS:
+        if key in FLAT_KEYS or key in COMMIT_KEYS or key == TOLERATING:
             continue
         if key in IGNORED_KEYS or _IGNORED_FAMILIES.fullmatch(key):
             where = document.where((key,))
@@ -60,6 +78,36 @@ def lay_file(layers: Layers, document: Document) -> None:
         else:
             for below, leaf in flatten(value, (key,)):
                 layers.put(below, leaf, _source(document, below))
+
+
+def _lay_commits(layers: Layers, document: Document) -> None:
+    """Lay what the flat keys say about commits after a step."""
+    for key, path in COMMIT_KEYS.items():
+        if key in document.data:
+            value = document.data[key]
+            if isinstance(value, str) and keys.is_list(keys.annotation_at(Schema, path)):
+                value = [part.strip() for part in value.split(",") if part.strip()]
+            layers.put(path, value, _source(document, (key,)), (key,))
+    for key in _REPORT_KEYS:
+        if key in document.data:
+            layers.put(("commit", "exclude"), [_SCRATCH], _source(document, (key,)), (key,))
+    if document.data.get(TOLERATING) in (True, "true", "yes", "on"):
+        source = _source(document, (TOLERATING,))
+        layers.put(("store", "work", "tolerated"), ["/**"], source, (TOLERATING,))
+
+
+def notice_commits(layers: Layers) -> None:
+    """Say of each key about commits that it has no effect where no code is moved."""
+    store = layers.values.get("store")
+    if isinstance(store, dict) and store.get("kind") == "git":
+        return
+    told = set()
+    for path in layers.sources:
+        if path[0] == "commit" or path[:2] == ("store", "work"):
+            where, key = layers.where(path), dotted(layers.origin(path))
+            if key not in told:
+                layers.notices.append(f"{where}: {key!r} has no effect where store.kind is not git")
+                told.add(key)
 
 
 def inherit_cadence(layers: Layers) -> None:

@@ -17,6 +17,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from sequencer.activity.options import ActivityOptions
+from sequencer.checkout.options import CommitOptions
 from sequencer.documents import reader
 from sequencer.documents.keys import dotted, leaves
 from sequencer.documents.problems import located, problems_of, raise_all
@@ -89,6 +90,7 @@ class Settings:
     step_defaults: Mapping[str, Any]
     """Step fields for `resolution.registry.with_defaults`."""
     store: StoreOptions
+    commit: CommitOptions
     logs: LogOptions
     activity: ActivityOptions
     run: RunDefaults
@@ -164,6 +166,7 @@ def load(
         limits=schema.limits,
         step_defaults=MappingProxyType(schema.step_defaults.fields),
         store=schema.store,
+        commit=schema.commit,
         logs=schema.logs,
         activity=schema.activity,
         run=schema.run,
@@ -185,6 +188,7 @@ def _laid(
         for below, value in flatten(given.value, path):
             layers.put(below, value, Source("flag", name=given.flag))
     legacy.inherit_cadence(layers)
+    legacy.notice_commits(layers)
     return layers
 
 

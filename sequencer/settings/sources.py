@@ -104,6 +104,10 @@ class Layers:
             return str(source)
         return self.document.where(origin) if self.document else "settings"
 
+    def origin(self, path: KeyPath) -> KeyPath:
+        """Return where the value at *path* stands in the file; it may have another key there."""
+        return self._origin(path)[1]
+
     def position(self, path: KeyPath) -> Position:
         """Return line and column of *path* in the file, (0, 0) for what is not in it."""
         source, origin = self._origin(path)

@@ -175,6 +175,11 @@ class FileStore:
         except OSError as error:
             raise self._storage_failed("written", error) from error
 
+    @property
+    def leases(self) -> Leases:
+        """Return the heartbeats in the run's folder."""
+        return self._leases
+
     def locked(self) -> AbstractContextManager[None]:
         """Hold the lock of the run's folder for a block; not reentrant, see `RunLock.held`."""
         return self._lock.held()

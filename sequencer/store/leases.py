@@ -50,6 +50,18 @@ class Leases:
         self._beaten.add(claim.token)
         self._write(self.folder / str(claim.token), beat)
 
+    def read(self, token: int) -> dict[str, Any]:
+        """Return the newest beat of the claim with *token*; empty if there is none."""
+        return self._read(self.folder / str(token))
+
+    def keep(self, token: int, beat: dict[str, Any]) -> None:
+        """Keep *beat* of a claim whose holder writes it elsewhere.
+
+        Raises:
+            OSError: it is not known here.
+        """
+        self._write(self.folder / str(token), beat)
+
     def forget(self, claim: Claim) -> None:
         """Remove what belongs to *claim*, which is gone."""
         token = claim.token
@@ -75,7 +87,7 @@ class Leases:
         """Return what is known about the holder of *claim*."""
         if is_proven_dead(claim.owner):
             return Liveness.DEAD
-        beat = self._read(self.folder / str(claim.token))
+        beat = self.read(claim.token)
         deadline = beat.get("deadline_boottime")
         if deadline is None and claim.claimed_boottime is not None:
             # The first beat comes a third of the lease after the claim.
@@ -86,8 +98,28 @@ class Leases:
             return Liveness.ALIVE
         return self._observe(claim, beat.get("beat"))
 
+    def quiet_s(self, claim: Claim) -> float | None:
+        """Return how long ago the holder of *claim* was last heard of; None: nobody can tell.
+
+        Of another machine it is how long the newest beat has stood still here, as far as
+        `liveness` has seen it.
+        """
+        beat = self.read(claim.token)
+        if is_same_boot(claim.owner):
+            deadline = beat.get("deadline_boottime")
+            since = deadline - claim.ttl_s if isinstance(deadline, (int, float)) else None
+            since = claim.claimed_boottime if since is None else since
+        else:
+            seen = self._read(self._memory(claim))
+            is_same = seen.get("boot_id") == boot_id() and seen.get("beat", "?") == beat.get("beat")
+            since = seen.get("since_boottime") if is_same else None
+        return max(boottime() - since, 0.0) if isinstance(since, (int, float)) else None
+
+    def _memory(self, claim: Claim) -> Path:
+        return self.folder / f"{claim.token}.seen-{boot_id()[:8]}"
+
     def _observe(self, claim: Claim, beat: Any) -> Liveness:
-        memory = self.folder / f"{claim.token}.seen-{boot_id()[:8]}"
+        memory = self._memory(claim)
         seen, now = self._read(memory), boottime()
         since = seen.get("since_boottime")
         is_same = seen.get("boot_id") == boot_id() and seen.get("beat", "?") == beat

@@ -70,6 +70,14 @@ class Turnstile(Protocol):
 
 
 @runtime_checkable
+class Telling(Protocol):
+    """A store that has something to say to people while it waits."""
+
+    tell: Callable[[str], None]
+    """Hears it; who works on the run sets it."""
+
+
+@runtime_checkable
 class Store(Protocol):
     """Keeps one run."""
 

@@ -31,6 +31,16 @@ class Watch(Protocol):
         """Free what the watch holds."""
 
 
+class Notifier(Watch, Protocol):
+    """A watch that can be slept on together with others."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when there is something to tell."""
+
+    def has_changed(self) -> bool:
+        """Take what there is to tell; return whether it is about what is watched."""
+
+
 def readable(fds: Sequence[int], timeout_s: float) -> set[int]:
     """Wait until some of *fds* can be read, at most *timeout_s* seconds; return which.
 
@@ -45,18 +55,25 @@ def readable(fds: Sequence[int], timeout_s: float) -> set[int]:
 def watch(folder: Path, name: str) -> Watch:
     """Start watching *name* in *folder*; changes from now on count."""
     try:
-        if sys.platform == "linux":
-            return InotifyWatch(folder, name)
-        return WatchdogWatch(folder, name)
+        return notifier(folder, name)
     except OSError:
         return SleepingWatch()
 
 
 def watch_files(folder: Path) -> Watch:
     """Start watching every file in *folder*, also while one is being written."""
+    return notifier(folder, None)
+
+
+def notifier(folder: Path, name: str | None) -> Notifier:
+    """Start watching *name* in *folder*, or every file there.
+
+    Raises:
+        OSError: there is no such folder, or the system has no notification left to give.
+    """
     if sys.platform == "linux":
-        return InotifyWatch(folder, None)
-    return WatchdogWatch(folder, None)
+        return InotifyWatch(folder, name)
+    return WatchdogWatch(folder, name)
 
 
 class InotifyWatch:
@@ -88,12 +105,16 @@ class InotifyWatch:
             ready = readable((self._inotify.fileno(), *fds), left)
             if not ready.isdisjoint(fds):
                 return True
-            if self._has_changed():
+            if self.has_changed():
                 return False
         return False
 
-    def _has_changed(self) -> bool:
-        """Take what the kernel has to tell; after a long time that is thousands of events."""
+    def fileno(self) -> int:
+        """See `Notifier.fileno`."""
+        return int(self._inotify.fileno())
+
+    def has_changed(self) -> bool:
+        """See `Notifier.has_changed`; after a long time there are thousands of events."""
         try:
             data = os.read(self._inotify.fileno(), _ALL_EVENTS)
         except BlockingIOError:
@@ -139,8 +160,19 @@ class WatchdogWatch:
         """See `Watch.wait`."""
         ready = readable([self._read_fd, *fds], timeout_s)
         if self._read_fd in ready:
-            os.read(self._read_fd, 65536)
+            self.has_changed()
         return not ready.isdisjoint(fds)
+
+    def fileno(self) -> int:
+        """See `Notifier.fileno`."""
+        return self._read_fd
+
+    def has_changed(self) -> bool:
+        """See `Notifier.has_changed`; only what is watched was written to the pipe."""
+        try:
+            return bool(os.read(self._read_fd, 65536))
+        except BlockingIOError:
+            return False
 
     def close(self) -> None:
         """See `Watch.close`."""

@@ -26,7 +26,7 @@ from sequencer.model import flow_record
 from sequencer.model.branching import is_choice, normalise
 from sequencer.model.flow_record import Chain
 from sequencer.model.graph import Graph, Node, Option
-from sequencer.model.head import Head
+from sequencer.model.head import Head, Work
 from sequencer.model.marking import FlowStatus, Marking, Reference
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow
@@ -74,6 +74,8 @@ class FlowControl:
         self.store = store
         self.workflow = workflow
         self.graph: Graph = workflow.graph
+        self.work: Work | None = None
+        """The code that the next change of a process that works moves with it."""
         self.patience: Patience | None = None
         """Of a process that works; by hand nothing is waited for."""
         self._keeper = Keeper(store, workflow.graph)
@@ -237,7 +239,8 @@ class FlowControl:
             if written.starts_anew:
                 self.store.forget_documents(flow_record.PREFIX, {name, *chain.names})
             self.store.keep_document(name, data)
-        return Transition(made.head.replace(flow=written.flow), made.facts), written.chain
+        moved = {} if self.work is None else {"work": self.work}
+        return Transition(made.head.replace(flow=written.flow, **moved), made.facts), written.chain
 
     # --- by hand -------------------------------------------------------------------
 

@@ -178,6 +178,8 @@ class FlowInvocation:
         may_go_on = left is None or len(worker.attempts.running) < left
         if worker.is_stopped or is_full or not may_go_on:
             return
+        if not worker.attempts.running and self._control.upcoming(head):
+            worker.code.ensure_ready(head)
         before = head.revision
         head = worker.update(None, self._steps_left, head.run_id)
         if head.revision != before:

@@ -12,26 +12,26 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sequencer.engine.attempt import Attempt
-from sequencer.engine.due import limit_end, retry_at
 from sequencer.engine.flow.attempts import Attempts, Running
 from sequencer.engine.flow.boards import Board
+from sequencer.engine.flow.code import FlowCode
 from sequencer.engine.flow.control import Act, FlowControl
+from sequencer.engine.flow.recording import Recorder
 from sequencer.engine.flow.sessions import Sessions
 from sequencer.engine.flow.transitions import Room, Step
 from sequencer.engine.flow.values import values_of
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Patience
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Budget, Performed, Prepared
+from sequencer.engine.prepared import Budget, Prepared
 from sequencer.engine.recall import Memory
-from sequencer.engine.records import INLINE_BYTES, journal_record, shown_log
 from sequencer.engine.standing import blocked_by
-from sequencer.errors import StaleClaim
+from sequencer.errors import SequencerError, StaleClaim, WorkTreeRefused
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.marking import FlowStatus, Marking
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.transitions import Place
 from sequencer.store.identity import boottime
 
@@ -58,11 +58,14 @@ class FlowWorker:
         self.places = places
         self.is_stopped = False
         self.stop = Cancellation()
-        control.patience = Patience(control.store, self.stop, performer.observer.waiting)
+        patience = Patience(control.store, self.stop, performer.observer.waiting)
+        control.patience = patience
         self.narrow: Callable[[Budget], Budget] = lambda budget: budget
         """Lays an invocation's own limits over those of the run."""
         self._heartbeat = Heartbeat(control.store)
         self.attempts = Attempts(self._heartbeat)
+        self.code = FlowCode(performer.carrier, patience)
+        self._recorder = Recorder(control, performer)
         self._prepared: dict[str, Prepared] = {}
         self._sessions = Sessions.of(control.store, control.workflow)
         steps = control.workflow.steps
@@ -117,7 +120,11 @@ class FlowWorker:
         free = self.places - taken
         if steps_left is not None:
             free = min(free, steps_left - taken)
-        if self.is_stopped or blocked_by(head, self.limits, datetime.now(UTC)) is not None:
+        if (
+            self.is_stopped
+            or not self.code.is_ready
+            or blocked_by(head, self.limits, datetime.now(UTC)) is not None
+        ):
             free = 0
         gone = self.gone(head, held)
         if (most := self.limits.max_steps) is not None:
@@ -172,6 +179,8 @@ class FlowWorker:
 
     def _start(self, head: Head, granted: list[int]) -> None:
         _, marking = self.control.marking(head)
+        if not self.attempts.running:
+            self._arrive(head, granted)
         for token in granted:
             claim = head.claim_with(token)
             if claim is None:
@@ -182,6 +191,22 @@ class FlowWorker:
             )
             running = Running(claim, prepared, head.run_id)
             self.attempts.start(running, self._task(running, head, marking))
+
+    def _arrive(self, head: Head, granted: list[int]) -> None:
+        """Bring the work tree to the code of *head*, or give back what was *granted*."""
+        try:
+            self.code.arrive(head)
+        except SequencerError as refusal:
+            told = {"status": str(OutcomeStatus.INTERRUPTED), "error": refusal.message}
+
+            def release(step: Step) -> None:
+                for token in granted:
+                    if step.head.claim_with(token):
+                        step.release(token, told, Usage())
+
+            self.code.is_ready = False
+            self.control.update(release, lambda _: None, run_id=head.run_id)
+            raise
 
     # --- performing ----------------------------------------------------------------
 
@@ -262,11 +287,9 @@ class FlowWorker:
         Raises:
             StaleClaim: the run itself is gone.
         """
-        acts = {
-            one.claim.token: self._recording(one, self._performed(one))
-            for one in ended
-            if one.cancellation.reason not in _NOT_OURS
-        }
+        mine = [one for one in ended if one.cancellation.reason not in _NOT_OURS]
+        head = self._collect(mine, len(self.attempts.running) > len(ended))
+        acts = {one.claim.token: self._recorder.recording(one) for one in mine}
         lost = [one for one in ended if one.claim.token not in acts and _has_cost(one)]
         if not acts and not lost:
             return None
@@ -275,21 +298,37 @@ class FlowWorker:
 
         def act(step: Step) -> None:
             for one in lost:
-                performed = self._performed(one)
-                told = {
-                    **self._journal_record(one, performed),
-                    "reason": str(StopReason.CLAIM_LOST),
-                }
-                step.charge(one.claim, performed.outcome.usage, told)
+                usage = self._recorder.performed(one).outcome.usage
+                told = {**self._recorder.record(one), "reason": str(StopReason.CLAIM_LOST)}
+                step.charge(one.claim, usage, told)
             record(step)
 
         try:
             return self.update(act, steps_left, run_id)
+        except WorkTreeRefused as refusal:
+            if head is None or self.control.work is None:
+                raise
+            self.code.refuse(mine, head, refusal)
+            self.control.work, self.code.is_ready = None, False
+            self.record(mine, steps_left)
+            raise
         except StaleClaim:
             view = self.control.store.view().head
             if view is None or view.run_id != run_id:
                 raise
             return None
+        finally:
+            self.control.work = None
+
+    def _collect(self, ended: Sequence[Running], has_others: bool) -> Head | None:
+        """Have the code that *ended* have left move with their record; return the head seen."""
+        head = self.control.store.view().head
+        if head is None:
+            return None
+        self.control.work = self.code.collect(ended, head)
+        if not has_others:
+            self.code.look(head)
+        return head
 
     def _one_by_one(self, acts: Mapping[int, Act], steps_left: Callable[[Head], int | None]) -> Act:
         """Return what does *acts*, by tokens, as if each had a transition of its own.
@@ -314,56 +353,6 @@ class FlowWorker:
                     step.settle(self.room(step.head, steps_left(step.head), held))
 
         return act
-
-    def _performed(self, ended: Running) -> Performed:
-        if ended.performed is None or ended.error is not None:
-            return self._of_bug(ended)
-        return ended.performed
-
-    def _of_bug(self, ended: Running) -> Performed:
-        """Return the failure that an exception is; a refusal and an interrupt are none."""
-        error = ended.error or RuntimeError("the attempt ended without a result")
-        status = OutcomeStatus.INTERRUPTED if ended.ends_the_work else OutcomeStatus.FAILED
-        usage = ended.performed.outcome.usage if ended.performed else Usage()
-        told = self.performer.redact(repr(error))
-        outcome = Outcome(status=status, error=told, usage=usage)
-        return Performed(outcome, ended.prepared.step, ended.prepared.place, ended.prepared.agent)
-
-    def _recording(self, ended: Running, performed: Performed) -> Act:
-        """Return what *performed* does to the run."""
-        outcome, token = performed.outcome, ended.claim.token
-        record = self._journal_record(ended, performed)
-        if outcome.status is OutcomeStatus.INTERRUPTED:
-            reason = ended.cancellation.reason
-            more = {"reason": str(reason)} if reason else {}
-            return lambda step: step.release(token, {**record, **more}, outcome.usage)
-        if outcome.status is OutcomeStatus.LIMITED:
-            due = limit_end(outcome, datetime.now(UTC))
-            return lambda step: step.release(token, record, outcome.usage, due)
-        if outcome.is_accepted:
-            return lambda step: step.accept(token, outcome, ended.reference, record)
-
-        def fail(step: Step) -> None:
-            held = step.head.claim_with(token)
-            failures = step.marking.active[held.step].failures + 1 if held else 1
-            kind, due = "Template" if performed.is_final else "error", None
-            if not performed.is_final:
-                due = retry_at(ended.prepared.step, failures, step.now)
-            step.fail(token, outcome, record, due=due, kind=kind)
-
-        return fail
-
-    def _journal_record(self, ended: Running, performed: Performed) -> Mapping[str, Any]:
-        outcome = performed.outcome
-        output: dict[str, Any] = {}
-        size = len(outcome.output.encode("utf-8", "replace"))
-        if outcome.output and size <= INLINE_BYTES:
-            output["output"] = outcome.output
-        if isinstance(ended.reference, str):
-            output["output_file"] = f"results/{ended.reference}/output.txt"
-            output["output_bytes"] = size
-        log = shown_log(performed.log, self.performer.project)
-        return journal_record(outcome, performed.agent, log, output)
 
     def is_over(self, head: Head) -> bool:
         """Return whether the flow has come to an end, good or bad."""

@@ -93,6 +93,8 @@ class Branch:
     is_first_look: bool = True
     looks: int = 0
     """How often the remote has said where it is."""
+    has_beats: bool = False
+    """Whether the ref of the heartbeats was there then."""
     contact_at: float = -math.inf
     """When that was last known for sure, on the monotonic clock."""
 
@@ -116,6 +118,7 @@ class Branch:
             RemoteUnreachable: there was no answer.
         """
         tips = self.remote.tips([self.refs.state, self.refs.beats, *self.carried])
+        self.has_beats = self.refs.beats in tips
         self.is_first_look, self.looks = False, self.looks + 1
         self.contact_at = time.monotonic()
         return tips
@@ -156,8 +159,19 @@ class Branch:
             return False
         here = revision_of(self.replica.journal())
         if stand is not None and (there, here) == (stand.commit, stand.revision):
+            self._fetch_carried(tips)
             return False
         return self._follow_to(self._fetched(tips, there))
+
+    def _fetch_carried(self, tips: Mapping[str, str]) -> None:
+        """Bring what somebody has moved besides the state, and is not here yet."""
+        wanted = {
+            ref: ours
+            for ref, ours in self.carried.items()
+            if ref in tips and self.objects.resolve(f"{tips[ref]}^{{tree}}") is None
+        }
+        if wanted:
+            self.remote.fetch(wanted)
 
     def _fetched(self, tips: Mapping[str, str], there: str) -> str:
         """Have the commit *there* in this repository, or a newer one; return which."""

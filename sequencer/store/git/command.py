@@ -37,7 +37,7 @@ _LOCAL_TIMEOUT_S = 60.0
 _DENIED = re.compile(
     r"Authentication failed|could not read (Username|Password)|Permission denied"
     r"|terminal prompts disabled|Invalid username or password|error: 40[13]"
-    r"|Host key verification failed|Access denied|access rights|not authorized",
+    r"|Host key verification failed|Access denied|not authorized",
     re.IGNORECASE,
 )
 _NO_REPOSITORY = re.compile(

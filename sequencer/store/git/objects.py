@@ -7,6 +7,7 @@ its own (`refs/sequencer/…/draft`), so that no `git gc` takes it away before i
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha1, sha256
@@ -121,6 +122,8 @@ class Objects:
         if self._reader is None or self._reader.poll() is not None:
             self._close()
             self._reader = self._git.start("cat-file", "--batch")
+            # For who forgets to close; at the end of this process git ends by itself.
+            weakref.finalize(self, end, self._reader).atexit = False
         stdin, stdout = self._reader.stdin, self._reader.stdout
         if stdin is None or stdout is None:  # for the type checker
             raise ValueError("no pipes")

@@ -80,4 +80,6 @@ def open_git_store(
         peer=branch,
         lock_timeout_s=LOCK_LEASES * options.timeout_s,
     )
-    return GitStore(branch, files, view_s=options.slow_s, patience_s=options.patience_s)
+    return GitStore(
+        branch, files, fast_s=options.fast_s, slow_s=options.slow_s, patience_s=options.patience_s
+    )

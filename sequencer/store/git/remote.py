@@ -15,7 +15,8 @@ from enum import StrEnum
 from sequencer.errors import RemoteUnreachable
 from sequencer.store.git.command import Git, GitFailed, unreachable
 
-_NO_ATOMIC = "does not support --atomic"
+NO_ATOMIC = "does not support --atomic"
+"""What git says of a remote that moves one ref after the other."""
 _OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -114,12 +115,12 @@ class Remote:
         try:
             done = self.git.run("push", *flags, "--", self.name, *pairs, accepts=(0, 1))
         except GitFailed as failed:
-            if _NO_ATOMIC in failed.stderr:
+            if NO_ATOMIC in failed.stderr:
                 self.is_atomic = False
                 return self.push(moves)
             reason = failed.reason
             return Pushed(Verdict.UNKNOWN, reason, unreachable(self.name, failed))
-        if _NO_ATOMIC in done.stderr:
+        if NO_ATOMIC in done.stderr:
             self.is_atomic = False
             return self.push(moves)
         return self._judged(done.stdout.decode("utf-8", "replace"), done.stderr, moves)

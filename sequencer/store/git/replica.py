@@ -179,12 +179,16 @@ class Replica:
         return is_new
 
     def _is_edited(self, journal: bytes) -> bool:
-        """Return whether state.json is something else than the end of *journal* says."""
-        there, last = self.read(self._state_name, MAX_HEAD_BYTES), _last(journal)
+        """Return whether state.json is something else than *journal* says, or said before.
+
+        It is behind where a process was killed before it replaced the file.
+        """
+        there = self.read(self._state_name, MAX_HEAD_BYTES)
         if there is None:
             return (self.folder / self._state_name).exists()
         with contextlib.suppress(ValueError):
-            return last is None or parse_object(there) != last["head"]
+            head = parse_object(there)
+            return not any(record["head"] == head for record in _records(journal))
         return True
 
     def _dropped(self, tree: Tree, known: Tree | None) -> set[str]:
@@ -267,11 +271,15 @@ def revision_of(journal: bytes) -> int:
     return last["revision"] if last else 0
 
 
-def _last(journal: bytes) -> dict[str, Any] | None:
+def _records(journal: bytes) -> Iterator[dict[str, Any]]:
+    """Yield the records of *journal* that can be read, the newest first."""
     for line in reversed(journal.split(b"\n")):
         with contextlib.suppress(ValueError):
-            return decode(line)
-    return None
+            yield decode(line)
+
+
+def _last(journal: bytes) -> dict[str, Any] | None:
+    return next(_records(journal), None)
 
 
 def _last_line(journal: bytes) -> bytes:

@@ -12,38 +12,74 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from sequencer.errors import ClaimHeld, RemoteUnreachable, SequencerError, StorageFailed
-from sequencer.model.head import Claim, Head, Owner
+from sequencer.model.head import Claim, Head, Owner, Status
 from sequencer.model.transitions import Transition
 from sequencer.store.file import FileStore
+from sequencer.store.git.beats import Beats, confirmed
 from sequencer.store.git.branch import Branch, Pending
 from sequencer.store.git.command import GitFailed
+from sequencer.store.git.local_remote import RefWatch, remote_folder
+from sequencer.store.git.polling import FAST_S, SLOW_S, Pace, SharedLook
+from sequencer.store.git.waiting import SharedWait
 from sequencer.store.headfile import parse_head
 from sequencer.store.journal import decode
 from sequencer.store.protocol import Change, Liveness, View
 from sequencer.store.turnstile import FileTurnstile
+
+LOOKED = "remote.looked"
+"""In the run's folder: when a process of this clone has looked at the remote."""
+
+
+class _Held(Exception):
+    """What is asked for again has been accepted already; inside this module only."""
+
+    def __init__(self, pending: Pending) -> None:
+        super().__init__()
+        self.pending = pending
 
 
 class GitStore:
     """One run's branch and its replica; see `protocol.Store`."""
 
     def __init__(
-        self, branch: Branch, files: FileStore, *, view_s: float = 15.0, patience_s: float = 0.0
+        self,
+        branch: Branch,
+        files: FileStore,
+        *,
+        fast_s: float = FAST_S,
+        slow_s: float = SLOW_S,
+        patience_s: float = 0.0,
     ) -> None:
         """Keep the run of *branch* in *files*, whose peer it is.
 
-        What is read is at most *view_s* old, where the remote answers.
+        Who waits looks every *fast_s* to *slow_s*; what is read is at most *slow_s* old, where
+        the remote answers.
         """
         self.ttl_s, self.patience_s = files.ttl_s, patience_s
         self.branch = branch
         self._files = files
-        self._view_s, self._asked_at = view_s, -math.inf
-        self._pending: tuple[Change, Pending] | None = None
-        """A change whose push nobody knows the end of."""
+        self._told: list[str] = []
+        self.tell: Callable[[str], None] = self._told.append
+        """Hears what becomes of the remote while somebody waits."""
+        refs = branch.refs
+        self._beats = Beats(
+            branch.remote,
+            branch.objects,
+            files.leases,
+            ref=refs.beats,
+            local_ref=f"{refs.local}/beats",
+            draft_ref=f"{refs.local}/beats-draft",
+        )
+        self._pace = Pace(branch.remote.name, fast_s=fast_s, slow_s=slow_s)
+        self._slow_s, self._asked_at = slow_s, -math.inf
+        self._pending: tuple[Change, list[Pending]] | None = None
+        """A change, and its pushes that nobody knows the end of."""
 
     @property
     def state_path(self) -> Path:
@@ -52,12 +88,16 @@ class GitStore:
 
     def close(self) -> None:
         """See `Store.close`."""
+        if (refs := self.__dict__.get("_refs")) is not None:
+            refs.close()
         self.branch.objects.close()
         self._files.close()
 
     def take_notices(self) -> list[str]:
         """See `Store.take_notices`."""
         told, self.branch.drafting.notices = self.branch.drafting.notices, []
+        told += self._told
+        self._told.clear()
         return told + self._files.take_notices()
 
     # --- reading -------------------------------------------------------------------
@@ -80,10 +120,15 @@ class GitStore:
 
     def _freshen(self) -> tuple[str, ...]:
         """Look at the remote if that was not done lately; return what to tell about it."""
-        now = time.monotonic()
-        if now - max(self._asked_at, self.branch.contact_at) < self._view_s:
+        now, refs = time.monotonic(), self._refs
+        is_watched = refs is not None and bool(refs.fds)
+        has_moved = refs is not None and refs.has_moved()
+        is_young = now - max(self._asked_at, self.branch.contact_at) < self._slow_s
+        if is_young and not has_moved and (is_watched or refs is None):
             return ()
         self._asked_at = now
+        if refs is not None:
+            refs.arm()
         try:
             self.bring()
         except RemoteUnreachable as error:
@@ -110,25 +155,39 @@ class GitStore:
                 this again with the very same *change* finds out, and does nothing twice.
             RemoteRefused: the remote's rules are against it.
         """
-        pending, self._pending = self._pending, None
-        with self._git_told():
-            if pending is not None and pending[0] is change:
-                try:
-                    with self._files.locked():
-                        self.branch.before()
-                except RemoteUnreachable:
-                    self._pending = pending
-                    raise
-                if self.branch.holds(pending[1]):
-                    self.branch.cargo = None
-                    return parse_head(decode(pending[1].line[:-1])["head"], "what was pushed")
-            return self._update(change)
+        head = self._accepted(change)
+        if head.status is Status.COMPLETE and not head.claims and self.branch.has_beats:
+            self._beats.retire()
+            self.branch.has_beats = False
+        return head
 
-    def _update(self, change: Change) -> Head:
+    def _accepted(self, change: Change) -> Head:
+        before, self._pending = self._pending, None
+        pushed = before[1] if before is not None and before[0] is change else []
+        unsettled = self.branch.unsettled
+        with self._git_told():
+            try:
+                return self._update(change, pushed)
+            except _Held as held:
+                self.branch.cargo = None
+                return parse_head(decode(held.pending.line[:-1])["head"], "what was pushed")
+            except RemoteUnreachable:
+                latest = self.branch.unsettled
+                # What was under way before may be another change's.
+                if latest is not None and latest is not unsettled:
+                    pushed.append(latest)
+                self._pending = (change, pushed)
+                raise
+
+    def _update(self, change: Change, pushed: list[Pending]) -> Head:
         looks, is_refused = self.branch.looks, False
 
         def noting(head: Head | None) -> Transition | None:
             nonlocal is_refused
+            for pending in pushed:
+                # It may arrive long after the answer to it was given up.
+                if self.branch.holds(pending):
+                    raise _Held(pending)
             is_refused = True
             transition = change(head)
             is_refused = transition is None
@@ -137,16 +196,14 @@ class GitStore:
         try:
             head = self._files.update(noting)
         except RemoteUnreachable:
-            if self.branch.unsettled is not None:
-                self._pending = (change, self.branch.unsettled)
             raise
         except (SequencerError, ValueError):
             # It may have been refused for what is long over.
             if not is_refused or self.branch.looks != looks or not self.bring():
                 raise
-            return self._files.update(change)
+            return self._files.update(noting)
         if is_refused and self.branch.looks == looks and self.bring():
-            return self._files.update(change)
+            return self._files.update(noting)
         return head
 
     def bring(self) -> bool:
@@ -156,10 +213,14 @@ class GitStore:
             RemoteUnreachable: there was no answer.
             CorruptState: the branch is no continuation of what is here.
         """
-        with self._git_told():
-            tips = self.branch.look()
-            with self._files.locked():
-                return self.branch.follow(tips)
+        try:
+            with self._git_told():
+                tips = self.branch.look()
+                with self._files.locked():
+                    return self.branch.follow(tips)
+        finally:
+            # Who reads next need not wait for the same remote once more.
+            self._asked_at = time.monotonic()
 
     @contextlib.contextmanager
     def _git_told(self) -> Iterator[None]:
@@ -180,11 +241,22 @@ class GitStore:
 
     def liveness(self, claim: Claim) -> Liveness:
         """See `Store.liveness`."""
-        return self._files.liveness(claim)
+        first = self._files.liveness(claim)
+
+        def look() -> None:
+            head = self._files.view().head
+            if head is None or head.claim_with(claim.token) is None:
+                raise StorageFailed(f"token {claim.token} is not in the run as it is known here")
+            with self._git_told():
+                self._beats.bring(self.branch.look().get(self.branch.refs.beats), head.claims)
+
+        return confirmed(first, look, lambda: self._files.liveness(claim))
 
     def beat(self, claim: Claim, number: int) -> None:
         """See `Store.beat`."""
-        self._files.beat(claim, number)
+        head = self._files.view().head
+        standing = {one.token for one in head.claims} if head else set()
+        self._beats.beat(claim, number, standing)
 
     def result_folder(self, step_index: int, token: int) -> Path:
         """See `Store.result_folder`."""
@@ -199,7 +271,38 @@ class GitStore:
         claim: Claim | None = None,
     ) -> bool:
         """See `Store.wait`."""
-        return self._files.wait(revision, timeout_s, wake_fd=wake_fd, claim=claim)
+        return self._wait.wait(revision, timeout_s, wake_fd=wake_fd, claim=claim)
+
+    @cached_property
+    def _wait(self) -> SharedWait:
+        return SharedWait(
+            self._files,
+            self._look,
+            self._pace,
+            shared=SharedLook(self.state_path.parent / LOOKED),
+            refs=self._refs,
+            tell=self._tell,
+        )
+
+    def _tell(self, text: str) -> None:
+        # Whoever hears it may be another one by then.
+        self.tell(text)
+
+    @cached_property
+    def _refs(self) -> RefWatch | None:
+        """Return the watch of a remote that is a folder of this machine."""
+        folder = remote_folder(self.branch.git, self.branch.remote.name)
+        return None if folder is None else RefWatch(folder, self.branch.refs.state)
+
+    def _look(self) -> bool:
+        """Look at the remote for who waits; return whether the run has moved."""
+        with self._git_told():
+            tips = self.branch.look()
+            with self._files.locked():
+                has_moved = self.branch.follow(tips)
+            head = self._files.view().head
+            self._beats.bring(tips.get(self.branch.refs.beats), head.claims if head else ())
+            return has_moved
 
     def turnstile(self, positions: Collection[str]) -> FileTurnstile:
         """See `Store.turnstile`."""

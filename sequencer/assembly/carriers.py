@@ -1,0 +1,107 @@
+"""What moves the code of a project's runs, and what is committed there after a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from sequencer.checkout.carrier import GitCarrier
+from sequencer.checkout.options import NONE
+from sequencer.checkout.tree import Folders, WorkTree
+from sequencer.engine.carrier import NOTHING_CARRIED, Carrier, Collected, NothingCarried
+from sequencer.executors.redaction import Redaction
+from sequencer.model.head import Claim, Head
+from sequencer.settings.settings import Settings
+from sequencer.store.git.objects import Objects
+from sequencer.store.git.remote import Remote
+from sequencer.store.git.store import GitStore
+from sequencer.store.protocol import Store
+
+
+def make_carrier(
+    settings: Settings,
+    run: str | None,
+    remote: Remote,
+    objects: Objects,
+    *,
+    redaction: Redaction,
+    environment: Mapping[str, str] | None = None,
+) -> Carrier:
+    """Return what moves the code of the run called *run* between the work tree and *remote*."""
+    if settings.store.work.branch == NONE:
+        return NothingCarried()
+    return GitCarrier(
+        work_tree(settings, objects, environment),
+        remote,
+        run=run,
+        work=settings.store.work,
+        commit=settings.commit,
+        redaction=redaction,
+    )
+
+
+def carrier_of(settings: Settings, run: str | None, store: Store, redaction: Redaction) -> Carrier:
+    """Return what moves the code of the run that *store* keeps: nothing, where that is no git."""
+    if not isinstance(store, GitStore):
+        return NOTHING_CARRIED
+    branch = store.branch
+    carrier = make_carrier(settings, run, branch.remote, branch.objects, redaction=redaction)
+    return carrier if isinstance(carrier, NothingCarried) else StoreCarrier(carrier, store)
+
+
+class StoreCarrier:
+    """A carrier whose code is fetched and pushed by the store of its run, with the state."""
+
+    def __init__(self, carrier: Carrier, store: GitStore) -> None:
+        """Have *store* move what *carrier* says."""
+        self._carrier = carrier
+        self._store = store
+
+    @property
+    def refs(self) -> dict[str, str]:
+        """See `Carrier.refs`."""
+        return self._carrier.refs
+
+    def ready(self, head: Head) -> None:
+        """See `Carrier.ready`; on the newest code, somebody may have pushed some."""
+        self._store.branch.carried = self._carrier.refs
+        self._store.bring()
+        self._carrier.ready(self._store.view().head or head)
+
+    def arrive(self, head: Head) -> None:
+        """See `Carrier.arrive`."""
+        self._carrier.arrive(head)
+
+    def collect(self, claim: Claim, step: str, head: Head) -> Collected | None:
+        """See `Carrier.collect`; what it returns moves with the next state that names it."""
+        found = self._carrier.collect(claim, step, head)
+        self._store.branch.cargo = None if found is None else found.move
+        return found
+
+    def keep(self, claim: Claim, step: str, head: Head) -> str | None:
+        """See `Carrier.keep`."""
+        return self._carrier.keep(claim, step, head)
+
+    def take_notices(self) -> list[str]:
+        """See `Carrier.take_notices`."""
+        return self._carrier.take_notices()
+
+
+def work_tree(
+    settings: Settings, objects: Objects, environment: Mapping[str, str] | None = None
+) -> WorkTree:
+    """Return the work tree that the project lies in; nothing is started before it is asked."""
+    folders = Folders(
+        settings.project_dir,
+        settings.state_file,
+        settings.logs_dir,
+        tuple(_posted(settings)),
+    )
+    return WorkTree(folders, objects, environment)
+
+
+def _posted(settings: Settings) -> Iterator[Path]:
+    """Yield the files of the project that activities are written to."""
+    for sink in settings.activity.sinks.values():
+        if sink.path is not None:
+            yield settings.project_dir / sink.path

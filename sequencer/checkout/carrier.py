@@ -1,0 +1,309 @@
+"""Moves the code of a run with its state: `engine.carrier.Carrier` over a work tree and a remote.
+
+Nothing here forces, merges or resets: a branch is fast-forwarded or left alone, and what
+does not fit is told to a person before anything runs. The push itself is the store's, so
+that code and state move in one; here is only said what is to move.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from sequencer.checkout.committing import Committer, RefMoved
+from sequencer.checkout.content import secrets_by
+from sequencer.checkout.options import CURRENT, CommitOptions, WorkOptions
+from sequencer.checkout.selection import Selection, Selector
+from sequencer.checkout.status import Status
+from sequencer.checkout.tree import WorkTree
+from sequencer.engine.carrier import Collected
+from sequencer.errors import RemoteUnreachable, SequencerError
+from sequencer.executors.redaction import Redaction
+from sequencer.model.head import Claim, Head, Work
+from sequencer.model.names import slug
+from sequencer.store.git.command import GitFailed
+from sequencer.store.git.remote import Move, NoAtomicPush, Remote, Verdict
+
+KEPT = "sequencer-kept"
+"""Where branches with work that was not accepted are."""
+SHOWN_PATHS = 10
+_TRAILERS = ("run", "step", "iteration", "token")
+_TRIES = 3
+_NAMES = 20
+
+
+class GitCarrier:
+    """The carrier of one run in one clone."""
+
+    def __init__(
+        self,
+        tree: WorkTree,
+        remote: Remote,
+        *,
+        run: str | None,
+        work: WorkOptions,
+        commit: CommitOptions,
+        redaction: Redaction,
+    ) -> None:
+        """Move the code of *run* (None: the default run) between *tree* and *remote*.
+
+        *redaction* finds secrets in files, and hides them in what is told.
+        """
+        self._tree = tree
+        self._remote = remote
+        self._run = run
+        self._work = work
+        self._options = commit
+        self._hide = redaction.hide_text
+        self._tolerated = tree.patterns(work.tolerated)
+        self._selector = Selector(tree, commit, secrets_by(redaction))
+        self._committer = Committer(tree)
+        self._notices: list[str] = []
+
+    def take_notices(self) -> list[str]:
+        """See `Carrier.take_notices`."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    # --- names ---------------------------------------------------------------------
+
+    @cached_property
+    def branch(self) -> str | None:
+        """Return the branch that moves; None: none is checked out, so nothing can."""
+        return self._tree.branch if self._work.branch == CURRENT else self._work.branch
+
+    @property
+    def refs(self) -> dict[str, str]:
+        """See `Carrier.refs`: the branch, as it is on the remote."""
+        if self.branch is None:
+            return {}
+        return {f"refs/heads/{self.branch}": self._local}
+
+    @property
+    def _local(self) -> str:
+        # The remote may be an address, and that is no part of a ref.
+        return f"refs/sequencer-work/{slug(self._remote.name)}/{self.branch}"
+
+    def _theirs(self, head: Head) -> str | None:
+        """Return where the branch is on the remote, as far as is known; None: it is not there.
+
+        The code of an accepted state is there too: it was moved with the state, and the
+        local ref is older until the next fetch.
+        """
+        fetched = self._tree.resolve(self._local)
+        work = head.work
+        if work is None or work.branch != self.branch or not self._tree.resolve(work.commit):
+            return fetched
+        if fetched is None or self._tree.contains(work.commit, fetched):
+            return work.commit
+        return fetched
+
+    # --- before a step -------------------------------------------------------------
+
+    def ready(self, head: Head) -> None:
+        """See `Carrier.ready`."""
+        status = self._tree.status()
+        commit = self._ensure_branch(status, head)
+        dirty = self._tree.dirt(status, self._tolerated)
+        if dirty:
+            raise self._tree.refused(
+                f"branch {self.branch} has {len(dirty)} changed "
+                f"{'path' if len(dirty) == 1 else 'paths'} that no commit holds: "
+                + self._listed([entry.path for entry in dirty]),
+                "commit them, put them away ('git stash -u'), or have git ignore them; "
+                "store.work.tolerated names paths that may be so",
+            )
+        theirs = self._theirs(head)
+        if theirs is None and self._remote.fetch(self.refs):
+            theirs = self._theirs(head)
+        if theirs is not None and not self._is_in_line(commit, theirs):
+            raise self._diverged(commit, theirs)
+
+    def _ensure_branch(self, status: Status, head: Head) -> str:
+        """Return the commit that is checked out, if it is the one of the run's branch."""
+        wanted = self.branch or status.branch
+        if self._work.branch == CURRENT and head.work is not None:
+            wanted = head.work.branch
+        if status.branch is None or wanted is None:
+            told = f"; the run's code is on {wanted}" if wanted else ""
+            hint = f"'git switch {wanted or 'BRANCH'}', then start again"
+            raise self._tree.refused(f"HEAD is detached: no branch is checked out{told}", hint)
+        if status.branch != wanted:
+            raise self._tree.refused(
+                f"branch {status.branch} is checked out, and the run's code is on {wanted}",
+                f"'git switch {wanted}', or set store.work.branch",
+            )
+        # Another one may have been checked out when this process began.
+        self.branch = wanted
+        if status.commit is None:
+            raise self._tree.refused(f"branch {wanted} has no commit yet", "make the first one")
+        if begun := self._tree.under_way():
+            raise self._tree.refused(
+                f"{begun} is under way on branch {wanted}", "end it or abort it, then start again"
+            )
+        return status.commit
+
+    def _is_in_line(self, commit: str, theirs: str) -> bool:
+        return self._tree.contains(commit, theirs) or self._tree.contains(theirs, commit)
+
+    def _diverged(self, commit: str, theirs: str) -> SequencerError:
+        apart, name = self._tree.apart(commit, theirs), self._remote.name
+        return self._tree.refused(
+            f"branch {self.branch} has diverged: {apart.ahead} commits are here alone, "
+            f"{apart.behind} on {name!r} alone",
+            f"bring both together ('git fetch {name}', then 'git rebase {name}/{self.branch}'), "
+            f"or leave yours ('git branch mine', then 'git reset --keep {name}/{self.branch}')",
+        )
+
+    def _listed(self, paths: list[str]) -> str:
+        shown = [self._hide(path) for path in paths[:SHOWN_PATHS]]
+        more = f" and {len(paths) - SHOWN_PATHS} more" if len(paths) > SHOWN_PATHS else ""
+        return ", ".join(map(repr, shown)) + more
+
+    def arrive(self, head: Head) -> None:
+        """See `Carrier.arrive`."""
+        wanted = head.work.commit if head.work is not None else None
+        theirs = self._theirs(head)
+        if wanted is not None and not self._has(theirs, wanted):
+            theirs = self._theirs(head) if self._remote.fetch(self.refs) else None
+            if not self._has(theirs, wanted):
+                raise self._without(theirs, wanted)
+        if theirs is None:
+            return
+        commit = self._tree.resolve("HEAD")
+        if commit is None or self._tree.contains(commit, theirs):
+            return
+        if not self._tree.contains(theirs, commit):
+            raise self._diverged(commit, theirs)
+        reason = self._tree.forward(theirs)
+        if reason is not None:
+            raise self._tree.refused(
+                f"branch {self.branch} can't be fast-forwarded to {theirs[:12]}: {reason}",
+                "move these files out of the way, then start again",
+            )
+
+    def _has(self, theirs: str | None, commit: str) -> bool:
+        return theirs is not None and self._tree.contains(theirs, commit)
+
+    def _without(self, theirs: str | None, wanted: str) -> SequencerError:
+        """Return that the remote does not have the code that the state goes with."""
+        lacks = "is gone" if theirs is None else "was moved back"
+        return self._tree.refused(
+            f"branch {self.branch} of {self._remote.name!r} {lacks}: it does not hold commit "
+            f"{wanted[:12]}, which the state goes with",
+            f"'git push {self._remote.name} {wanted}:refs/heads/{self.branch}' from a clone that "
+            "has it, or 'sequencer rewind' to a step before it",
+        )
+
+    # --- after a step --------------------------------------------------------------
+
+    def collect(self, claim: Claim, step: str, head: Head) -> Collected | None:
+        """See `Carrier.collect`."""
+        for _ in range(_TRIES):
+            status = self._tree.status()
+            commit = self._ensure_branch(status, head)
+            theirs = self._theirs(head)
+            if theirs is not None and not self._tree.contains(commit, theirs):
+                raise self._tree.refused(
+                    f"step {step!r} has left a branch {self.branch} without the commit "
+                    f"{theirs[:12]} that {self._remote.name!r} has: its history was rewritten",
+                    f"look at 'git reflog {self.branch}'; nothing was pushed",
+                )
+            selection = self._selector.select(status)
+            try:
+                commit = self._committed(selection, status, commit, claim, step)
+            except RefMoved:
+                continue
+            if commit == theirs:
+                return None
+            work = Work(branch=str(self.branch), commit=commit)
+            return Collected(work, Move(f"refs/heads/{self.branch}", theirs, commit))
+        raise self._tree.refused(
+            f"somebody else commits on branch {self.branch} all the time",
+            "work in a clone of your own while steps run",
+        )
+
+    def _committed(
+        self, selection: Selection, status: Status, commit: str, claim: Claim, step: str
+    ) -> str:
+        """Commit *selection*; return the new commit, or the old one if nothing was chosen."""
+        ref = f"refs/heads/{self.branch}"
+        if selection.chosen:
+            message = self._message(claim, step)
+            written = self._committer.commit(selection, commit, ref, message)
+            commit, selection = written.commit, written.selection
+        declared = [one for one in selection.skipped if one.is_declared]
+        for one in declared[:SHOWN_PATHS]:
+            self._notices.append(f"not committed: {self._hide(one.path)!r} {one.reason}")
+        if len(declared) > SHOWN_PATHS:
+            more = len(declared) - SHOWN_PATHS
+            self._notices.append(f"not committed: {more} more; 'sequencer commit --dry-run'")
+        done = {one.path for one in selection.chosen}
+        left = [e.path for e in self._tree.dirt(status, self._tolerated) if e.path not in done]
+        if left:
+            self._notices.append(
+                f"{self._listed(left)}: in no commit, so no other clone gets them, and no step "
+                "begins here before they are committed, removed or in store.work.tolerated"
+            )
+        return commit
+
+    def _message(self, claim: Claim, step: str) -> str:
+        facts = {
+            "step": step,
+            "iteration": str(claim.step_index + 1),
+            "step_index": str(claim.step_index),
+            "run": self._run or "default",
+            "token": str(claim.token),
+        }
+        facts = {name: " ".join(text.split()) for name, text in facts.items()}
+        trailers = [f"{name.title()}: {facts[name]}" for name in _TRAILERS]
+        return self._hide("\n".join([self._options.first_line(facts), "", *trailers]) + "\n")
+
+    # --- when it was not accepted --------------------------------------------------
+
+    def keep(self, claim: Claim, step: str, head: Head) -> str | None:
+        """See `Carrier.keep`."""
+        status = self._tree.status()
+        commit = status.commit
+        if commit is None:
+            return None
+        selection = self._selector.select(status)
+        before = self._theirs(head)
+        if not selection.chosen and (before is None or self._tree.contains(before, commit)):
+            return None
+        name = self._kept(selection, commit, claim, step)
+        ref = f"refs/heads/{name}"
+        kept = self._tree.resolve(ref)
+        try:
+            pushed = self._remote.push([Move(ref, None, kept)]).verdict
+        except (GitFailed, RemoteUnreachable, NoAtomicPush):
+            pushed = Verdict.UNKNOWN
+        if pushed is not Verdict.ACCEPTED:
+            self._notices.append(f"branch {name} is here only: it could not be pushed")
+        return name
+
+    def _kept(self, selection: Selection, commit: str, claim: Claim, step: str) -> str:
+        """Write a branch that holds *selection* on top of *commit*; return its name."""
+        base = f"{KEPT}/{_in_a_ref(self._run or 'default')}/{claim.step_index}-{claim.token}"
+        message = self._message(claim, step)
+        for number in range(1, _NAMES):
+            name = base if number == 1 else f"{base}.{number}"
+            ref = f"refs/heads/{name}"
+            if self._tree.resolve(ref) not in (None, commit):
+                continue
+            try:
+                self._committer.snapshot(selection, commit, ref, message)
+            except RefMoved:
+                continue
+            return name
+        raise self._tree.refused(f"has too many branches {base}.N", "remove those that are old")
+
+
+def _in_a_ref(name: str) -> str:
+    """Return one part of a ref's name for *name*; git takes fewer names than folders do.
+
+    >>> _in_a_ref("nightly"), _in_a_ref("x.lock")[:8], _in_a_ref("a..b")[:5]
+    ('nightly', 'x-lock--', 'a-b--')
+    """
+    part = slug(name)
+    # No name holds a NUL, so nobody else gets the digest.
+    return slug(f"{name}\0") if part.endswith(".lock") or ".." in part else part

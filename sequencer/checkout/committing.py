@@ -1,0 +1,266 @@
+"""Writes a commit of chosen paths without the user's index, and then tells the index of them.
+
+The files are hashed by git (so that its filters hold), the commit is written on top of a
+given one and the ref is moved only if it still is where that was. Of the index only the
+entries of these paths change, under git's own lock; everything else in it stays as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sequencer.checkout.content import is_unchanged
+from sequencer.checkout.selection import Chosen, Selection
+from sequencer.checkout.tree import WorkTree
+from sequencer.store.git.command import GitFailed
+from sequencer.store.git.objects import blob_name
+
+_IDENTITY = b"Sequencer <sequencer@localhost>"
+_ZONE = b"+0000"
+LOCK_WAIT_S = 5.0
+"""How long somebody else's work on the index is waited for."""
+_PAUSE_S = 0.05
+CHANGED = "was changed while it was read"
+
+
+class RefMoved(Exception):
+    """Somebody has moved the branch in between; nothing was committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A commit, and what it holds after all."""
+
+    commit: str
+    selection: Selection
+
+
+class Committer:
+    """Writes commits in one work tree."""
+
+    def __init__(self, tree: WorkTree) -> None:
+        """Write with the git of *tree*."""
+        self._tree = tree
+        self._who: tuple[bytes, bytes] | None = None
+
+    def commit(self, selection: Selection, parent: str, ref: str, message: str) -> Written:
+        """Commit *selection* on top of *parent*, move *ref* there, and tell the index.
+
+        Raises:
+            RefMoved: *ref* is not at *parent* any more.
+            WorkTreeRefused: git can't write it, or somebody keeps the index locked.
+        """
+        selection, oids = self._hashed(selection)
+        if not selection.chosen:
+            return Written(parent, selection)
+        with _Index(self._tree) as index:
+            index.tell(selection, oids, len(parent))
+            commit = self._write(selection, oids, parent, ref, message)
+            index.accept()
+        return Written(commit, selection)
+
+    def snapshot(self, selection: Selection, parent: str, ref: str, message: str) -> Written:
+        """Commit *selection* on top of *parent* on *ref*, which is new; touch nothing else.
+
+        Raises:
+            RefMoved: there is such a ref, and it is somewhere else.
+            WorkTreeRefused: git can't write it.
+        """
+        selection, oids = self._hashed(selection)
+        return Written(self._write(selection, oids, parent, ref, message), selection)
+
+    # --- files ---------------------------------------------------------------------
+
+    def _hashed(self, selection: Selection) -> tuple[Selection, dict[str, str]]:
+        """Write the files into git; return what is still as it was chosen, and the names."""
+        paths = [one.path for one in selection.chosen if _is_file(one)]
+        if not paths:
+            return selection, {}
+        try:
+            done = self._tree.git.run(
+                "hash-object", "-w", "--stdin-paths", stdin=b"".join(map(_line, paths))
+            )
+        except GitFailed as failed:
+            # A file that is gone is the step's business, and not worth the whole commit.
+            gone = _changed(self._tree.top, selection.chosen)
+            if not gone:
+                raise self._tree.refused(f"can't be committed: {failed.reason}") from failed
+            return self._hashed(selection.without(gone, CHANGED))
+        oids = dict(zip(paths, done.stdout.decode("ascii").split(), strict=True))
+        return selection.without(_changed(self._tree.top, selection.chosen), CHANGED), oids
+
+    # --- the commit ----------------------------------------------------------------
+
+    def _write(
+        self, selection: Selection, oids: dict[str, str], parent: str, ref: str, message: str
+    ) -> str:
+        stream = b"".join(self._stream(selection, oids, parent, ref, message))
+        try:
+            done = self._tree.git.run(
+                "fast-import", "--quiet", "--done", "--cat-blob-fd=1", stdin=stream
+            )
+        except GitFailed as failed:
+            if "Not updating" in failed.stderr or "does not contain" in failed.stderr:
+                raise RefMoved from failed
+            raise self._tree.refused(f"can't be committed: {failed.reason}") from failed
+        return done.stdout.decode("ascii").strip() or parent
+
+    def _stream(
+        self, selection: Selection, oids: dict[str, str], parent: str, ref: str, message: str
+    ) -> Iterator[bytes]:
+        name = ref.encode("utf-8", "surrogateescape")
+        if not selection.chosen:
+            yield b"reset %s\nfrom %s\n\ndone\n" % (name, parent.encode())
+            return
+        who, zone = self._identity()
+        person = b"%s %d %s" % (who, int(time.time()), zone)
+        text = message.encode("utf-8", "replace")
+        yield b"commit %s\nmark :1\nauthor %s\ncommitter %s\n" % (name, person, person)
+        yield b"data %d\n%s\nfrom %s\n" % (len(text), text, parent.encode())
+        for one in _removed_first(selection):
+            path, content = _quoted(one.path), one.content
+            if content is None:
+                yield b"D %s\n" % path
+            elif content.target is not None:
+                yield b"M 120000 inline %s\n" % path
+                yield b"data %d\n%s\n" % (len(content.target), content.target)
+            else:
+                yield b"M %o %s %s\n" % (content.mode, oids[one.path].encode(), path)
+        yield b"\nget-mark :1\ndone\n"
+
+    def _identity(self) -> tuple[bytes, bytes]:
+        """Return the user's name and address and time zone, or the program's own."""
+        if self._who is None:
+            try:
+                told = self._tree.git.run(
+                    "var", "GIT_AUTHOR_IDENT", settings=("user.useConfigOnly=true",)
+                ).stdout
+                who, _, zone = told.strip().rsplit(b" ", 2)
+                self._who = who, zone
+            except (GitFailed, ValueError):
+                self._who = _IDENTITY, _ZONE
+        return self._who
+
+
+class _Index:
+    """The index under git's own lock, and a copy of it that takes its place in the end."""
+
+    def __init__(self, tree: WorkTree) -> None:
+        self._tree = tree
+        self._path = tree.git_dir / "index"
+        self._lock = tree.git_dir / "index.lock"
+        self._is_accepted = False
+
+    def __enter__(self) -> Self:
+        self._take()
+        try:
+            shutil.copyfile(self._path, self._lock)
+        except OSError as error:
+            self._give_back()
+            raise self._tree.refused(f"has no index: {error.strerror}") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Once it is accepted, a lock that is there is somebody else's.
+        if not self._is_accepted:
+            self._give_back()
+
+    def accept(self) -> None:
+        """Put the copy in the index's place, which unlocks it."""
+        self._lock.replace(self._path)
+        self._is_accepted = True
+
+    def _take(self) -> None:
+        deadline = time.monotonic() + LOCK_WAIT_S
+        while True:
+            try:
+                os.close(os.open(self._lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+            except FileExistsError:
+                if time.monotonic() < deadline:
+                    time.sleep(_PAUSE_S)
+                    continue
+                hint = f"another git works there; if none does, remove {self._lock}"
+                raise self._tree.refused("is locked by somebody else's git", hint) from None
+            except OSError as error:
+                raise self._tree.refused(f"can't be written: {error.strerror}") from error
+            else:
+                return
+
+    def _give_back(self) -> None:
+        for name in ("index.lock", "index.lock.lock"):
+            with contextlib.suppress(FileNotFoundError):
+                (self._tree.git_dir / name).unlink()
+
+    def tell(self, selection: Selection, oids: Mapping[str, str], oid_chars: int) -> None:
+        """Write the entries of *selection*, and no others, into the copy.
+
+        Raises:
+            WorkTreeRefused: git can't.
+        """
+        chosen = _removed_first(selection)
+        paths = b"".join(os.fsencode(one.path) + b"\0" for one in chosen)
+        with contextlib.suppress(GitFailed):
+            # From the files, because then the index knows their times, too.
+            self._update("--add", "--remove", "-z", "--stdin", stdin=paths)
+            if not _changed(self._tree.top, chosen):
+                return
+        lines = []
+        for one in chosen:
+            if one.content is None:
+                told = b"0 " + b"0" * oid_chars
+            else:
+                link = one.content.target
+                oid = oids[one.path] if link is None else blob_name(link, oid_chars)
+                told = b"%o %s" % (one.content.mode, oid.encode())
+            lines.append(b"%s\t%s\0" % (told, os.fsencode(one.path)))
+        try:
+            self._update("-z", "--index-info", stdin=b"".join(lines))
+        except GitFailed as failed:
+            raise self._tree.refused(f"can't be committed: {failed.reason}") from failed
+
+    def _update(self, *flags: str, stdin: bytes) -> None:
+        extra = {"GIT_INDEX_FILE": str(self._lock)}
+        self._tree.git.run("update-index", *flags, stdin=stdin, extra=extra)
+
+
+def _removed_first(selection: Selection) -> list[Chosen]:
+    """Return what is chosen so that a file may take a folder's place, or the other way round."""
+    return sorted(selection.chosen, key=lambda one: one.content is not None)
+
+
+def _is_file(one: Chosen) -> bool:
+    return one.content is not None and one.content.target is None
+
+
+def _changed(top: Path, chosen: Iterable[Chosen]) -> list[str]:
+    """Return the paths that are not as they were chosen any more."""
+    return [
+        one.path
+        for one in chosen
+        if (
+            _is_back(top / one.path)
+            if one.content is None
+            else not is_unchanged(top, one.path, one.content)
+        )
+    ]
+
+
+def _is_back(path: Path) -> bool:
+    """Return whether a file that was removed is there again; a folder is no file."""
+    return os.path.lexists(path) and (path.is_symlink() or not path.is_dir())
+
+
+def _line(path: str) -> bytes:
+    return _quoted(path) + b"\n"
+
+
+def _quoted(path: str) -> bytes:
+    escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return os.fsencode(f'"{escaped}"')

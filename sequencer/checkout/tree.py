@@ -1,0 +1,271 @@
+"""One work tree: where it is, what is dirty in it, what is under way, what its history holds.
+
+Looks only, but for `forward`. What the run itself writes (its folder, the logs) is never
+dirt. Not promised: that nothing changes between a look and what is done about it; whoever
+writes has git compare once more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from sequencer.checkout.patterns import Patterns
+from sequencer.checkout.status import ARGUMENTS, Entry, Status, parse
+from sequencer.errors import WorkTreeRefused
+from sequencer.store.git.command import Git, GitFailed
+from sequencer.store.git.objects import Objects
+
+_UNDER_WAY = {
+    "MERGE_HEAD": "a merge",
+    "rebase-merge": "a rebase",
+    "rebase-apply": "a rebase",
+    "CHERRY_PICK_HEAD": "a cherry-pick",
+    "REVERT_HEAD": "a revert",
+    "BISECT_LOG": "a bisection",
+}
+_RUN_FILES = (
+    *("state.json", "state.json.*", "journal*.jsonl", "journal.jsonl.*", "*.tmp"),
+    *("flow.json", "flow-*.json", "definition.json", "remote.json", "turnstile*.lock"),
+    *("beats/", "results/", "runs/", "activity/", "activity.jsonl"),
+)
+"""What is the run's where its folder is the project's, and all the rest is not."""
+_WALKED = 256
+"""Commits that are looked through before git is asked."""
+_LOOKED_BACK = re.compile(rb"^parent ([0-9a-f]+)$", re.MULTILINE)
+
+
+class Apart(NamedTuple):
+    """How far two histories are from each other, in commits."""
+
+    ahead: int
+    behind: int
+
+
+class Folders(NamedTuple):
+    """Where the run writes by itself."""
+
+    project: Path
+    state_file: Path
+    logs: Path
+    others: tuple[Path, ...] = ()
+    """More files and folders that are the program's own, sinks of activities for example."""
+
+
+class WorkTree:
+    """The work tree that a project lies in."""
+
+    def __init__(
+        self, folders: Folders, objects: Objects, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Look at the tree around ``folders.project``; *objects* reads in the same repository."""
+        self._folders = folders
+        self._environment = environment
+        self._objects = objects
+        self._known: set[tuple[str, str]] = set()
+
+    # --- where it is ---------------------------------------------------------------
+
+    @cached_property
+    def top(self) -> Path:
+        """Return the folder of the work tree; paths are told from there on.
+
+        Raises:
+            WorkTreeRefused: the project is in none.
+        """
+        return self._asked("--show-toplevel")
+
+    @cached_property
+    def git_dir(self) -> Path:
+        """Return where this work tree's HEAD and index are."""
+        usual = self.top / ".git"
+        return usual if usual.is_dir() else self._asked("--absolute-git-dir")
+
+    def _asked(self, question: str) -> Path:
+        git = Git(self._folders.project, self._environment)
+        try:
+            told = git.run("rev-parse", question).stdout
+        except GitFailed as failed:
+            raise WorkTreeRefused(
+                f"is in no work tree of git: {failed.reason}",
+                where=str(self._folders.project),
+                hint="clone the repository that the run is shared through, and work there",
+            ) from failed
+        return Path(os.fsdecode(told.removesuffix(b"\n")))
+
+    @cached_property
+    def git(self) -> Git:
+        """Return what runs git at the top, where paths mean what they say."""
+        return Git(self.top, self._environment)
+
+    @cached_property
+    def prefix(self) -> str:
+        """Return the project's folder as seen from the top; empty if it is the top."""
+        return self._below(self._folders.project) or ""
+
+    def _below(self, path: Path) -> str | None:
+        """Return *path* as seen from the top, or None if it is somewhere else."""
+        below = os.path.relpath(os.path.realpath(path), os.path.realpath(self.top))
+        if below == ".":
+            return ""
+        return None if Path(below).parts[0] == ".." else below
+
+    def patterns(self, patterns: Iterable[str]) -> Patterns:
+        """Return *patterns* of the project as patterns of this tree."""
+        return Patterns(patterns, self.prefix)
+
+    @cached_property
+    def branch(self) -> str | None:
+        """Return the branch that was checked out when this was first asked."""
+        try:
+            name = self.git.text("symbolic-ref", "--quiet", "HEAD")
+        except GitFailed:
+            return None
+        return name.removeprefix("refs/heads/") if name.startswith("refs/heads/") else None
+
+    # --- what is the run's own -----------------------------------------------------
+
+    def is_own(self, path: str) -> bool:
+        """Return whether *path* is a file of the run, not of its code."""
+        return self._own.match(path) is not None
+
+    @cached_property
+    def _own(self) -> Patterns:
+        folders = self._folders
+        project, found = self._below(folders.project) or "", []
+        state = self._below(folders.state_file.parent)
+        if state is not None and _holds(state, project):
+            name = folders.state_file.name
+            found += [_joined(state, name) for name in (*_RUN_FILES, _literal(name))]
+            found.append(_joined(state, f"{_literal(name)}.*"))
+        elif state is not None:
+            found.append(f"/{_literal(state)}/")
+        logs = self._below(folders.logs)
+        if logs is not None and not _holds(logs, project):
+            found.append(f"/{_literal(logs)}/")
+        for path in folders.others:
+            other = self._below(path)
+            if other:
+                found += [f"/{_literal(other)}", f"/{_literal(other)}/"]
+        return Patterns(found)
+
+    # --- what is there -------------------------------------------------------------
+
+    def status(self) -> Status:
+        """Return what differs from the commit, in one process.
+
+        Raises:
+            WorkTreeRefused: git can't tell.
+        """
+        try:
+            return parse(self.git.run(*ARGUMENTS).stdout)
+        except GitFailed as failed:
+            raise self.refused(f"can't be looked at: {failed.reason}") from failed
+
+    def dirt(self, status: Status, tolerated: Patterns) -> list[Entry]:
+        """Return the entries of *status* that are neither the run's nor *tolerated*."""
+        return [
+            entry
+            for entry in status.entries
+            if not self.is_own(entry.path) and tolerated.match(entry.path) is None
+        ]
+
+    def under_way(self) -> str | None:
+        """Return what somebody has begun here and not ended: "a merge", … or None."""
+        found = (text for name, text in _UNDER_WAY.items() if (self.git_dir / name).exists())
+        return next(found, None)
+
+    def resolve(self, name: str) -> str | None:
+        """Return the object that *name* means, or None; without a process of its own.
+
+        Raises:
+            WorkTreeRefused: the repository can't be read.
+        """
+        try:
+            return self._objects.resolve(name)
+        except GitFailed as failed:
+            raise self.refused(f"can't be read: {failed.reason}") from failed
+
+    # --- history -------------------------------------------------------------------
+
+    def contains(self, commit: str, ancestor: str) -> bool:
+        """Return whether *ancestor* is *commit* or behind it; mostly without a process."""
+        if commit == ancestor or (commit, ancestor) in self._known:
+            return True
+        is_behind = self._walk(commit, ancestor)
+        if is_behind is None:
+            try:
+                done = self.git.run(
+                    "merge-base", "--is-ancestor", ancestor, commit, accepts=(0, 1, 128)
+                )
+            except GitFailed:
+                return False
+            is_behind = done.code == 0
+        if is_behind:
+            self._known.add((commit, ancestor))
+        return is_behind
+
+    def _walk(self, commit: str, ancestor: str) -> bool | None:
+        """Look through the newest commits; None: not decided by them."""
+        waiting, seen = deque([commit]), {commit}
+        for _ in range(_WALKED):
+            if not waiting:
+                return False
+            try:
+                data = self._objects.read(waiting.popleft(), "commit")
+            except GitFailed:
+                return None
+            if data is None:
+                return None
+            head = data.split(b"\n\n", 1)[0]
+            parents = [oid.decode("ascii") for oid in _LOOKED_BACK.findall(head)]
+            if ancestor in parents:
+                return True
+            waiting += [oid for oid in parents if oid not in seen]
+            seen.update(parents)
+        return None
+
+    def apart(self, commit: str, other: str) -> Apart:
+        """Return how far *commit* is from *other*."""
+        try:
+            told = self.git.text("rev-list", "--left-right", "--count", f"{commit}...{other}")
+            ahead, behind = map(int, told.split())
+        except (GitFailed, ValueError) as failed:
+            raise self.refused(f"histories can't be compared: {failed}") from failed
+        return Apart(ahead, behind)
+
+    def forward(self, commit: str) -> str | None:
+        """Fast-forward to *commit*; return git's reason if that can't be done.
+
+        Whatever the reason, nothing was changed but git's ORIG_HEAD: it looks first.
+        """
+        settings = ("merge.autoStash=false", "merge.verifySignatures=false", "merge.ff=only")
+        try:
+            flags = ("--ff-only", "--quiet", "--no-stat")
+            self.git.run("merge", *flags, commit, settings=settings)
+        except GitFailed as failed:
+            named = [line.strip() for line in failed.stderr.splitlines() if line.startswith("\t")]
+            return f"{failed.reason} {', '.join(named[:10])}".strip()
+        return None
+
+    def refused(self, message: str, hint: str | None = None) -> WorkTreeRefused:
+        """Return a refusal about this work tree."""
+        return WorkTreeRefused(message, where=f"work tree {self.top}", hint=hint)
+
+
+def _holds(folder: str, inner: str) -> bool:
+    return folder in ("", inner) or inner.startswith(f"{folder}/")
+
+
+def _joined(folder: str, pattern: str) -> str:
+    return f"/{_literal(folder)}/{pattern}" if folder else f"/{pattern}"
+
+
+def _literal(path: str) -> str:
+    """Return the pattern that means *path* and nothing else."""
+    return re.sub(r"([*?\[])", r"[\1]", path)

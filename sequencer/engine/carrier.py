@@ -1,0 +1,97 @@
+"""What the engine asks of whoever moves code together with the state of a run.
+
+A step begins on the code that the state goes with, and its code moves in the same push
+as the state, or neither does. Where a run is not shared through git nothing is moved, and
+the work tree is nobody's business but the agents'.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from sequencer.model.head import Claim, Head, Work
+
+if TYPE_CHECKING:
+    from sequencer.store.git.remote import Move
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The code that a step has left, ready to be moved with the state."""
+
+    work: Work
+    """For the head."""
+    move: Move
+    """For the push that carries the head."""
+
+
+class Carrier(Protocol):
+    """Moves the code of a run between the work tree and the remote."""
+
+    @property
+    def refs(self) -> dict[str, str]:
+        """Return the refs of the remote that are to be fetched with the state, and to where."""
+
+    def ready(self, head: Head) -> None:
+        """Look whether a step may begin in this work tree; before it is claimed.
+
+        Raises:
+            WorkTreeRefused: there is something that the step would overwrite, mix up with
+                its own, or build on though nobody else has it.
+        """
+
+    def arrive(self, head: Head) -> None:
+        """Bring the work tree to the code that *head* goes with; after the claim.
+
+        Raises:
+            WorkTreeRefused: it can't be brought there without losing something.
+            RemoteUnreachable: the code had to be fetched, and there was no answer.
+        """
+
+    def collect(self, claim: Claim, step: str, head: Head) -> Collected | None:
+        """Commit what is declared, and return what is to move; after a successful *step*.
+
+        None: there is nothing that the remote does not have.
+
+        Raises:
+            WorkTreeRefused: the agent has left another branch or another history.
+        """
+
+    def keep(self, claim: Claim, step: str, head: Head) -> str | None:
+        """Put the work of a *step* that was not accepted on a branch of its own.
+
+        Returns its name, or None if there was no work. Index, HEAD and work tree stay as
+        they are.
+        """
+
+    def take_notices(self) -> list[str]:
+        """Return what a person should know that was found since the last call."""
+
+
+class NothingCarried:
+    """The carrier of a run whose code is not moved."""
+
+    @property
+    def refs(self) -> dict[str, str]:
+        """See `Carrier.refs`: none."""
+        return {}
+
+    def ready(self, head: Head) -> None:
+        """See `Carrier.ready`: always."""
+
+    def arrive(self, head: Head) -> None:
+        """See `Carrier.arrive`: the work tree is right as it is."""
+
+    def collect(self, claim: Claim, step: str, head: Head) -> Collected | None:
+        """See `Carrier.collect`: nothing moves."""
+
+    def keep(self, claim: Claim, step: str, head: Head) -> str | None:
+        """See `Carrier.keep`: what the step did is where the step did it."""
+
+    def take_notices(self) -> list[str]:
+        """See `Carrier.take_notices`: none."""
+        return []
+
+
+NOTHING_CARRIED = NothingCarried()

@@ -1,0 +1,81 @@
+"""What the end of a node's attempt does to the run, and what the journal has about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sequencer.engine.due import limit_end, retry_at
+from sequencer.engine.flow.attempts import Running
+from sequencer.engine.flow.control import Act, FlowControl
+from sequencer.engine.flow.transitions import Step
+from sequencer.engine.performing import Performer
+from sequencer.engine.prepared import Performed
+from sequencer.engine.records import INLINE_BYTES, journal_record, shown_log
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+
+
+class Recorder:
+    """Turns attempts that have ended into changes of the run."""
+
+    def __init__(self, control: FlowControl, performer: Performer) -> None:
+        """Record in the run of *control* what *performer* has performed."""
+        self.control = control
+        self.performer = performer
+
+    def performed(self, ended: Running) -> Performed:
+        """Return how *ended* ended, where it ended with an exception as well."""
+        if ended.performed is None or ended.error is not None:
+            return self._of_bug(ended)
+        return ended.performed
+
+    def _of_bug(self, ended: Running) -> Performed:
+        """Return the failure that an exception is; a refusal and an interrupt are none."""
+        error = ended.error or RuntimeError("the attempt ended without a result")
+        status = OutcomeStatus.INTERRUPTED if ended.ends_the_work else OutcomeStatus.FAILED
+        usage = ended.performed.outcome.usage if ended.performed else Usage()
+        told = self.performer.redact(repr(error))
+        outcome = Outcome(status=status, error=told, usage=usage)
+        return Performed(outcome, ended.prepared.step, ended.prepared.place, ended.prepared.agent)
+
+    def recording(self, ended: Running) -> Act:
+        """Return what the end of *ended* does to the run."""
+        performed = self.performed(ended)
+        outcome, token = performed.outcome, ended.claim.token
+        record = self.record(ended)
+        if outcome.status is OutcomeStatus.INTERRUPTED:
+            reason = ended.cancellation.reason
+            more = {"reason": str(reason)} if reason else {}
+            return lambda step: step.release(token, {**record, **more}, outcome.usage)
+        if outcome.status is OutcomeStatus.LIMITED:
+            due = limit_end(outcome, datetime.now(UTC))
+            return lambda step: step.release(token, record, outcome.usage, due)
+        if outcome.is_accepted:
+            return lambda step: step.accept(token, outcome, ended.reference, record)
+
+        def fail(step: Step) -> None:
+            held = step.head.claim_with(token)
+            failures = step.marking.active[held.step].failures + 1 if held else 1
+            kind, due = "Template" if performed.is_final else "error", None
+            if not performed.is_final:
+                due = retry_at(ended.prepared.step, failures, step.now)
+            step.fail(token, outcome, record, due=due, kind=kind)
+
+        return fail
+
+    def record(self, ended: Running) -> Mapping[str, Any]:
+        """Return what the journal has about *ended*."""
+        performed = self.performed(ended)
+        outcome = performed.outcome
+        output: dict[str, Any] = {}
+        size = len(outcome.output.encode("utf-8", "replace"))
+        if outcome.output and size <= INLINE_BYTES:
+            output["output"] = outcome.output
+        if isinstance(ended.reference, str):
+            output["output_file"] = f"results/{ended.reference}/output.txt"
+            output["output_bytes"] = size
+        if self.control.work is not None and outcome.is_accepted:
+            output["work"] = self.control.work.model_dump()
+        log = shown_log(performed.log, self.performer.project)
+        return journal_record(outcome, performed.agent, log, output)

@@ -1,0 +1,128 @@
+"""When to ask a remote whether it has moved.
+
+Soon after something has happened, and ever more rarely while nothing does. A remote that
+does not answer is asked more rarely still, and people are told so. The processes of one
+clone share their looks: whoever looks brings what it finds into the run's folder, where
+the others wake by it.
+
+Nothing here sleeps or asks: `Pace` only says when.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sequencer.errors import RemoteUnreachable
+
+FAST_S = 0.5
+SLOW_S = 15.0
+GROWTH = 1.5
+JITTER = 0.2
+"""Share by which an interval may be longer or shorter, so that machines don't ask in step."""
+FIRST_RETRY_S = 1.0
+LAST_RETRY_S = 60.0
+
+
+class Pace:
+    """The intervals at which one process looks at one remote."""
+
+    def __init__(
+        self,
+        remote: str,
+        *,
+        fast_s: float = FAST_S,
+        slow_s: float = SLOW_S,
+        clock: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """Be due at once; *chance* gives numbers from 0 to 1 that nobody can foresee."""
+        self._remote = remote
+        self._fast_s, self._slow_s = min(fast_s, slow_s), slow_s
+        self._clock, self._chance = clock, chance
+        self._interval_s = self._fast_s
+        self._retry_s = 0.0
+        """How long to wait for a remote that did not answer; 0: it did."""
+        self._is_denied = False
+        self._next_at = clock()
+        self.is_notified = False
+        """Whether a change wakes by itself; a slow look is then only the safety net."""
+
+    @property
+    def interval_s(self) -> float:
+        """Return how long it is at present from one look to the next."""
+        if self._retry_s:
+            return self._retry_s
+        return self._slow_s if self.is_notified else self._interval_s
+
+    def due_in(self) -> float:
+        """Return in how many seconds the next look is due; 0: it is."""
+        return max(self._next_at - self._clock(), 0.0)
+
+    def covers(self, age_s: float) -> bool:
+        """Return whether a look that somebody else made *age_s* ago spares one's own."""
+        # Not the whole interval: with its jitter the next look is later than now in any case.
+        return 0.0 <= age_s < (1 - JITTER) * self.interval_s
+
+    def active(self) -> None:
+        """Look soon: something has happened here, and the other side may answer it."""
+        self._interval_s = self._fast_s
+        self._next_at = min(self._next_at, self._in(self.interval_s))
+
+    def looked(self, *, has_moved: bool, ago_s: float = 0.0) -> str | None:
+        """Note a successful look, *ago_s* seconds ago; return what is to be told to people."""
+        told = f"remote {self._remote!r} answers again" if self._retry_s else None
+        self._retry_s, self._is_denied = 0.0, False
+        longer = min(self._interval_s * GROWTH, self._slow_s)
+        self._interval_s = self._fast_s if has_moved else longer
+        self._next_at = self._in(self.interval_s) - ago_s
+        return told
+
+    def failed(self, error: RemoteUnreachable) -> str | None:
+        """Note a look that had no answer; return what is to be told to people, if it is new."""
+        before, was_denied = self._retry_s, self._is_denied
+        self._is_denied = error.is_denied
+        # Asking again mends no credentials, and some servers lock out who asks too often.
+        longer = LAST_RETRY_S if error.is_denied else max(before * 2, FIRST_RETRY_S)
+        self._retry_s = min(longer, LAST_RETRY_S)
+        self._next_at = self._in(self._retry_s)
+        if self._retry_s == before and self._is_denied == was_denied:
+            return None
+        hint = f" ({error.hint})" if error.is_denied and error.hint else ""
+        return f"{error.message}{hint}; next try in {max(round(self.due_in()), 1)} s"
+
+    def _in(self, seconds: float) -> float:
+        return self._clock() + seconds * (1 - JITTER + 2 * JITTER * self._chance())
+
+
+class SharedLook:
+    """When some process of this clone looked last: the time of an empty file.
+
+    Wrong times (a clock that was set) cost or spare one look and no more.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Keep it at *path*, in the run's folder."""
+        self._path = path
+
+    def age_s(self) -> float | None:
+        """Return how many seconds ago that was, or None if nobody has."""
+        try:
+            return time.time() - os.stat(self._path, follow_symlinks=False).st_mtime  # noqa: PTH116
+        except OSError:
+            return None
+
+    def note(self) -> None:
+        """Say that this process has looked, and that what it found is in the folder."""
+        now = time.time_ns()
+        # Not by writing, which wakes everybody who watches the folder.
+        with contextlib.suppress(OSError):
+            try:
+                os.utime(self._path, ns=(now, now), follow_symlinks=False)
+            except FileNotFoundError:
+                flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+                os.close(os.open(self._path, flags, 0o644))

@@ -1,0 +1,238 @@
+"""A run's two sides: the folder of this clone, and the branch of the remote.
+
+Looks, follows the branch where that loses nothing, and says how the two stand to each
+other. What can't be followed is left as it is, for a person to decide; `restoring` takes
+the branch's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sequencer.errors import (
+    CorruptState,
+    RemoteUnreachable,
+    SequencerError,
+    StateRefused,
+    StorageFailed,
+)
+from sequencer.model.head import Head
+from sequencer.store.diagnosis import diagnose
+from sequencer.store.git.branch import Branch
+from sequencer.store.git.command import GitFailed, unreachable
+from sequencer.store.git.known import Known
+from sequencer.store.git.opening import DEFAULT_RUN
+from sequencer.store.git.replica import JOURNAL, read_tree
+from sequencer.store.git.store import GitStore
+from sequencer.store.headfile import parse_head, signature
+from sequencer.store.journal import decode
+
+MAX_OTHERS = 50
+"""Runs that are only on the remote, of which more than the name is told."""
+_HEADS, _LOCAL = "refs/heads/", "refs/sequencer/"
+
+
+class Relation(StrEnum):
+    """How this clone's folder stands to the branch."""
+
+    NOWHERE = "nowhere"
+    """The run was never begun, on either side."""
+    UNPUBLISHED = "unpublished"
+    """It is here only, and has never been on the branch; the next change puts it there."""
+    NEW = "new"
+    """It was on the branch only, and is here as well now."""
+    BEHIND = "behind"
+    """The folder was the beginning of the branch, and was brought up to it."""
+    EQUAL = "equal"
+    GONE = "gone"
+    """The branch is not there any more."""
+    DIVERGED = "diverged"
+    """The branch does not go on from what is here: somebody has put it back."""
+    ANOTHER_RUN = "another-run"
+    UNREADABLE = "unreadable"
+    """What is on the branch is no run."""
+    DAMAGED = "damaged"
+    """The files here can't be used, and the branch can."""
+    UNKNOWN = "unknown"
+    """The remote did not answer."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Return whether work can go on without a person's decision."""
+        return self in _SOUND
+
+    @property
+    def allows_taking(self) -> bool:
+        """Return whether there is a reason to take the branch's files, and files to take."""
+        return self in (Relation.DIVERGED, Relation.ANOTHER_RUN, Relation.DAMAGED)
+
+
+_SOUND = frozenset(
+    {Relation.NOWHERE, Relation.UNPUBLISHED, Relation.NEW, Relation.BEHIND, Relation.EQUAL}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """What one look has found."""
+
+    relation: Relation
+    known: Known | None
+    """What this clone knew of the branch before."""
+    here: Head | None
+    """The newest record of this folder, before anything was brought."""
+    tip: str | None
+    """Where the branch is; None: nowhere, or that is not known."""
+    there: Head | None
+    """The newest record of the branch."""
+    problem: SequencerError | None = None
+    """What a person has to decide or mend."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRun:
+    """A run that is on the remote and not in this clone."""
+
+    branch: str
+    name: str | None
+    """As ``--run`` takes it; None: its branch can't be read."""
+    head: Head | None
+
+
+def compare(store: GitStore) -> Sides:
+    """Look at the remote, bring what is new into the folder of *store*, and tell both sides.
+
+    Raises:
+        StorageFailed: the files can't be read or written here.
+    """
+    branch = store.branch
+    known, journal = branch.known.read(), branch.replica.journal()
+    here = newest(journal)
+    was_begun = bool(journal) or signature(store.state_path) is not None
+    try:
+        if not was_begun and known is None and branch.refs.state not in branch.look():
+            # A look at what is nowhere makes no folder for it.
+            return Sides(Relation.NOWHERE, known, here, None, None)
+        store.bring()
+    except RemoteUnreachable as error:
+        return Sides(Relation.UNKNOWN, known, here, None, None, error)
+    except CorruptState as error:
+        return _apart(branch, known, here, error)
+    now = branch.known.read()
+    if now is None or now.branch != branch.refs.branch:
+        return Sides(Relation.UNPUBLISHED, known, here, None, None)
+    theirs = journal_of(branch, now.tip) or b""
+    damage = _damage(store, theirs)
+    if damage is not None:
+        return Sides(Relation.DAMAGED, known, here, now.tip, newest(theirs), damage)
+    relation = Relation.EQUAL if branch.replica.journal() == journal else Relation.BEHIND
+    return Sides(relation if journal else Relation.NEW, known, here, now.tip, newest(theirs))
+
+
+def _apart(branch: Branch, known: Known | None, here: Head | None, problem: CorruptState) -> Sides:
+    """Return why the branch could not be followed."""
+    try:
+        tip = branch.look().get(branch.refs.state)
+    except RemoteUnreachable as error:
+        return Sides(Relation.UNKNOWN, known, here, None, None, error)
+    if tip is None:
+        return Sides(Relation.GONE, known, here, None, None, problem)
+    there = newest(journal_of(branch, tip) or b"")
+    if there is None:
+        relation = Relation.UNREADABLE
+    elif here is not None and here.run_id != there.run_id:
+        relation = Relation.ANOTHER_RUN
+    else:
+        relation = Relation.DIVERGED
+    return Sides(relation, known, here, tip, there, problem)
+
+
+def _damage(store: GitStore, theirs: bytes) -> SequencerError | None:
+    """Return why the files here can't be used, though the branch they follow can."""
+    if (refusal := diagnose(store.state_path).refusal) is not None:
+        return refusal
+    # Another process of this clone may have gone on from it meanwhile.
+    if store.branch.replica.journal().startswith(theirs):
+        return None
+    return CorruptState(
+        "is another one than the branch's, at the same revision",
+        where=str(store.branch.replica.folder / JOURNAL),
+        hint="'sequencer sync --take-theirs' keeps the files here aside and takes the branch's",
+    )
+
+
+def journal_of(branch: Branch, commit: str) -> bytes | None:
+    """Return the journal that *commit* holds, or None if it holds none or is not here."""
+    tree = read_tree(branch.objects, commit, branch.state_path.name)
+    oid = None if tree is None else tree.entries.get(JOURNAL)
+    return None if oid is None else branch.objects.read(oid, "blob")
+
+
+def newest(journal: bytes) -> Head | None:
+    """Return the head of the last record of *journal* that can be read."""
+    for line in reversed(journal.split(b"\n")):
+        with contextlib.suppress(ValueError, StateRefused):
+            return parse_head(decode(line)["head"], JOURNAL)
+    return None
+
+
+# --- other runs ------------------------------------------------------------------------
+
+
+def runs_elsewhere(branch: Branch, template: str, here: Collection[str]) -> list[OtherRun]:
+    """Return the runs that are on the remote and, by their slugs, not *here*.
+
+    *template* is ``store.branch``.
+
+    Raises:
+        RemoteUnreachable: there was no answer.
+    """
+    found = {
+        name: ref
+        for ref in _listed(branch, template)
+        if (name := run_of(template, ref.removeprefix(_HEADS))) is not None
+        and name not in {*here, DEFAULT_RUN}
+    }
+    shown = [found[name] for name in sorted(found)[:MAX_OTHERS]]
+    if not shown:
+        return []
+    local = {ref: f"{_LOCAL}{ref.removeprefix(_HEADS)}/state" for ref in shown}
+    branch.remote.fetch(local)
+    return list(_described(branch, local))
+
+
+def _listed(branch: Branch, template: str) -> list[str]:
+    pattern = template.replace("{run}", "*") if "{run}" in template else f"{template}-*"
+    name = branch.remote.name
+    try:
+        told = branch.git.text("ls-remote", "--refs", "--", name, f"{_HEADS}{pattern}")
+    except GitFailed as failed:
+        raise unreachable(name, failed) from failed
+    return [line.partition("\t")[2] for line in told.splitlines()]
+
+
+def _described(branch: Branch, local: dict[str, str]) -> Iterator[OtherRun]:
+    for ref, ours in local.items():
+        name, head = ref.removeprefix(_HEADS), None
+        with contextlib.suppress(GitFailed, StorageFailed):
+            commit = branch.objects.resolve(ours)
+            head = newest(journal_of(branch, commit) or b"") if commit is not None else None
+        yield OtherRun(name, None if head is None else head.run_name, head)
+
+
+def run_of(template: str, branch: str) -> str | None:
+    """Return the slug of the run that *branch* belongs to by *template*, or None.
+
+    >>> run_of("sequencer/{run}", "sequencer/nightly"), run_of("state", "state-nightly")
+    ('nightly', 'nightly')
+    >>> run_of("sequencer/{run}", "main"), run_of("state", "state")
+    (None, None)
+    """
+    first, *rest = template.split("{run}") if "{run}" in template else (f"{template}-", "")
+    pattern = re.escape(first) + r"(?P<run>[^/]+)" + "(?P=run)".join(map(re.escape, rest))
+    found = re.fullmatch(pattern, branch)
+    return None if found is None else found["run"]
