@@ -27,6 +27,7 @@ FAMILIES: Mapping[str, str] = {
     "tick": "CPU of a whole `sequencer tick` with nothing due",
     "growth": "a step of a long run against one of a young run",
     "resolve": "which step comes at an index",
+    "git": "from one clone's step to the other's, through a bare repository",
     "flow": "flowcharts: reading, scheduling, and whole runs, small and large",
 }
 """Name of a family -> what it measures; the module has the name of the family."""

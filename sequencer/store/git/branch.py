@@ -27,6 +27,7 @@ from sequencer.store.git.command import Git
 from sequencer.store.git.drafting import Drafting, Stand, depth_of
 from sequencer.store.git.known import Known, KnownFile
 from sequencer.store.git.objects import Objects
+from sequencer.store.git.local_remote import RefWatch
 from sequencer.store.git.remote import Move, NoAtomicPush, Pushed, Remote, Verdict
 from sequencer.store.git.replica import (
     MAX_JOURNAL_BYTES,
@@ -122,6 +123,18 @@ class Branch:
         self.is_first_look, self.looks = False, self.looks + 1
         self.contact_at = time.monotonic()
         return tips
+
+    def peek(self, refs: RefWatch) -> dict[str, str] | None:
+        """Return where the refs are on a remote of this machine, or None if *refs* can't tell.
+
+        Not those of the heartbeats: who needs them asks with `look`.
+        """
+        tips = {ref: refs.tip_of(ref) for ref in (self.refs.state, *self.carried)}
+        found = {ref: tip for ref, tip in tips.items() if tip is not None}
+        if len(found) < len(tips):
+            return None
+        self.contact_at, self.looks = time.monotonic(), self.looks + 1
+        return found
 
     def _stand(self) -> Stand | None:
         """Return where this clone knows the branch to be; another process may have moved it."""

@@ -63,7 +63,9 @@ class GitFailed(Exception):
             return "no answer in time"
         lines = [line for line in self.stderr.splitlines() if line.strip()]
         told = [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:"))]
-        chosen = next(iter(told or lines), f"exit code {self.code}")
+        # Of ssh's failures git only says that there was one.
+        denied = [line for line in lines if _DENIED.search(line)]
+        chosen = next(iter(denied or told or lines), f"exit code {self.code}")
         return re.sub(r"^(fatal|error): ", "", chosen).strip()
 
     @property

@@ -11,8 +11,10 @@ import re
 from pathlib import Path
 from urllib.parse import unquote
 
+from sequencer.errors import CorruptState
 from sequencer.store.filesystem import is_network, type_of
 from sequencer.store.git.command import Git, GitFailed
+from sequencer.store.journal_file import read_regular
 from sequencer.store.watch import Notifier, notifier
 
 _OTHER_TRANSPORT = re.compile(r"[^/]*:")
@@ -20,6 +22,8 @@ _OTHER_TRANSPORT = re.compile(r"[^/]*:")
 _SUFFIXES = ("/.git", "", ".git/.git", ".git")
 """Where git looks for the repository of a path, in its order."""
 _MAX_LINE = 4096
+_MAX_OID = 65
+_OID = re.compile(r"([0-9a-f]{40}(?:[0-9a-f]{24})?)\n")
 
 
 def remote_folder(git: Git, remote: str) -> Path | None:
@@ -108,6 +112,18 @@ class RefWatch:
         while not folder.is_dir() and folder != self._git_dir:
             folder = folder.parent
         return folder
+
+    def tip_of(self, ref: str) -> str | None:
+        """Return where *ref* is, read from its file; None: only git can tell.
+
+        A ref that has a file is where the file says, whatever packed-refs has.
+        """
+        try:
+            data = read_regular(self._git_dir / ref, 0, _MAX_OID)
+        except (OSError, CorruptState):
+            return None
+        found = _OID.fullmatch(data.decode("ascii", "replace"))
+        return None if found is None else found[1]
 
     def has_moved(self) -> bool:
         """Return whether something has happened since the last call or `arm`."""

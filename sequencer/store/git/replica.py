@@ -20,7 +20,7 @@ from sequencer.store import journal_file, results
 from sequencer.store.documents import MAX_BYTES
 from sequencer.store.git.objects import Objects
 from sequencer.store.journal import decode
-from sequencer.store.journal_file import read_regular, sync_folder, write_durably
+from sequencer.store.journal_file import open_new, read_regular, sync_folder, write_durably
 from sequencer.store.strictjson import MAX_BYTES as MAX_HEAD_BYTES
 from sequencer.store.strictjson import parse_object
 
@@ -172,7 +172,7 @@ class Replica:
         if is_new:
             self._write_journal(ours, theirs)
             if state is not None and not is_edited:
-                self._replace(self.folder / self._state_name, state)
+                self._put(self.folder / self._state_name, state)
         for name in (self.aside() - tree.aside()) | self._dropped(tree, known):
             with contextlib.suppress(OSError):
                 (self.folder / name).unlink()
@@ -236,17 +236,25 @@ class Replica:
         self._replace(path, data)
 
     def _write_journal(self, ours: bytes, theirs: bytes) -> None:
+        """Make the journal *theirs*; what a power loss takes of it comes from the branch again."""
         path = self.folder / JOURNAL
         if ours and theirs.startswith(ours):
             flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
             fd = os.open(path, flags)
             try:
                 os.write(fd, theirs[len(ours) :])
-                os.fsync(fd)
             finally:
                 os.close(fd)
         else:
-            self._replace(path, theirs)
+            self._put(path, theirs)
+
+    @staticmethod
+    def _put(path: Path, data: bytes) -> None:
+        """Replace *path* at once, though not durably."""
+        fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        with open_new(fresh) as file:
+            file.write(data)
+        fresh.replace(path)
 
     @staticmethod
     def _replace(path: Path, data: bytes) -> None:

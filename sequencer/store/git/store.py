@@ -215,12 +215,18 @@ class GitStore:
         """
         try:
             with self._git_told():
-                tips = self.branch.look()
+                tips = self._tips()
                 with self._files.locked():
                     return self.branch.follow(tips)
         finally:
             # Who reads next need not wait for the same remote once more.
             self._asked_at = time.monotonic()
+
+    def _tips(self) -> dict[str, str]:
+        """Return where the branch is, with no process where a file says it."""
+        refs = None if self.branch.is_first_look else self._refs
+        found = None if refs is None else self.branch.peek(refs)
+        return self.branch.look() if found is None else found
 
     @contextlib.contextmanager
     def _git_told(self) -> Iterator[None]:
@@ -297,7 +303,7 @@ class GitStore:
     def _look(self) -> bool:
         """Look at the remote for who waits; return whether the run has moved."""
         with self._git_told():
-            tips = self.branch.look()
+            tips = self._tips()
             with self._files.locked():
                 has_moved = self.branch.follow(tips)
             head = self._files.view().head

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +16,7 @@ import pytest
 
 from sequencer.store.diagnosis import Action, diagnose
 from sequencer.store.file import FileStore
+from sequencer.store.tickets import TicketQueue
 from sequencer.store.turnstile import FileTurnstile, file_name
 from tests.concurrency import children
 from tests.contract import store_cases as cases
@@ -56,10 +59,62 @@ def test_processes_are_served_in_order_and_the_killed_are_forgotten(tmp_path: Pa
         children.end(pids)
     assert children.wrong(tmp_path / "errors") == ()
     served = [name for (name,) in children.pairs(tmp_path / "order")]
-    # A kill in the middle of the queue can mix the two parts of it, and nothing more.
-    assert sorted(served) == ["b", "c", "e", "f"]
-    assert served.index("b") < served.index("c")
-    assert served.index("e") < served.index("f")
+    assert served == ["b", "c", "e", "f"]
+
+
+def test_who_has_waited_is_not_passed_in_the_moment_of_being_woken(tmp_path: Path) -> None:
+    """A stopped process makes that moment last: it is woken, and can't do anything about it."""
+    path = tmp_path / file_name(())
+    mine, other = FileTurnstile(path), FileTurnstile(path)
+    assert mine.enter()
+    pids = queue_of(path, "a")
+    try:
+        os.kill(pids[0], signal.SIGSTOP)
+        until_stopped(pids[0])
+        mine.leave()
+        assert other.is_awaited()
+        assert not mine.enter()
+        os.kill(pids[0], signal.SIGCONT)
+        read_fd, write_fd = os.pipe()
+        assert mine.wait(10.0, read_fd)
+        os.close(read_fd)
+        os.close(write_fd)
+        assert children.pairs(tmp_path / "order") == [["a"]]
+    finally:
+        children.end(pids)
+        mine.leave()
+
+
+def until_stopped(pid: int) -> None:
+    deadline = time.monotonic() + 10
+    while psutil.Process(pid).status() != psutil.STATUS_STOPPED:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_file_that_somebody_has_locked_whole_keeps_nobody_waiting(tmp_path: Path) -> None:
+    path = tmp_path / file_name(())
+    read_fd, write_fd = os.pipe()
+
+    def hold() -> None:
+        with path.open("w") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            os.write(write_fd, b"x")
+            time.sleep(60)
+
+    child = children.start(hold, tmp_path / "errors")
+    one, two = FileTurnstile(path), FileTurnstile(path)
+    try:
+        os.read(read_fd, 1)
+        assert not one.is_awaited()
+        assert one.enter()
+        assert two.enter()
+    finally:
+        children.end([child])
+        one.leave()
+        two.leave()
+        os.close(read_fd)
+        os.close(write_fd)
 
 
 def test_a_killed_first_makes_way_at_once(tmp_path: Path) -> None:
@@ -148,10 +203,23 @@ def test_a_process_that_can_start_no_thread_does_not_queue(
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
     assert two.enter()
-    two.leave()
     monkeypatch.undo()
     one.leave()
-    assert not two.is_awaited()
+    assert not one.is_awaited()
+    two.leave()
+
+
+def test_who_leaves_is_out_of_the_queue_at_once(tmp_path: Path) -> None:
+    """Its thread still waits for those before it, but nobody waits for it."""
+    first, gone, last = (FileTurnstile(tmp_path / file_name(())) for _ in range(3))
+    for turnstile in (first, gone, last):
+        turnstile.enter()
+    gone.leave()
+    with (tmp_path / file_name(())).open("rb") as file:
+        assert TicketQueue()._above(file.fileno(), 2) == 4
+        last.leave()
+        assert TicketQueue()._above(file.fileno(), 2) == 2
+    first.leave()
 
 
 def until_no_thread_waits() -> None:

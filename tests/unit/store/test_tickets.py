@@ -1,0 +1,245 @@
+"""Numbers that are locks of bytes: nobody is passed, and nobody's rubbish holds up anybody."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sequencer.store.tickets import FlockQueue, TicketQueue, new_queue
+from tests.concurrency import children
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs locks of open files")
+
+
+class Place:
+    """A queue with the descriptor that each of its questions needs."""
+
+    def __init__(self, path: Path, queue: TicketQueue | None = None) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self.queue = TicketQueue() if queue is None else queue
+
+    def ask(self) -> bool:
+        return self.queue.ask(self.fd)
+
+    def stand(self) -> threading.Thread:
+        thread = threading.Thread(target=self.queue.stand, args=(self.fd,), daemon=True)
+        thread.start()
+        return thread
+
+    def is_awaited(self) -> bool:
+        return TicketQueue().is_awaited(self.fd)
+
+    def give_back(self) -> None:
+        self.queue.give_back(self.fd)
+
+
+class Places:
+    """Those at one file, until the test ends."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.made: list[Place] = []
+
+    def __call__(self, queue: TicketQueue | None = None) -> Place:
+        self.made.append(Place(self.path, queue))
+        return self.made[-1]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Places]:
+    places = Places(tmp_path / "queue.lock")
+    yield places
+    for one in places.made:
+        one.give_back()
+        os.close(one.fd)
+
+
+def test_a_number_is_above_all_that_are_held(place: Places) -> None:
+    one, two, three, four = (place() for _ in range(4))
+    assert one.ask()
+    assert not two.ask()
+    assert not three.ask()
+    one.give_back()
+    two.give_back()
+    # The free numbers below are not given again: whoever had them would be before the third.
+    assert not four.ask()
+    three.give_back()
+    four.give_back()
+    assert not four.is_awaited()
+    assert one.ask()
+
+
+def test_who_stands_is_the_first_when_all_before_have_gone_in_any_order(place: Places) -> None:
+    first, second, third, last = (place() for _ in range(4))
+    for one in (first, second, third, last):
+        one.ask()
+    thread = last.stand()
+    for one in (third, first):
+        one.give_back()
+        thread.join(0.05)
+        assert thread.is_alive()
+    second.give_back()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert first.is_awaited()
+
+
+def test_each_waits_for_the_one_just_before_so_that_a_turn_wakes_one(place: Places) -> None:
+    queue = [place() for _ in range(4)]
+    for one in queue:
+        one.ask()
+    assert [one.queue._just_below(one.fd) for one in queue] == [None, 1, 2, 3]
+    queue[2].give_back()
+    assert queue[3].queue._just_below(queue[3].fd) == 2
+
+
+def test_who_was_slow_to_take_its_number_comes_after_those_who_drew_meanwhile(
+    place: Places,
+) -> None:
+    """Else two would be the first: who drew meanwhile, and the slow one with a lower number."""
+    before, after = place(), place()
+
+    class Slow(TicketQueue):
+        has_looked = False
+
+        def _above(self, fd: int, number: int) -> int:
+            found = super()._above(fd, number)
+            if not self.has_looked:
+                self.has_looked = True
+                assert before.ask()
+                assert not after.ask()
+                before.give_back()
+            return found
+
+    slow = place(Slow())
+    assert not slow.ask()
+    thread = slow.stand()
+    thread.join(0.05)
+    assert thread.is_alive()
+    after.give_back()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_who_gives_its_number_back_while_it_stands_is_waited_for_by_nobody(place: Places) -> None:
+    first, gone, last = (place() for _ in range(3))
+    for one in (first, gone, last):
+        one.ask()
+    standing, waiting = gone.stand(), last.stand()
+    time.sleep(0.05)
+    gone.give_back()
+    first.give_back()
+    for thread in (standing, waiting):
+        thread.join(5)
+        assert not thread.is_alive()
+    last.give_back()
+    assert not first.is_awaited()
+
+
+def test_what_is_in_the_file_does_not_matter_and_stays(tmp_path: Path, place: Places) -> None:
+    rubbish = b"\xff\x00 9999999999\n" * 1000
+    (tmp_path / "queue.lock").write_bytes(rubbish)
+    one, two = place(), place()
+    assert one.ask()
+    assert not two.ask()
+    assert (tmp_path / "queue.lock").read_bytes() == rubbish
+    os.truncate(tmp_path / "queue.lock", 0)
+    assert two.is_awaited()
+
+
+@pytest.mark.parametrize("start", [0, 1, 5, 2**62])
+def test_a_lock_of_somebody_else_to_the_end_of_the_file_is_an_error(
+    place: Places, start: int
+) -> None:
+    """There is no number above it; who queues takes an error for being the first."""
+    foreign, one = place(), place()
+    fcntl.fcntl(foreign.fd, fcntl.F_OFD_SETLK, lock_of(start, 0))
+    with pytest.raises(OSError, match="too large"):
+        one.ask()
+    with pytest.raises(OSError, match="too large"):
+        one.queue.is_awaited(one.fd)
+
+
+def test_a_lock_of_somebody_else_on_some_bytes_is_only_somebody_before(place: Places) -> None:
+    foreign, one, two = place(), place(), place()
+    fcntl.fcntl(foreign.fd, fcntl.F_OFD_SETLK, lock_of(0, 100))
+    assert not one.ask()
+    assert not two.ask()
+    thread = one.stand()
+    foreign.give_back()
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def lock_of(start: int, length: int) -> bytes:
+    return struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+
+
+def serve(path: Path, rounds: int) -> None:
+    """Come to the front *rounds* times."""
+    one = Place(path)
+    for _ in range(rounds):
+        if not one.ask():
+            one.queue.stand(one.fd)
+        # Fails if somebody is at the front already.
+        os.close(os.open(path.with_name("front"), os.O_CREAT | os.O_EXCL))
+        path.with_name("front").unlink()
+        children.append(path.with_name("served"), str(os.getpid()))
+        one.give_back()
+
+
+def test_of_many_that_come_and_go_there_is_one_at_the_front(tmp_path: Path) -> None:
+    path = tmp_path / "queue.lock"
+    pids = [children.start(lambda: serve(path, 200), tmp_path / "errors") for _ in range(8)]
+    left, deadline = set(pids), time.monotonic() + 60
+    try:
+        while left and time.monotonic() < deadline:
+            left -= children.ended(left)
+            time.sleep(0.01)
+    finally:
+        children.end(left)
+    assert children.wrong(tmp_path / "errors") == ()
+    assert len(children.pairs(tmp_path / "served")) == 8 * 200
+
+
+def test_a_number_of_a_killed_process_is_free(tmp_path: Path, place: Places) -> None:
+    read_fd, write_fd = os.pipe()
+
+    def hold() -> None:
+        Place(place.path).ask()
+        os.write(write_fd, b"x")
+        time.sleep(60)
+
+    child = children.start(hold, tmp_path / "errors")
+    os.read(read_fd, 1)
+    mine = place()
+    try:
+        assert mine.is_awaited()
+        assert not mine.ask()
+        thread = mine.stand()
+    finally:
+        children.end([child])
+        os.close(read_fd)
+        os.close(write_fd)
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+def test_a_system_without_locks_of_open_files_queues_by_the_lock_of_the_whole_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert isinstance(new_queue(), TicketQueue)
+    with monkeypatch.context() as changed:
+        changed.delattr(fcntl, "F_OFD_SETLK")
+        assert isinstance(new_queue(), FlockQueue)
+    with monkeypatch.context() as changed:
+        changed.setattr(sys, "platform", "darwin")
+        assert isinstance(new_queue(), FlockQueue)
