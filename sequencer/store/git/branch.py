@@ -217,11 +217,13 @@ class Branch:
         return read_tree(self.objects, commit, self.state_path.name)
 
     def _gone(self) -> CorruptState:
+        known = self.known.read()
+        newest = f"{self.refs.local}/state" if known is None else known.tip
         return CorruptState(
             "is gone from the remote, and this clone has seen it there",
             where=f"branch {self.refs.branch} of {self.remote.name!r}",
             hint="push it again from the clone that is furthest "
-            f"('git push {self.remote.name} {self.refs.local}/state:{self.refs.state}'), or "
+            f"('git push {self.remote.name} {newest}:{self.refs.state}'), or "
             f"remove {self.known.path} to begin it anew from the files here",
         )
 

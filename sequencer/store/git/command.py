@@ -112,10 +112,12 @@ class Git:
         extra: Mapping[str, str] | None = None,
         settings: Sequence[str] = (),
         accepts: Sequence[int] = (0,),
+        timeout_s: float | None = None,
     ) -> Done:
         """Run ``git ARGV`` and return how it ended.
 
-        *extra* is added to the environment, *settings* are ``key=value`` of git's.
+        *extra* is added to the environment, *settings* are ``key=value`` of git's; *timeout_s*
+        is the time that it has, if that is less than usual.
 
         Raises:
             GitFailed: its exit code is not in *accepts*, or its time was over.
@@ -123,7 +125,8 @@ class Git:
         """
         process = self.start(*argv, extra=extra, settings=settings)
         try:
-            stdout, stderr = process.communicate(stdin, timeout=self.timeout_s)
+            limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
+            stdout, stderr = process.communicate(stdin, timeout=limit_s)
         except subprocess.TimeoutExpired:
             end(process)
             raise GitFailed(argv, None, "") from None

@@ -17,6 +17,8 @@ from sequencer.store.git.command import Git, GitFailed, unreachable
 
 NO_ATOMIC = "does not support --atomic"
 """What git says of a remote that moves one ref after the other."""
+LOOK_S = 15.0
+"""Time limit of a look, if that of git is longer: nobody can interrupt it."""
 _OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -73,9 +75,11 @@ class Remote:
             RemoteUnreachable: there was no answer.
         """
         try:
-            told = self.git.text("ls-remote", "--refs", "--", self.name, *refs)
+            argv = ("ls-remote", "--refs", "--", self.name, *refs)
+            done = self.git.run(*argv, timeout_s=LOOK_S)
         except GitFailed as failed:
             raise unreachable(self.name, failed) from failed
+        told = done.stdout.decode("utf-8", "surrogateescape")
         found = (line.split("\t", 1) for line in told.splitlines() if "\t" in line)
         # A pattern of ls-remote also means refs that only end so.
         return {ref: oid for oid, ref in found if ref in refs and _OID.fullmatch(oid)}

@@ -19,7 +19,7 @@ from sequencer.errors import CorruptState
 from sequencer.store import journal_file, results
 from sequencer.store.documents import MAX_BYTES
 from sequencer.store.git.objects import Objects
-from sequencer.store.journal import decode
+from sequencer.store.journal import decode, scan
 from sequencer.store.journal_file import open_new, read_regular, sync_folder, write_durably
 from sequencer.store.strictjson import MAX_BYTES as MAX_HEAD_BYTES
 from sequencer.store.strictjson import parse_object
@@ -162,8 +162,8 @@ class Replica:
             )
         ours = self.journal()
         is_new = theirs != ours
-        if not theirs.startswith(ours):
-            self._ensure_contained(ours, theirs, tree, branch)
+        if is_new:
+            self._ensure_contained(ours, theirs, tree, known, branch)
         state, is_edited = self._content(tree, HEAD), self._is_edited(ours)
         self.folder.mkdir(parents=True, exist_ok=True)
         # The journal last: what it speaks of is there before anybody can read of it.
@@ -195,34 +195,49 @@ class Replica:
         """Return the documents that the branch had and has no more."""
         return known.documents() - tree.documents() if known is not None else set()
 
-    def _ensure_contained(self, ours: bytes, theirs: bytes, tree: Tree, branch: str) -> None:
-        """Return if the run here is the beginning of the branch's."""
-        last, newest = _last(ours), _last(theirs)
-        if last is None or newest is None:
+    def _ensure_contained(
+        self, ours: bytes, theirs: bytes, tree: Tree, known: Tree | None, branch: str
+    ) -> None:
+        """Return if the run here is the beginning of the branch's, and that has no holes."""
+        where = f"branch {branch}"
+        try:
+            there = scan(theirs, 0, None, where).winners
+        except CorruptState as damage:
+            raise _broken(f"has a damaged journal: {damage.message}", where) from damage
+        here = _lines(ours)
+        if not here:
             return
-        if last["head"].get("run_id") != newest["head"].get("run_id"):
+        run_id, newest = self._run_id(ours), there[-1].data["head"].get("run_id")
+        if run_id != newest:
             raise CorruptState(
-                f"holds the run {newest['head'].get('run_id')}, and this folder "
-                f"{last['head'].get('run_id')}",
-                where=f"branch {branch}",
+                f"holds the run {newest}, and this folder {run_id}",
+                where=where,
                 hint=f"to take the branch's, move {self.folder} away; to keep this one, "
                 "set store.branch to a branch of its own",
             )
-        line = _last_line(ours)
-        if line in theirs.split(b"\n") or last["revision"] < _first_revision(theirs):
-            return
-        if any(
-            line in (self._content(tree, name) or b"").split(b"\n")
-            for name in sorted(tree.aside(), reverse=True)
-        ):
-            return
-        raise CorruptState(
-            f"does not go on from revision {last['revision']} of this clone: somebody has put "
-            "it back, or written over it",
-            where=f"branch {branch}",
-            hint="'sequencer sync' shows both sides; 'sequencer sync --take-theirs' keeps the "
-            "files here aside and takes the branch's",
-        )
+        rewritten = {
+            name
+            for name in (tree.aside() & known.aside() if known is not None else ())
+            if known is not None and tree.entries[name] != known.entries[name]
+        }
+        lines, last = {record.revision: record.line for record in there}, max(here)
+        for name in sorted(tree.aside(), reverse=True) if last < min(lines) else ():
+            lines |= _lines(self._content(tree, name) or b"")
+            if min(lines) <= last:
+                break
+        # What is older than all that the branch keeps can't be compared.
+        is_same = all(lines.get(n) == line for n, line in here.items() if n >= min(lines))
+        if rewritten or not is_same:
+            raise _broken(
+                f"does not go on from revision {last} of this clone: somebody has put it back, "
+                "or written over it",
+                where,
+            )
+
+    @staticmethod
+    def _run_id(journal: bytes) -> object:
+        last = _last(journal)
+        return last["head"].get("run_id") if last is not None else None
 
     def _bring(self, tree: Tree, known: Tree | None, name: str) -> None:
         path = self.folder / name
@@ -290,16 +305,20 @@ def _last(journal: bytes) -> dict[str, Any] | None:
     return next(_records(journal), None)
 
 
-def _last_line(journal: bytes) -> bytes:
-    for line in reversed(journal.split(b"\n")):
-        with contextlib.suppress(ValueError):
-            decode(line)
-            return line
-    return b""
-
-
-def _first_revision(journal: bytes) -> int:
+def _lines(journal: bytes) -> dict[int, bytes]:
+    """Return the lines of the records in *journal* that can be read, by revision."""
+    found: dict[int, bytes] = {}
     for line in journal.split(b"\n"):
         with contextlib.suppress(ValueError):
-            return int(decode(line)["revision"])
-    return 0
+            # Of two with the same revision the first counts.
+            found.setdefault(decode(line)["revision"], line)
+    return found
+
+
+def _broken(problem: str, where: str) -> CorruptState:
+    return CorruptState(
+        problem,
+        where=where,
+        hint="'sequencer sync' shows both sides; 'sequencer sync --take-theirs' keeps the "
+        "files here aside and takes the branch's",
+    )

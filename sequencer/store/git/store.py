@@ -306,7 +306,9 @@ class GitStore:
             tips = self._tips()
             with self._files.locked():
                 has_moved = self.branch.follow(tips)
-            head = self._files.view().head
+                head = self._files.view().head
+                if has_moved and head is not None:
+                    self._files.leases.sweep({claim.token for claim in head.claims})
             self._beats.bring(tips.get(self.branch.refs.beats), head.claims if head else ())
             return has_moved
 
