@@ -161,7 +161,9 @@ class _Index:
     def __enter__(self) -> Self:
         self._take()
         try:
-            shutil.copyfile(self._path, self._lock)
+            # With its time: by that git knows files that were written right after they were
+            # staged, and looks into them.
+            shutil.copy2(self._path, self._lock)
         except OSError as error:
             self._give_back()
             raise self._tree.refused(f"has no index: {error.strerror}") from error

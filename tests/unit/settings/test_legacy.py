@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.errors import UnsafePath
+from sequencer.errors import ConfigurationError, UnsafePath
 from sequencer.resolution.resolver import resolve
 from sequencer.resolution.routing import RouterMode
-from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS
+from sequencer.settings.legacy import COMMIT_KEYS, FLAT_KEYS, IGNORED_KEYS
 from sequencer.settings.settings import Settings, load
 
 WHOLE = """\
@@ -73,8 +73,9 @@ def test_the_whole_file_loads_as_it_is(tmp_path: Path) -> None:
 def test_each_key_without_a_meaning_is_noticed_once(tmp_path: Path) -> None:
     notices = loaded(tmp_path, WHOLE).notices
     assert len(notices) == 8
-    assert f"{tmp_path / 'orchestration.yaml'}:9:1: 'doc_whitelist' has no effect here" in notices
-    for key in ("tmp_dir", "spec_bootstrap", "input_file", "findings_file"):
+    where = f"{tmp_path / 'orchestration.yaml'}:9:1"
+    assert f"{where}: 'doc_whitelist' has no effect where store.kind is not git" in notices
+    for key in ("tmp_dir", "spec_bootstrap", "report_extensions", "findings_file"):
         assert sum(f"'{key}'" in notice for notice in notices) == 1
 
 
@@ -82,18 +83,19 @@ def test_each_key_without_a_meaning_is_noticed_once(tmp_path: Path) -> None:
     "key",
     [
         *sorted(IGNORED_KEYS),
-        "auto_commit_docs",
-        "auto_commit_reports",
+        "auto_commit_anything",
         "autocommit_anything",
-        "max_autocommit_bytes",
-        "max_report_file_bytes",
-        "max_tracked_output_total_bytes",
+        "max_odd_bytes",
+        "max_log_file_bytes",
     ],
 )
-def test_the_keys_of_its_own_commits_have_no_effect(tmp_path: Path, key: str) -> None:
-    settings = loaded(tmp_path, f"{key}: [anything]\n")
+@pytest.mark.parametrize("store", ["", "store: {kind: git}\n"])
+def test_keys_that_mean_nothing_have_no_effect(tmp_path: Path, key: str, store: str) -> None:
+    plain = loaded(tmp_path, store)
+    settings = loaded(tmp_path, f"{key}: [anything]\n{store}")
     assert len(settings.notices) == 1
-    assert settings.values == {}
+    assert "has no effect here" in settings.notices[0]
+    assert settings.values == plain.values
 
 
 def test_the_flat_spelling(tmp_path: Path) -> None:
@@ -147,4 +149,94 @@ def test_a_wrong_value_of_a_flat_key_is_found_where_it_stands(tmp_path: Path) ->
 
 def test_flat_keys_and_ignored_keys_are_no_settings(tmp_path: Path) -> None:
     known = set(loaded(tmp_path, "").sources)
-    assert not {(key,) for key in FLAT_KEYS.keys() | IGNORED_KEYS} & known
+    flat = FLAT_KEYS.keys() | COMMIT_KEYS.keys() | IGNORED_KEYS
+    assert not {(key,) for key in flat} & known
+    assert set(COMMIT_KEYS.values()) < known
+
+
+GIT = "store: {kind: git}\n"
+
+
+def test_the_keys_about_commits_mean_those_of_the_section(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, WHOLE + GIT)
+    commit = settings.commit
+    assert commit.doc_whitelist == ("input.md", "plans/**/*.md")
+    assert commit.report_extensions == (".png", ".md")
+    assert commit.tracked_output_globs == ("tests/fixtures/**/*.npy",)
+    assert commit.tracked_output_extensions == (".npy",)
+    assert commit.exclude == ("tmp/",)
+    assert commit.is_open
+    assert not [notice for notice in settings.notices if "whitelist" in notice]
+    assert len(settings.notices) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "value"),
+    [
+        ("auto_commit_docs: no", "docs", False),
+        ("auto_commit_reports: false", "reports", False),
+        ("auto_commit_tracked_outputs: off", "tracked_outputs", False),
+        ("autocommit_whitelist: 'a.md, b/**,'", "doc_whitelist", ("a.md", "b/**")),
+        ("doc_whitelist: []\nautocommit_whitelist: [a]", "doc_whitelist", ("a",)),
+        ("report_extensions: '.PNG,.md'", "report_extensions", (".png", ".md")),
+        ("report_path_globs: [reports/**]", "report_path_globs", ("reports/**",)),
+        ("max_autocommit_bytes: 7", "max_file_bytes", 7),
+        ("max_report_file_bytes: 7", "max_report_file_bytes", 7),
+        ("max_report_total_bytes: 7", "max_report_total_bytes", 7),
+        ("max_tracked_output_file_bytes: 7", "max_tracked_output_file_bytes", 7),
+        ("max_tracked_output_total_bytes: 7", "max_tracked_output_total_bytes", 7),
+    ],
+)
+def test_each_key_about_commits(tmp_path: Path, text: str, key: str, value: object) -> None:
+    settings = loaded(tmp_path, f"{text}\n{GIT}")
+    assert getattr(settings.commit, key) == value
+    assert settings.notices == ()
+    assert settings.sources["commit", key].kind == "file"
+
+
+def test_the_section_wins_over_the_flat_keys(tmp_path: Path) -> None:
+    text = "commit: {doc_whitelist: [new.md], exclude: [x/]}\ndoc_whitelist: [old.md]\n"
+    commit = loaded(tmp_path, f"{text}report_extensions: [.md]\n{GIT}").commit
+    assert commit.doc_whitelist == ("new.md",)
+    assert commit.exclude == ("x/",)
+
+
+@pytest.mark.parametrize("key", sorted(COMMIT_KEYS))
+def test_a_wrong_value_about_commits_is_found_where_it_stands(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        loaded(tmp_path, f"{GIT}{key}: {{a: b}}\n")
+    assert f"{tmp_path / 'orchestration.yaml'}:2:" in str(refused.value)
+
+
+def test_patterns_that_lead_out_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        loaded(tmp_path, f"{GIT}doc_whitelist: [ok.md, ../x]\n")
+    assert "commit.doc_whitelist[1]" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "tolerated"),
+    [("true", ("/**",)), ("yes", ("/**",)), ("false", ()), ("no", ())],
+)
+def test_a_tree_that_may_be_dirty(tmp_path: Path, text: str, tolerated: tuple[str, ...]) -> None:
+    settings = loaded(tmp_path, f"{GIT}tolerate_doc_dirty: {text}\n")
+    assert settings.store.work.tolerated == tolerated
+    assert settings.notices == ()
+
+
+def test_without_git_each_key_is_noticed_once_and_nothing_is_committed(tmp_path: Path) -> None:
+    text = "commit: {paths: [a, b]}\nstore: {work: {branch: none}}\nreport_extensions: [.md]\n"
+    notices = loaded(tmp_path, text).notices
+    assert sorted(notice.split("'")[1] for notice in notices) == [
+        *("commit.paths", "report_extensions", "store.work.branch"),
+    ]
+    assert all("has no effect where store.kind is not git" in notice for notice in notices)
+    assert loaded(tmp_path, "").notices == ()
+
+
+def test_a_variable_about_commits_is_noticed_too(tmp_path: Path) -> None:
+    env = {"SEQUENCER_COMMIT__PATHS": "a,b"}
+    assert load(tmp_path, env=env).commit.paths == ("a", "b")
+    assert "SEQUENCER_COMMIT__PATHS" in load(tmp_path, env=env).notices[0]
+    kind = {"SEQUENCER_STORE__KIND": "git"}
+    assert load(tmp_path, env=env | kind).notices == ()

@@ -1,0 +1,99 @@
+"""`commit --dry-run`: what would be committed after a step, and what would not, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.sanitise import one_line
+from sequencer.cli.tables import columns
+
+if TYPE_CHECKING:
+    from sequencer.assembly import Project
+    from sequencer.checkout.selection import Selection
+
+NOT_COMMITTED = "-"
+
+
+@verb("commit")
+@click.option("--dry-run", is_flag=True, help="Show what would be committed; change nothing.")
+@pass_invocation
+def commit(invocation: Invocation, *, dry_run: bool) -> None:
+    """Show what a step would commit of the changes that are in the work tree now.
+
+    Steps commit by themselves, where `commit` in orchestration.yaml declares what, and
+    the run is kept in git. Here nothing is ever written.
+
+    \b
+    Examples:
+      sequencer commit --dry-run
+      sequencer commit --dry-run --json | jq '.skipped[]'
+    """
+    if not dry_run:
+        raise click.UsageError(
+            "steps commit what is declared by themselves; 'sequencer commit --dry-run' shows it, "
+            "and 'git commit' commits by hand"
+        )
+    project = invocation.project()
+    branch, selection = _selected(project)
+    facts = _facts(project, branch, selection)
+    if invocation.is_json:
+        invocation.print_json(facts)
+        return
+    _tell(invocation, facts)
+    if not facts["open"]:
+        invocation.say("nothing is declared: 'commit.paths' and its neighbours name what may be")
+
+
+def _selected(project: Project) -> tuple[str | None, Selection]:
+    """Return the branch that is checked out, and what would be committed on it."""
+    from sequencer.assembly.carriers import work_tree  # noqa: PLC0415 - `--help` needs no git
+    from sequencer.checkout.content import secrets_by  # noqa: PLC0415
+    from sequencer.checkout.selection import Selector  # noqa: PLC0415
+    from sequencer.store.git.command import Git  # noqa: PLC0415
+    from sequencer.store.git.objects import Objects  # noqa: PLC0415
+
+    settings = project.settings
+    tree = work_tree(settings, Objects(Git(settings.project_dir)))
+    status = tree.status()
+    selector = Selector(tree, settings.commit, secrets_by(project.redaction))
+    return status.branch, selector.select(status)
+
+
+def _facts(project: Project, branch: str | None, selection: Selection) -> dict[str, Any]:
+    hide = project.redaction.hide_text
+    return {
+        "branch": branch,
+        "open": project.settings.commit.is_open,
+        "bytes": sum(one.size for one in selection.chosen),
+        "committed": [
+            {"path": hide(one.path), "change": str(one.change), "key": one.key, "bytes": one.size}
+            for one in selection.chosen
+        ],
+        "skipped": [
+            {"path": hide(one.path), "reason": one.reason, "declared": one.is_declared}
+            for one in selection.skipped
+        ],
+    }
+
+
+def _tell(invocation: Invocation, facts: dict[str, Any]) -> None:
+    rows = [
+        (one["change"], str(one["bytes"]), one_line(one["path"]), f"commit.{one['key']}")
+        for one in facts["committed"]
+    ]
+    rows += [
+        (NOT_COMMITTED, "", one_line(one["path"]), one_line(one["reason"]))
+        for one in facts["skipped"]
+    ]
+    if not rows:
+        invocation.echo("nothing has changed in the work tree")
+        return
+    invocation.echo(columns(("CHANGE", "BYTES", "PATH", "WHY"), rows, right={1}))
+    invocation.say(
+        f"{len(facts['committed'])} would be committed ({facts['bytes']} bytes), "
+        f"{len(facts['skipped'])} would not"
+    )
