@@ -104,7 +104,9 @@ class SinkOptions(BaseModel):
     """webhook: variable with the key of the signature."""
     token_env: SecretName | None = None
     """linear, github: variable with the token; None: LINEAR_TOKEN, GITHUB_TOKEN."""
-    agent_session_id: Annotated[str, StringConstraints(pattern=r"^[\w-]{1,100}$")] | None = None
+    agent_session_id: (
+        Annotated[str, StringConstraints(max_length=100, pattern=r"^[\w-]+$")] | None
+    ) = None
     agent_session_id_env: VariableName | None = None
     repository: (
         Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,100}/[A-Za-z0-9._-]{1,100}$")]

@@ -1,8 +1,8 @@
 """Where processes queue for the same steps, so that one of them watches the run and not all.
 
-The queue is the kernel's: each process asks for a lock on one file and is given it in the
-order of asking; one that is killed leaves the queue with its descriptor. Asking blocks, so
-a thread does it, and wakes its process through a pipe.
+The queue is the kernel's: each process takes a place at one file (see `tickets`) and keeps
+it until it leaves; one that is killed leaves with its descriptor. Standing in the queue
+blocks, so a thread does it, and wakes its process through a pipe.
 
 Not promised: anything that safety needs. Without the file (deleted, a link, a folder that
 can't be written) everybody is first, and the claim decides as it always does.
@@ -11,15 +11,16 @@ can't be written) everybody is first, and the claim decides as it always does.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import select
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from hashlib import sha256
 from pathlib import Path
 
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+from sequencer.store.tickets import FileQueue, new_queue
+
+_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DIGEST_CHARS = 16
 
 
@@ -38,26 +39,30 @@ def file_name(positions: Collection[str]) -> str:
 class FileTurnstile:
     """One process's way into the queue of a file; see `protocol.Turnstile`."""
 
-    def __init__(self, path: Path) -> None:
-        """Queue at *path*, which is made when somebody has to wait."""
+    def __init__(self, path: Path, queue: Callable[[], FileQueue] = new_queue) -> None:
+        """Queue at *path*, which is made when somebody has to wait; *queue* says how."""
         self._path = str(path)
+        self._new_queue = queue
         self._place: _Place | None = None
 
     def is_awaited(self) -> bool:
         """See `Turnstile.is_awaited`."""
         try:
-            fd = os.open(self._path, _FLAGS)
+            # Not for writing: closing it would wake who watches the folder.
+            fd = os.open(self._path, _FLAGS | os.O_RDONLY)
         except OSError:
             return False
         try:
-            return not _try(fd)
+            return self._new_queue().is_awaited(fd)
+        except OSError:
+            return False
         finally:
-            _give_back(fd)
+            os.close(fd)
 
     def enter(self) -> bool:
         """See `Turnstile.enter`."""
         if self._place is None:
-            self._place = _Place(self._path)
+            self._place = _Place(self._path, self._new_queue())
         return self._place.is_first
 
     def wait(self, timeout_s: float, wake_fd: int) -> bool:
@@ -77,56 +82,49 @@ class FileTurnstile:
 
 
 class _Place:
-    """One place in the queue, from asking for the lock until it is given back."""
+    """One place in the queue, from asking for it until it is given back."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, queue: FileQueue) -> None:
         self.first_fd = self._wake_fd = self._fd = -1
+        self._queue = queue
         self._is_left = False
         self._guard = threading.Lock()
         try:
-            self._fd = os.open(path, _FLAGS | os.O_CREAT, 0o644)
-            self.is_first = _try(self._fd)
+            self._fd = os.open(path, _FLAGS | queue.flags | os.O_CREAT, 0o644)
+            self.is_first = queue.ask(self._fd)
             if not self.is_first:
                 self.first_fd, self._wake_fd = os.pipe()
                 threading.Thread(target=self._stand, name="turnstile", daemon=True).start()
         except (OSError, RuntimeError):
             # No file or no thread: nobody queues, and nobody is kept waiting by that.
             self.is_first = True
+            self._give_back()
 
     def _stand(self) -> None:
         with contextlib.suppress(OSError):
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            self._queue.stand(self._fd)
         with self._guard:
             self.is_first = True
             if self._is_left:
-                _give_back(self._fd)
+                self._give_back()
             else:
                 os.write(self._wake_fd, b"x")
 
     def leave(self) -> None:
-        """Give the place back; a thread that still waits for it does so when it gets it."""
+        """Give the place back; a thread that still waits for it closes the file."""
         with self._guard:
             self._is_left = True
             for fd in (self.first_fd, self._wake_fd):
                 if fd >= 0:
                     os.close(fd)
-            if self.is_first and self._fd >= 0:
-                _give_back(self._fd)
+            if self.is_first:
+                self._give_back()
+            elif self._fd >= 0:
+                self._queue.give_back(self._fd)
 
-
-def _try(fd: int) -> bool:
-    """Lock *fd* and return True, or False if somebody else holds it."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _give_back(fd: int) -> None:
-    """Unlock *fd* and close it; a process forked meanwhile may have it open as well."""
-    with contextlib.suppress(OSError):
-        fcntl.flock(fd, fcntl.LOCK_UN)
-    os.close(fd)
+    def _give_back(self) -> None:
+        """Unlock the file and close it; a process forked meanwhile may have it open as well."""
+        if self._fd >= 0:
+            self._queue.give_back(self._fd)
+            os.close(self._fd)
+            self._fd = -1

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests import forked
+
 AGENT = """\
 import os, sys, time
 sys.stdin.read()
@@ -31,7 +33,7 @@ def cli(
     folder: Path, *arguments: str, timeout_s: float = 60.0, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """Run ``sequencer ARGUMENTS`` in *folder* to its end."""
-    return subprocess.run(
+    return forked.run(
         [sys.executable, "-m", "sequencer", *arguments],
         cwd=folder,
         env=environment(**variables),
@@ -39,7 +41,6 @@ def cli(
         capture_output=True,
         text=True,
         timeout=timeout_s,
-        check=False,
     )
 
 

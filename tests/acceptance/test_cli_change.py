@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.cli_process import cli, done, environment, head, scripted_project, until
+from tests.forked import Forked
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_a_run_is_steered_by_hand_and_every_change_is_in_the_history(folder: Pat
 
 
 def test_a_stop_lets_the_step_that_runs_end_and_starts_no_other(folder: Path) -> None:
-    process = subprocess.Popen(
+    process = Forked(
         [sys.executable, "-m", "sequencer", "run"],
         cwd=folder,
         env=environment(SLOW="1.5"),
@@ -65,7 +66,7 @@ def test_a_stop_lets_the_step_that_runs_end_and_starts_no_other(folder: Path) ->
 
 
 def test_a_step_that_was_taken_over_by_force_is_not_accepted(folder: Path) -> None:
-    process = subprocess.Popen(
+    process = Forked(
         [sys.executable, "-m", "sequencer", "run", "--max-steps", "1"],
         cwd=folder,
         env=environment(SLOW="3"),
@@ -93,7 +94,7 @@ def test_reset_asks_on_a_terminal(folder: Path) -> None:
     cli(folder, "run", "--max-steps", "2")
     for answer, step_index in ((b"n\n", 2), (b"y\n", 0)):
         master, terminal = pty.openpty()
-        process = subprocess.Popen(
+        process = Forked(
             [sys.executable, "-m", "sequencer", "reset"],
             cwd=folder,
             env=environment(),

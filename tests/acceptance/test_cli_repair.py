@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.cli_process import cli, done, environment, head, scripted_project, until
+from tests.forked import Forked
 from tests.unit.store.broken_runs import damage_line
 
 
@@ -89,7 +90,7 @@ def test_a_refused_edit_is_undone(folder: Path) -> None:
 
 
 def test_a_repair_beside_a_running_step_leaves_the_step_alone(folder: Path) -> None:
-    process = subprocess.Popen(
+    process = Forked(
         [sys.executable, "-m", "sequencer", "run", "--max-steps", "1"],
         cwd=folder,
         env=environment(SLOW="3"),

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.acceptance.cli_process import cli, environment, head, until
+from tests.forked import Forked
 
 AGENT = """\
 #!{python} -IS
@@ -62,7 +63,7 @@ def folder(tmp_path: Path) -> Path:
 @contextlib.contextmanager
 def started(folder: Path, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """Start the command line; end it, if need be, when the block does."""
-    process = subprocess.Popen(
+    process = Forked(
         [sys.executable, "-m", "sequencer", *arguments],
         cwd=folder,
         env=environment(**variables),

@@ -25,6 +25,7 @@ from tests.acceptance.flow_projects import (
     trace,
     write_flow,
 )
+from tests.forked import Forked
 
 SECRET = "hunter2-" + "correct-horse"
 
@@ -169,7 +170,7 @@ def at_the_question(project: Path, act: bytes | signal.Signals) -> tuple[int, st
     """Run ``review`` on a terminal, type or signal *act* at its question; return how it ended."""
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "sequencer", "run", "review"]
-    with subprocess.Popen(
+    with Forked(
         command,
         cwd=project,
         env=environment(TERM="dumb"),

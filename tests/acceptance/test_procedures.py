@@ -14,6 +14,7 @@ import pytest
 
 from tests.acceptance.cli_process import cli, environment, until
 from tests.concurrency.odd_bytes import on_terminal
+from tests.forked import Forked
 
 AGENT = """\
 import json, os, sys, time
@@ -140,7 +141,7 @@ def test_three_processes_from_a_bug_to_its_summary(project: Path) -> None:
 def killed_in(project: Path, step: str, *arguments: str) -> None:
     """Run ``sequencer ARGUMENTS`` and kill it, and nothing else, while *step* runs."""
     (project / f"slow-{step}").touch()
-    with subprocess.Popen(
+    with Forked(
         [sys.executable, "-m", "sequencer", *arguments],
         cwd=project,
         env=environment(),

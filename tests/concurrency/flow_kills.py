@@ -65,7 +65,7 @@ def killed(
     # Half of the runs have a marking that is too large for the head, half one that is often
     # written anew.
     markers = 0 if (in_documents := (seed + (spoil is spoil_head)) % 2 == 1) else 120
-    flow, errors = flow_runs.lanes(folder, 3, 0.04, markers), folder / "errors"
+    flow, errors = flow_runs.lanes(folder, 8, 0.04, markers), folder / "errors"
     made, wrong = 0, list[str]()
     while made < kills and not errors.exists():
         child = children.start(partial(_work_alone, flow, in_documents=in_documents), errors)

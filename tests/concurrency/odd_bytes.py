@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.store.strictjson import parse_object
+from tests import forked
 from tests.acceptance.cli_process import environment
+from tests.forked import Forked
 from tests.long.report import Report, Size
 
 SEED = 20_261_122
@@ -104,7 +106,7 @@ def on_terminal(folder: Path, *arguments: str, typed: bytes = b"") -> bytes:
     """
     master, slave = pty.openpty()
     os.write(master, typed)
-    with subprocess.Popen(
+    with Forked(
         [sys.executable, "-m", "sequencer", *arguments],
         cwd=folder,
         env=environment(TERM="xterm-256color", COLUMNS="120"),
@@ -159,9 +161,9 @@ def ensure_json(data: bytes) -> list[dict[str, Any]]:
 
 def as_json(folder: Path, *arguments: str) -> list[str]:
     """Return why what ``sequencer ARGUMENTS --json`` prints is no JSON, if it isn't."""
-    ended = subprocess.run(
+    ended = forked.run(
         [sys.executable, "-m", "sequencer", *arguments, "--json"],
-        cwd=folder, env=environment(), stdin=subprocess.DEVNULL, capture_output=True, check=False,
+        cwd=folder, env=environment(), stdin=subprocess.DEVNULL, capture_output=True,
     )  # fmt: skip
     try:
         found = ensure_json(ended.stdout)

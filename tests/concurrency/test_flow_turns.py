@@ -18,12 +18,13 @@ from tests.acceptance.cli_process import cli, environment, until
 from tests.concurrency import children, flow_points, flow_runs
 from tests.concurrency.crash_points import Injector
 from tests.concurrency.flow_runs import Flow
+from tests.forked import Forked
 from tests.long.__main__ import in_own_process
 from tests.long.report import Size
 
 
 def started(flow: Flow, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return Forked(
         [sys.executable, "-m", "sequencer", "run", f"{flow_runs.NAME}.md", *arguments],
         cwd=flow.folder,
         env=environment(),

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.forked import Forked
+
 STANDARD = "workflow: {name: standard}\nagent: {default: scribe}\n"
 SCRIBE = 'echo "$SEQUENCER_STEP" >> done.txt'
 """What the agent does if a test says nothing else: one line a step."""
@@ -61,7 +63,7 @@ class Project:
         """Start a command and return at once."""
         kept = ("HOME", "LANG", "PATH", "PYTHONPATH", "TMPDIR")
         environment = {name: os.environ[name] for name in kept if name in os.environ}
-        return subprocess.Popen(
+        return Forked(
             [sys.executable, "-m", "sequencer", *arguments],
             cwd=self.folder,
             env=environment | {"NO_COLOR": "1", "COLUMNS": "200"} | variables,

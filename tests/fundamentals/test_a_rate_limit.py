@@ -38,10 +38,10 @@ def test_a_tick_says_that_nothing_is_due(project: Project) -> None:
 
 
 def test_a_run_sleeps_until_then_and_goes_on(project: Project) -> None:
-    project.configure(LIMITED % in_seconds(4))
-    project.sequencer("run", "--max-steps", "2")
+    project.configure(LIMITED % in_seconds(2))
+    project.sequencer("run", "--max-steps", "1")
     head = project.head()
-    assert (head["step_index"], head["not_before"]) == (2, None)
+    assert (head["step_index"], head["not_before"]) == (1, None)
     assert "failed" not in project.events()
 
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import forked
+
 ROOT = Path(__file__).parents[2]
 RUN_START, RUN_END = "<!-- run: start -->", "<!-- run: end -->"
 _FENCE = re.compile(r"^(`{3,})(\w*)\s*$")
@@ -154,6 +156,12 @@ def clean_environment(home: Path) -> dict[str, str]:
         "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
         "COLUMNS": "200",
         "NO_COLOR": "1",
+        # Whoever types a page's commands has told git who they are.
+        **{
+            f"GIT_{who}_{what}": value
+            for who in ("AUTHOR", "COMMITTER")
+            for what, value in (("NAME", "A Reader"), ("EMAIL", "reader@example.org"))
+        },
         # A test run that measures coverage wants that of its children too.
         **{k: v for k, v in os.environ.items() if k.startswith("COVERAGE_")},
     }
@@ -184,6 +192,12 @@ def run_region(page: Path, folder: Path) -> list[Ran]:
                 listed.append(command)
                 script.append(f'{command.text}\nprintf "\\n@@@ %d\\n" $?')
     environment = clean_environment(folder)
+    if page != ROOT / "README.md":
+        # The README shows that the installed command works; the others, what it does.
+        programs = folder.with_name(f"{folder.name}-programs")
+        programs.mkdir()
+        environment |= forked.put_on_path(programs)
+        environment["PATH"] = f"{programs}:{environment['PATH']}"
     # Whoever would leave this machine fails at once instead of hanging.
     environment |= {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
     done = subprocess.run(

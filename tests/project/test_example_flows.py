@@ -25,6 +25,7 @@ from sequencer.resolution.flowcharts.scanner import read_chart
 from sequencer.resolution.flowcharts.script import read_script
 from sequencer.resolution.simulation import Replay, simulate
 from sequencer.settings.settings import load
+from tests import forked
 from tests.project.documents import ROOT, clean_environment, ensure_true, fences, run_region
 
 FOLDER = ROOT / "examples" / "flows"
@@ -73,7 +74,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def sequencer(folder: Path, *arguments: str, expect: int = 0) -> str:
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "sequencer", *arguments],
         cwd=folder,
         env=clean_environment(folder.parent),
@@ -81,12 +82,11 @@ def sequencer(folder: Path, *arguments: str, expect: int = 0) -> str:
         capture_output=True,
         text=True,
         timeout=60,
-        check=False,
     )
     said = f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert done.returncode == expect, said
     assert "Traceback" not in done.stderr, said
-    return done.stdout
+    return str(done.stdout)
 
 
 def facts_of(folder: Path, run: str) -> list[dict[str, Any]]:

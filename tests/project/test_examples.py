@@ -14,7 +14,8 @@ import pytest
 
 from sequencer.hooks import load_hooks
 from sequencer.settings.settings import load
-from tests.project.documents import ROOT, clean_environment
+from tests.forked import Forked
+from tests.project.documents import ROOT, clean_environment, ensure_true, run_region
 
 Project = Callable[[str], Path]
 
@@ -32,7 +33,7 @@ def project(tmp_path: Path) -> Project:
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return Forked(
         [sys.executable, "-m", "sequencer", *arguments],
         cwd=folder,
         env=clean_environment(folder.parent),
@@ -83,6 +84,19 @@ def test_two_terminals(project: Project) -> None:
             terminal.communicate()
     assert codes == [0, 0]
     assert noted_steps(folder) == ["supervisor", "main"] * 3
+
+
+def test_two_machines(project: Project) -> None:
+    folder = project("two-machines")
+    ensure_true(run_region(ROOT / "examples" / "two-machines" / "README.md", folder))
+    desk, laptop = folder.parent / "desk", folder.parent / "laptop"
+    assert noted_steps(laptop) == ["supervisor", "main"] * 3
+    assert (steps_logged(desk), steps_logged(laptop)) == ({"supervisor"}, {"main"})
+
+
+def steps_logged(folder: Path) -> set[str]:
+    """Return the steps that were run in this clone, by their logs."""
+    return {path.stem.partition("_")[2] for path in folder.glob("logs/*/steps/*.log")}
 
 
 def test_review_cadence(project: Project) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import forked
 from tests.acceptance.cli_process import environment
 from tests.long.report import Report, Size
 
@@ -182,10 +183,10 @@ def told(folder: Path, secrets: Secrets, verbs: tuple[tuple[str, ...], ...]) -> 
     """Yield each place that holds a secret after *verbs* were called."""
     places: dict[str, bytes] = {}
     for arguments in verbs:
-        ended = subprocess.run(
+        ended = forked.run(
             [sys.executable, "-m", "sequencer", *arguments],
             cwd=folder, env=environment(MY_API_KEY=secrets.key), stdin=subprocess.DEVNULL,
-            capture_output=True, check=False, timeout=60,
+            capture_output=True, timeout=60,
         )  # fmt: skip
         places[" ".join(arguments)] = ended.stdout + ended.stderr
     places |= {

@@ -13,6 +13,7 @@ from typing import Any
 
 from sequencer.assembly import open_project
 from sequencer.errors import SequencerError
+from tests.forked import Forked
 
 LIMIT_S = 60.0
 
@@ -57,7 +58,7 @@ def sequencer(
     variables: Mapping[str, str] | None = None,
 ) -> Ended:
     """Run ``sequencer ARGUMENTS`` in *folder*, by way of *before*, with more *variables*."""
-    process = subprocess.Popen(
+    process = Forked(
         [*before, *argv_of(*arguments)],
         cwd=folder,
         env=environment(**(variables or {})),

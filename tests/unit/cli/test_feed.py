@@ -168,7 +168,7 @@ def test_a_line_that_was_begun_before_a_gap_ends_there() -> None:
 
 def test_short_lines_take_little_time() -> None:
     feed = secretive()
-    started = time.process_time()
+    started = time.thread_time()
     assert len(feed.take(b"y\n" * (BURST_BYTES // 2), OUT)) == BURST_BYTES // 2
     # Line by line it would be ten seconds.
-    assert time.process_time() - started < 3
+    assert time.thread_time() - started < 3

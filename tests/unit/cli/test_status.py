@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.forked import Forked
 from tests.unit.cli.calling import call, project, state, worked
 
 ROOT = Path(__file__).parents[3]
@@ -199,7 +200,7 @@ def test_refused_tool_calls_are_seen(tmp_path: Path) -> None:
 
 @contextmanager
 def watching(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
+    process = Forked(
         [sys.executable, "-m", "sequencer", "status", "--watch", *options],
         cwd=folder,
         env=environment(),

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from sequencer.cli.step_logs import _start_of_tail
+from tests import forked
+from tests.forked import Forked
 from tests.unit.cli.calling import call, project, worked
 
 ROOT = Path(__file__).parents[3]
@@ -28,16 +30,15 @@ def environment() -> dict[str, str]:
 
 
 def shown(folder: Path, *arguments: str) -> str:
-    ended = subprocess.run(
+    ended = forked.run(
         [sys.executable, "-m", "sequencer", "log", *arguments],
         cwd=folder,
         env=environment(),
         capture_output=True,
         timeout=60,
-        check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    return ended.stdout.decode("utf-8", "surrogateescape")
+    return str(ended.stdout, "utf-8", "surrogateescape")
 
 
 def titles(text: str) -> list[str]:
@@ -157,7 +158,7 @@ def test_bytes_are_kept_for_programs_and_made_safe_for_terminals(tmp_path: Path)
     path.write_bytes(b"\x1b]0;owned\x07\x1b[31mred\x1b[0m \xff\n")
     assert "\x1b]0;owned\x07\x1b[31mred\x1b[0m \udcff\n" in shown(folder)
     master, slave = pty.openpty()
-    process = subprocess.Popen(
+    process = Forked(
         [sys.executable, "-m", "sequencer", "log"], cwd=folder, env=environment(), stdout=slave
     )
     assert process.wait(20) == 0
@@ -170,7 +171,7 @@ def test_bytes_are_kept_for_programs_and_made_safe_for_terminals(tmp_path: Path)
 
 @contextmanager
 def following(folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
+    process = Forked(
         [sys.executable, "-m", "sequencer", "log", "-f", *options],
         cwd=folder,
         env=environment(),

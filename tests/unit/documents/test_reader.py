@@ -203,9 +203,10 @@ def test_depth_through_aliases_has_the_same_limit() -> None:
     ids=["lists", "maps", "dashes", "keys", "quote", "twins", "anchors", "items", "bytes"],
 )
 def test_a_mebibyte_of_malice_is_refused_soon(data: bytes) -> None:
-    started = time.perf_counter()
+    # Work, not time: another process may have the processor.
+    started = time.thread_time()
     refusal(data)
-    assert time.perf_counter() - started < 3
+    assert time.thread_time() - started < 3
 
 
 def test_the_size_is_looked_at_before_the_content(tmp_path: Path) -> None:

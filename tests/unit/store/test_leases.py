@@ -188,6 +188,27 @@ def test_a_beat_that_is_no_plain_file_does_not_hang(table: Leases, clock: Clock)
     assert clock.now == 1_000.0
 
 
+def test_how_long_a_holder_was_not_heard_of(table: Leases, clock: Clock) -> None:
+    claim = owned().replace(claimed_boottime=900.0)
+    assert table.quiet_s(claim) == 100, "since the claim, which is the first sign of life"
+    table.beat(claim, 0)
+    clock.now += 7
+    assert table.quiet_s(claim) == pytest.approx(7, abs=0.01)
+    assert table.quiet_s(owned().replace(claimed_boottime=None, token=99)) is None
+
+
+def test_how_long_a_strangers_beat_has_stood_still(table: Leases, clock: Clock) -> None:
+    claim = make_claim(owner=STRANGER)
+    assert table.quiet_s(claim) is None, "nobody has looked yet"
+    table.liveness(claim)
+    clock.now += 7
+    assert table.quiet_s(claim) == 7
+    table.keep(claim.token, {"beat": 1, "deadline_boottime": 5.0})
+    assert table.quiet_s(claim) is None, "this beat was not looked at yet"
+    table.liveness(claim)
+    assert table.quiet_s(claim) == 0
+
+
 def test_sweeping_leaves_what_stands(table: Leases, clock: Clock) -> None:
     for token in (1, 2, 3):
         table.beat(make_claim(token), 0)

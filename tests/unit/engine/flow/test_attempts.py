@@ -132,8 +132,8 @@ def test_a_cancel_reaches_those_that_are_meant(attempts: Attempts) -> None:
 
 
 def test_a_wake_ends_a_wait(attempts: Attempts) -> None:
-    threading.Timer(0.05, attempts.wake).start()
     before = time.monotonic()
+    threading.Timer(0.05, attempts.wake).start()
     attempts.wait()
     assert 0.02 < time.monotonic() - before < 0.9
     assert not readable((attempts.fileno(),), 0)

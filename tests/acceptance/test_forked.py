@@ -1,0 +1,143 @@
+"""A forked command is the command: what it prints, how it ends, what it is given."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests import forked
+from tests.acceptance.cli_process import environment, scripted_project, until
+from tests.forked import Forked
+
+COMMAND = [sys.executable, "-m", "sequencer"]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing is forked")
+
+
+def both(folder: Path, *arguments: str, **variables: str) -> list[tuple[int, str, str]]:
+    """Return how a forked command and a started one ended."""
+    how: dict[str, Any] = {"cwd": folder, "env": environment(**variables), "text": True}
+    how |= {"stdin": subprocess.DEVNULL, "capture_output": True}
+    ended = [
+        forked.run([*COMMAND, *arguments], **how),
+        subprocess.run([*COMMAND, *arguments], check=False, **how),
+    ]
+    return [(done.returncode, done.stdout, done.stderr) for done in ended]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return scripted_project(tmp_path / "p\u00e4th")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (),
+        ("status", "--json"),
+        ("check", "--settings"),
+        ("nonsense",),
+        ("approve",),
+    ],
+    ids=" ".join,
+)
+def test_it_says_and_answers_the_same(folder: Path, arguments: tuple[str, ...]) -> None:
+    assert forked.run([*COMMAND, "tick"], cwd=folder, env=environment()).returncode == 0
+    one, other = both(folder, *arguments, COLUMNS="70")
+    assert one == other
+
+
+def test_what_python_reads_at_its_start_is_followed(folder: Path) -> None:
+    arguments = ("--config", "\u00e4.yaml", "status")
+    one, other = both(folder, *arguments, PYTHONIOENCODING="ascii:backslashreplace")
+    assert one == other
+    assert "\\xe4.yaml" in one[2]
+    assert "\u00e4.yaml" in both(folder, *arguments)[0][2]
+
+
+def test_nothing_is_left_of_the_command_before(folder: Path, tmp_path: Path) -> None:
+    assert forked.run([*COMMAND, "tick"], cwd=folder, env=environment(EXTRA="1")).returncode == 0
+    elsewhere = forked.run(
+        [*COMMAND, "status"], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
+    )
+    assert "never begun" in elsewhere.stdout
+    process = Forked([*COMMAND, "run"], cwd=folder, env=environment(SLOW="30"))
+    try:
+        until(lambda: (folder / "done.txt").read_text().split() == ["0", "1"])
+        seen = psutil.Process(process.pid)
+        assert seen.cwd() == str(folder)
+        (guard, *_) = seen.children()
+        assert "EXTRA" not in guard.environ()
+        # What the process that waits is asked through stays with it.
+        opened = [str(fd.readlink()) for fd in Path(f"/proc/{process.pid}/fd").iterdir()]
+        assert not any(path.startswith("socket:") for path in opened), opened
+    finally:
+        process.kill()
+        assert process.wait(10) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 130)])
+def test_a_signal_reaches_it(folder: Path, number: int, code: int) -> None:
+    process = Forked(
+        [*COMMAND, "run"], cwd=folder, env=environment(SLOW="30"), stderr=subprocess.PIPE
+    )
+    try:
+        until((folder / "done.txt").exists)
+        assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait(20) == code
+        assert process.poll() == code
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_waiting_for_it_has_an_end(folder: Path) -> None:
+    process = Forked(
+        [*COMMAND, "run"], cwd=folder, env=environment(SLOW="30"), stdout=-3, stderr=-3
+    )
+    try:
+        started = time.monotonic()
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.2)
+        assert 0.15 < time.monotonic() - started < 5
+        with pytest.raises(subprocess.TimeoutExpired):
+            forked.run([*COMMAND, "run"], cwd=folder, env=environment(), timeout=0.0)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_its_streams_are_those_that_it_is_given(folder: Path, tmp_path: Path) -> None:
+    with (tmp_path / "out").open("wb") as out:
+        ended = forked.run(
+            [*COMMAND, "next", "--json"], cwd=folder, env=environment(), stdout=out,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (0, None)
+    assert b'"supervisor"' in (tmp_path / "out").read_bytes()
+
+
+def test_nobody_stays_behind(folder: Path) -> None:
+    """The process that waits ends with the one that asked, even if that one is killed."""
+    script = (
+        "import os, sys, signal; from tests import forked;"
+        f"forked.run({[*COMMAND, '--version']!r}, cwd={str(folder)!r}, stdout=-3);"
+        "print(forked._waiting_process()._process.pid, flush=True);"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=forked.ROOT,
+        env=environment(PYTHONPATH=str(forked.ROOT)),
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    until(lambda: not psutil.pid_exists(int(done.stdout)))

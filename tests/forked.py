@@ -1,0 +1,320 @@
+"""``python -m sequencer`` without the start of an interpreter: a fork of one that waits.
+
+Hundreds of tests run a command as a process of its own, and of what that costs nine tenths
+is importing. One process a test session imports the command line, and forks itself for each
+command: with its own pid, folder, environment, descriptors, signals and exit code, and
+nothing done before by another. `Forked` is a `subprocess.Popen` in all else.
+
+Not shown by it: how an interpreter starts. A test of imports, of start-up time or of what
+Python itself reads from the environment uses `subprocess`, as `Forked` does for the latter.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import io
+import json
+import os
+import pkgutil
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).parent.parent
+_COMMAND = [sys.executable, "-m", "sequencer"]
+_FOLLOWED = ("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONUNBUFFERED")
+"""What Python reads at its start and a fork can still follow, or has no use for."""
+_STREAMS = slice(3, 9)
+"""Where in the arguments of `_execute_child` the ends of the pipes are, from *startupinfo* on:
+for each of the three streams one for the child and one for the parent."""
+_NUMBER_BYTES = 8
+_SOCKET = "FORKED_COMMANDS_SOCKET"
+"""Variable with the path of the socket of a process that waits already."""
+
+
+def _read_at_start(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return those of *variables* that an interpreter looks at once, when it starts."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if (name.startswith(("PYTHON", "LD_")) and name not in _FOLLOWED)
+        # Python takes every locale for UTF-8 that does not name another encoding.
+        or (name.startswith(("LC_", "LANG")) and "." in value and "utf" not in value.lower())
+    }
+
+
+def _is_measured(variables: Mapping[str, str]) -> bool:
+    """Return whether somebody wants to know which lines of the command are run."""
+    return any(name.startswith("COVERAGE_") for name in variables)
+
+
+class Forked(subprocess.Popen[Any]):
+    """A `subprocess.Popen` of ``python -m sequencer …`` that starts at once."""
+
+    _answers: socket.socket | None = None
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        """Ask the process that waits; whatever is unusual goes the usual way."""
+        _, preexec_fn, _, pass_fds, cwd, env = rest[:6]
+        streams = rest[6:][_STREAMS]
+        others = rest[6:][9:]
+        variables = dict(os.environ if env is None else env)
+        variables.pop(_SOCKET, None)
+        is_usual = (
+            sys.platform == "linux"
+            and list(args[:3]) == _COMMAND
+            and not (preexec_fn or pass_fds)
+            # restore_signals, gid, gids, uid, umask; behind it start_new_session, process_group
+            and (*others[:5], others[6]) == (True, None, None, None, -1, -1)
+            and _read_at_start(variables) == _read_at_start(os.environ)
+            and not _is_measured(variables)
+        )
+        if not is_usual:
+            super()._execute_child(args, *rest)  # type: ignore[misc]
+            return
+        request = {
+            "arguments": [os.fsdecode(word) for word in args[3:]],
+            "folder": str(cwd or Path.cwd()),
+            "variables": variables,
+            "has_own_session": others[5],
+        }
+        child_ends = (streams[0], streams[3], streams[5])
+        fds = [end if end >= 0 else number for number, end in enumerate(child_ends)]
+        self._answers = _connected(fds, request)
+        self.pid = self._receive()
+        self._child_created = True
+        self._close_pipe_fds(*streams)  # type: ignore[attr-defined]
+
+    def _receive(self) -> int:
+        assert self._answers is not None
+        answer = self._answers.recv(_NUMBER_BYTES, socket.MSG_WAITALL)
+        if len(answer) < _NUMBER_BYTES:
+            raise ChildProcessError("the process that waits for commands is gone")
+        return int.from_bytes(answer, "little", signed=True)
+
+    def _internal_poll(self, *rest: Any, **more: Any) -> int | None:
+        if self._answers is None:
+            return super()._internal_poll(*rest, **more)  # type: ignore[misc,no-any-return]
+        return self._ended(0)
+
+    def _wait(self, timeout: float | None) -> int | None:
+        if self._answers is None:
+            return super()._wait(timeout)  # type: ignore[misc,no-any-return]
+        if self._ended(None if timeout is None else max(timeout, 0.0)) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return self.returncode
+
+    def _ended(self, timeout_s: float | None) -> int | None:
+        if self.returncode is None and self._answers is not None:
+            poller = select.poll()
+            poller.register(self._answers, select.POLLIN)
+            if poller.poll(None if timeout_s is None else timeout_s * 1000):
+                self.returncode = self._receive()
+                self._answers.close()
+        return self.returncode
+
+
+def run(
+    command: list[str], *, timeout: float = 60.0, capture_output: bool = False, **how: Any
+) -> subprocess.CompletedProcess[Any]:
+    """Run *command* to its end, as `subprocess.run` does with ``check=False``.
+
+    Raises:
+        TimeoutExpired: it did not end in time, and was killed.
+    """
+    if capture_output:
+        how |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Forked(command, **how) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def put_on_path(folder: Path) -> dict[str, str]:
+    """Write a program ``sequencer`` into *folder*, for shells; return the variables it needs."""
+    program = folder / "sequencer"
+    program.write_text(
+        f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from tests.forked import Forked\n"
+        f"sys.exit(Forked([*{_COMMAND!r}, *sys.argv[1:]]).wait())\n"
+    )
+    program.chmod(0o755)
+    return {_SOCKET: str(_waiting_process().path)}
+
+
+# --- the process that waits ---------------------------------------------------------------
+
+
+class _Waiting:
+    """Forks a command for each request; ends with the process that started it."""
+
+    def __init__(self) -> None:
+        # Only this user's processes get as far as the socket.
+        self.path = Path(tempfile.mkdtemp(prefix="sequencer-forks-")) / "socket"
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self.path))
+        listener.listen(64)
+        read_fd, self._alive_fd = os.pipe()
+        with listener:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.forked", str(listener.fileno()), str(read_fd)],
+                cwd=ROOT,
+                pass_fds=[listener.fileno(), read_fd],
+                stdin=subprocess.DEVNULL,
+            )
+        os.close(read_fd)
+        atexit.register(self.end)
+
+    def end(self) -> None:
+        os.close(self._alive_fd)
+        self._process.wait(20)
+
+
+@functools.cache
+def _waiting_process() -> _Waiting:
+    return _Waiting()
+
+
+def _connected(fds: list[int], request: Mapping[str, object]) -> socket.socket:
+    """Ask for a command; return where its pid and its exit code will come."""
+    path = os.environ.get(_SOCKET) or str(_waiting_process().path)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(path)
+    socket.send_fds(connection, [b"?"], fds)
+    body = json.dumps(request).encode()
+    connection.sendall(len(body).to_bytes(_NUMBER_BYTES, "little") + body)
+    return connection
+
+
+def serve(listener_fd: int, alive_fd: int) -> None:
+    """Fork a command for each request, until the other end of *alive_fd* is closed."""
+    _import_all()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()  # what is never collected is never copied either
+    listener = socket.socket(fileno=listener_fd)
+    path = Path(listener.getsockname())
+    poller = select.poll()
+    for fd in (listener_fd, alive_fd):
+        poller.register(fd, select.POLLIN)
+    while alive_fd not in dict(poller.poll()):
+        connection, _ = listener.accept()
+        with connection:
+            if os.fork() == 0:
+                listener.close()
+                os.close(alive_fd)
+                _answer(connection)
+    path.unlink()
+    path.parent.rmdir()
+
+
+def _import_all() -> None:
+    """Import every part of the program that a command can need."""
+    package = importlib.import_module("sequencer")
+    for module in pkgutil.walk_packages(package.__path__, "sequencer."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+
+
+def _answer(connection: socket.socket) -> NoReturn:
+    """Fork the command that is asked for, tell its pid and wait for its end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _, fds, _, _ = socket.recv_fds(connection, 1, 3)
+    size = int.from_bytes(connection.recv(_NUMBER_BYTES, socket.MSG_WAITALL), "little")
+    request = json.loads(connection.recv(size, socket.MSG_WAITALL))
+    child = os.fork()
+    if child == 0:
+        _become(request, fds)
+    # A reader of its output is to see the end when the command ends.
+    for fd in (0, 1, 2, *fds):
+        os.close(fd)
+    with contextlib.suppress(OSError):
+        connection.sendall(child.to_bytes(_NUMBER_BYTES, "little", signed=True))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    with contextlib.suppress(OSError):
+        connection.sendall(code.to_bytes(_NUMBER_BYTES, "little", signed=True))
+    os._exit(0)
+
+
+def _become(request: dict[str, Any], fds: list[int]) -> NoReturn:
+    """Be ``python -m sequencer`` as *request* says, with *fds* as the three streams."""
+    code = 70
+    try:
+        # Above the three first: one of them may be where another has to go.
+        copies = [os.dup(fd) for fd in fds]
+        for number, fd in enumerate(copies):
+            os.dup2(fd, number)
+        os.closerange(3, max(copies) + 4)
+        if request["has_own_session"]:
+            os.setsid()
+        os.chdir(request["folder"])
+        variables = request["variables"]
+        os.environ.clear()
+        os.environ.update(variables)
+        time.tzset()
+        sys.dont_write_bytecode = bool(variables.get("PYTHONDONTWRITEBYTECODE"))
+        _open_streams(is_unbuffered=bool(variables.get("PYTHONUNBUFFERED")))
+        sys.argv = [str(ROOT / "sequencer" / "__main__.py"), *request["arguments"]]
+        sys.path[0] = str(Path.cwd())
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = _main()
+    except BaseException:  # noqa: BLE001 (nothing of this process may go on as the server)
+        traceback.print_exc()
+    os._exit(code)
+
+
+def _open_streams(*, is_unbuffered: bool) -> None:
+    def open_stream(fd: int, mode: str, errors: str, *, is_by_line: bool) -> io.TextIOWrapper:
+        raw = open(fd, f"{mode}b", closefd=False)  # noqa: SIM115 (open as long as it is)
+        return io.TextIOWrapper(
+            raw, "utf-8", errors, line_buffering=is_by_line, write_through=is_unbuffered
+        )
+
+    sys.stdin = open_stream(0, "r", "strict", is_by_line=False)
+    sys.stdout = open_stream(1, "w", "strict", is_by_line=os.isatty(1))
+    sys.stderr = open_stream(2, "w", "backslashreplace", is_by_line=True)
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, f"__{name}__", getattr(sys, name))
+
+
+def _main() -> int:
+    """Run the command and end it as an interpreter ends; return the exit code."""
+    from sequencer.cli import main  # noqa: PLC0415 (only where it is run)
+
+    code = 0
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:  # noqa: BLE001 (an interpreter prints it and ends with 1)
+        traceback.print_exc()
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = 120
+    return code
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), int(sys.argv[2]))
