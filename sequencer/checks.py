@@ -9,18 +9,18 @@ Not promised: that an agent's account works, or that its model exists; only a st
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import subprocess
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from sequencer.assembly import Project, state_path_of
-from sequencer.documents.problems import ConfigurationErrors
+from sequencer.checks_git import check_git, check_ignored
 from sequencer.engine.agreement import ensure_definition
-from sequencer.errors import ConfigurationError, SequencerError, StateRefused
+from sequencer.engine.run import Run
+from sequencer.errors import ConfigurationError, StateRefused
+from sequencer.findings import Area, Finding, Level, of_error
 from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -31,67 +31,19 @@ from sequencer.resolution.routing_settings import every_system_prompt
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.filesystem import is_network, type_of
 
-GIT_TIMEOUT_S = 10.0
 MAX_BAD_LINES = 20
 """Bad lines of one journal file that are named one by one."""
 
 
-class Level(StrEnum):
-    """How bad a finding is."""
-
-    ERROR = "error"
-    """A step could not run, or could not be trusted."""
-    WARNING = "warning"
-    NOTICE = "notice"
-
-
-class Area(StrEnum):
-    """What a finding is about."""
-
-    CONFIGURATION = "configuration"
-    WORKFLOW = "workflow"
-    AGENT = "agent"
-    STATE = "state"
-    JOURNAL = "journal"
-    FILES = "files"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that a person should know."""
-
-    level: Level
-    area: Area
-    message: str
-    where: str | None = None
-    hint: str | None = None
-
-    @property
-    def exit_code(self) -> int:
-        """Return what it makes of the program's exit code."""
-        if self.level is not Level.ERROR:
-            return 0
-        is_state = self.area in (Area.STATE, Area.JOURNAL)
-        return StateRefused.exit_code if is_state else ConfigurationError.exit_code
-
-
-def exit_code(findings: Iterable[Finding]) -> int:
-    """Return 2 if the configuration is wrong, else 3 if the state is, else 0."""
-    codes = {finding.exit_code for finding in findings} - {0}
-    return min(codes, default=0)
-
-
-def of_error(area: Area, error: SequencerError, level: Level = Level.ERROR) -> list[Finding]:
-    """Return the findings that *error* stands for; it may hold several."""
-    several = error.errors if isinstance(error, ConfigurationErrors) else (error,)
-    return [Finding(level, area, e.message, e.where, e.hint) for e in several]
-
-
 def check_project(project: Project, run: str | None) -> list[Finding]:
     """Return what is wrong with *project* and its run called *run*, most basic first."""
+    opened = project.run(run)
+    with closing(opened.store):
+        # First: what it brings is what is looked at.
+        of_run = (*check_git(project, opened), *_check_run(project, opened))
     found = (
         *(Finding(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices),
-        *_check_run(project, run),
+        *of_run,
         *check_flows(project),
         *_check_agents(project),
         *_check_code(project, run),
@@ -101,18 +53,19 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
     return list(dict.fromkeys(found))
 
 
-def _check_run(project: Project, run: str | None) -> Iterator[Finding]:
-    """Yield findings about the workflow that the run has, and about the run's files."""
+def _check_run(project: Project, run: Run) -> Iterator[Finding]:
+    """Yield findings about the workflow that *run* has, and about its files."""
     settings = project.settings
-    state_findings = list(check_state(state_path_of(settings, run)))
+    state_findings = list(check_state(run.store.state_path))
     head = None
     try:
-        head = project.run(run).view().head
-    except StateRefused as error:
-        if not any(finding.level is Level.ERROR for finding in state_findings):
-            state_findings += of_error(Area.STATE, error)
+        head = run.view().head
+    except (ConfigurationError, StateRefused) as error:
+        area = Area.STATE if isinstance(error, StateRefused) else Area.REMOTE
+        is_known = any(finding.level is Level.ERROR for finding in state_findings)
+        state_findings += [] if is_known else of_error(area, error)
     try:
-        workflow = project.run(run).workflow_for(head)
+        workflow = run.workflow_for(head)
     except ConfigurationError as error:
         yield from of_error(Area.WORKFLOW, error)
     except StateRefused as error:
@@ -349,7 +302,7 @@ def check_folders(project: Project, run: str | None) -> Iterator[Finding]:
     for path, name in ((folder, "state_file"), (settings.logs_dir, "logs_dir")):
         yield from _check_writable(path, name)
     yield from _check_links(settings.logs_dir)
-    yield from _check_ignored(settings.project_dir, settings.state_file, project.agents.environment)
+    yield from check_ignored(settings.project_dir, settings.state_file, project.agents.environment)
 
 
 def _check_writable(folder: Path, name: str) -> Iterator[Finding]:
@@ -374,25 +327,3 @@ def _check_links(logs_dir: Path) -> Iterator[Finding]:
             path = Path(parent, name)
             if stat.S_ISLNK(path.lstat().st_mode):
                 yield Finding(Level.ERROR, Area.FILES, "is a link", str(path), "move it away")
-
-
-def _check_ignored(folder: Path, state: Path, env: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a warning if an agent's ``git add --all`` would commit the run's own files."""
-    git = shutil.which("git")
-    is_repository = any((parent / ".git").exists() for parent in (folder, *folder.parents))
-    if git is None or not is_repository or not state.is_relative_to(folder):
-        return
-    # -z with stdin: the path is data, whatever it begins with.
-    asked = subprocess.run(  # noqa: S603 - a list, and nothing of it comes from outside
-        [git, "check-ignore", "--quiet", "--no-index", "-z", "--stdin"],
-        input=os.fsencode(state),
-        cwd=folder,
-        env=dict(env),
-        capture_output=True,
-        timeout=GIT_TIMEOUT_S,
-        check=False,
-    )
-    if asked.returncode == 1:
-        hint = f"put '*' into {state.parent / '.gitignore'}; 'sequencer init' does it"
-        message = "git does not ignore it, so an agent that commits everything commits it too"
-        yield Finding(Level.WARNING, Area.FILES, message, str(state), hint)

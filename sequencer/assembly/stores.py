@@ -22,9 +22,6 @@ from sequencer.store.file import FileStore
 from sequencer.store.migration import migrate
 from sequencer.store.protocol import Store
 
-DEFAULT_RUN = "default"
-"""What the default run is called in the name of a branch."""
-
 
 def _file_store(settings: Settings, state_path: Path, to_head: Callable[..., Head]) -> Store:
     options = settings.store
@@ -65,7 +62,7 @@ def _git_store(settings: Settings, state_path: Path, to_head: Callable[..., Head
         keep=own(chosen.journal.keep, plain.keep, "journal", "keep"),
     )
     is_default = state_path == settings.state_file
-    run = DEFAULT_RUN if is_default else state_path.parent.name
+    run = None if is_default else state_path.parent.name
     return open_git_store(state_path, settings.project_dir, run, options, to_head)
 
 

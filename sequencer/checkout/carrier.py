@@ -19,7 +19,7 @@ from sequencer.engine.carrier import Collected
 from sequencer.errors import RemoteUnreachable, SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Claim, Head, Work
-from sequencer.model.names import slug
+from sequencer.model.names import ref_part, slug
 from sequencer.store.git.command import GitFailed
 from sequencer.store.git.remote import Move, NoAtomicPush, Remote, Verdict
 
@@ -283,7 +283,7 @@ class GitCarrier:
 
     def _kept(self, selection: Selection, commit: str, claim: Claim, step: str) -> str:
         """Write a branch that holds *selection* on top of *commit*; return its name."""
-        base = f"{KEPT}/{_in_a_ref(self._run or 'default')}/{claim.step_index}-{claim.token}"
+        base = f"{KEPT}/{ref_part(slug(self._run or 'default'))}/{claim.step_index}-{claim.token}"
         message = self._message(claim, step)
         for number in range(1, _NAMES):
             name = base if number == 1 else f"{base}.{number}"
@@ -296,14 +296,3 @@ class GitCarrier:
                 continue
             return name
         raise self._tree.refused(f"has too many branches {base}.N", "remove those that are old")
-
-
-def _in_a_ref(name: str) -> str:
-    """Return one part of a ref's name for *name*; git takes fewer names than folders do.
-
-    >>> _in_a_ref("nightly"), _in_a_ref("x.lock")[:8], _in_a_ref("a..b")[:5]
-    ('nightly', 'x-lock--', 'a-b--')
-    """
-    part = slug(name)
-    # No name holds a NUL, so nobody else gets the digest.
-    return slug(f"{name}\0") if part.endswith(".lock") or ".." in part else part

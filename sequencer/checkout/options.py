@@ -11,20 +11,19 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
+from sequencer.model.names import is_branch_name
+
 MIB = 1024 * 1024
 CURRENT, NONE = "current", "none"
 MESSAGE = "{step}: iteration {iteration} (run {run})"
 PLACEHOLDERS = ("step", "iteration", "step_index", "run", "token")
 """Words in braces that a message may hold."""
 
-_NO_BRANCH = re.compile(
-    r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|\A[-/.]|[/.]\Z|/\.|\.lock(?:/|\Z)|\A@\Z"
-)
 _WORD = re.compile(r"\{([^{}]*)\}")
 
 
 def _is_branch(text: str) -> str:
-    if _NO_BRANCH.search(text):
+    if not is_branch_name(text):
         raise ValueError("is no name of a branch")
     return text
 

@@ -14,7 +14,7 @@ from sequencer.cli.sanitise import one_line, plain
 from sequencer.cli.tables import columns
 
 if TYPE_CHECKING:
-    from sequencer.checks import Finding
+    from sequencer.findings import Finding
 
 VALUE_CHARS = 80
 
@@ -26,8 +26,8 @@ def check(invocation: Invocation, has_settings: bool) -> int:
     """Look for everything that is wrong, and change nothing.
 
     Looks at the configuration, the workflow with its prompts and agents, the run's state
-    and journal, and the folders. Exit code 0: nothing, or warnings only; 2: something
-    that has to be configured; 3: the run's files.
+    and journal, the folders, and the remote of a run that is kept in git. Exit code 0:
+    nothing, or warnings only; 2: something that has to be configured; 3: the run's files.
 
     \b
     Examples:
@@ -38,19 +38,19 @@ def check(invocation: Invocation, has_settings: bool) -> int:
     if has_settings:
         _print_settings(invocation)
         return 0
-    from sequencer import checks  # noqa: PLC0415 - pydantic; `--help` needs none
+    from sequencer.findings import Level, exit_code  # noqa: PLC0415 - pydantic; `--help` needs none
 
     findings = _findings(invocation)
-    code = checks.exit_code(findings)
+    code = exit_code(findings)
     if invocation.is_json:
         invocation.print_json(
             {"ok": code == 0, "exit_code": code, "findings": [_as_json(f) for f in findings]}
         )
         return code
-    errors = sum(finding.level is checks.Level.ERROR for finding in findings)
-    warnings = sum(finding.level is checks.Level.WARNING for finding in findings)
+    errors = sum(finding.level is Level.ERROR for finding in findings)
+    warnings = sum(finding.level is Level.WARNING for finding in findings)
     for finding in findings:
-        if finding.level is not checks.Level.NOTICE or invocation.is_verbose:
+        if finding.level is not Level.NOTICE or invocation.is_verbose:
             invocation.echo(_text(finding))
     if errors or warnings:
         invocation.echo(f"errors: {errors}, warnings: {warnings}")
@@ -64,13 +64,14 @@ def _findings(invocation: Invocation) -> list[Finding]:
     from sequencer import checks  # noqa: PLC0415 - pydantic; `--help` needs none
     from sequencer.assembly import open_project  # noqa: PLC0415
     from sequencer.errors import ConfigurationError  # noqa: PLC0415
+    from sequencer.findings import Area, of_error  # noqa: PLC0415
     from sequencer.model.names import slug  # noqa: PLC0415
     from sequencer.settings.location import locate  # noqa: PLC0415
 
     try:
         project = open_project(config=invocation.config)
     except ConfigurationError as error:
-        found = checks.of_error(checks.Area.CONFIGURATION, error)
+        found = of_error(Area.CONFIGURATION, error)
         try:
             state_path = locate(Path.cwd(), invocation.config, os.environ).state_path
         except ConfigurationError:

@@ -100,12 +100,12 @@ class Snapshot:
         yield "run", f"{self.name or 'default'}, workflow {self._workflow_words()}"
         if head is None:
             yield "status", "idle: never begun; 'sequencer run' begins it"
-            yield "next step", self._next_words()
+            yield "next step", self.next_words()
             return
         yield "status", f"{head.status} since {head.last_update}"
-        yield "next step", self._next_words()
+        yield "next step", self.next_words()
         for claim, liveness in self.holders:
-            yield "held by", _holder_words(claim, liveness)
+            yield "held by", holder_words(claim, liveness)
         if self.standing is not None and self.standing.kind not in (Kind.READY, Kind.HELD):
             yield "in the way", self.standing.message
         if head.failures_in_row:
@@ -129,7 +129,8 @@ class Snapshot:
             name, params = self.workflow.name, dict(self.workflow.params)
         return ", ".join((name, *(f"{key} {value}" for key, value in params.items())))
 
-    def _next_words(self) -> str:
+    def next_words(self) -> str:
+        """Return which step comes next, with its place and prompt; empty if none does."""
         step = self.next
         if step is None:
             return ""
@@ -151,7 +152,8 @@ class Snapshot:
             yield f"{duration(usage.seconds)} of {duration(limits.max_seconds)}"
 
 
-def _holder_words(claim: Claim, liveness: Liveness) -> str:
+def holder_words(claim: Claim, liveness: Liveness) -> str:
+    """Return who holds *claim*, for how long, and what is known of them."""
     owner = claim.owner
     since = parse_time(claim.claimed_at)
     age = f", for {duration((datetime.now(UTC) - since).total_seconds())}" if since else ""

@@ -31,7 +31,13 @@ from sequencer.engine.records import (
     shown_log,
 )
 from sequencer.engine.standing import Kind, Standing, standing
-from sequencer.errors import SequencerError, StaleClaim, StateRefused, WorkTreeRefused
+from sequencer.errors import (
+    RemoteUnreachable,
+    SequencerError,
+    StaleClaim,
+    StateRefused,
+    WorkTreeRefused,
+)
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Head
@@ -357,7 +363,7 @@ class Worker:
     ) -> Head:
         try:
             return self.patience.after_step(change, turn.claim.ttl_s)
-        except StaleClaim:
+        except (StaleClaim, RemoteUnreachable):
             with contextlib.suppress(StateRefused):
                 self._keep_stale_output(turn, outcome)
             with contextlib.suppress(SequencerError):

@@ -16,6 +16,9 @@ _PLAIN = re.compile(r"[a-z0-9_](?:[a-z0-9_.]|-(?!-))*", re.ASCII)
 _LIKE_AN_ATTEMPT = re.compile(r".*\.\d+", re.ASCII | re.DOTALL)
 """``main.2`` is how the log of the second attempt at ``main`` begins."""
 _DIGEST_CHARS = 16
+_NO_BRANCH = re.compile(
+    r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|//|@\{|\A[-/.]|[/.]\Z|/\.|\.lock(?:/|\Z)|\A@\Z"
+)
 
 
 def slug(name: str) -> str:
@@ -42,3 +45,23 @@ def slug(name: str) -> str:
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
     readable = re.sub(r"[^a-z0-9_]+", "-", name.lower(), flags=re.ASCII).strip("-")[:40].strip("-")
     return f"{readable or 'x'}--{digest}"
+
+
+def ref_part(slugged: str) -> str:
+    """Return one part of a git ref's name for a slug; git takes fewer names than folders do.
+
+    >>> ref_part("nightly"), ref_part("x.lock")[:8], ref_part("a..b")[:5]
+    ('nightly', 'x-lock--', 'a-b--')
+    """
+    is_refused = slugged.endswith(".lock") or ".." in slugged
+    # No name holds a NUL, so nobody else gets the digest.
+    return slug(f"{slugged}\0") if is_refused else slugged
+
+
+def is_branch_name(text: str) -> bool:
+    """Return whether git takes *text* as the name of a branch (git-check-ref-format).
+
+    >>> is_branch_name("sequencer/default"), is_branch_name("a..b"), is_branch_name("-f")
+    (True, False, False)
+    """
+    return bool(text) and _NO_BRANCH.search(text) is None

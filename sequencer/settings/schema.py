@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from sequencer.activity.options import ActivityOptions
 from sequencer.checkout.options import CommitOptions, WorkOptions
 from sequencer.model.limits import RunLimits
+from sequencer.model.names import is_branch_name
 from sequencer.model.step import Approval, Name, Step, Validation
 from sequencer.resolution.registry import WorkflowDefinition
 from sequencer.resolution.routing import RouterSettings
@@ -21,8 +22,7 @@ from sequencer.resolution.routing_settings import RoutingSettings
 from sequencer.settings.location import DEFAULT_STATE_FILE
 
 MIB = 1024 * 1024
-_NO_BRANCH = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|^-|^[./]|[./]$|/\.|^@$", re.ASCII)
-"""What git allows in no name of a branch (git-check-ref-format)."""
+_PASSWORD = re.compile(r"://[^/@:]*:[^/@]+@|^https?://[^/@]+@")
 
 BUILTIN_AGENTS = ("auto", "claude", "codex", "gemini", "opencode", "anthropic", "rehearsal")
 """Names that can stand wherever an agent is named, without an entry in ``agents``."""
@@ -128,12 +128,24 @@ class JournalOptions(Section):
 def _is_branch(value: str) -> str:
     """Return *value* if git takes it as the name of a branch, whatever ``{run}`` stands for."""
     name = value.replace("{run}", "run")
-    is_odd = _NO_BRANCH.search(name) is not None or "{" in name or "}" in name
-    if is_odd or any(not part or part.endswith(".lock") for part in name.split("/")):
+    if not is_branch_name(name) or "{" in name or "}" in name:
         raise ValueError(f"{value!r} is no name of a branch; {{run}} is the run's name in it")
     return value
 
 
+def _is_remote(value: str) -> str:
+    """Return *value* if it may stand in files and messages."""
+    if _PASSWORD.search(value):
+        raise ValueError(
+            "holds a password, which would be seen in messages: name a remote ('git remote add'), "
+            "and let a credential helper or ssh hold the key"
+        )
+    return value
+
+
+RemoteName = Annotated[
+    str, Field(pattern=r"^[^-\s][^\s]*$", max_length=4096), AfterValidator(_is_remote)
+]
 BranchPattern = Annotated[str, Field(max_length=150), AfterValidator(_is_branch)]
 
 
@@ -161,7 +173,7 @@ class StoreOptions(Section):
     allow_network_fs: bool = False
     """Accept nfs, cifs and fuse, where neither locks nor renames are reliable."""
     journal: JournalOptions = JournalOptions()
-    remote: Annotated[str, Field(pattern=r"^[^-\s][^\s]*$", max_length=4096)] = "origin"
+    remote: RemoteName = "origin"
     """Name or address of the remote that machines share (kind git)."""
     branch: BranchPattern = "sequencer/{run}"
     """Where the state is on the remote; ``{run}`` is the run's name, or ``default``."""

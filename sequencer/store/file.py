@@ -12,26 +12,24 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sequencer.errors import CorruptState, EditRefused, StateRefused, StorageFailed
-from sequencer.model.decisions import accept_edit
+from sequencer.errors import CorruptState, EditRefused, StorageFailed
 from sequencer.model.head import Claim, Head, Owner
-from sequencer.model.transitions import Transition, initialise
-from sequencer.store import documents, headfile, results
+from sequencer.model.transitions import Transition
+from sequencer.store import by_hand, documents, headfile, results
 from sequencer.store.clock import utc_now
 from sequencer.store.identity import this_process
 from sequencer.store.journal import CLOSING, Record, encode, fact_fields, facts_of
 from sequencer.store.journal_file import JournalFile, JournalMoved
 from sequencer.store.leases import Leases
-from sequencer.store.lock import TIMEOUT_S, RunLock
+from sequencer.store.lock import RunLock
 from sequencer.store.peer import Agreed, Draft, Peer
 from sequencer.store.protocol import Change, Liveness, View
-from sequencer.store.recovery import Found, digest, follow, recover
+from sequencer.store.recovery import Found, follow, recover
 from sequencer.store.turnstile import FileTurnstile, file_name
 from sequencer.store.waiting import wait_for_another
 from sequencer.store.watch import Watch, watch
@@ -42,9 +40,6 @@ READ_ATTEMPTS = 20
 _Mark = tuple[int, int, int]
 _Signature = tuple[_Mark | None, _Mark | None]
 """Of state.json (inode, mtime, size) and of the journal (device, inode, size)."""
-
-Migrate = Callable[[dict[str, Any]], Head]
-"""From another program's state to a head at revision 0."""
 
 
 class FileStore:
@@ -58,9 +53,9 @@ class FileStore:
         allow_network_fs: bool = False,
         rotate_bytes: int = 4 * 1024 * 1024,
         keep: int = 8,
-        migrate: Migrate | None = None,
+        migrate: by_hand.Migrate | None = None,
         peer: Peer | None = None,
-        lock_timeout_s: float = TIMEOUT_S,
+        lock_timeout_s: float | None = None,
     ) -> None:
         """Use the folder of *state_path*; nothing is created before the first transition.
 
@@ -72,7 +67,7 @@ class FileStore:
         self._migrate = migrate
         self._peer = peer
         self._journal = JournalFile(self.folder, rotate_bytes, keep)
-        self._leases = Leases(self.folder / "beats")
+        self.leases = Leases(self.folder / "beats")
         self._results = self.folder / results.NAME
         self._lock = RunLock(
             state_path.with_name(f"{state_path.name}.lock"),
@@ -138,9 +133,10 @@ class FileStore:
     def _seen(self, found: Found, before: _Signature) -> View:
         head, notices = found.head, () if found.is_behind else found.notices
         if found.legacy is not None:
-            head = self._migrated(found.legacy)
+            head = by_hand.migrated(self._state_path, found.legacy, self._migrate)
         elif found.edited is not None and head is not None:
-            head = self._edited(head, found.edited, at=found.edited.last_update).head
+            at = found.edited.last_update
+            head = by_hand.edit(self._state_path, head, found.edited, at=at).head
             notices = (f"{self._state_path} was edited by hand", *notices)
         elif not found.needs_publishing:
             self._cached = (before, found)
@@ -174,11 +170,6 @@ class FileStore:
             return self._update(change)
         except OSError as error:
             raise self._storage_failed("written", error) from error
-
-    @property
-    def leases(self) -> Leases:
-        """Return the heartbeats in the run's folder."""
-        return self._leases
 
     def locked(self) -> AbstractContextManager[None]:
         """Hold the lock of the run's folder for a block; not reentrant, see `RunLock.held`."""
@@ -224,32 +215,12 @@ class FileStore:
         at = utc_now()
         if found.edited is not None and found.head is not None:
             self._notices.append(f"{self._state_path} was edited by hand; the edit is recorded")
-            return self._edited(found.head, found.edited, at=at)
+            return by_hand.edit(self._state_path, found.head, found.edited, at=at)
         if found.legacy is None:
             return None
-        migrated = self._migrated(found.legacy)
-        copy = headfile.keep_copy(self._state_path, "before-migration")
-        self._notices.append(f"{self._state_path} was migrated; the original is {copy.name}")
-        fact = initialise(migrated).facts[0]
-        # A crash before state.json is replaced must not look like somebody's edit.
-        origin = {"note": f"the original is {copy.name}", "migrated_from": digest(found.legacy)}
-        return Transition(migrated, (replace(fact, outcome=origin),))
-
-    def _edited(self, head: Head, edited: Head, *, at: str) -> Transition:
-        try:
-            return accept_edit(head, edited, at=at)
-        except EditRefused as refusal:
-            where = str(self._state_path)
-            raise EditRefused(refusal.message, where=where, hint=refusal.hint) from None
-
-    def _migrated(self, legacy: dict[str, Any]) -> Head:
-        if self._migrate is None:
-            raise CorruptState("is the state of another program", where=str(self._state_path))
-        try:
-            return self._migrate(legacy)
-        except StateRefused as refusal:
-            refusal.where = refusal.where or str(self._state_path)
-            raise
+        made, notice = by_hand.migration(self._state_path, found.legacy, self._migrate)
+        self._notices.append(notice)
+        return made
 
     def _load(self) -> Found:
         """Return the present state under the lock, with state.json brought up to it."""
@@ -304,7 +275,7 @@ class FileStore:
         if found.head is not None:
             for claim in found.head.claims:
                 if head.claim_with(claim.token) is None:
-                    self._leases.forget(claim)
+                    self.leases.forget(claim)
         return head
 
     def _rotate(self, found: Found, last: Record) -> bool:
@@ -369,7 +340,7 @@ class FileStore:
 
     def _sweep(self, head: Head | None) -> None:
         """Remove what killed processes left behind; only under the lock."""
-        self._leases.sweep({claim.token for claim in head.claims} if head else set())
+        self.leases.sweep({claim.token for claim in head.claims} if head else set())
         for entry in os.scandir(self.folder):
             if entry.name.endswith(".tmp") and entry.is_file(follow_symlinks=False):
                 with contextlib.suppress(OSError):
@@ -388,11 +359,11 @@ class FileStore:
 
     def liveness(self, claim: Claim) -> Liveness:
         """See `Store.liveness`."""
-        return self._leases.liveness(claim)
+        return self.leases.liveness(claim)
 
     def beat(self, claim: Claim, number: int) -> None:
         """See `Store.beat`."""
-        self._leases.beat(claim, number)
+        self.leases.beat(claim, number)
 
     def result_folder(self, step_index: int, token: int) -> Path:
         """See `Store.result_folder`."""

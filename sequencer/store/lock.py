@@ -34,9 +34,11 @@ _HINT = "make room or mend the permissions; a lock that is no plain file is to b
 class RunLock:
     """``state.json.lock``; never deleted, never renamed by this program."""
 
-    def __init__(self, path: Path, *, allow_network_fs: bool, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, path: Path, *, allow_network_fs: bool, timeout_s: float | None = None
+    ) -> None:
         """Use *path*, made with its folder when the lock is first taken."""
-        self._timeout_s = timeout_s
+        self._timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
         self.path = path
         self._path = str(path)
         self._is_checked = allow_network_fs

@@ -20,12 +20,12 @@ from tests.clones import Shared, git
 
 
 def events(clone: Path) -> list[tuple[str, int]]:
-    told = cli(clone, "history", "--json", **IDENTITY).stdout.splitlines()
+    told = cli(clone, "history", "--json", timeout_s=60.0, **IDENTITY).stdout.splitlines()
     return [(fact["event"], fact["step_index"]) for fact in map(json.loads, told)]
 
 
 def work(clone: Path, *arguments: str, **variables: str) -> tuple[int, str]:
-    done = cli(clone, *arguments, **IDENTITY, **variables)
+    done = cli(clone, *arguments, timeout_s=60.0, **IDENTITY, **variables)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -213,7 +213,9 @@ def test_a_flowchart_is_worked_on_by_two_clones(tmp_path: Path) -> None:
     ]
     results = [ended(side) for side in sides]
     assert {status for status, _ in results} <= {0, 75}, results
-    facts = cli(tmp_path / "b", "--run", "flow", "history", "--json", **IDENTITY).stdout
+    facts = cli(
+        tmp_path / "b", "--run", "flow", "history", "--json", timeout_s=60.0, **IDENTITY
+    ).stdout
     done = [f["step"] for f in map(json.loads, facts.splitlines()) if f["event"] == "succeeded"]
     assert sorted(done) == ["one", "plan", "sum_up", "three", "two"]
     assert isinstance(shared, Shared)

@@ -50,6 +50,8 @@ RUN_PAGES = [
     if any(fence.is_run for fence in fences(page)) and not page.is_relative_to(ROOT / "examples")
 ]
 OWN_FOLDERS = ("sequencer/", "docs/", "tests/", "examples/", "bench/", ".ci/")
+BRANCHES = ("sequencer/default", "sequencer/NAME", "sequencer/**", "sequencer/{run}")
+"""Of a remote, with the state of a run."""
 _VARIABLE = re.compile(r"\bSEQUENCER_[A-Z_]*[A-Z]\b")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 _SECTIONS = "|".join(Schema.model_fields)
@@ -67,8 +69,8 @@ def by_place(value: Fence | Path) -> str:
 def sequencer_arguments(text: str) -> list[list[str]]:
     """Return the arguments of each call of sequencer in a command line."""
     found = []
-    for part in re.split(r"&&|\|\||[|;]", text):
-        words = shlex.split(part, comments=True)
+    for part in re.split(r"&&|\|\||[|;()]| &", text):
+        words = shlex.split(part.partition(" > ")[0], comments=True)
         if words and Path(words[0]).name == "sequencer":
             found.append(words[1:])
     return found
@@ -158,7 +160,9 @@ def test_every_path_of_the_project_exists(page: Path) -> None:
     missing = [
         f"{where}: {code}"
         for where, code in inline_code(page)
-        if code.startswith(OWN_FOLDERS) and not (ROOT / re.sub(r"/[A-Z]+$", "", code)).exists()
+        if code not in BRANCHES
+        and code.startswith(OWN_FOLDERS)
+        and not (ROOT / re.sub(r"/[A-Z]+$", "", code)).exists()
     ]
     assert missing == []
 
@@ -247,6 +251,7 @@ def test_the_readme_and_the_tutorial_are_run() -> None:
         "README.md",
         "docs/how-to/answer-a-flow.md",
         "docs/how-to/draw-a-flow-and-run-it.md",
+        "docs/how-to/two-machines.md",
         "docs/tutorial.md",
     ]
 

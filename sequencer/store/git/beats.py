@@ -42,6 +42,8 @@ SHORTEST_LIMIT_S = 1.0
 """However short the lease is: no push is faster on a machine that has other things to do."""
 _MAX_BYTES = 4096
 _PAUSE_S = 0.05
+_LOCAL_ATTEMPTS = 8
+"""Fetches that may meet another process of the clone."""
 _LONGEST_PAUSE_S = 1.0
 _SLACK_S = 1.0
 _TOKEN = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
@@ -242,13 +244,13 @@ def confirmed(
 
 def _settled(act: Callable[[], _Result]) -> _Result:
     """Return what *act* does, again if another process of this clone moves the same ref."""
-    for _ in range(ATTEMPTS - 1):
+    for attempt in range(_LOCAL_ATTEMPTS - 1):
         try:
             return act()
         except (RemoteUnreachable, GitFailed) as failed:
             if not _LOCAL_RACE.search(str(failed)):
                 raise
-            time.sleep(random.uniform(0, _PAUSE_S))  # noqa: S311 - no secret
+            time.sleep(random.uniform(0, _PAUSE_S * 2**attempt))  # noqa: S311 - no secret
     return act()
 
 

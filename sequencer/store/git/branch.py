@@ -26,8 +26,8 @@ from sequencer.store.clock import utc_now
 from sequencer.store.git.command import Git
 from sequencer.store.git.drafting import Drafting, Stand, depth_of
 from sequencer.store.git.known import Known, KnownFile
-from sequencer.store.git.objects import Objects
 from sequencer.store.git.local_remote import RefWatch
+from sequencer.store.git.objects import Objects
 from sequencer.store.git.remote import Move, NoAtomicPush, Pushed, Remote, Verdict
 from sequencer.store.git.replica import (
     MAX_JOURNAL_BYTES,
@@ -44,7 +44,7 @@ REBUILDS = 5
 """How often one transition is pushed, or built anew on a newer tip, in one go."""
 PAUSE_S = 0.05
 """The first pause after a push that the remote did not take though nobody was faster."""
-_PASSING = ("lock", "failed to update ref", "unable to", "cannot update")
+_PASSING = ("lock", "failed to update ref", "unable to", "cannot update", "atomic transaction")
 """Words of a refusal that another try may not get: two pushes met on the server."""
 
 
@@ -275,7 +275,7 @@ class Branch:
             raise RemoteRefused(
                 "can't move several branches at once, and code was to move with the state",
                 where=f"remote {self.remote.name!r}",
-                hint="store.work.branch: null leaves code alone; or use a remote with atomic push",
+                hint="store.work.branch: none leaves code alone; or use a remote with atomic push",
             ) from None
 
     def _accepted(self, written: Stand) -> Agreed:

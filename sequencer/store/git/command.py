@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,9 @@ _DENIED = re.compile(
     r"|Host key verification failed|Access denied|not authorized",
     re.IGNORECASE,
 )
+_OWN_LOCK = re.compile(r"Unable to create '([^']*/refs/sequencer/[^']*\.lock)': File exists")
+LOCK_S = 3.0
+"""Older than this is a lock of one of our own refs only if its git was killed."""
 _NO_REPOSITORY = re.compile(
     r"does not appear to be a git repository|[Rr]epository.* not found|error: 404"
     r"|No such file or directory"
@@ -123,20 +127,30 @@ class Git:
             GitFailed: its exit code is not in *accepts*, or its time was over.
             ConfigurationError: there is no git.
         """
-        process = self.start(*argv, extra=extra, settings=settings)
+        limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
+
+        def once() -> Done:
+            process = self.start(*argv, extra=extra, settings=settings)
+            return _done(process, argv, stdin, accepts, limit_s)
+
         try:
-            limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
-            stdout, stderr = process.communicate(stdin, timeout=limit_s)
-        except subprocess.TimeoutExpired:
-            end(process)
-            raise GitFailed(argv, None, "") from None
-        except BaseException:
-            end(process)
-            raise
-        told = stderr.decode("utf-8", "replace")
-        if process.returncode not in accepts:
-            raise GitFailed(argv, process.returncode, told)
-        return Done(process.returncode, stdout, told)
+            return once()
+        except GitFailed as failed:
+            if not self._has_freed(failed.stderr):
+                raise
+        return once()
+
+    def _has_freed(self, stderr: str) -> bool:
+        """Remove the lock that git was in the way of, if it is our own and nobody's any more."""
+        found = _OWN_LOCK.search(stderr)
+        if found is None:
+            return False
+        path = self.folder / found[1]
+        with contextlib.suppress(OSError):
+            while 0.0 <= (left := path.stat().st_mtime + LOCK_S - time.time()) <= LOCK_S:
+                time.sleep(min(left, 0.05) + 0.01)
+            path.unlink()
+        return True
 
     def start(
         self,
@@ -168,6 +182,28 @@ class Git:
     def text(self, *argv: str, accepts: Sequence[int] = (0,)) -> str:
         """Return what ``git ARGV`` prints, without the white space around; see `run`."""
         return self.run(*argv, accepts=accepts).stdout.decode("utf-8", "surrogateescape").strip()
+
+
+def _done(
+    process: subprocess.Popen[bytes],
+    argv: Sequence[str],
+    stdin: bytes,
+    accepts: Sequence[int],
+    limit_s: float,
+) -> Done:
+    """Return how *process* has ended; it is killed if it has not within *limit_s*."""
+    try:
+        stdout, stderr = process.communicate(stdin, timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        end(process)
+        raise GitFailed(argv, None, "") from None
+    except BaseException:
+        end(process)
+        raise
+    told = stderr.decode("utf-8", "replace")
+    if process.returncode not in accepts:
+        raise GitFailed(argv, process.returncode, told)
+    return Done(process.returncode, stdout, told)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.model.head import Head
+from sequencer.model.names import ref_part, slug
 from sequencer.store.file import FileStore
 from sequencer.store.git.branch import Branch, Refs
 from sequencer.store.git.command import Git
@@ -41,15 +42,18 @@ class GitOptions:
     keep: int = 64
 
 
-def refs_of(options: GitOptions, run: str) -> Refs:
-    """Return the refs of *run*, the slug of its name or ``default``.
+def refs_of(options: GitOptions, run: str | None) -> Refs:
+    """Return the refs of the run whose folder is called *run*; None: the default run.
 
-    >>> refs_of(GitOptions(), "default").state
+    >>> refs_of(GitOptions(), None).state
     'refs/heads/sequencer/default'
     """
-    branch = options.branch.replace("{run}", run)
-    if branch == options.branch and run != DEFAULT_RUN:
-        branch = f"{branch}-{run}"
+    part = DEFAULT_RUN if run is None else ref_part(run)
+    if run is not None and part == DEFAULT_RUN:
+        part = slug(f"{run}\0")
+    branch = options.branch.replace("{run}", part)
+    if branch == options.branch and run is not None:
+        branch = f"{branch}-{part}"
     below = branch.removeprefix("sequencer/")
     return Refs(
         f"refs/heads/{branch}",
@@ -62,7 +66,7 @@ def refs_of(options: GitOptions, run: str) -> Refs:
 def open_git_store(
     state_path: Path,
     project_dir: Path,
-    run: str,
+    run: str | None,
     options: GitOptions,
     migrate: Callable[[dict[str, Any]], Head] | None = None,
 ) -> GitStore:

@@ -15,6 +15,8 @@ from enum import StrEnum
 from sequencer.errors import RemoteUnreachable
 from sequencer.store.git.command import Git, GitFailed, unreachable
 
+_TELLING = ("error: GH", "GitLab:", "error: cannot lock ref")
+"""How those lines of a server begin that say more than its verdict."""
 NO_ATOMIC = "does not support --atomic"
 """What git says of a remote that moves one ref after the other."""
 LOOK_S = 15.0
@@ -141,7 +143,7 @@ class Remote:
         # With an atomic push all but one line only say that another one was refused.
         told_why = [text for text in refused if "atomic" not in text] or refused
         words = [line.removeprefix("remote:").strip() for line in stderr.splitlines()]
-        said = [line for line in words if line.startswith(("error: GH", "GitLab:"))]
+        said = [line for line in words if line.startswith(_TELLING)]
         return Pushed(Verdict.REFUSED, "; ".join((*told_why, *said)))
 
 

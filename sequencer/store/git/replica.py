@@ -225,8 +225,9 @@ class Replica:
             lines |= _lines(self._content(tree, name) or b"")
             if min(lines) <= last:
                 break
-        # What is older than all that the branch keeps can't be compared.
-        is_same = all(lines.get(n) == line for n, line in here.items() if n >= min(lines))
+        # What is older than all that the branch keeps can't be compared, if it keeps any.
+        oldest = min(lines) if tree.aside() else 0
+        is_same = all(lines.get(n) == line for n, line in here.items() if n >= oldest)
         if rewritten or not is_same:
             raise _broken(
                 f"does not go on from revision {last} of this clone: somebody has put it back, "

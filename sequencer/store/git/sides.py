@@ -25,7 +25,7 @@ from sequencer.store.diagnosis import diagnose
 from sequencer.store.git.branch import Branch
 from sequencer.store.git.command import GitFailed, unreachable
 from sequencer.store.git.known import Known
-from sequencer.store.git.opening import DEFAULT_RUN
+from sequencer.store.git.opening import GitOptions, refs_of
 from sequencer.store.git.replica import JOURNAL, read_tree
 from sequencer.store.git.store import GitStore
 from sequencer.store.headfile import parse_head, signature
@@ -184,20 +184,18 @@ def newest(journal: bytes) -> Head | None:
 
 
 def runs_elsewhere(branch: Branch, template: str, here: Collection[str]) -> list[OtherRun]:
-    """Return the runs that are on the remote and, by their slugs, not *here*.
+    """Return the runs that are on the remote and, by the names of their folders, not *here*.
 
     *template* is ``store.branch``.
 
     Raises:
         RemoteUnreachable: there was no answer.
     """
-    found = {
-        name: ref
-        for ref in _listed(branch, template)
-        if (name := run_of(template, ref.removeprefix(_HEADS))) is not None
-        and name not in {*here, DEFAULT_RUN}
-    }
-    shown = [found[name] for name in sorted(found)[:MAX_OTHERS]]
+    options = GitOptions(branch=template)
+    ours = {refs_of(options, name).state for name in (None, *here)}
+    found = {ref for ref in _listed(branch, template) if ref not in ours}
+    shown = [ref for ref in sorted(found) if is_of_a_run(template, ref.removeprefix(_HEADS))]
+    del shown[MAX_OTHERS:]
     if not shown:
         return []
     local = {ref: f"{_LOCAL}{ref.removeprefix(_HEADS)}/state" for ref in shown}
@@ -224,15 +222,14 @@ def _described(branch: Branch, local: dict[str, str]) -> Iterator[OtherRun]:
         yield OtherRun(name, None if head is None else head.run_name, head)
 
 
-def run_of(template: str, branch: str) -> str | None:
-    """Return the slug of the run that *branch* belongs to by *template*, or None.
+def is_of_a_run(template: str, branch: str) -> bool:
+    """Return whether *branch* is one that *template* gives a named run, or the default one.
 
-    >>> run_of("sequencer/{run}", "sequencer/nightly"), run_of("state", "state-nightly")
-    ('nightly', 'nightly')
-    >>> run_of("sequencer/{run}", "main"), run_of("state", "state")
-    (None, None)
+    >>> is_of_a_run("sequencer/{run}", "sequencer/nightly"), is_of_a_run("state", "state-nightly")
+    (True, True)
+    >>> is_of_a_run("sequencer/{run}", "main"), is_of_a_run("state", "state")
+    (False, False)
     """
     first, *rest = template.split("{run}") if "{run}" in template else (f"{template}-", "")
-    pattern = re.escape(first) + r"(?P<run>[^/]+)" + "(?P=run)".join(map(re.escape, rest))
-    found = re.fullmatch(pattern, branch)
-    return None if found is None else found["run"]
+    pattern = re.escape(first) + "(?P<run>[^/]+)" + "(?P=run)".join(map(re.escape, rest))
+    return re.fullmatch(pattern, branch) is not None

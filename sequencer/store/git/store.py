@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -216,11 +216,17 @@ class GitStore:
         try:
             with self._git_told():
                 tips = self._tips()
+                if self._is_nowhere(tips):
+                    return False
                 with self._files.locked():
                     return self.branch.follow(tips)
         finally:
             # Who reads next need not wait for the same remote once more.
             self._asked_at = time.monotonic()
+
+    def _is_nowhere(self, tips: Mapping[str, str]) -> bool:
+        """Return whether the run was begun nowhere; whoever only looks makes no folder for it."""
+        return self.branch.refs.state not in tips and self.branch.tip() is None
 
     def _tips(self) -> dict[str, str]:
         """Return where the branch is, with no process where a file says it."""
@@ -304,6 +310,8 @@ class GitStore:
         """Look at the remote for who waits; return whether the run has moved."""
         with self._git_told():
             tips = self._tips()
+            if self._is_nowhere(tips):
+                return False
             with self._files.locked():
                 has_moved = self.branch.follow(tips)
                 head = self._files.view().head

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sequencer.checks import check_state
-from sequencer.findings import Level
 from sequencer.engine.work import Mode
+from sequencer.findings import Level
 from sequencer.model.limits import InvocationLimits
 from sequencer.store.continuity import mark_of, misfit
 from sequencer.store.diagnosis import diagnose

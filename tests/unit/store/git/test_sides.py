@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import CorruptState, RemoteUnreachable
-from sequencer.store.git.sides import MAX_OTHERS, OtherRun, Relation, run_of, runs_elsewhere
+from sequencer.store.git.sides import MAX_OTHERS, OtherRun, Relation, is_of_a_run, runs_elsewhere
 from tests.clones import Shared, git
 from tests.unit.cli.sharing import compared, diverged, put_back, shared_project, steps, store_of
 
@@ -200,15 +200,17 @@ def test_runs_of_a_remote_that_is_away(shared: Shared) -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "branch", "run"),
+    ("template", "branch", "is_one"),
     [
-        ("sequencer/{run}", "sequencer/a.b", "a.b"),
-        ("sequencer/{run}", "sequencer/a/b", None),
-        ("x+{run}/{run}", "x+n/n", "n"),
-        ("x+{run}/{run}", "x+n/m", None),
-        ("{run}-state", "nightly-state", "nightly"),
-        ("state", "state-nightly", "nightly"),
+        ("sequencer/{run}", "sequencer/a.b", True),
+        ("sequencer/{run}", "sequencer/a/b", False),
+        ("sequencer/{run}", "sequencer/", False),
+        ("x+{run}/{run}", "x+n/n", True),
+        ("x+{run}/{run}", "x+n/m", False),
+        ("{run}-state", "nightly-state", True),
+        ("state", "state-nightly", True),
+        ("state", "states", False),
     ],
 )
-def test_which_run_a_branch_is_of(template: str, branch: str, run: str | None) -> None:
-    assert run_of(template, branch) == run
+def test_which_branches_are_of_runs(template: str, branch: str, is_one: bool) -> None:
+    assert is_of_a_run(template, branch) is is_one

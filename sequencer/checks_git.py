@@ -1,0 +1,253 @@
+"""What is wrong with sharing a run through git, found before anything is pushed.
+
+The remote is asked twice: where its branches are, and whether it would take a push (which
+is not made). One that does not answer is a warning, because work may begin when it is back.
+
+Not promised: that a push will be taken. What hooks of the server and rules about the names of
+branches say is only known when something is pushed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from sequencer.assembly import Project
+from sequencer.checkout.options import CURRENT, NONE
+from sequencer.engine.run import Run
+from sequencer.errors import ConfigurationError, RemoteUnreachable, StateRefused
+from sequencer.findings import Area, Finding, Level, of_error, place_of
+from sequencer.store.git.command import Git, GitFailed
+from sequencer.store.git.local_remote import remote_folder
+from sequencer.store.git.remote import NO_ATOMIC
+from sequencer.store.git.store import GitStore
+
+GIT_TIMEOUT_S = 10.0
+NEEDED = (2, 29)
+"""Of git, for `fetch --no-write-fetch-head`."""
+SHOWN_PATHS = 5
+POLLS_IN_A_LEASE = 4
+"""Looks that an observer should have before a lease has run out."""
+_VERSION = re.compile(r"git version (\d+)\.(\d+)")
+_NOWHERE = re.compile("does not appear to be|not found|404")
+_MARKERS = (".gitignore", ".gitkeep")
+
+
+def check_git(project: Project, run: Run) -> Iterator[Finding]:
+    """Yield what stands in the way of sharing *run*, most basic first; nothing for other stores."""
+    store = run.store
+    if not isinstance(store, GitStore):
+        return
+    yield from _check_configuration(project, store)
+    git = Git(project.settings.project_dir, timeout_s=GIT_TIMEOUT_S)
+    found = list(_check_repository(project, git))
+    yield from found
+    if found:
+        return
+    yield from _check_tracked(project, git)
+    found = list(_check_branches(project, store, git))
+    yield from found
+    found = list(_check_known(project, git))
+    yield from found
+    if not found:
+        yield from _check_remote(project, store)
+
+
+def _error(message: str, where: str | None, hint: str) -> Finding:
+    return Finding(Level.ERROR, Area.REMOTE, message, where, hint)
+
+
+# --- here ------------------------------------------------------------------------------
+
+
+def _check_configuration(project: Project, store: GitStore) -> Iterator[Finding]:
+    settings = project.settings
+    slow_s, where = settings.store.poll.slow_s, place_of(settings, "store", "ttl_s")
+    if store.ttl_s < POLLS_IN_A_LEASE * slow_s:
+        message = f"a lease of {store.ttl_s:g} s is short for looks every {slow_s:g} s"
+        hint = (
+            "a step may be taken over from somebody who is alive: set store.ttl_s to "
+            f"{POLLS_IN_A_LEASE * slow_s:g} or more, or lower store.poll.slow_s"
+        )
+        yield Finding(Level.WARNING, Area.CONFIGURATION, message, where, hint)
+
+
+def _check_repository(project: Project, git: Git) -> Iterator[Finding]:
+    """Yield why there is no git here to work with."""
+    folder = str(project.settings.project_dir)
+    try:
+        version = git.text("version")
+    except ConfigurationError as error:
+        yield from of_error(Area.REMOTE, error)
+        return
+    except GitFailed as failed:
+        yield _error(f"git does not run: {failed.reason}", folder, "look at 'git version'")
+        return
+    found = _VERSION.match(version)
+    if found is not None and (int(found[1]), int(found[2])) < NEEDED:
+        needed = ".".join(map(str, NEEDED))
+        yield _error(f"{version} is too old", None, f"install git {needed} or newer")
+    try:
+        git.text("rev-parse", "--show-toplevel")
+    except GitFailed as failed:
+        hint = "clone the repository that the run is shared through, and work there"
+        yield _error(f"is in no work tree of git: {failed.reason}", folder, hint)
+
+
+def _check_known(project: Project, git: Git) -> Iterator[Finding]:
+    """Yield that the remote's name is nobody's."""
+    name, names = project.settings.store.remote, git.text("remote").split()
+    if name in names or ":" in name or "/" in name or Path(git.folder, name).exists():
+        return
+    hint = f"known remotes: {', '.join(names) or 'none'}; 'git remote add {name} ADDRESS' adds it"
+    where = place_of(project.settings, "store", "remote")
+    yield _error(f"there is no remote {name!r}", where, hint)
+
+
+def _check_branches(project: Project, store: GitStore, git: Git) -> Iterator[Finding]:
+    """Yield that state and code would be on one branch, or that no code can be moved."""
+    settings = project.settings
+    work = settings.store.work.branch
+    if work == NONE:
+        return
+    where = place_of(settings, "store", "work", "branch")
+    try:
+        checked_out = git.text("symbolic-ref", "--short", "--quiet", "HEAD")
+    except GitFailed:
+        checked_out = ""
+    name = checked_out if work == CURRENT else work
+    state = store.branch.refs
+    if name in (state.branch, state.beats.removeprefix("refs/heads/")):
+        message = f"the branch {name!r} is that of the state; code needs another one"
+        yield _error(message, place_of(settings, "store", "branch"), "set store.branch")
+    if not checked_out:
+        hint = "'git switch BRANCH'; or 'store: {work: {branch: none}}' leaves code alone"
+        yield _error("HEAD is detached, so no branch of code can move", where, hint)
+    elif name != checked_out:
+        hint = f"'git switch {name}', or set store.work.branch"
+        yield _error(f"{checked_out!r} is checked out, and code is on {name!r}", where, hint)
+
+
+def _check_tracked(project: Project, git: Git) -> Iterator[Finding]:
+    """Yield that git keeps files which every step writes."""
+    settings = project.settings
+    top = Path(git.text("rev-parse", "--show-toplevel"))
+    state, logs = settings.state_file.parent, settings.logs_dir
+    for folder, key in ((state, "state_file"), (logs, "logs_dir")):
+        is_inside = folder.resolve().is_relative_to(top.resolve())
+        if not is_inside or folder == settings.project_dir:
+            continue
+        listed = git.run("ls-files", "-z", "--cached", "--", f":(literal){folder}").stdout
+        names = [n for n in listed.decode("utf-8", "replace").split("\0") if n]
+        names = [n for n in names if Path(n).name not in _MARKERS]
+        if names:
+            yield _tracked(key, os.path.relpath(folder, settings.project_dir), names)
+
+
+def _tracked(key: str, path: str, names: list[str]) -> Finding:
+    shown = ", ".join(names[:SHOWN_PATHS]) + (" …" if len(names) > SHOWN_PATHS else "")
+    message = (
+        f"git tracks files of the run here ({shown}); each step changes them, and every switch "
+        "of branches puts them back"
+    )
+    folder = shlex.quote(path)
+    hint = (
+        f"git rm -r -q --cached {folder} && printf '*\\n!.gitignore\\n' > {folder}/.gitignore && "
+        f"git add -f {folder}/.gitignore && git commit -m 'The run is no part of the code'"
+    )
+    return Finding(Level.ERROR, Area.FILES, message, f"{key}: {path}", hint)
+
+
+def check_ignored(folder: Path, state: Path, env: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield a warning if an agent's ``git add --all`` would commit the run's own files."""
+    git = shutil.which("git")
+    is_repository = any((parent / ".git").exists() for parent in (folder, *folder.parents))
+    if git is None or not is_repository or not state.is_relative_to(folder):
+        return
+    # -z with stdin: the path is data, whatever it begins with.
+    asked = subprocess.run(  # noqa: S603 - a list, and nothing of it comes from outside
+        [git, "check-ignore", "--quiet", "--no-index", "-z", "--stdin"],
+        input=os.fsencode(state),
+        cwd=folder,
+        env=dict(env),
+        capture_output=True,
+        timeout=GIT_TIMEOUT_S,
+        check=False,
+    )
+    if asked.returncode == 1:
+        hint = f"put '*' into {state.parent / '.gitignore'}; 'sequencer init' does it"
+        message = "git does not ignore it, so an agent that commits everything commits it too"
+        yield Finding(Level.WARNING, Area.FILES, message, str(state), hint)
+
+
+# --- there -----------------------------------------------------------------------------
+
+
+def _check_remote(project: Project, store: GitStore) -> Iterator[Finding]:
+    """Yield what the remote says, with the run brought here where that can be done."""
+    where = place_of(project.settings, "store", "remote")
+    try:
+        store.bring()
+    except RemoteUnreachable as error:
+        is_wrong = error.is_denied or _NOWHERE.search(error.message) is not None
+        level = Level.ERROR if is_wrong else Level.WARNING
+        yield Finding(level, Area.REMOTE, error.message, where, error.hint)
+        return
+    except StateRefused as error:
+        yield from of_error(Area.STATE, error)
+    yield from _check_checked_out(project, store)
+    yield from _check_push(project, store, where)
+
+
+def _check_checked_out(project: Project, store: GitStore) -> Iterator[Finding]:
+    """Yield that the remote is somebody's clone, with the branch that is to move checked out."""
+    work = project.settings.store.work.branch
+    folder = remote_folder(store.branch.git, store.branch.remote.name)
+    if folder is None or work == NONE:
+        return
+    there = Git(folder, timeout_s=GIT_TIMEOUT_S)
+    try:
+        if there.text("rev-parse", "--is-bare-repository") == "true":
+            return
+        rule = there.text("config", "--default", "refuse", "receive.denyCurrentBranch")
+        branch = there.text("symbolic-ref", "--short", "HEAD")
+    except GitFailed:
+        return
+    ours = branch if work == CURRENT else work
+    if branch == ours and rule not in ("ignore", "warn", "updateInstead", "false"):
+        hint = "use a bare repository as the remote: 'git clone --bare'"
+        yield _error(f"branch {branch} is checked out there, and takes no push", str(folder), hint)
+
+
+def _check_push(project: Project, store: GitStore, where: str) -> Iterator[Finding]:
+    """Yield why the remote would not take a push, as far as it says so before one is made."""
+    branch, refs = store.branch, store.branch.refs
+    tip = branch.tip()
+    commit = tip or branch.objects.resolve("HEAD^{commit}")
+    if commit is None:
+        return
+    lease = f"--force-with-lease={refs.state}:{tip or ''}"
+    argv = ("push", "--dry-run", "--porcelain", "--no-verify", "--atomic", lease, "--")
+    try:
+        branch.git.run(*argv, branch.remote.name, f"{commit}:{refs.state}", accepts=(0, 1))
+    except GitFailed as failed:
+        if NO_ATOMIC not in failed.stderr:
+            yield _error(f"takes no push: {failed.reason}", where, _WHO_MAY_PUSH)
+        elif project.settings.store.work.branch != NONE:
+            message = "can't move several branches at once, so code can't move with the state"
+            hint = "'store: {work: {branch: none}}' leaves code alone; or use another remote"
+            yield _error(message, where, hint)
+        return
+    folder = remote_folder(branch.git, branch.remote.name)
+    # Git asks nobody before it writes to a folder.
+    locked = [n for n in ("objects", "refs") if folder and not os.access(folder / n, os.W_OK)]
+    if folder is not None and locked:
+        yield _error(f"can't be written to: {', '.join(locked)}", str(folder), _WHO_MAY_PUSH)
+
+
+_WHO_MAY_PUSH = "whoever runs steps has to push there: a key or token that may write"

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sequencer.assembly import open_project
+from sequencer.checks import check_project
+from sequencer.errors import ConfigurationError
+from sequencer.findings import Area, Finding, Level, exit_code
+from tests.clones import ENVIRONMENT, Shared, git
+from tests.unit.cli.calling import project
+from tests.unit.cli.sharing import CONFIGURATION, call, diverged, shared_project, steps
+
+IS_ROOT = os.geteuid() == 0
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Shared:
+    shared = shared_project(tmp_path)
+    (shared.clone("first") / "sync").mkdir()
+    return shared
+
+
+def configured(shared: Shared, text: str, name: str = "a") -> Path:
+    """Return the clone *name* with *text* instead of the kind in its configuration."""
+    folder = shared.clone(name)
+    path = folder / "orchestration.yaml"
+    path.write_text(path.read_text().replace("{kind: git}", f"{{kind: git, {text}}}"))
+    return folder
+
+
+def findings(folder: Path) -> list[Finding]:
+    """Return what is found in *folder*, notices left out."""
+    opened = open_project(folder)
+    found = check_project(opened, None)
+    return [finding for finding in found if finding.level is not Level.NOTICE]
+
+
+def only(folder: Path) -> Finding:
+    found = findings(folder)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_a_sound_clone(shared: Shared) -> None:
+    a = shared.clone("a")
+    assert findings(a) == []
+    steps(a, 2)
+    assert findings(a) == []
+    assert findings(shared.clone("b")) == []
+    assert call(a, "check").out == "nothing is wrong\n"
+
+
+def test_nothing_is_pushed_by_a_check(shared: Shared) -> None:
+    a = shared.clone("a")
+    before = git(shared.bare, "for-each-ref"), git(a, "status", "--porcelain")
+    findings(a)
+    assert (git(shared.bare, "for-each-ref"), git(a, "status", "--porcelain")) == before
+
+
+def test_a_store_of_files_asks_no_git(tmp_path: Path) -> None:
+    assert findings(project(tmp_path)) == []
+
+
+# --- here ------------------------------------------------------------------------------
+
+
+def fake_git(folder: Path, script: str) -> str:
+    """Put a ``git`` that is *script* in front of the real one; return the new PATH."""
+    folder.mkdir()
+    (folder / "git").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "git").chmod(stat.S_IRWXU)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def test_git_that_is_too_old(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = 'for x; do [ "$x" = version ] && echo git version 2.20.1 && exit; done\n'
+    script += 'PATH=${PATH#*:}; exec git "$@"'
+    monkeypatch.setenv("PATH", fake_git(shared.folder / "bin", script))
+    found = only(shared.clone("a"))
+    assert (found.level, found.area) == (Level.ERROR, Area.REMOTE)
+    assert "2.20.1 is too old" in found.message
+    assert found.hint == "install git 2.29 or newer"
+
+
+def test_no_git_at_all(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    a = shared.clone("a")
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert any("git is not installed" in found.message for found in findings(a))
+
+
+def test_a_project_in_no_repository(tmp_path: Path) -> None:
+    found = only(project(tmp_path, CONFIGURATION))
+    assert "is in no work tree of git" in found.message
+    assert found.where == str(tmp_path)
+    assert found.exit_code == 2
+
+
+def test_a_remote_that_nobody_knows(shared: Shared) -> None:
+    a = configured(shared, "remote: orgin")
+    git(a, "remote", "add", "backup", "../backup.git")
+    found = only(a)
+    assert found.message == "there is no remote 'orgin'"
+    assert (found.where or "").endswith("orchestration.yaml:3: store.remote")
+    assert "known remotes: backup, origin" in (found.hint or "")
+
+
+def test_a_remote_may_be_a_path(shared: Shared) -> None:
+    a = configured(shared, f"remote: {shared.bare}")
+    assert findings(a) == []
+
+
+@pytest.mark.parametrize(
+    "address", ["https://me:hunter22@example.invalid/x", "https://t0ken@example.invalid/x"]
+)
+def test_an_address_with_a_password(shared: Shared, address: str) -> None:
+    a = configured(shared, f"remote: '{address}', timeout_s: 5")
+    with pytest.raises(ConfigurationError, match="holds a password") as refused:
+        findings(a)
+    assert "hunter22" not in str(refused.value)
+    assert "t0ken" not in str(refused.value)
+
+
+def test_a_lease_that_is_shorter_than_a_few_looks(shared: Shared) -> None:
+    a = configured(shared, "ttl_s: 30, poll: {slow_s: 15}")
+    found = only(a)
+    assert (found.level, found.area) == (Level.WARNING, Area.CONFIGURATION)
+    assert "store.ttl_s to 60" in (found.hint or "")
+    git(a, "checkout", "-q", "orchestration.yaml")
+    assert findings(configured(shared, "ttl_s: 60, poll: {slow_s: 15}")) == []
+
+
+@pytest.mark.parametrize("branch", ["main", "{run}"])
+def test_state_on_the_branch_of_the_code(shared: Shared, branch: str) -> None:
+    a = configured(shared, f"branch: '{branch}'")
+    git(a, "switch", "-q", "-c", "default") if branch == "{run}" else None
+    found = [one for one in findings(a) if "that of the state" in one.message]
+    assert [one.level for one in found] == [Level.ERROR]
+    assert ":3: store.branch" in (found[0].where or "")
+
+
+def test_another_branch_than_that_of_the_code(shared: Shared) -> None:
+    a = configured(shared, "work: {branch: work}")
+    assert "'main' is checked out, and code is on 'work'" in only(a).message
+    git(a, "switch", "-q", "-c", "work")
+    assert findings(a) == []
+
+
+def test_no_branch_at_all(shared: Shared) -> None:
+    a = shared.clone("a")
+    git(a, "switch", "-q", "--detach")
+    assert "HEAD is detached" in only(a).message
+    assert findings(configured(shared, "work: {branch: none}")) == []
+
+
+@pytest.mark.parametrize("folder", ["sync", "logs"])
+def test_files_of_the_run_that_git_tracks(shared: Shared, folder: str) -> None:
+    a = shared.clone("a")
+    (a / folder).mkdir()
+    (a / folder / "state.json").write_text("{}\n")
+    git(a, "add", "-f", f"{folder}/state.json")
+    git(a, "commit", "-q", "-m", "as hoidn/orchestration does it")
+    (a / folder / "state.json").unlink()
+    found = only(a)
+    assert (found.level, found.area) == (Level.ERROR, Area.FILES)
+    assert f"{folder}/state.json" in found.message
+    # What the hint says is what mends it.
+    subprocess.run(["sh", "-c", str(found.hint)], cwd=a, env=ENVIRONMENT, check=True)
+    assert findings(a) == []
+
+
+def test_markers_of_empty_folders_are_no_files_of_the_run(shared: Shared) -> None:
+    a = shared.clone("a")
+    for folder in ("sync", "logs"):
+        (a / folder).mkdir()
+        (a / folder / ".gitignore").write_text("*\n!.gitignore\n")
+    git(a, "add", "-f", "sync/.gitignore", "logs/.gitignore")
+    git(a, "commit", "-q", "-m", "markers")
+    assert findings(a) == []
+
+
+# --- there -----------------------------------------------------------------------------
+
+
+def test_a_remote_that_does_not_answer_is_a_warning(shared: Shared) -> None:
+    a = configured(shared, "timeout_s: 2")
+    git(a, "remote", "set-url", "origin", "http://127.0.0.1:9/x")
+    found = only(a)
+    assert (found.level, found.area) == (Level.WARNING, Area.REMOTE)
+    assert exit_code(findings(a)) == 0
+
+
+def test_a_remote_that_hangs_costs_one_time_limit(shared: Shared) -> None:
+    a = configured(shared, "timeout_s: 2")
+    git(a, "remote", "set-url", "origin", "ssh://example.invalid/x")
+    git(a, "config", "core.sshCommand", "sleep 30; true")
+    began = time.monotonic()
+    assert "no answer in time" in only(a).message
+    assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("../nowhere.git", "does not appear to be"), ("ssh://example.invalid/x", "Permission denied")],
+)
+def test_a_remote_that_is_wrong_is_an_error(shared: Shared, address: str, said: str) -> None:
+    a = shared.clone("a")
+    git(a, "remote", "set-url", "origin", address)
+    git(a, "config", "core.sshCommand", "echo 'Permission denied (publickey).' >&2; false")
+    found = only(a)
+    assert (found.level, found.exit_code) == (Level.ERROR, 2)
+    assert said in found.message
+
+
+def test_a_remote_that_takes_no_push(shared: Shared) -> None:
+    a = shared.clone("a")
+    steps(a, 1)
+    refusing = "echo 'remote: this key may only read' >&2; exit 1"
+    git(a, "config", "remote.origin.receivepack", f"sh -c '{refusing}' x")
+    found = only(a)
+    assert (found.level, found.area) == (Level.ERROR, Area.REMOTE)
+    assert "takes no push" in found.message
+
+
+@pytest.mark.skipif(IS_ROOT, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_to(shared: Shared) -> None:
+    (shared.bare / "refs").chmod(0o500)
+    found = only(shared.clone("a"))
+    (shared.bare / "refs").chmod(0o700)
+    assert "can't be written to: refs" in found.message
+
+
+def test_a_remote_that_moves_one_branch_after_the_other(shared: Shared) -> None:
+    git(shared.bare, "config", "receive.advertiseAtomic", "false")
+    a = shared.clone("a")
+    assert "can't move several branches at once" in only(a).message
+    assert findings(configured(shared, "work: {branch: none}")) == []
+
+
+def test_somebodys_clone_as_the_remote(shared: Shared) -> None:
+    a, b = shared.clone("a"), shared.clone("b")
+    git(a, "remote", "set-url", "origin", str(b))
+    assert "branch main is checked out there" in only(a).message
+    git(b, "config", "receive.denyCurrentBranch", "updateInstead")
+    assert findings(a) == []
+
+
+def test_a_branch_that_was_put_back(shared: Shared) -> None:
+    a, _ = diverged(shared)
+    found = only(a)
+    assert (found.level, found.area, found.exit_code) == (Level.ERROR, Area.STATE, 3)
+    assert "sequencer sync" in (found.hint or "")
+
+
+def test_a_branch_that_holds_no_run(shared: Shared) -> None:
+    git(shared.bare, "update-ref", "refs/heads/sequencer/default", "refs/heads/main")
+    assert "holds no run" in only(shared.clone("a")).message
+
+
+def test_a_shallow_clone_is_as_good_as_another(shared: Shared) -> None:
+    steps(shared.clone("a"), 1)
+    git(shared.folder, "clone", "-q", "--depth", "1", f"file://{shared.bare}", "shallow")
+    shallow = shared.folder / "shallow"
+    git(shallow, "checkout", "-q", "-B", "main")
+    assert findings(shallow) == []
+    steps(shallow, 1)
