@@ -1,0 +1,153 @@
+"""Changes of a store that is out of reach for a while."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from sequencer.engine import patience as module
+from sequencer.engine.patience import Patience
+from sequencer.errors import RemoteUnreachable, StaleClaim
+from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.model.head import Head
+from sequencer.store.memory import MemoryStore
+from sequencer.store.protocol import Change
+from tests.contract import store_cases as cases
+
+
+class Remote(MemoryStore):
+    """A store that is away for so many calls, and may have done what it was asked for."""
+
+    def __init__(self, away: int, *, is_denied: bool = False) -> None:
+        super().__init__()
+        self.patience_s = 60.0
+        self.away, self.is_denied = away, is_denied
+        self.asked: list[Change] = []
+        self.tell: Callable[[str], None] = lambda _: None
+
+    def update(self, change: Change) -> Head:
+        self.asked.append(change)
+        if len(self.asked) <= self.away:
+            raise RemoteUnreachable("remote 'origin' can't be reached", is_denied=self.is_denied)
+        return super().update(change)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
+    return []
+
+
+def patient(store: Remote, told: list[str]) -> tuple[Patience, Cancellation]:
+    stop = Cancellation()
+    return Patience(store, stop, lambda text, _: told.append(text)), stop
+
+
+def begin(head: Head | None) -> cases.Transition | None:
+    return None if head is not None else cases.transitions.initialise(cases.new_head())
+
+
+def test_the_very_same_change_is_asked_for_again_and_people_are_told(told: list[str]) -> None:
+    store = Remote(3)
+    waiting, stop = patient(store, told)
+    head = waiting.before_step(begin)
+    assert head.revision == 1
+    assert store.asked == [begin] * 4
+    assert told[:-1] == ["remote 'origin' can't be reached; next try in 0 s"] * 3
+    assert told[-1] == "the remote is back"
+    stop.close()
+    store.close()
+
+
+def test_the_pauses_get_longer(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    waiting, stop = patient(Remote(9), told)
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 1.0)
+    monkeypatch.setattr(stop, "wait", naps.append)
+    waiting.before_step(begin)
+    assert naps[:6] == sorted(naps[:6])
+    assert 0.8 <= naps[0] <= 1.2
+    assert 45 < naps[-1] <= 60
+    stop.close()
+
+
+def test_nothing_is_told_of_a_store_that_answers(told: list[str]) -> None:
+    waiting, stop = patient(Remote(0), told)
+    waiting.before_step(begin)
+    assert told == []
+    stop.close()
+
+
+def test_the_time_ends_it_and_a_tick_has_none(told: list[str]) -> None:
+    store = Remote(10**9)
+    store.patience_s = 0.2
+    waiting, stop = patient(store, told)
+    began = time.monotonic()
+    with pytest.raises(RemoteUnreachable):
+        waiting.before_step(begin)
+    assert 0.15 <= time.monotonic() - began < 5
+    assert len(store.asked) > 2
+    store.asked.clear()
+    waiting.wait_s = 0.0
+    with pytest.raises(RemoteUnreachable):
+        waiting.before_step(begin)
+    assert len(store.asked) == 1
+    stop.close()
+
+
+def test_behind_a_step_its_lease_is_waited_for_at_least(told: list[str]) -> None:
+    store = Remote(10**9)
+    store.patience_s = 0.0
+    waiting, stop = patient(store, told)
+    waiting.wait_s = 0.0
+    with pytest.raises(RemoteUnreachable):
+        waiting.after_step(begin, 0.2)
+    assert len(store.asked) > 2
+    stop.close()
+
+
+def test_denied_credentials_end_it_before_a_step_and_not_behind_one(told: list[str]) -> None:
+    store = Remote(2, is_denied=True)
+    waiting, stop = patient(store, told)
+    with pytest.raises(RemoteUnreachable):
+        waiting.before_step(begin)
+    assert len(store.asked) == 1
+    assert waiting.after_step(begin, 1.0).revision == 1
+    stop.close()
+
+
+def test_a_stop_ends_the_pause(told: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FIRST_PAUSE_S", 30.0)
+    waiting, stop = patient(Remote(10**9), told)
+    timer = threading.Timer(0.1, stop.set, (StopReason.INTERRUPTED,))
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(RemoteUnreachable):
+        waiting.before_step(begin)
+    assert time.monotonic() - began < 5
+    timer.join()
+    stop.close()
+
+
+def test_a_refusal_is_not_tried_again(told: list[str]) -> None:
+    store = Remote(0)
+    waiting, stop = patient(store, told)
+
+    def refuse(_: Head | None) -> cases.Transition:
+        raise StaleClaim("no")
+
+    with pytest.raises(StaleClaim):
+        waiting.before_step(refuse)
+    assert len(store.asked) == 1
+    stop.close()
+
+
+def test_what_a_store_tells_while_it_waits_is_told_on(told: list[str]) -> None:
+    store = Remote(0)
+    _, stop = patient(store, told)
+    store.tell("it is away")
+    assert told == ["it is away"]
+    stop.close()
