@@ -16,6 +16,7 @@ from pathlib import Path
 from sequencer.engine import code, same_run
 from sequencer.engine.agreement import ensure_definition, has_definition
 from sequencer.engine.attempt import Attempt
+from sequencer.engine.carrier import NOTHING_CARRIED
 from sequencer.engine.control import Control
 from sequencer.engine.ending import Ended, Ending, ending_of, final_outcome
 from sequencer.engine.ending import Kind as EndingKind
@@ -32,9 +33,8 @@ from sequencer.engine.records import (
 )
 from sequencer.engine.standing import Kind, Standing, standing
 from sequencer.errors import (
-    RemoteUnreachable,
+    ClaimHeld,
     SequencerError,
-    StaleClaim,
     StateRefused,
     WorkTreeRefused,
 )
@@ -204,21 +204,28 @@ class Worker:
         """
         self.patience.reach(lambda: self.performer.carrier.arrive(turn.head))
 
+    def _arrived(self, turn: Turn) -> Prepared:
+        """Return what is to be performed; with newer code its prompt may be another one."""
+        if turn.prepared is None:
+            message = "the caller has to perform this step"
+            raise ValueError(message)
+        self.arrive(turn)
+        if self.performer.carrier is NOTHING_CARRIED:
+            return turn.prepared
+        return self.performer.prepare(turn.place)
+
     def perform(self, turn: Turn, budget: Budget) -> Ended:
         """Run the step of *turn*; return how it ended and what that means.
 
         Nothing is recorded in the run yet; see `finish`.
         """
-        if turn.prepared is None:
-            message = "the caller has to perform this step"
-            raise ValueError(message)
-        self.arrive(turn)
+        prepared = self._arrived(turn)
         folder = self.store.result_folder(turn.claim.step_index, turn.claim.token)
-        attempt = self._attempt(turn, turn.prepared, folder)
+        attempt = self._attempt(turn, prepared, folder)
         cancellation = Cancellation()
         with self.beating(turn.claim, cancellation):
             performed = self.performer.perform(
-                turn.prepared,
+                prepared,
                 attempt,
                 turn.head,
                 budget,
@@ -363,7 +370,10 @@ class Worker:
     ) -> Head:
         try:
             return self.patience.after_step(change, turn.claim.ttl_s)
-        except (StaleClaim, RemoteUnreachable):
+        except WorkTreeRefused:
+            # Its work is kept by whoever records that.
+            raise
+        except (StateRefused, ClaimHeld):
             with contextlib.suppress(StateRefused):
                 self._keep_stale_output(turn, outcome)
             with contextlib.suppress(SequencerError):

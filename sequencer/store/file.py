@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -252,7 +253,9 @@ class FileStore:
         head = transition.head.replace(revision=base + 1, journal_offset=offset)
         facts = [fact_fields(fact) for fact in transition.facts]
         content = headfile.content_of(head)
-        line = encode(base + 1, head.last_update, facts, headfile.in_one_line(content))
+        writing = None if self._peer is None else uuid.uuid4().hex
+        data = headfile.in_one_line(content)
+        line = encode(base + 1, head.last_update, facts, data, writing)
         if found.last is not None and not found.last.offset:
             self._journal.sync_names()
         if not self._lock.is_current():

@@ -27,6 +27,8 @@ CLOSING = b"#\n"
 nothing else, after it was taken for torn."""
 _SEAL = b',"checksum":"'
 _CHECKSUM_HEX = 16
+WRITING = "writing"
+_NO_FACT = ("head", "also", WRITING)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _FACT_KEYS = frozenset({"event", "step", "step_index", "token", "attempt", "outcome"})
 _TAIL_BYTES = len(_SEAL) + _CHECKSUM_HEX + len(b'"}')
@@ -79,15 +81,24 @@ def fact_fields(fact: Fact) -> dict[str, Any]:
     }
 
 
-def encode(revision: int, at: str, facts: Sequence[dict[str, Any]], head_json: bytes) -> bytes:
+def encode(
+    revision: int,
+    at: str,
+    facts: Sequence[dict[str, Any]],
+    head_json: bytes,
+    writing: str | None = None,
+) -> bytes:
     """Return the line for a transition, newline included.
 
     *facts*, one or more, have the keys event, step, step_index, token, attempt, outcome.
+    *writing* tells this line from every other, where two writers may decide the same.
     """
     first, *rest = facts
     fields = {"revision": revision, "at": at, **first}
     if rest:
         fields["also"] = rest
+    if writing is not None:
+        fields[WRITING] = writing
     # An agent's output may hold half a surrogate pair, which no UTF-8 file can.
     start = _ENCODER.encode(fields).encode("utf-8", "replace")
     body = start[:-1] + b',"head":' + head_json
@@ -175,5 +186,5 @@ def scan(data: bytes, offset: int, expected: int | None, where: str) -> Scan:
 def facts_of(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the facts of *record* as ``history --json`` prints them, one or more."""
     shared = {"revision": record["revision"], "at": record["at"]}
-    first = {k: v for k, v in record.items() if k not in ("head", "also", *shared)}
+    first = {k: v for k, v in record.items() if k not in _NO_FACT and k not in shared}
     return [{**shared, **fact} for fact in (first, *record.get("also", ()))]

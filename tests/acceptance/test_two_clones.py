@@ -90,6 +90,56 @@ def test_a_step_whose_branch_somebody_has_moved_moves_neither(tmp_path: Path) ->
     assert code(shared) == [0]
 
 
+def test_a_branch_that_takes_no_push_fails_the_step_and_keeps_its_work(tmp_path: Path) -> None:
+    shared = shared_project(tmp_path, configuration("limits: {max_failures_in_row: 2}\n"))
+    hook = shared.bare / "hooks" / "update"
+    hook.write_text(
+        '#!/bin/sh\ntest "$1" != refs/heads/main || { echo "main is protected"; exit 1; }\n'
+    )
+    hook.chmod(0o755)
+    status, said = work(tmp_path / "a", "run", "--max-steps", "1")
+    assert status == 3, said
+    assert "main takes no push" in said
+    assert git(shared.bare, "show", "sequencer-kept/default/0-1:code.txt") == "0"
+    now = head(tmp_path / "a")
+    assert (now["status"], now["failures_in_row"], now["claims"]) == ("failed", 1, [])
+    assert code(shared) == []
+
+
+def test_an_agent_may_push_what_it_has_committed(tmp_path: Path) -> None:
+    shared = shared_project(tmp_path, configuration("commit: {paths: [docs/]}\n"))
+    agent = (tmp_path / "first" / "agent.py").read_text()
+    pushing = 'subprocess.run(["git", "push", "-q", "origin", "HEAD:main"], check=True)\n'
+    (tmp_path / "a" / "agent.py").write_text(agent + pushing)
+    git(tmp_path / "a", "commit", "-qam", "an agent that pushes")
+    status, said = work(tmp_path / "a", "run", "--max-steps", "2", NOTES="docs/plan.md")
+    assert status == 0, said
+    assert code(shared) == [0, 1]
+    assert git(shared.bare, "show", "main:docs/plan.md") == "1"
+
+
+def test_a_step_is_given_the_prompt_of_the_code_that_it_begins_on(tmp_path: Path) -> None:
+    shared = shared_project(tmp_path)
+    agent = (tmp_path / "first" / "agent.py").read_text()
+    changing = agent.replace("sys.stdin.read()", "print(sys.stdin.read())").replace(
+        'subprocess.run(["git", "add", "code.txt"]',
+        'open("prompts/main.md", "w").write("# written by the supervisor\\n")\n'
+        'subprocess.run(["git", "add", "code.txt", "prompts"]',
+    )
+    (tmp_path / "a" / "agent.py").write_text(changing)
+    git(tmp_path / "a", "commit", "-qam", "an agent that writes prompts")
+    git(tmp_path / "a", "push", "-q", "origin", "main")
+    second = start(
+        tmp_path / "b", "run", "--mode", "sync", "--position", "main", "--max-steps", "1"
+    )
+    status, said = work(tmp_path / "a", "run", "--max-steps", "1")
+    assert status == 0, said
+    status, said = ended(second)
+    assert status == 0, said
+    assert "# written by the supervisor" in said
+    assert code(shared) == [0, 1]
+
+
 def test_who_lost_the_step_moves_nothing_and_keeps_the_work(tmp_path: Path) -> None:
     shared = shared_project(tmp_path)
     (tmp_path / "hold").touch()

@@ -44,6 +44,9 @@ REBUILDS = 5
 """How often one transition is pushed, or built anew on a newer tip, in one go."""
 PAUSE_S = 0.05
 """The first pause after a push that the remote did not take though nobody was faster."""
+_MOVED = "was moved on the remote by somebody else while the step ran"
+ASIDE = 4
+"""Journals that were put aside in which a record is looked for."""
 _PASSING = ("lock", "failed to update ref", "unable to", "cannot update", "atomic transaction")
 """Words of a refusal that another try may not get: two pushes met on the server."""
 
@@ -69,7 +72,6 @@ class Pending:
     """A transition that was pushed."""
 
     commit: str
-    depth: int
     line: bytes
     """Its record, newline included."""
 
@@ -189,7 +191,7 @@ class Branch:
     def _fetched(self, tips: Mapping[str, str], there: str) -> str:
         """Have the commit *there* in this repository, or a newer one; return which."""
         wanted = {ref: ours for ref, ours in self.carried.items() if ref in tips}
-        if not wanted and self.objects.resolve(f"{there}^{{tree}}") is not None:
+        if not wanted and self._is_whole(there):
             return there
         if not self.remote.fetch({self.refs.state: f"{self.refs.local}/state", **wanted}):
             raise self._gone()
@@ -197,6 +199,17 @@ class Branch:
         if tip is None:
             raise self._gone()
         return tip
+
+    def _is_whole(self, commit: str) -> bool:
+        """Return whether *commit* is here with all that it holds.
+
+        A git that is killed while it fetches may leave a commit without its files; refs are
+        moved last.
+        """
+        names = (f"{self.refs.local}/state", f"{self.refs.local}/draft")
+        return commit in {self.objects.resolve(name) for name in names} and (
+            self.objects.resolve(f"{commit}^{{tree}}") is not None
+        )
 
     def _follow_to(self, tip: str) -> bool:
         tree, stand = self._tree_of(tip), self._stand()
@@ -244,7 +257,7 @@ class Branch:
             pushed = self._pushed(moves)
             if pushed.verdict is Verdict.ACCEPTED:
                 return self._accepted(written)
-            self.unsettled = Pending(written.commit, written.depth, draft.line)
+            self.unsettled = Pending(written.commit, draft.line)
             tips = self.look()
             there = tips.get(self.refs.state)
             if there == written.commit:
@@ -293,36 +306,38 @@ class Branch:
         return Agreed.OVERTAKEN
 
     def holds(self, pending: Pending) -> bool:
-        """Return whether what was pushed is the branch, as far as it was followed, or behind it.
+        """Return whether what was pushed is in the branch, as far as it was followed.
 
-        The commit tells, since no two are alike; two writers may make the same record. Where
-        the history has begun anew in between, the record has to do.
+        Its record tells, also where the history has begun anew: no two records are alike.
         """
-        stand = self._stand()
-        if stand is None:
-            return False
-        argv = ("merge-base", "--is-ancestor", pending.commit, stand.commit)
-        if not self.git.run(*argv, accepts=(0, 1, 128)).code:
+        if holds(self.replica.journal(), pending.line):
             return True
-        if stand.depth >= pending.depth:
-            return False
-        newest = max(self.replica.aside(), default=None)
-        aside = self.replica.read(newest, MAX_JOURNAL_BYTES) if newest is not None else None
-        return holds(self.replica.journal(), pending.line) or holds(aside or b"", pending.line)
+        for name in sorted(self.replica.aside(), reverse=True)[:ASIDE]:
+            if holds(self.replica.read(name, MAX_JOURNAL_BYTES) or b"", pending.line):
+                return True
+        return False
 
-    def _ensure_passing(
-        self, pushed: Pushed, moves: Sequence[Move], tips: Mapping[str, str]
-    ) -> None:
+    def _ensure_passing(self, pushed: Pushed, moves: list[Move], tips: Mapping[str, str]) -> None:
         """Raise if the remote's refusal will not be another one the next time."""
-        for move in moves[1:]:
-            if tips.get(move.ref) != move.old:
-                self.unsettled = None
-                raise WorkTreeRefused(
-                    f"{move.ref.removeprefix('refs/heads/')} was moved on the remote by somebody "
-                    "else while the step ran",
-                    where=f"remote {self.remote.name!r}",
-                    hint="bring both together, then run the step again",
-                )
+        for place, move in enumerate(moves[1:], 1):
+            there, name = tips.get(move.ref), move.ref.removeprefix("refs/heads/")
+            if there != move.old and self._is_between(move, there):
+                # The agent has pushed some of it itself.
+                moves[place] = Move(move.ref, there, move.new)
+                return
+            told = pushed.refused.get(move.ref, "")
+            is_passing = any(word in told for word in _PASSING)
+            if there == move.old and (not told or is_passing):
+                continue
+            self.unsettled = None
+            what = f"takes no push: {told}" if there == move.old else _MOVED
+            raise WorkTreeRefused(
+                f"{name} {what}",
+                where=f"remote {self.remote.name!r}",
+                hint="bring both together, then run the step again"
+                if what is _MOVED
+                else "look at the remote's rules for it, or set store.work.branch to another one",
+            )
         if any(word in pushed.reason for word in _PASSING):
             return
         self.unsettled = None
@@ -333,6 +348,15 @@ class Branch:
             "(protected names, hooks), or choose another name with store.branch",
         )
 
+    def _is_between(self, move: Move, there: str | None) -> bool:
+        """Return whether *there* is on the way that *move* goes."""
+        if there is None or move.new is None:
+            return False
+        return all(
+            not self.git.run("merge-base", "--is-ancestor", *pair, accepts=(0, 1, 128)).code
+            for pair in ((move.old or there, there), (there, move.new))
+        )
+
     def _not_taken(self, pushed: Pushed) -> StorageFailed:
         if pushed.failure is not None:
             return RemoteUnreachable(
@@ -340,10 +364,13 @@ class Branch:
                 hint=pushed.failure.hint,
                 is_denied=pushed.failure.is_denied,
             )
+        hint = "nothing was accepted; start again"
+        if "File exists" in pushed.reason:
+            hint = "nothing was accepted; where no git is at work there, remove that lock by hand"
         return StorageFailed(
             f"the remote did not take a push {REBUILDS} times: {pushed.reason}",
             where=f"branch {self.refs.branch} of {self.remote.name!r}",
-            hint="nothing was accepted; start again",
+            hint=hint,
         )
 
     def _cargo_of(self, head: Head) -> list[Move]:

@@ -42,6 +42,8 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _OWN_LOCK = re.compile(r"Unable to create '([^']*/refs/sequencer/[^']*\.lock)': File exists")
+_OWN_RACE = re.compile(r"cannot lock ref 'refs/sequencer/[^']*': is at ")
+"""A git whose process was killed has moved one of our own refs in this moment."""
 LOCK_S = 3.0
 """Older than this is a lock of one of our own refs only if its git was killed."""
 _NO_REPOSITORY = re.compile(
@@ -141,7 +143,12 @@ class Git:
         return once()
 
     def _has_freed(self, stderr: str) -> bool:
-        """Remove the lock that git was in the way of, if it is our own and nobody's any more."""
+        """Remove the lock that was in git's way, if it is our own and nobody's any more.
+
+        Returns whether the way is free.
+        """
+        if _OWN_RACE.search(stderr):
+            return True
         found = _OWN_LOCK.search(stderr)
         if found is None:
             return False

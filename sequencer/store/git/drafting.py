@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -136,8 +135,6 @@ def _message(draft: Draft, depth: int) -> str:
         f"Run: {head.run_name or 'default'} {head.run_id}",
         f"Revision: {head.revision}",
         f"{_DEPTH}{depth}",
-        # Two writers may decide the same at the same second; their commits are two all the same.
-        f"Writer: {uuid.uuid4().hex}",
     ]
     return "\n".join(lines) + "\n"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from sequencer.errors import RemoteUnreachable
@@ -54,6 +54,8 @@ class Pushed:
     """What the remote or git said."""
     failure: RemoteUnreachable | None = None
     """If the verdict is unknown: what to tell a person."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """What was said of each ref that was refused for itself, not because of another one."""
 
 
 class NoAtomicPush(Exception):
@@ -144,7 +146,12 @@ class Remote:
         told_why = [text for text in refused if "atomic" not in text] or refused
         words = [line.removeprefix("remote:").strip() for line in stderr.splitlines()]
         said = [line for line in words if line.startswith(_TELLING)]
-        return Pushed(Verdict.REFUSED, "; ".join((*told_why, *said)))
+        why = {
+            move.ref: text
+            for move, (flag, text) in zip(moves, filter(None, found), strict=True)
+            if flag == "!" and text in told_why
+        }
+        return Pushed(Verdict.REFUSED, "; ".join((*told_why, *said)), refused=why)
 
 
 def _reports(told: str) -> list[tuple[str, str, str]]:

@@ -199,13 +199,15 @@ class Replica:
         self, ours: bytes, theirs: bytes, tree: Tree, known: Tree | None, branch: str
     ) -> None:
         """Return if the run here is the beginning of the branch's, and that has no holes."""
-        where = f"branch {branch}"
+        where, last = f"branch {branch}", _last(ours)
+        # What is here already was looked at when it came.
+        goes_on = last is not None and ours.endswith(b"\n") and theirs.startswith(ours)
+        start, expected = (len(ours), last["revision"] + 1) if goes_on and last else (0, None)
         try:
-            there = scan(theirs, 0, None, where).winners
+            there = scan(theirs[start:], start, expected, where).winners
         except CorruptState as damage:
             raise _broken(f"has a damaged journal: {damage.message}", where) from damage
-        here = _lines(ours)
-        if not here:
+        if last is None or not there:
             return
         run_id, newest = self._run_id(ours), there[-1].data["head"].get("run_id")
         if run_id != newest:
@@ -215,23 +217,25 @@ class Replica:
                 hint=f"to take the branch's, move {self.folder} away; to keep this one, "
                 "set store.branch to a branch of its own",
             )
+        here = {} if goes_on else _lines(ours)
         rewritten = {
             name
             for name in (tree.aside() & known.aside() if known is not None else ())
             if known is not None and tree.entries[name] != known.entries[name]
         }
-        lines, last = {record.revision: record.line for record in there}, max(here)
-        for name in sorted(tree.aside(), reverse=True) if last < min(lines) else ():
+        lines, newest_here = {record.revision: record.line for record in there}, last["revision"]
+        is_far = not goes_on and newest_here < min(lines)
+        for name in sorted(tree.aside(), reverse=True) if is_far else ():
             lines |= _lines(self._content(tree, name) or b"")
-            if min(lines) <= last:
+            if min(lines) <= newest_here:
                 break
         # What is older than all that the branch keeps can't be compared, if it keeps any.
         oldest = min(lines) if tree.aside() else 0
         is_same = all(lines.get(n) == line for n, line in here.items() if n >= oldest)
         if rewritten or not is_same:
             raise _broken(
-                f"does not go on from revision {last} of this clone: somebody has put it back, "
-                "or written over it",
+                f"does not go on from revision {newest_here} of this clone: somebody has put "
+                "it back, or written over it",
                 where,
             )
 
