@@ -35,6 +35,8 @@ POLLS_IN_A_LEASE = 4
 """Looks that an observer should have before a lease has run out."""
 _VERSION = re.compile(r"git version (\d+)\.(\d+)")
 _NOWHERE = re.compile("does not appear to be|not found|404")
+_DURABLE = ("core.fsync", "core.fsyncObjectFiles")
+"""Of git 2.36 and newer, and of older ones; whoever has set one has thought of it."""
 _MARKERS = (".gitignore", ".gitkeep")
 
 
@@ -50,6 +52,7 @@ def check_git(project: Project, run: Run) -> Iterator[Finding]:
     if found:
         return
     yield from _check_tracked(project, git)
+    yield from _check_large_files(project, git)
     found = list(_check_branches(project, store, git))
     yield from found
     found = list(_check_known(project, git))
@@ -149,6 +152,27 @@ def _check_tracked(project: Project, git: Git) -> Iterator[Finding]:
             yield _tracked(key, os.path.relpath(folder, settings.project_dir), names)
 
 
+def _check_large_files(project: Project, git: Git) -> Iterator[Finding]:
+    """Yield that files are kept by git-lfs, whose contents a push of ours does not upload."""
+    if project.settings.store.work.branch == NONE:
+        return
+    pattern = "^[^#]*[[:space:]]filter=lfs"
+    argv = ("grep", "--untracked", "-l", "-z", "-I", "-e", pattern)
+    where = (":(top,glob)**/.gitattributes",)
+    try:
+        told = git.run(*argv, "--", *where, accepts=(0, 1)).stdout
+    except GitFailed:
+        return
+    names = [name for name in told.decode("utf-8", "replace").split("\0") if name]
+    if names:
+        message = (
+            "files are kept by git-lfs, and a step's push does not upload their contents: "
+            "another clone finds pointers to what is not there"
+        )
+        hint = "have an agent or a hook run 'git lfs push --all REMOTE' before its step ends"
+        yield Finding(Level.WARNING, Area.FILES, message, names[0], hint)
+
+
 def _tracked(key: str, path: str, names: list[str]) -> Finding:
     shown = ", ".join(names[:SHOWN_PATHS]) + (" …" if len(names) > SHOWN_PATHS else "")
     message = (
@@ -201,6 +225,7 @@ def _check_remote(project: Project, store: GitStore) -> Iterator[Finding]:
     except StateRefused as error:
         yield from of_error(Area.STATE, error)
     yield from _check_checked_out(project, store)
+    yield from _check_durable(store)
     yield from _check_push(project, store, where)
 
 
@@ -222,6 +247,24 @@ def _check_checked_out(project: Project, store: GitStore) -> Iterator[Finding]:
     if branch == ours and rule not in ("ignore", "warn", "updateInstead", "false"):
         hint = "use a bare repository as the remote: 'git clone --bare'"
         yield _error(f"branch {branch} is checked out there, and takes no push", str(folder), hint)
+
+
+def _check_durable(store: GitStore) -> Iterator[Finding]:
+    """Yield that git, as the folder is configured, may lose with the power what it has taken."""
+    folder = remote_folder(store.branch.git, store.branch.remote.name)
+    if folder is None:
+        return
+    there = Git(folder, timeout_s=GIT_TIMEOUT_S)
+    try:
+        if there.text("rev-parse", "--is-bare-repository") != "true":
+            return
+        if any(there.text("config", "--get", key, accepts=(0, 1)) for key in _DURABLE):
+            return
+    except GitFailed:
+        return
+    message = "git writes branches there without fsync: a power cut may lose accepted steps"
+    hint = f"git -C {shlex.quote(str(folder))} config core.fsync all"
+    yield Finding(Level.WARNING, Area.REMOTE, message, str(folder), hint)
 
 
 def _check_push(project: Project, store: GitStore, where: str) -> Iterator[Finding]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +35,29 @@ def git(folder: Path, *argv: str, check: bool = True) -> str:
 class Shared:
     """A bare repository in *folder* with one commit on main, and clones of it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self, folder: Path, like: Shared | None = None, options: Sequence[str] = ()
+    ) -> None:
+        """Make them anew, with *options* of `git init`, or copy the folder of *like*."""
         self.folder = folder
         self.bare = folder / "remote.git"
+        self._made: list[GitStore] = []
+        if like is not None:
+            shutil.copytree(like.folder, folder, symlinks=True)
+            for config in folder.glob("*/.git/config"):
+                config.write_text(config.read_text().replace(str(like.folder), str(folder)))
+            return
         folder.mkdir(parents=True, exist_ok=True)
-        git(folder, "init", "-q", "--bare", "-b", "main", str(self.bare))
-        first = self.clone("first")
+        git(folder, "init", "-q", "--bare", "-b", "main", *options, str(self.bare))
+        # A clone of what is empty does not know in which format.
+        git(folder, "init", "-q", "-b", "main", *options, "first")
+        first = folder / "first"
+        git(first, "remote", "add", "origin", str(self.bare))
         (first / "README.md").write_text("a project\n")
         (first / ".gitignore").write_text("sync/\nlogs/\n")
         git(first, "add", ".")
         git(first, "commit", "-q", "-m", "begin")
-        git(first, "push", "-q", "origin", "HEAD:main")
+        git(first, "push", "-q", "-u", "origin", "main")
 
     def clone(self, name: str) -> Path:
         """Return the clone *name*, made when it is first asked for."""
@@ -51,13 +65,26 @@ class Shared:
         if not path.exists():
             git(self.folder, "clone", "-q", str(self.bare), name)
             git(path, "checkout", "-q", "-B", "main")
+            self._tidy()
         return path
 
-    def store(self, name: str, run: str = "default", **options: Any) -> GitStore:
+    def _tidy(self) -> None:
+        """Remove the examples of hooks, of which each copy would have a dozen files."""
+        for hooks in (*self.folder.glob("*/hooks"), *self.folder.glob("*/.git/hooks")):
+            for example in hooks.glob("*.sample"):
+                example.unlink()
+
+    def store(self, name: str, run: str | None = None, **options: Any) -> GitStore:
         """Return a store of *run* in the clone *name*."""
         clone = self.clone(name)
         chosen = GitOptions(**options)
-        return open_git_store(clone / "sync" / "state.json", clone, run, chosen)
+        self._made.append(open_git_store(clone / "sync" / "state.json", clone, run, chosen))
+        return self._made[-1]
+
+    def close(self) -> None:
+        """Close every store that was made here."""
+        while self._made:
+            self._made.pop().close()
 
     def tip(self, branch: str = "sequencer/default") -> str:
         """Return where *branch* is on the remote; empty if it is not there."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from sequencer.assembly.stores import state_path_of
 from sequencer.checkout.carrier import GitCarrier
 from sequencer.checkout.options import NONE
+from sequencer.checkout.tenancy import Tenancy
 from sequencer.checkout.tree import Folders, WorkTree
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier, Collected, NothingCarried
 from sequencer.executors.redaction import Redaction
@@ -30,9 +33,11 @@ def make_carrier(
     """Return what moves the code of the run called *run* between the work tree and *remote*."""
     if settings.store.work.branch == NONE:
         return NothingCarried()
+    tree = work_tree(settings, objects, environment)
     return GitCarrier(
-        work_tree(settings, objects, environment),
+        tree,
         remote,
+        Tenancy(tree, run, state_path_of(settings, run)),
         run=run,
         work=settings.store.work,
         commit=settings.commit,
@@ -66,7 +71,8 @@ class StoreCarrier:
         """See `Carrier.ready`; on the newest code, somebody may have pushed some."""
         self._store.branch.carried = self._carrier.refs
         self._store.bring()
-        self._carrier.ready(self._store.view().head or head)
+        with self._told():
+            self._carrier.ready(self._store.view().head or head)
 
     def arrive(self, head: Head) -> None:
         """See `Carrier.arrive`."""
@@ -74,17 +80,27 @@ class StoreCarrier:
 
     def collect(self, claim: Claim, step: str, head: Head) -> Collected | None:
         """See `Carrier.collect`; what it returns moves with the next state that names it."""
-        found = self._carrier.collect(claim, step, head)
+        with self._told():
+            found = self._carrier.collect(claim, step, head)
         self._store.branch.cargo = None if found is None else found.move
         return found
 
     def keep(self, claim: Claim, step: str, head: Head) -> str | None:
         """See `Carrier.keep`."""
-        return self._carrier.keep(claim, step, head)
+        with self._told():
+            return self._carrier.keep(claim, step, head)
 
     def take_notices(self) -> list[str]:
-        """See `Carrier.take_notices`."""
+        """See `Carrier.take_notices`; mostly they are among those of the store."""
         return self._carrier.take_notices()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Hand what is found in the block to the store, which is asked for notices more often."""
+        try:
+            yield
+        finally:
+            self._store.branch.drafting.notices += self._carrier.take_notices()
 
 
 def work_tree(

@@ -7,6 +7,7 @@ that code and state move in one; here is only said what is to move.
 
 from __future__ import annotations
 
+import shlex
 from functools import cached_property
 
 from sequencer.checkout.committing import Committer, RefMoved
@@ -14,12 +15,13 @@ from sequencer.checkout.content import secrets_by
 from sequencer.checkout.options import CURRENT, CommitOptions, WorkOptions
 from sequencer.checkout.selection import Selection, Selector
 from sequencer.checkout.status import Status
+from sequencer.checkout.tenancy import Note, Tenancy
 from sequencer.checkout.tree import WorkTree
 from sequencer.engine.carrier import Collected
 from sequencer.errors import RemoteUnreachable, SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Claim, Head, Work
-from sequencer.model.names import ref_part, slug
+from sequencer.model.names import is_branch_name, ref_part, slug
 from sequencer.store.git.command import GitFailed
 from sequencer.store.git.remote import Move, NoAtomicPush, Remote, Verdict
 
@@ -38,6 +40,7 @@ class GitCarrier:
         self,
         tree: WorkTree,
         remote: Remote,
+        tenancy: Tenancy,
         *,
         run: str | None,
         work: WorkOptions,
@@ -50,6 +53,10 @@ class GitCarrier:
         """
         self._tree = tree
         self._remote = remote
+        self._tenancy = tenancy
+        self._seen: Note | None = None
+        """Who had begun in the tree when it was found to be ready."""
+        self._told: Note | None = None
         self._run = run
         self._work = work
         self._options = commit
@@ -81,7 +88,7 @@ class GitCarrier:
     @property
     def _local(self) -> str:
         # The remote may be an address, and that is no part of a ref.
-        return f"refs/sequencer-work/{slug(self._remote.name)}/{self.branch}"
+        return f"refs/worktree/sequencer-work/{slug(self._remote.name)}/{self.branch}"
 
     def _theirs(self, head: Head) -> str | None:
         """Return where the branch is on the remote, as far as is known; None: it is not there.
@@ -103,34 +110,53 @@ class GitCarrier:
         """See `Carrier.ready`."""
         status = self._tree.status()
         commit = self._ensure_branch(status, head)
-        dirty = self._tree.dirt(status, self._tolerated)
-        if dirty:
-            raise self._tree.refused(
-                f"branch {self.branch} has {len(dirty)} changed "
-                f"{'path' if len(dirty) == 1 else 'paths'} that no commit holds: "
-                + self._listed([entry.path for entry in dirty]),
-                "commit them, put them away ('git stash -u'), or have git ignore them; "
-                "store.work.tolerated names paths that may be so",
-            )
+        note = self._tenancy.note()
+        self._tenancy.ensure_free(note, head)
+        self._ensure_clean(status, head, note)
+        self._seen = note
         theirs = self._theirs(head)
         if theirs is None and self._remote.fetch(self.refs):
             theirs = self._theirs(head)
         if theirs is not None and not self._is_in_line(commit, theirs):
             raise self._diverged(commit, theirs)
 
+    def _ensure_clean(self, status: Status, head: Head, note: Note | None) -> None:
+        """Return if what is dirty is what the step of *head* has left here itself."""
+        dirty = [entry.path for entry in self._tree.dirt(status, self._tolerated)]
+        if not dirty:
+            return
+        paths = f"{len(dirty)} changed {'path' if len(dirty) == 1 else 'paths'}"
+        if note is None or not note.is_of_step(head):
+            raise self._tree.refused(
+                f"branch {self.branch} has {paths} that no commit holds: {self._listed(dirty)}",
+                "commit them, put them away ('git stash -u'), or have git ignore them; "
+                "store.work.tolerated names paths that may be so",
+            )
+        if note != self._told:
+            self._told = note
+            self._notices.append(
+                f"goes on with what attempt {note.attempt} has left: {paths}, "
+                + self._listed(dirty)
+            )
+
     def _ensure_branch(self, status: Status, head: Head) -> str:
         """Return the commit that is checked out, if it is the one of the run's branch."""
         wanted = self.branch or status.branch
         if self._work.branch == CURRENT and head.work is not None:
             wanted = head.work.branch
+            if not is_branch_name(wanted):
+                raise self._tree.refused(
+                    f"the run's code is on {wanted!r}, and git takes no such name of a branch",
+                    "look at who wrote that state: 'sequencer history'",
+                )
         if status.branch is None or wanted is None:
             told = f"; the run's code is on {wanted}" if wanted else ""
-            hint = f"'git switch {wanted or 'BRANCH'}', then start again"
+            hint = f"'git switch {_quoted(wanted or 'BRANCH')}', then start again"
             raise self._tree.refused(f"HEAD is detached: no branch is checked out{told}", hint)
         if status.branch != wanted:
             raise self._tree.refused(
                 f"branch {status.branch} is checked out, and the run's code is on {wanted}",
-                f"'git switch {wanted}', or set store.work.branch",
+                f"'git switch {_quoted(wanted)}', or set store.work.branch",
             )
         # Another one may have been checked out when this process began.
         self.branch = wanted
@@ -147,11 +173,12 @@ class GitCarrier:
 
     def _diverged(self, commit: str, theirs: str) -> SequencerError:
         apart, name = self._tree.apart(commit, theirs), self._remote.name
+        there = _quoted(f"{name}/{self.branch}")
         return self._tree.refused(
             f"branch {self.branch} has diverged: {apart.ahead} commits are here alone, "
             f"{apart.behind} on {name!r} alone",
-            f"bring both together ('git fetch {name}', then 'git rebase {name}/{self.branch}'), "
-            f"or leave yours ('git branch mine', then 'git reset --keep {name}/{self.branch}')",
+            f"bring both together ('git fetch {name}', then 'git rebase {there}'), "
+            f"or leave yours ('git branch mine', then 'git reset --keep {there}')",
         )
 
     def _listed(self, paths: list[str]) -> str:
@@ -161,6 +188,12 @@ class GitCarrier:
 
     def arrive(self, head: Head) -> None:
         """See `Carrier.arrive`."""
+        with self._tenancy.locked() as note:
+            self._tenancy.ensure_free(note, head)
+            if note != self._seen:
+                # Somebody has worked here since it was found to be ready.
+                self._ensure_clean(self._tree.status(), head, note)
+            self._seen = self._tenancy.begin(head)
         wanted = head.work.commit if head.work is not None else None
         theirs = self._theirs(head)
         if wanted is not None and not self._has(theirs, wanted):
@@ -174,11 +207,12 @@ class GitCarrier:
             return
         if not self._tree.contains(theirs, commit):
             raise self._diverged(commit, theirs)
-        reason = self._tree.forward(theirs)
-        if reason is not None:
+        obstacle = self._tree.forward(theirs)
+        if obstacle is not None:
             raise self._tree.refused(
-                f"branch {self.branch} can't be fast-forwarded to {theirs[:12]}: {reason}",
-                "move these files out of the way, then start again",
+                f"branch {self.branch} can't be fast-forwarded to {theirs[:12]}: "
+                + obstacle.reason,
+                f"{obstacle.hint}, then start again",
             )
 
     def _has(self, theirs: str | None, commit: str) -> bool:
@@ -190,8 +224,9 @@ class GitCarrier:
         return self._tree.refused(
             f"branch {self.branch} of {self._remote.name!r} {lacks}: it does not hold commit "
             f"{wanted[:12]}, which the state goes with",
-            f"'git push {self._remote.name} {wanted}:refs/heads/{self.branch}' from a clone that "
-            "has it, or 'sequencer rewind' to a step before it",
+            f"'git push {self._remote.name} {_quoted(f'{wanted}:refs/heads/{self.branch}')}' from "
+            "a clone that has it; to go on without it, 'sequencer reset' begins a new run on what "
+            "the branch has, and 'sequencer set step_index=N' puts that where this one was",
         )
 
     # --- after a step --------------------------------------------------------------
@@ -296,3 +331,8 @@ class GitCarrier:
                 continue
             return name
         raise self._tree.refused(f"has too many branches {base}.N", "remove those that are old")
+
+
+def _quoted(branch: str) -> str:
+    """Return *branch* for a command that a person types inside of quotation marks."""
+    return shlex.quote(branch)

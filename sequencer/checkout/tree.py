@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -35,6 +36,7 @@ _RUN_FILES = (
     *("beats/", "results/", "runs/", "activity/", "activity.jsonl"),
 )
 """What is the run's where its folder is the project's, and all the rest is not."""
+_PATIENCE_S = 7 * 24 * 3600.0
 _WALKED = 256
 """Commits that are looked through before git is asked."""
 _LOOKED_BACK = re.compile(rb"^parent ([0-9a-f]+)$", re.MULTILINE)
@@ -45,6 +47,13 @@ class Apart(NamedTuple):
 
     ahead: int
     behind: int
+
+
+class Obstacle(NamedTuple):
+    """Why a work tree can't be brought forward, and what a person does about it."""
+
+    reason: str
+    hint: str
 
 
 class Folders(NamedTuple):
@@ -239,19 +248,36 @@ class WorkTree:
             raise self.refused(f"histories can't be compared: {failed}") from failed
         return Apart(ahead, behind)
 
-    def forward(self, commit: str) -> str | None:
-        """Fast-forward to *commit*; return git's reason if that can't be done.
+    @cached_property
+    def patient_git(self) -> Git:
+        """Return what runs git at the top for as long as it takes.
+
+        Killed while it writes files, it would leave half of them and a locked index.
+        """
+        return Git(self.top, self._environment, timeout_s=_PATIENCE_S)
+
+    def forward(self, commit: str) -> Obstacle | None:
+        """Fast-forward to *commit*; return what is in the way if that can't be done.
 
         Whatever the reason, nothing was changed but git's ORIG_HEAD: it looks first.
         """
         settings = ("merge.autoStash=false", "merge.verifySignatures=false", "merge.ff=only")
         try:
             flags = ("--ff-only", "--quiet", "--no-stat")
-            self.git.run("merge", *flags, commit, settings=settings)
+            self.patient_git.run("merge", *flags, commit, settings=settings)
         except GitFailed as failed:
-            named = [line.strip() for line in failed.stderr.splitlines() if line.startswith("\t")]
-            return f"{failed.reason} {', '.join(named[:10])}".strip()
+            return self._obstacle(failed, commit)
         return None
+
+    def _obstacle(self, failed: GitFailed, commit: str) -> Obstacle:
+        named = [line.strip() for line in failed.stderr.splitlines() if line.startswith("\t")]
+        hint = f"see what 'git merge --ff-only {commit[:12]}' says"
+        if "index.lock" in failed.stderr:
+            lock = shlex.quote(str(self.git_dir / "index.lock"))
+            hint = f"wait for the git that works there; if none does, 'rm {lock}'"
+        elif named:
+            hint = "move these files out of the way"
+        return Obstacle(f"{failed.reason} {', '.join(named[:10])}".strip(), hint)
 
     def refused(self, message: str, hint: str | None = None) -> WorkTreeRefused:
         """Return a refusal about this work tree."""

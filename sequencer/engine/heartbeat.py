@@ -20,6 +20,9 @@ from sequencer.store.protocol import Store
 BEATS_PER_LEASE = 3
 GIVE_UP_LEASES = 0.8
 """Share of the lease without a written beat after which the worker stops its own agent."""
+ENDING_S = 5.0
+"""How long somebody waits for a beat that is being written. One for a remote that hangs takes
+longer; it comes too late then, and nobody asks for it any more."""
 
 
 @dataclass(slots=True)
@@ -44,7 +47,13 @@ class Heartbeat:
     def __init__(self, store: Store) -> None:
         """Beat in *store*."""
         self._store = store
-        self._condition = threading.Condition()
+        lock = threading.RLock()
+        self._condition = threading.Condition(lock)
+        """Wakes the thread."""
+        self._written = threading.Condition(lock)
+        """Wakes who waits for the end of a beat."""
+        self._writing: _Beating | None = None
+        """What the thread is at; it does not hold the lock meanwhile."""
         self._thread: threading.Thread | None = None
         self._beating: dict[int, _Beating] = {}
         """By the claims' tokens."""
@@ -66,21 +75,23 @@ class Heartbeat:
                 self._condition.notify()
 
     def end(self, claim: Claim) -> None:
-        """Stop renewing; returns when no beat of *claim* can be written any more."""
+        """Stop renewing; returns when no beat of *claim* is being written, or in `ENDING_S`."""
         with self._condition:
-            self._beating.pop(claim.token, None)
+            ended = self._beating.pop(claim.token, None)
+            if ended is not None:
+                self._written.wait_for(lambda: self._writing is not ended, ENDING_S)
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread; one that hangs in a beat ends with it, or with this process."""
         with self._condition:
             self._is_closed = True
             self._beating.clear()
             self._condition.notify()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(ENDING_S)
 
     def _run(self) -> None:
-        """Hold the condition, but for the time between two beats."""
+        """Hold the lock, but for a beat and for the time between two beats."""
         with self._condition:
             while not self._is_closed:
                 beating = min(self._beating.values(), key=lambda one: one.next_at, default=None)
@@ -88,17 +99,33 @@ class Heartbeat:
                 if beating is None or left is None or left > 0:
                     self._wakes_at = math.inf if left is None else time.monotonic() + left
                     self._condition.wait(left)
-                elif not self._beat(beating):
-                    self._beating.pop(beating.claim.token, None)
+                else:
+                    self._write(beating)
 
-    def _beat(self, beating: _Beating) -> bool:
-        """Renew the lease and return whether there is something left to renew."""
-        claim, cancellation = beating.claim, beating.cancellation
-        if cancellation.is_set():
-            return False
+    def _write(self, beating: _Beating) -> None:
+        """Beat without the lock: a remote that hangs must not hold up who ends another claim."""
+        self._writing = beating
+        self._condition.release()
+        try:
+            reason = self._beat(beating)
+        finally:
+            self._condition.acquire()
+            self._writing = None
+            self._written.notify_all()
+        # What has ended meanwhile is not to be cancelled any more.
+        if self._beating.get(beating.claim.token) is beating:
+            if reason is not None:
+                beating.cancellation.set(reason)
+            if beating.cancellation.is_set():
+                del self._beating[beating.claim.token]
+
+    def _beat(self, beating: _Beating) -> StopReason | None:
+        """Renew the lease; return why the step has to end, if it has to."""
+        claim = beating.claim
+        if beating.cancellation.is_set():
+            return None
         if self._is_lost(claim):
-            cancellation.set(StopReason.CLAIM_LOST)
-            return False
+            return StopReason.CLAIM_LOST
         beating.number += 1
         now = time.monotonic()
         try:
@@ -106,12 +133,11 @@ class Heartbeat:
         except OSError:
             left = beating.renewed_at + GIVE_UP_LEASES * claim.ttl_s - now
             if left <= 0:
-                cancellation.set(StopReason.LEASE_LOST)
-                return False
+                return StopReason.LEASE_LOST
             beating.next_at = now + min(left, beating.pause_s)
         else:
             beating.renewed_at, beating.next_at = now, now + beating.pause_s
-        return True
+        return None
 
     def _is_lost(self, claim: Claim) -> bool:
         try:

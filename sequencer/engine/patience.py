@@ -34,6 +34,7 @@ class Patience:
         self._tell = tell
         if isinstance(store, Telling):
             store.tell = lambda text: tell(text, None)
+            store.stopped = stop.is_set
         self.wait_s = store.patience_s
         """For how long it is tried again where nothing could be lost."""
 

@@ -21,6 +21,8 @@ from sequencer.settings.schema import BUILTIN_AGENTS, Schema
 from sequencer.settings.sources import Layers
 
 Found = tuple[KeyPath, ConfigurationError]
+MAX_PUSHED_BYTES = 1024 * 1024
+"""Of an open journal that is kept in git, where each transition writes it anew."""
 
 
 class Check:
@@ -47,6 +49,7 @@ class Check:
         """Return what doesn't fit together."""
         parts: tuple[Callable[[], Iterator[Found]], ...] = (
             self._workflow,
+            self._store,
             self._agent_entries,
             self._agent_names,
             self._prompt_names,
@@ -78,6 +81,15 @@ class Check:
                 yield cadence, ConfigurationError(message, where=str(source), hint=hint)
             else:
                 self._layers.notices.append(f"{self._at(cadence)}: {message}")
+
+    def _store(self) -> Iterator[Found]:
+        path = ("store", "journal", "rotate_bytes")
+        written = self._schema.store.journal.rotate_bytes
+        is_meant = self._schema.store.kind == "git" and path in self._layers.sources
+        if is_meant and written > MAX_PUSHED_BYTES:
+            message = f"is at most {MAX_PUSHED_BYTES} with kind git, not {written}"
+            hint = "each transition pushes the whole open journal"
+            yield path, ConfigurationError(message, where=self._at(path), hint=hint)
 
     def _agent_entries(self) -> Iterator[Found]:
         for name, entry in self._schema.agents.items():

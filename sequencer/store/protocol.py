@@ -71,10 +71,12 @@ class Turnstile(Protocol):
 
 @runtime_checkable
 class Telling(Protocol):
-    """A store that has something to say to people while it waits."""
+    """A store that may wait long inside of a call, and has something to say meanwhile."""
 
     tell: Callable[[str], None]
     """Hears it; who works on the run sets it."""
+    stopped: Callable[[], bool]
+    """Whether that one was told to stop, so that what is under way ends within seconds."""
 
 
 @runtime_checkable

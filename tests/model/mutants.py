@@ -17,6 +17,7 @@ PRODUCT_BOUNDS = {
     "the lock file is deleted": Bounds(steps=1, tokens=2, lines=6),
     "power loss": Bounds(power_loss=True, deletions=0),
     "git": Bounds(),
+    "git, and a push that arrives late": Bounds(steps=1, tokens=2, arrivals=1),
 }
 """Each small enough for every push; together they cover what a larger one would."""
 LONG_BOUNDS = {
@@ -25,6 +26,7 @@ LONG_BOUNDS = {
     "power loss twice": Bounds(3, power_loss=True, crashes=2, deletions=0, lines=9),
     "power loss without a lock file": Bounds(3, 1, 2, power_loss=True, lines=6),
     "git": Bounds(3),
+    "git, and a push that arrives late": Bounds(3, 1, 2, arrivals=1),
 }
 """Three workers."""
 POWER = PRODUCT_BOUNDS["power loss"]
@@ -57,6 +59,10 @@ MUTANTS: dict[str, tuple[Protocol | Pushing, Bounds]] = {
     ),
     "force push": (replace(GIT, has_lease=False), Bounds()),
     "naive retry after a lost ack": (replace(GIT, looks_after_lost_answer=False), Bounds()),
+    "a push that was given up is forgotten": (
+        replace(GIT, remembers_pushes=False),
+        Bounds(steps=1, tokens=2, arrivals=1),
+    ),
     "no fence, in git": (replace(GIT, has_fence=False), Bounds()),
     "no take-over, in git": (replace(GIT, takes_over=False), SMALL),
 }
@@ -72,4 +78,4 @@ def explore(protocol: Protocol | Pushing, bounds: Bounds) -> Verdict[Any]:
 
 def rules_for(name: str) -> Protocol | Pushing:
     """Return the product's rules for the bounds called *name*."""
-    return GIT if name == "git" else PRODUCT
+    return GIT if name.startswith("git") else PRODUCT

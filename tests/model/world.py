@@ -107,4 +107,6 @@ class Bounds:
     deletions: int = 1
     lines: int = 7
     """Of the journal; a protocol that goes on appending for ever is stuck."""
+    arrivals: int = 0
+    """Pushes that may arrive after their answer was given up."""
     states: int = 6_000_000

@@ -23,6 +23,7 @@ IS_ROOT = os.geteuid() == 0
 @pytest.fixture
 def shared(tmp_path: Path) -> Shared:
     shared = shared_project(tmp_path)
+    git(shared.bare, "config", "core.fsync", "all")
     (shared.clone("first") / "sync").mkdir()
     return shared
 
@@ -270,3 +271,32 @@ def test_a_shallow_clone_is_as_good_as_another(shared: Shared) -> None:
     git(shallow, "checkout", "-q", "-B", "main")
     assert findings(shallow) == []
     steps(shallow, 1)
+
+
+@pytest.mark.parametrize(("key", "value"), [("fsync", "all"), ("fsyncObjectFiles", "true")])
+def test_a_folder_that_a_power_cut_may_set_back(shared: Shared, key: str, value: str) -> None:
+    git(shared.bare, "config", "--unset", "core.fsync")
+    a = shared.clone("a")
+    found = only(a)
+    assert (found.level, found.area, found.where) == (Level.WARNING, Area.REMOTE, str(shared.bare))
+    assert found.hint == f"git -C {shared.bare} config core.fsync all"
+    assert exit_code([found]) == 0
+    git(shared.bare, "config", f"core.{key}", value)
+    assert findings(a) == []
+
+
+@pytest.mark.parametrize("name", [".gitattributes", "deep/er/.gitattributes"])
+@pytest.mark.parametrize("is_added", [False, True])
+def test_large_files_are_not_uploaded(shared: Shared, name: str, is_added: bool) -> None:
+    a = shared.clone("a")
+    path = a / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("*.txt text\n# *.gif filter=lfs\n")
+    assert findings(a) == []
+    path.write_text("*.psd filter=lfs diff=lfs merge=lfs -text\n")
+    if is_added:
+        git(a, "add", name)
+    found = only(a)
+    assert (found.level, found.area, found.where) == (Level.WARNING, Area.FILES, name)
+    assert "git-lfs" in found.message
+    assert findings(configured(shared, "work: {branch: none}")) == []

@@ -2,18 +2,21 @@
 
 The nodes of one process share one work tree, so it is brought to the state's code only
 while none of them works, and what one has left is moved with whatever others have by then.
+Two work trees would part, so nodes run in one process at a time: another one waits until no
+claim but its own is left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from sequencer.engine import code
-from sequencer.engine.carrier import Carrier
+from sequencer.engine.carrier import Carrier, NothingCarried
 from sequencer.engine.flow.attempts import Running
 from sequencer.engine.patience import Patience
-from sequencer.errors import RemoteUnreachable, WorkTreeRefused
+from sequencer.errors import SequencerError, WorkTreeRefused
 from sequencer.model.head import Head, Work
 
 
@@ -26,6 +29,23 @@ class FlowCode:
         self._patience = patience
         self.is_ready = True
         """Whether a node may begin in this work tree, as it was seen last."""
+        self.moves = not isinstance(carrier, NothingCarried)
+        self._here: set[str] = set()
+        """The code of states that is in the work tree: brought here, or left by nodes here."""
+
+    def may_begin(self, head: Head, running: Collection[int], others: Collection[int]) -> bool:
+        """Return whether one more node may begin here, beside those with the tokens *running*.
+
+        *others* are the tokens of claims of other processes that may be alive.
+        """
+        if not self.moves:
+            return True
+        if others or not self.is_ready:
+            return False
+        # One that has lost its claim still works in this tree, and others may have elsewhere.
+        is_alone = all(head.claim_with(token) for token in running)
+        is_here = not running or head.work is None or head.work.commit in self._here
+        return is_alone and is_here
 
     def ensure_ready(self, head: Head) -> None:
         """Return if a node may begin while none is running.
@@ -42,19 +62,20 @@ class FlowCode:
         try:
             self._carrier.ready(head)
             self.is_ready = True
-        except (WorkTreeRefused, RemoteUnreachable):
+        except SequencerError:
             self.is_ready = False
 
     def arrive(self, head: Head) -> None:
         """See `Carrier.arrive`."""
         self._patience.reach(lambda: self._carrier.arrive(head))
+        self._here = set() if head.work is None else {head.work.commit}
 
     def collect(self, ended: Sequence[Running], head: Head) -> Work | None:
         """Return the code that moves with the end of *ended*; see `Carrier.collect`.
 
         Where it can't move, those that were accepted have failed.
         """
-        worked = _worked(ended)
+        worked = accepted(ended)
         if not worked:
             return None
         claim = worked[0].claim
@@ -63,19 +84,32 @@ class FlowCode:
         except WorkTreeRefused as refusal:
             self.refuse(ended, head, refusal)
             return None
-        return None if found is None else found.work
+        if found is None:
+            return None
+        self._here.add(found.work.commit)
+        return found.work
 
     def refuse(self, ended: Sequence[Running], head: Head, refusal: WorkTreeRefused) -> None:
         """Make failures of those of *ended* whose code was not taken, and keep their work."""
-        for one in _worked(ended):
+        for one in accepted(ended):
             if one.performed is not None:
                 outcome = code.failed(
                     self._carrier, one.claim, head, one.performed.outcome, refusal
                 )
                 one.performed = replace(one.performed, outcome=outcome)
 
+    def keep(self, ended: Sequence[Running], head: Head | None) -> None:
+        """Put the work of *ended*, whose word does not count, on branches of their own."""
+        for one in ended:
+            if head is None:
+                return
+            # That it does not count is the news, whatever git says.
+            with contextlib.suppress(SequencerError):
+                self._carrier.keep(one.claim, one.claim.step, head)
 
-def _worked(ended: Sequence[Running]) -> list[Running]:
+
+def accepted(ended: Sequence[Running]) -> list[Running]:
+    """Return those of *ended* whose agents did what they were asked."""
     return [
         one
         for one in ended

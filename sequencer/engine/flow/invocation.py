@@ -176,7 +176,7 @@ class FlowInvocation:
         left = self._steps_left(head)
         is_full = len(worker.attempts.running) >= worker.places
         may_go_on = left is None or len(worker.attempts.running) < left
-        if worker.is_stopped or is_full or not may_go_on:
+        if worker.is_stopped or is_full or not may_go_on or worker.must_wait(head):
             return
         if not worker.attempts.running and self._control.upcoming(head):
             worker.code.ensure_ready(head)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sequencer.engine.due import limit_end, retry_at
-from sequencer.engine.flow.attempts import Running
+from sequencer.engine.flow.attempts import Perform, Running
 from sequencer.engine.flow.control import Act, FlowControl
 from sequencer.engine.flow.transitions import Step
 from sequencer.engine.performing import Performer
@@ -38,6 +38,16 @@ class Recorder:
         told = self.performer.redact(repr(error))
         outcome = Outcome(status=status, error=told, usage=usage)
         return Performed(outcome, ended.prepared.step, ended.prepared.place, ended.prepared.agent)
+
+    def failing(self, error: Exception) -> Perform:
+        """Return what makes an attempt of a node that can't be prepared: it fails."""
+        outcome = Outcome(status=OutcomeStatus.FAILED, error=self.performer.redact(str(error)))
+
+        def fail(attempt: Running) -> None:
+            made = attempt.prepared
+            attempt.performed = Performed(outcome, made.step, made.place, made.agent)
+
+        return fail
 
     def recording(self, ended: Running) -> Act:
         """Return what the end of *ended* does to the run."""
@@ -79,3 +89,9 @@ class Recorder:
             output["work"] = self.control.work.model_dump()
         log = shown_log(performed.log, self.performer.project)
         return journal_record(outcome, performed.agent, log, output)
+
+
+def has_cost(ended: Running) -> bool:
+    """Return whether an attempt has used what a run has limits on."""
+    usage = ended.performed.outcome.usage if ended.performed else Usage()
+    return bool(usage.cost_usd or usage.input_tokens or usage.output_tokens)

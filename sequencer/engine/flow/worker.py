@@ -14,9 +14,9 @@ from typing import Any
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.flow.attempts import Attempts, Running
 from sequencer.engine.flow.boards import Board
-from sequencer.engine.flow.code import FlowCode
+from sequencer.engine.flow.code import FlowCode, accepted
 from sequencer.engine.flow.control import Act, FlowControl
-from sequencer.engine.flow.recording import Recorder
+from sequencer.engine.flow.recording import Recorder, has_cost
 from sequencer.engine.flow.sessions import Sessions
 from sequencer.engine.flow.transitions import Room, Step
 from sequencer.engine.flow.values import values_of
@@ -26,7 +26,7 @@ from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Budget, Prepared
 from sequencer.engine.recall import Memory
 from sequencer.engine.standing import blocked_by
-from sequencer.errors import SequencerError, StaleClaim, WorkTreeRefused
+from sequencer.errors import SequencerError, StaleClaim, StateRefused, WorkTreeRefused
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
@@ -95,7 +95,8 @@ class FlowWorker:
         Raises:
             ConfigurationError: its prompt or its agent can't be had.
         """
-        if name not in self._prepared:
+        # What moves with the state may bring other prompts.
+        if self.code.moves or name not in self._prepared:
             step = self.control.workflow.steps_by_name[name]
             self._prepared[name] = self.performer.prepare(Place(0, name, step.prompt_name))
         return self._prepared[name]
@@ -120,13 +121,14 @@ class FlowWorker:
         free = self.places - taken
         if steps_left is not None:
             free = min(free, steps_left - taken)
+        gone = self.gone(head, held)
+        others = {claim.token for claim in self.foreign(head)}.difference(held, gone)
         if (
             self.is_stopped
-            or not self.code.is_ready
+            or not self.code.may_begin(head, self.attempts.running, others)
             or blocked_by(head, self.limits, datetime.now(UTC)) is not None
         ):
             free = 0
-        gone = self.gone(head, held)
         if (most := self.limits.max_steps) is not None:
             # Those that run now may all be accepted.
             free = min(free, most - head.usage.steps - len(head.claims) + len(gone))
@@ -155,6 +157,11 @@ class FlowWorker:
         self, act: Act | None, steps_left: Callable[[Head], int | None], run_id: str
     ) -> Head:
         """Let *act* happen, claim what follows, and start it; see `FlowControl.update`."""
+        return self._go_on(*self._change(act, steps_left, run_id))
+
+    def _change(
+        self, act: Act | None, steps_left: Callable[[Head], int | None], run_id: str
+    ) -> tuple[Head, list[int]]:
         made: list[Step] = []
 
         def keep(step: Step) -> None:
@@ -165,7 +172,9 @@ class FlowWorker:
         def room(present: Head) -> Room | None:
             return self.room(present, steps_left(present), made[-1].granted)
 
-        head, granted = self.control.update(keep, room, run_id=run_id)
+        return self.control.update(keep, room, run_id=run_id)
+
+    def _go_on(self, head: Head, granted: list[int]) -> Head:
         if granted:
             self._start(head, granted)
         self.board.changed(head)
@@ -185,12 +194,21 @@ class FlowWorker:
             claim = head.claim_with(token)
             if claim is None:
                 continue
+            failure = None
+            try:
+                self.prepare(claim.step)
+            except (SequencerError, OSError) as error:
+                failure = error
+            # After a failure what it was before, for the record.
             prepared = replace(
-                self.prepare(claim.step),
-                place=Place(claim.step_index, claim.step, ""),
+                self._prepared[claim.step], place=Place(claim.step_index, claim.step, "")
             )
             running = Running(claim, prepared, head.run_id)
-            self.attempts.start(running, self._task(running, head, marking))
+            if failure is None:
+                task = self._task(running, head, marking)
+            else:
+                task = self._recorder.failing(failure)
+            self.attempts.start(running, task)
 
     def _arrive(self, head: Head, granted: list[int]) -> None:
         """Bring the work tree to the code of *head*, or give back what was *granted*."""
@@ -288,9 +306,10 @@ class FlowWorker:
             StaleClaim: the run itself is gone.
         """
         mine = [one for one in ended if one.cancellation.reason not in _NOT_OURS]
-        head = self._collect(mine, len(self.attempts.running) > len(ended))
+        head = self._collect(mine)
+        self.code.keep([one for one in ended if one not in mine and one.performed], head)
         acts = {one.claim.token: self._recorder.recording(one) for one in mine}
-        lost = [one for one in ended if one.claim.token not in acts and _has_cost(one)]
+        lost = [one for one in ended if one.claim.token not in acts and has_cost(one)]
         if not acts and not lost:
             return None
         run_id = ended[0].run_id
@@ -304,7 +323,7 @@ class FlowWorker:
             record(step)
 
         try:
-            return self.update(act, steps_left, run_id)
+            changed = self._change(act, steps_left, run_id)
         except WorkTreeRefused as refusal:
             if head is None or self.control.work is None:
                 raise
@@ -312,21 +331,25 @@ class FlowWorker:
             self.control.work, self.code.is_ready = None, False
             self.record(mine, steps_left)
             raise
-        except StaleClaim:
+        except StateRefused as refusal:
+            self.code.keep(accepted(mine), head)
+            if not isinstance(refusal, StaleClaim):
+                raise
             view = self.control.store.view().head
             if view is None or view.run_id != run_id:
                 raise
             return None
         finally:
             self.control.work = None
+        return self._go_on(*changed)
 
-    def _collect(self, ended: Sequence[Running], has_others: bool) -> Head | None:
+    def _collect(self, ended: Sequence[Running]) -> Head | None:
         """Have the code that *ended* have left move with their record; return the head seen."""
         head = self.control.store.view().head
         if head is None:
             return None
         self.control.work = self.code.collect(ended, head)
-        if not has_others:
+        if not self.attempts.running:
             self.code.look(head)
         return head
 
@@ -354,6 +377,10 @@ class FlowWorker:
 
         return act
 
+    def must_wait(self, head: Head) -> bool:
+        """Return whether other processes work on the code that this one would work on."""
+        return self.code.moves and len(self.foreign(head)) > len(self.gone(head))
+
     def is_over(self, head: Head) -> bool:
         """Return whether the flow has come to an end, good or bad."""
         return head.flow is not None and head.flow.status != FlowStatus.RUNNING
@@ -362,12 +389,6 @@ class FlowWorker:
         """Return the claims of other processes."""
         mine = self.attempts.running
         return [claim for claim in head.claims if claim.token not in mine]
-
-
-def _has_cost(ended: Running) -> bool:
-    """Return whether an attempt has used what a run has limits on."""
-    usage = ended.performed.outcome.usage if ended.performed else Usage()
-    return bool(usage.cost_usd or usage.input_tokens or usage.output_tokens)
 
 
 def _texts(prepared: Prepared, given: Mapping[str, Any]) -> str:

@@ -18,11 +18,10 @@ import re
 import time
 from collections.abc import Callable, Collection
 from copy import copy
-from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any
 
-from sequencer.errors import RemoteUnreachable, StorageFailed
+from sequencer.errors import StorageFailed
 from sequencer.model.head import MAX_COUNTER, Claim
 from sequencer.store.git.command import GitFailed
 from sequencer.store.git.objects import Draft, Objects
@@ -42,15 +41,10 @@ SHORTEST_LIMIT_S = 1.0
 """However short the lease is: no push is faster on a machine that has other things to do."""
 _MAX_BYTES = 4096
 _PAUSE_S = 0.05
-_LOCAL_ATTEMPTS = 8
-"""Fetches that may meet another process of the clone."""
 _LONGEST_PAUSE_S = 1.0
 _SLACK_S = 1.0
 _TOKEN = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _DEPTH = re.compile(rb"^Depth: ([0-9]{1,9})$", re.MULTILINE)
-_LOCAL_RACE = re.compile("cannot lock ref|unable to update local ref")
-"""What git says when two processes of a clone move the same local ref at once."""
-_Result = TypeVar("_Result")
 
 
 class Beats:
@@ -151,8 +145,7 @@ class Beats:
         message = f"Beats\n\nDepth: {0 if is_beginning else depth}\n"
         parent, base = (None, tip if entries else None) if is_beginning else (tip, None)
         draft = Draft(message, parent, files, int(time.time()), base)
-        write = partial(self._objects.write, draft, self._draft_ref)
-        return _settled(write), is_beginning
+        return self._objects.write(draft, self._draft_ref), is_beginning
 
     def _depth(self, tip: str) -> int:
         found = _DEPTH.findall(self._objects.read(f"{tip}^{{commit}}", "commit") or b"")
@@ -221,7 +214,7 @@ class Beats:
 
     def _fetched(self, remote: Remote) -> str | None:
         """Return where the remote's ref is, its objects being here, or None if it has none."""
-        is_there = _settled(partial(remote.fetch, {self._ref: self._local_ref}))
+        is_there = remote.fetch({self._ref: self._local_ref})
         return self._objects.resolve(self._local_ref) if is_there else None
 
 
@@ -240,18 +233,6 @@ def confirmed(
     except (StorageFailed, OSError):
         return Liveness.UNKNOWN
     return again()
-
-
-def _settled(act: Callable[[], _Result]) -> _Result:
-    """Return what *act* does, again if another process of this clone moves the same ref."""
-    for attempt in range(_LOCAL_ATTEMPTS - 1):
-        try:
-            return act()
-        except (RemoteUnreachable, GitFailed) as failed:
-            if not _LOCAL_RACE.search(str(failed)):
-                raise
-            time.sleep(random.uniform(0, _PAUSE_S * 2**attempt))  # noqa: S311 - no secret
-    return act()
 
 
 def _may_stand(name: str, standing: set[int]) -> bool:

@@ -59,7 +59,7 @@ class Refs:
     """``refs/heads/…`` on the remote."""
     beats: str
     local: str
-    """``refs/sequencer/…`` here, with ``/state``, ``/draft``, … below it."""
+    """``refs/worktree/sequencer/…`` here, with ``/state``, ``/draft``, … below it."""
 
     @property
     def branch(self) -> str:
@@ -95,11 +95,11 @@ class Branch:
     """A push that nobody knows the end of."""
     is_first_look: bool = True
     looks: int = 0
-    """How often the remote has said where it is."""
+    """How often the remote has said where it is, and the folder was made that."""
     has_beats: bool = False
     """Whether the ref of the heartbeats was there then."""
     contact_at: float = -math.inf
-    """When that was last known for sure, on the monotonic clock."""
+    """When the folder was last what the remote had, on the monotonic clock."""
 
     def __post_init__(self) -> None:
         """Begin knowing what remote.json says."""
@@ -122,8 +122,7 @@ class Branch:
         """
         tips = self.remote.tips([self.refs.state, self.refs.beats, *self.carried])
         self.has_beats = self.refs.beats in tips
-        self.is_first_look, self.looks = False, self.looks + 1
-        self.contact_at = time.monotonic()
+        self.is_first_look = False
         return tips
 
     def peek(self, refs: RefWatch) -> dict[str, str] | None:
@@ -135,7 +134,6 @@ class Branch:
         found = {ref: tip for ref, tip in tips.items() if tip is not None}
         if len(found) < len(tips):
             return None
-        self.contact_at, self.looks = time.monotonic(), self.looks + 1
         return found
 
     def _stand(self) -> Stand | None:
@@ -171,12 +169,16 @@ class Branch:
         if there is None:
             if stand is not None:
                 raise self._gone()
-            return False
+            return self._followed(is_new=False)
         here = revision_of(self.replica.journal())
         if stand is not None and (there, here) == (stand.commit, stand.revision):
             self._fetch_carried(tips)
-            return False
-        return self._follow_to(self._fetched(tips, there))
+            return self._followed(is_new=False)
+        return self._followed(is_new=self._follow_to(self._fetched(tips, there)))
+
+    def _followed(self, *, is_new: bool) -> bool:
+        self.contact_at, self.looks = time.monotonic(), self.looks + 1
+        return is_new
 
     def _fetch_carried(self, tips: Mapping[str, str]) -> None:
         """Bring what somebody has moved besides the state, and is not here yet."""

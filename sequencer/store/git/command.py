@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,11 +42,34 @@ _DENIED = re.compile(
     r"|Host key verification failed|Access denied|not authorized",
     re.IGNORECASE,
 )
-_OWN_LOCK = re.compile(r"Unable to create '([^']*/refs/sequencer/[^']*\.lock)': File exists")
-_OWN_RACE = re.compile(r"cannot lock ref 'refs/sequencer/[^']*': is at ")
-"""A git whose process was killed has moved one of our own refs in this moment."""
+_OWN_LOCK = re.compile(
+    r"Unable to create '([^']*/refs/worktree/sequencer/[^']*\.lock)': File exists"
+)
 LOCK_S = 3.0
 """Older than this is a lock of one of our own refs only if its git was killed."""
+_NETWORK = ("push", "fetch", "ls-remote")
+SLICE_S = 0.2
+"""How long nobody looks whether a process has ended or is not waited for any more."""
+STOPPED_S = 10.0
+"""What reaches a remote may take so much longer when its caller has been told to stop."""
+HANGING_S = 1.0
+"""The same for what comes next, if that was not enough."""
+LATE_S = 0.5
+"""How long after a process its pipes are read, if a child of it still holds them open."""
+_RACING = ("fetch", "fast-import")
+_RACE_ATTEMPTS = 8
+"""Times that another process of this clone may be in the way."""
+_RACE_PAUSE_S = 0.05
+_LOCAL_RACE = re.compile(
+    r"^(?!remote:).*(cannot lock ref|unable to update local ref|\.lock': File exists)", re.MULTILINE
+)
+"""What git says when two processes of a clone want the same at once."""
+_LOCAL = re.compile(
+    r"^(?!remote:).*(cannot lock ref|unable to update local ref|unable to create temporary file"
+    r"|No space left on device|Disk quota exceeded|Read-only file system|unable to write"
+    r"|insufficient permission for adding an object|\.lock': )",
+    re.MULTILINE,
+)
 _NO_REPOSITORY = re.compile(
     r"does not appear to be a git repository|[Rr]epository.* not found|error: 404"
     r"|No such file or directory"
@@ -80,6 +104,16 @@ class GitFailed(Exception):
         return _DENIED.search(self.stderr) is not None
 
     @property
+    def is_race(self) -> bool:
+        """Return whether another process of this clone was in the way, so that it may go now."""
+        return self.argv[0] in _RACING and _LOCAL_RACE.search(self.stderr) is not None
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether it is this repository that can't be written, and not the remote."""
+        return _LOCAL.search(self.stderr) is not None
+
+    @property
     def is_nowhere(self) -> bool:
         """Return whether there is no repository where the remote should be."""
         return _NO_REPOSITORY.search(self.stderr) is not None
@@ -109,6 +143,10 @@ class Git:
         self.timeout_s = timeout_s
         self.started = 0
         """Processes since the beginning, for whoever measures."""
+        self.stopped: Callable[[], bool] = _never
+        """Whether whoever waits for a remote has been told to stop."""
+        self._hangs = False
+        """Whether the remote has not answered in the time that was left then."""
         self._environment = _clean(os.environ if environment is None else environment)
 
     def run(
@@ -133,13 +171,23 @@ class Git:
 
         def once() -> Done:
             process = self.start(*argv, extra=extra, settings=settings)
-            return _done(process, argv, stdin, accepts, limit_s)
+            if argv[0] not in _NETWORK:
+                return _done(process, argv, stdin, accepts, _Limit(limit_s, _never, 0.0))
+            limit = _Limit(limit_s, self.stopped, HANGING_S if self._hangs else STOPPED_S)
+            try:
+                return _done(process, argv, stdin, accepts, limit)
+            finally:
+                self._hangs = limit.is_cut and limit.left_s() <= 0
 
-        try:
-            return once()
-        except GitFailed as failed:
-            if not self._has_freed(failed.stderr):
-                raise
+        for attempt in range(_RACE_ATTEMPTS - 1):
+            try:
+                return once()
+            except GitFailed as failed:
+                if self._has_freed(failed.stderr):
+                    continue
+                if not failed.is_race:
+                    raise
+            time.sleep(random.uniform(0, _RACE_PAUSE_S * 2**attempt))  # noqa: S311 - no secret
         return once()
 
     def _has_freed(self, stderr: str) -> bool:
@@ -147,8 +195,6 @@ class Git:
 
         Returns whether the way is free.
         """
-        if _OWN_RACE.search(stderr):
-            return True
         found = _OWN_LOCK.search(stderr)
         if found is None:
             return False
@@ -164,6 +210,7 @@ class Git:
         *argv: str,
         extra: Mapping[str, str] | None = None,
         settings: Sequence[str] = (),
+        stderr: int = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
         """Start ``git ARGV`` with three pipes, in a session of its own: Ctrl-C is not for it."""
         options = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
@@ -175,7 +222,7 @@ class Git:
                 env={**self._environment, **(extra or {})},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stderr=stderr,
                 start_new_session=True,
             )
         except FileNotFoundError as error:
@@ -191,16 +238,60 @@ class Git:
         return self.run(*argv, accepts=accepts).stdout.decode("utf-8", "surrogateescape").strip()
 
 
+def _never() -> bool:
+    return False
+
+
+class _Limit:
+    """Until when a process is waited for."""
+
+    def __init__(self, limit_s: float, stopped: Callable[[], bool], stopped_s: float) -> None:
+        self._ends = time.monotonic() + limit_s
+        self._stopped, self._stopped_s = stopped, stopped_s
+        self.is_cut = False
+
+    def left_s(self) -> float:
+        now = time.monotonic()
+        if not self.is_cut and self._stopped():
+            self.is_cut, self._ends = True, min(self._ends, now + self._stopped_s)
+        return self._ends - now
+
+
+def _answer(
+    process: subprocess.Popen[bytes], argv: Sequence[str], stdin: bytes, limit: _Limit
+) -> tuple[bytes, bytes]:
+    """Return what *process* has printed until it ended, or closed both pipes and ended.
+
+    Not until the pipes are closed: what ssh leaves behind for the next connection may hold
+    them for minutes.
+    """
+    if stdin:
+        # Only what works here is given something, and leaves nobody behind.
+        return process.communicate(stdin, timeout=limit.left_s())
+    while (left := limit.left_s()) > 0:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.communicate(timeout=min(left, SLICE_S))
+        if process.poll() is None:
+            continue
+        try:
+            return process.communicate(timeout=LATE_S)
+        except subprocess.TimeoutExpired as late:
+            _close_pipes(process)
+            # Both are bytes or nothing, whatever the type says.
+            return bytes(late.stdout or b""), bytes(late.stderr or b"")
+    raise subprocess.TimeoutExpired(argv, left)
+
+
 def _done(
     process: subprocess.Popen[bytes],
     argv: Sequence[str],
     stdin: bytes,
     accepts: Sequence[int],
-    limit_s: float,
+    limit: _Limit,
 ) -> Done:
-    """Return how *process* has ended; it is killed if it has not within *limit_s*."""
+    """Return how *process* has ended; it is killed if it has not within its *limit*."""
     try:
-        stdout, stderr = process.communicate(stdin, timeout=limit_s)
+        stdout, stderr = _answer(process, argv, stdin, limit)
     except subprocess.TimeoutExpired:
         end(process)
         raise GitFailed(argv, None, "") from None
@@ -218,11 +309,15 @@ def end(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
+    _close_pipes(process)
+    process.wait()
+
+
+def _close_pipes(process: subprocess.Popen[bytes]) -> None:
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()
-    process.wait()
 
 
 def unreachable(remote: str, failed: GitFailed, verb: str = "reached") -> RemoteUnreachable:

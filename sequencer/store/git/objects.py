@@ -1,7 +1,7 @@
 """Commits of a run's files: written by one `git fast-import`, read by a `git cat-file`.
 
 Neither knows an index or a work tree. The commit that was written last hangs on a ref of
-its own (`refs/sequencer/…/draft`), so that no `git gc` takes it away before it is pushed.
+its own (`refs/worktree/sequencer/…/draft`), so that no `git gc` takes it away before it is pushed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha1, sha256
-from subprocess import Popen
+from subprocess import DEVNULL, Popen
 from typing import NamedTuple
 
 from sequencer.store.git.command import Git, GitFailed, end
@@ -112,6 +112,8 @@ class Objects:
                 return self._asked(name)
             except (OSError, ValueError) as error:
                 self._close()
+                # If it has ended because it can't work here, this one says why.
+                self._git.run("cat-file", "--batch-check")
                 raise GitFailed(("cat-file",), 1, f"fatal: {error}") from error
             except BaseException:
                 # Half an answer must not be taken for the next one's.
@@ -121,7 +123,9 @@ class Objects:
     def _asked(self, name: str) -> tuple[str, str, bytes] | None:
         if self._reader is None or self._reader.poll() is not None:
             self._close()
-            self._reader = self._git.start("cat-file", "--batch")
+            # What is not here is asked of no remote, and nobody would read its words.
+            argv, extra = ("cat-file", "--batch"), {"GIT_NO_LAZY_FETCH": "1"}
+            self._reader = self._git.start(*argv, extra=extra, stderr=DEVNULL)
             # For who forgets to close; at the end of this process git ends by itself.
             weakref.finalize(self, end, self._reader).atexit = False
         stdin, stdout = self._reader.stdin, self._reader.stdout
@@ -130,6 +134,8 @@ class Objects:
         stdin.write(f"{name}\n".encode("utf-8", "surrogateescape"))
         stdin.flush()
         header = stdout.readline()
+        if not header:
+            raise ValueError("git cat-file has ended")
         if header.endswith((b" missing\n", b" ambiguous\n")):
             return None
         oid, kind, size = header.decode("ascii").split()

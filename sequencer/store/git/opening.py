@@ -17,6 +17,12 @@ from sequencer.store.git.remote import Remote
 from sequencer.store.git.store import GitStore
 
 DEFAULT_RUN = "default"
+LOCAL = "refs/worktree/sequencer/"
+"""Where refs are kept here. A run belongs to one work tree, and so do these: git gives each
+that hangs on the same repository its own (`git worktree`)."""
+_OWN = "sequencer/"
+_OF = "of"
+"""The folder with the heartbeats of branches that are not called as usual."""
 LOCK_LEASES = 4
 """How many time limits of git somebody waits for another process of this clone."""
 
@@ -54,13 +60,23 @@ def refs_of(options: GitOptions, run: str | None) -> Refs:
     branch = options.branch.replace("{run}", part)
     if branch == options.branch and run is not None:
         branch = f"{branch}-{part}"
-    below = branch.removeprefix("sequencer/")
+    # Not below the branch: git has no ref that is a folder as well.
     return Refs(
         f"refs/heads/{branch}",
-        # Not below the branch: git has no ref that is a folder as well.
-        f"refs/heads/sequencer-beats/{below}",
-        f"refs/sequencer/{branch}",
+        f"refs/heads/sequencer-beats/{_beats_name(branch)}",
+        f"{LOCAL}{branch}",
     )
+
+
+def _beats_name(branch: str) -> str:
+    """Return how the heartbeats of *branch* are called; those of no other one are.
+
+    >>> _beats_name("sequencer/x"), _beats_name("x"), _beats_name("sequencer/of")
+    ('x', 'of/x', 'of/sequencer/of')
+    """
+    below = branch.removeprefix(_OWN)
+    is_usual = branch.startswith(_OWN) and "/" not in below and below != _OF
+    return below if is_usual else f"{_OF}/{branch}"
 
 
 def open_git_store(

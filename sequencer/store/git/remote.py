@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sequencer.errors import RemoteUnreachable
+from sequencer.errors import RemoteUnreachable, StorageFailed
 from sequencer.store.git.command import Git, GitFailed, unreachable
 
 _TELLING = ("error: GH", "GitLab:", "error: cannot lock ref")
@@ -95,6 +95,7 @@ class Remote:
 
         Raises:
             RemoteUnreachable: there was no answer.
+            StorageFailed: what came can't be kept in this repository.
         """
         pairs = [f"+{theirs}:{ours}" for theirs, ours in refs.items()]
         flags = ("--quiet", "--no-tags", "--no-write-fetch-head")
@@ -104,6 +105,13 @@ class Remote:
         except GitFailed as failed:
             if "find remote ref" in failed.stderr:
                 return False
+            if failed.is_local:
+                raise StorageFailed(
+                    f"can't keep what was fetched from {self.name!r}: {failed.reason}",
+                    where=str(self.git.folder),
+                    hint="make room or mend the permissions; where no git is at work there, "
+                    "remove a lock that was left behind",
+                ) from failed
             raise unreachable(self.name, failed) from failed
         return True
 

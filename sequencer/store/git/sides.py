@@ -25,7 +25,7 @@ from sequencer.store.diagnosis import diagnose
 from sequencer.store.git.branch import Branch
 from sequencer.store.git.command import GitFailed, unreachable
 from sequencer.store.git.known import Known
-from sequencer.store.git.opening import GitOptions, refs_of
+from sequencer.store.git.opening import LOCAL, GitOptions, refs_of
 from sequencer.store.git.replica import JOURNAL, read_tree
 from sequencer.store.git.store import GitStore
 from sequencer.store.headfile import parse_head, signature
@@ -33,7 +33,7 @@ from sequencer.store.journal import decode
 
 MAX_OTHERS = 50
 """Runs that are only on the remote, of which more than the name is told."""
-_HEADS, _LOCAL = "refs/heads/", "refs/sequencer/"
+_HEADS = "refs/heads/"
 
 
 class Relation(StrEnum):
@@ -198,7 +198,7 @@ def runs_elsewhere(branch: Branch, template: str, here: Collection[str]) -> list
     del shown[MAX_OTHERS:]
     if not shown:
         return []
-    local = {ref: f"{_LOCAL}{ref.removeprefix(_HEADS)}/state" for ref in shown}
+    local = {ref: f"{LOCAL}{ref.removeprefix(_HEADS)}/state" for ref in shown}
     branch.remote.fetch(local)
     return list(_described(branch, local))
 

@@ -67,6 +67,9 @@ class GitStore:
         self._told: list[str] = []
         self.tell: Callable[[str], None] = self._told.append
         """Hears what becomes of the remote while somebody waits."""
+        self.stopped: Callable[[], bool] = lambda: False
+        """See `protocol.Telling`."""
+        branch.git.stopped = self._is_stopped
         refs = branch.refs
         self._beats = Beats(
             branch.remote,
@@ -133,6 +136,10 @@ class GitStore:
             self.bring()
         except RemoteUnreachable as error:
             return (f"{error.message}; this is what was known here",)
+        except StorageFailed as error:
+            # A disk that is full: what is here can be read all the same.
+            where = f"{error.where}: " if error.where else ""
+            return (f"{where}{error.message}; this is what was known here",)
         except ClaimHeld:
             pass  # another process of this clone is pushing, and writes down what it finds
         return ()
@@ -244,6 +251,12 @@ class GitStore:
                 where=str(self.branch.git.folder),
                 hint="look at the repository with 'git fsck'",
             ) from failed
+        except OSError as error:
+            raise StorageFailed(
+                f"can't be written: {error.strerror or error}",
+                where=str(error.filename or self.state_path.parent),
+                hint="make room or mend the permissions, then start again",
+            ) from error
 
     # --- claims and waiting --------------------------------------------------------
 
@@ -300,6 +313,9 @@ class GitStore:
         # Whoever hears it may be another one by then.
         self.tell(text)
 
+    def _is_stopped(self) -> bool:
+        return self.stopped()
+
     @cached_property
     def _refs(self) -> RefWatch | None:
         """Return the watch of a remote that is a folder of this machine."""
@@ -311,6 +327,7 @@ class GitStore:
         with self._git_told():
             tips = self._tips()
             if self._is_nowhere(tips):
+                self._asked_at = time.monotonic()
                 return False
             with self._files.locked():
                 has_moved = self.branch.follow(tips)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sequencer.checkout.carrier import GitCarrier
 from sequencer.checkout.options import CommitOptions, WorkOptions
+from sequencer.checkout.tenancy import Tenancy
 from sequencer.checkout.tree import Folders, WorkTree
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Claim, Head, Owner, Work
@@ -84,13 +85,14 @@ def pair(tmp_path: Path, files: Mapping[str, str] | None = None) -> tuple[Path, 
 def everything(folder: Path) -> dict[str, str]:
     """Return a digest of each file of the work tree and of what git has of the user's.
 
-    Not of objects, of the program's own refs, and of ORIG_HEAD, which a fast-forward that git
-    refuses has written all the same.
+    Not of objects, of the program's own refs and notes, and of ORIG_HEAD, which a fast-forward
+    that git refuses has written all the same.
     """
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        is_left_out = name.startswith((".git/objects", ".git/refs/sequencer", ".git/ORIG_HEAD"))
+        own = (".git/refs/sequencer", ".git/refs/worktree", ".git/sequencer-work.")
+        is_left_out = name.startswith((".git/objects", ".git/ORIG_HEAD", *own))
         if is_left_out or (path.is_dir() and not path.is_symlink()):
             continue
         content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
@@ -137,7 +139,8 @@ class Clone:
     @property
     def started(self) -> int:
         """Return how many git processes were started so far, the reader not counted."""
-        return self.tree.git.started + self.remote.git.started
+        trees = self.tree.git.started + self.tree.patient_git.started
+        return trees + self.remote.git.started
 
     def push(self, head: Head, token: int = 1, step: str = "main") -> Head:
         """Do what a store does with an accepted step: push what was collected."""
@@ -161,6 +164,7 @@ def clone(
     carrier = GitCarrier(
         tree,
         remote,
+        Tenancy(tree, run, folder / project / "sync" / "runs" / str(run) / "state.json"),
         run=run,
         work=work or WorkOptions(),
         commit=commit or CommitOptions(),

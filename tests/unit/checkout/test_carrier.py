@@ -45,7 +45,7 @@ def test_a_clean_clone_is_ready(tmp_path: Path) -> None:
     before = everything(here)
     one.carrier.ready(head())
     assert everything(here) == before
-    assert one.carrier.refs == {"refs/heads/main": "refs/sequencer-work/origin/main"}
+    assert one.carrier.refs == {"refs/heads/main": "refs/worktree/sequencer-work/origin/main"}
 
 
 def test_to_be_ready_costs_one_process(tmp_path: Path) -> None:
@@ -111,6 +111,23 @@ def test_another_branch_than_the_runs(tmp_path: Path) -> None:
     assert "the run's code is on main" in refusal(named).message
     git(here, "switch", "-q", "main")
     named.carrier.ready(head())
+
+
+def test_names_of_branches_are_quoted_for_the_shell(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path)
+    work = Work(branch="x;touch$IFS/tmp/y", commit="a" * 40)
+    hint = str(refusal(clone(here), work=work).hint)
+    assert "git switch 'x;touch$IFS/tmp/y'" in hint
+    git(here, "switch", "-q", "--detach")
+    assert "git switch 'x;touch$IFS/tmp/y'" in str(refusal(clone(here), work=work).hint)
+
+
+@pytest.mark.parametrize("name", ["-f", "a..b", "a b", "x\nrm -rf"])
+def test_what_is_no_name_of_a_branch(tmp_path: Path, name: str) -> None:
+    _, here, _ = pair(tmp_path)
+    refused = refusal(clone(here), work=Work(branch=name, commit="a" * 40))
+    assert "no such name of a branch" in refused.message
+    assert "git switch" not in str(refused.hint)
 
 
 def test_the_configured_branch_wins_over_the_heads(tmp_path: Path) -> None:
@@ -234,9 +251,11 @@ def test_a_branch_that_was_moved_back(tmp_path: Path) -> None:
     gone = commit(there, {"a": "1"})
     git(bare, "update-ref", "refs/heads/main", first)
     before = everything(here)
-    with pytest.raises(WorkTreeRefused, match=rf"was moved back.*{gone[:12]}"):
+    with pytest.raises(WorkTreeRefused, match=rf"was moved back.*{gone[:12]}") as refused:
         clone(here).carrier.arrive(head(Work(branch="main", commit=gone)))
     assert everything(here) == before
+    assert f"'git push origin {gone}:refs/heads/main'" in str(refused.value.hint)
+    assert "rewind" not in str(refused.value.hint)
 
 
 def test_a_branch_that_is_gone(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_the_way_on_that_is_told_after_a_refusal(tmp_path: Path) -> None:
     assert one.remote.push([collected.move]).verdict != "accepted"
     name = one.carrier.keep(claim(0, 1), "main", head())
     assert tree_of(here, str(name))["docs/a"] == "100644 mine"
-    git(here, "fetch", "-q", "origin", "+refs/heads/main:refs/sequencer-work/origin/main")
+    git(here, "fetch", "-q", "origin", "+refs/heads/main:refs/worktree/sequencer-work/origin/main")
     with pytest.raises(WorkTreeRefused, match="has diverged: 1 commits are here alone"):
         one.carrier.ready(state)
     git(here, "fetch", "-q", "origin")

@@ -221,9 +221,10 @@ def test_forward_overwrites_nothing(tmp_path: Path, text: str) -> None:
     write(here, {name: text})
     git(here, "config", "merge.autoStash", "true")
     before = everything(here)
-    reason = tree_at(here).forward(new)
-    assert reason is not None
-    assert name in reason
+    obstacle = tree_at(here).forward(new)
+    assert obstacle is not None
+    assert name in obstacle.reason
+    assert "out of the way" in obstacle.hint
     assert everything(here) == before
 
 
@@ -237,3 +238,46 @@ def test_forward_never_merges(tmp_path: Path) -> None:
     before = everything(here)
     assert tree_at(here).forward(new) is not None
     assert everything(here) == before
+
+
+def slow_checkout(folder: Path, new: Path, seconds: float) -> str:
+    """Return a commit whose file takes *seconds* to write in *folder*."""
+    write(new, {".gitattributes": "*.slow filter=slow\n"})
+    oid = commit(new, {".gitattributes": "*.slow filter=slow\n", "a.slow": "1"})
+    git(new, "push", "-q", "origin", "main")
+    git(folder, "fetch", "-q")
+    git(folder, "config", "filter.slow.smudge", f"sleep {seconds}; cat")
+    git(folder, "config", "filter.slow.clean", "cat")
+    return oid
+
+
+def test_forward_has_all_the_time_that_it_takes(tmp_path: Path) -> None:
+    _, here, there = pair(tmp_path)
+    new = slow_checkout(here, there, 1.5)
+    tree = tree_at(here)
+    tree.git.timeout_s = 0.5
+    assert tree.forward(new) is None
+    assert not (here / ".git" / "index.lock").exists()
+    assert (here / "a.slow").read_text() == "1"
+    assert said(here, "rev-parse", "HEAD") == new
+
+
+def test_a_lock_of_the_index_is_named(tmp_path: Path) -> None:
+    _, here, there = pair(tmp_path)
+    new = commit(there, {"a": "1"})
+    git(there, "push", "-q", "origin", "main")
+    git(here, "fetch", "-q")
+    lock = here / ".git" / "index.lock"
+    lock.touch()
+    obstacle = tree_at(here).forward(new)
+    assert obstacle is not None
+    assert f"'rm {lock}'" in obstacle.hint
+    lock.unlink()
+    assert tree_at(here).forward(new) is None
+
+
+def test_another_obstacle_is_gits_to_explain(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path)
+    obstacle = tree_at(here).forward("0" * 40)
+    assert obstacle is not None
+    assert "git merge --ff-only 000000000000" in obstacle.hint

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sequencer.engine import heartbeat as module
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.errors import CorruptState
 from sequencer.executors.protocol import Cancellation, StopReason
@@ -211,3 +212,84 @@ def test_several_claims_are_kept_alive_at_once(tmp_path: Path, cancellation: Can
     assert not other.is_set()
     heartbeat.close()
     other.close()
+
+
+class Hanging(MemoryStore):
+    """Its beats go to a remote that does not answer."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.is_asked, self.answers = threading.Event(), threading.Event()
+        self.written: list[int] = []
+
+    def beat(self, claim: Claim, number: int) -> None:
+        self.is_asked.set()
+        assert self.answers.wait(20)
+        super().beat(claim, number)
+        self.written.append(claim.token)
+
+
+def ended_within(heartbeat: Heartbeat, claim: Claim) -> float:
+    began = time.monotonic()
+    heartbeat.end(claim)
+    return time.monotonic() - began
+
+
+def test_a_beat_that_hangs_holds_nobody_up_for_long(
+    cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ENDING_S", 0.4)
+    store = Hanging(ttl_s=TTL_S)
+    claim, heartbeat = held(store), Heartbeat(store)
+    heartbeat.begin(claim, cancellation)
+    assert store.is_asked.wait(2)
+    other = claim.replace(token=7)
+    heartbeat.begin(other, cancellation)
+    assert ended_within(heartbeat, other) < 0.3, "nothing is being written for that one"
+    assert 0.3 < ended_within(heartbeat, claim) < 2
+    began = time.monotonic()
+    heartbeat.close()
+    assert time.monotonic() - began < 2
+    store.answers.set()
+
+
+def test_a_claim_has_ended_when_its_beat_is_written(
+    cancellation: Cancellation,
+) -> None:
+    store = Hanging(ttl_s=TTL_S)
+    claim, heartbeat = held(store), Heartbeat(store)
+    heartbeat.begin(claim, cancellation)
+    assert store.is_asked.wait(2)
+    threading.Timer(0.2, store.answers.set).start()
+    assert 0.1 < ended_within(heartbeat, claim) < 2
+    assert store.written == [claim.token]
+    time.sleep(TTL_S)
+    assert store.written == [claim.token]
+    heartbeat.close()
+
+
+def test_what_a_late_beat_finds_does_not_cancel_what_has_ended(
+    cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim is gone because its step was accepted, while the thread still looked."""
+    monkeypatch.setattr(module, "ENDING_S", 0.1)
+
+    class Slow(MemoryStore):
+        looks, goes_on = threading.Event(), threading.Event()
+
+        def view(self) -> Any:
+            if threading.current_thread().name == "heartbeat":
+                self.looks.set()
+                assert self.goes_on.wait(20)
+            return super().view()
+
+    store = Slow(ttl_s=TTL_S)
+    claim, heartbeat = held(store), Heartbeat(store)
+    heartbeat.begin(claim, cancellation)
+    assert store.looks.wait(2)
+    heartbeat.end(claim)
+    cases.commit(store, claim.token)
+    store.goes_on.set()
+    heartbeat.close()
+    time.sleep(0.1)
+    assert not cancellation.is_set()

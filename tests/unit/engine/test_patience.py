@@ -12,7 +12,9 @@ from sequencer.engine import patience as module
 from sequencer.engine.patience import Patience
 from sequencer.errors import RemoteUnreachable, StaleClaim
 from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.model import transitions
 from sequencer.model.head import Head
+from sequencer.model.transitions import Transition
 from sequencer.store.memory import MemoryStore
 from sequencer.store.protocol import Change
 from tests.contract import store_cases as cases
@@ -27,6 +29,7 @@ class Remote(MemoryStore):
         self.away, self.is_denied = away, is_denied
         self.asked: list[Change] = []
         self.tell: Callable[[str], None] = lambda _: None
+        self.stopped: Callable[[], bool] = lambda: False
 
     def update(self, change: Change) -> Head:
         self.asked.append(change)
@@ -46,8 +49,8 @@ def patient(store: Remote, told: list[str]) -> tuple[Patience, Cancellation]:
     return Patience(store, stop, lambda text, _: told.append(text)), stop
 
 
-def begin(head: Head | None) -> cases.Transition | None:
-    return None if head is not None else cases.transitions.initialise(cases.new_head())
+def begin(head: Head | None) -> Transition | None:
+    return None if head is not None else transitions.initialise(cases.new_head())
 
 
 def test_the_very_same_change_is_asked_for_again_and_people_are_told(told: list[str]) -> None:
@@ -136,7 +139,7 @@ def test_a_refusal_is_not_tried_again(told: list[str]) -> None:
     store = Remote(0)
     waiting, stop = patient(store, told)
 
-    def refuse(_: Head | None) -> cases.Transition:
+    def refuse(_: Head | None) -> Transition:
         raise StaleClaim("no")
 
     with pytest.raises(StaleClaim):
@@ -150,4 +153,16 @@ def test_what_a_store_tells_while_it_waits_is_told_on(told: list[str]) -> None:
     _, stop = patient(store, told)
     store.tell("it is away")
     assert told == ["it is away"]
+    stop.close()
+
+
+def test_a_store_that_waits_by_itself_hears_of_a_stop(told: list[str]) -> None:
+    store = Remote(0)
+    waiting, stop = patient(store, told)
+    assert waiting.before_step(begin).revision == 1
+    assert not store.stopped()
+    stop.set(StopReason.INTERRUPTED)
+    assert store.stopped()
+    store.tell("the remote is slow")
+    assert told == ["the remote is slow"]
     stop.close()

@@ -314,3 +314,31 @@ workflows:
     assert changed.output is not None
     assert (changed.output.json_schema, changed.output.format) == ({"z": False}, "json")
     assert (changed.single_turn, changed.suppress_thoughts) == (True, True)
+
+
+def test_a_journal_that_is_pushed_with_each_transition_may_not_be_long(tmp_path: Path) -> None:
+    error = refusal(
+        tmp_path, "store:\n  kind: git\n  journal:\n    keep: 3\n    rotate_bytes: 1048577\n"
+    )
+    assert str(error) == (
+        f"{tmp_path}/orchestration.yaml:5:5: store.journal.rotate_bytes: is at most 1048576 with "
+        "kind git, not 1048577\n  each transition pushes the whole open journal"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "store: {kind: git, journal: {rotate_bytes: 1048576}}",
+        "store: {kind: git, journal: {keep: 3}}",
+        "store: {journal: {rotate_bytes: 1073741824}}",
+    ],
+)
+def test_any_other_journal_is_as_long_as_it_was(tmp_path: Path, text: str) -> None:
+    assert loaded(tmp_path, text).store.journal.rotate_bytes >= 1024 * 1024
+
+
+def test_the_journal_of_git_is_kept_short_from_everywhere(tmp_path: Path) -> None:
+    variable = "SEQUENCER_STORE__JOURNAL__ROTATE_BYTES"
+    error = refusal(tmp_path, "store: {kind: git}", env={variable: "2097152"})
+    assert str(error).startswith(f"{variable}: store.journal.rotate_bytes: is at most")

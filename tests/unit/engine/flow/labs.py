@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sequencer.engine.attempt import Observer, SilentObserver
+from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.control import Control
 from sequencer.engine.flow.boards import PlainBoard
 from sequencer.engine.flow.control import FlowControl
@@ -170,6 +171,8 @@ class Lab:
     memory: MemoryRun | None = None
     """Where the run is kept; None: in files."""
     ttl_s: float = 60.0
+    carrier: Carrier = NOTHING_CARRIED
+    """Of every process; as if each had a work tree of its own."""
 
     def store(self) -> Store:
         if self.memory is not None:
@@ -189,6 +192,7 @@ class Lab:
             project=self.folder,
             with_defaults=lambda step: step,
             redact=lambda text: text.replace("s3cret", "***"),
+            carrier=self.carrier,
         )
 
     def work(self, mode: Mode = Mode.COMBINED, **options: Any) -> Summary:

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from sequencer.errors import ConfigurationError
+from sequencer.store.git import command
 from sequencer.store.git.command import Git, GitFailed
 from tests.unit.store.git import remotes
 
@@ -93,3 +94,89 @@ def test_without_git_that_is_said(
         Git(folder, {"PATH": str(tmp_path)}).run("version")
     with pytest.raises(ConfigurationError, match="is no folder"):
         Git(tmp_path / "nowhere", {"PATH": str(tmp_path)}).run("version")
+
+
+def ssh(folder: Path, script: str) -> Git:
+    """Return a git whose remote is reached by *script*, as `ssh HOST COMMAND` would."""
+    path = folder / "ssh.sh"
+    path.write_text(f"#!/bin/bash\n{script}\n")
+    path.chmod(0o755)
+    remotes.git(folder, "remote", "set-url", "origin", f"ssh://host{folder}/.git")
+    remotes.git(folder, "config", "core.sshCommand", str(path))
+    remotes.git(folder, "config", "ssh.variant", "simple")
+    return Git(folder, timeout_s=20.0)
+
+
+def sleepers(seconds: str) -> list[psutil.Process]:
+    found = psutil.process_iter(["cmdline"])
+    return [process for process in found if process.info["cmdline"] == ["sleep", seconds]]
+
+
+def test_what_ssh_leaves_behind_is_not_waited_for(folder: Path) -> None:
+    """A master of ControlPersist keeps the pipes that it was started with."""
+    commit = remotes.commit(folder, {"a": b"1"})
+    remotes.git(folder, "update-ref", "refs/heads/x", commit)
+    git = ssh(folder, 'setsid sleep 27.1828 </dev/null >/dev/null & exec bash -c "$2"')
+    began = time.monotonic()
+    done = git.run("ls-remote", "--refs", "origin")
+    assert time.monotonic() - began < 10
+    assert done.stdout.decode() == f"{commit}\trefs/heads/x\n"
+    left = sleepers("27.1828")
+    assert len(left) == 1, "it goes on: the next connection needs it"
+    with pytest.raises(GitFailed, match="ended with 128: Could not read"):
+        ssh(folder, "setsid sleep 27.1828 </dev/null >/dev/null & exit 1").run("ls-remote")
+    assert time.monotonic() - began < 20
+    for process in sleepers("27.1828"):
+        process.kill()
+
+
+def test_a_long_answer_is_read_whole(folder: Path) -> None:
+    git = Git(folder)
+    words = "-c", "alias.long=!sleep 0.5; seq 200000; sleep 0.3; seq 3 >&2"
+    done = git.run(*words, "long")
+    assert done.stdout.split()[-1] == b"200000"
+    assert len(done.stdout.split()) == 200_000
+    assert done.stderr.split() == ["1", "2", "3"]
+
+
+def test_a_large_input_is_written_whole_to_who_reads_slowly(folder: Path) -> None:
+    data = b"x" * 3_000_000
+    slow = "-c", "alias.slow=!sleep 0.6; wc -c"
+    assert Git(folder).run(*slow, "slow", stdin=data).stdout.strip() == b"3000000"
+
+
+def test_who_was_told_to_stop_is_not_kept_by_a_remote_that_hangs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git, stops_at = ssh(folder, "sleep 30 # $1"), time.monotonic() + 0.5
+    monkeypatch.setattr(command, "STOPPED_S", 2.0)
+    monkeypatch.setattr(command, "HANGING_S", 0.2)
+    git.stopped = lambda: time.monotonic() > stops_at
+    with pytest.raises(GitFailed, match="no answer in time"):
+        git.run("ls-remote", "origin")
+    assert 2.4 < time.monotonic() - stops_at + 0.5 < 7
+    began = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(GitFailed, match="no answer in time"):
+            git.run("fetch", "origin")
+    assert time.monotonic() - began < 2.0, "what has hung once is not waited for as long again"
+
+
+def test_who_was_told_to_stop_still_hears_a_remote_that_answers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = ssh(folder, 'sleep 0.7; exec bash -c "$2"')
+    git.stopped = lambda: True
+    monkeypatch.setattr(command, "HANGING_S", 0.1)
+    for _ in range(2):
+        git.run("ls-remote", "--refs", "origin")
+    assert git.started == 2
+
+
+def test_what_reaches_no_remote_is_not_cut_short(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git = Git(folder)
+    git.stopped = lambda: True
+    monkeypatch.setattr(command, "STOPPED_S", 0.1)
+    assert git.text("-c", "alias.slow=!sleep 0.6; echo done", "slow") == "done"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -136,3 +138,35 @@ def test_a_repository_that_is_none_says_so(tmp_path: Path) -> None:
 def test_a_blob_is_named_as_git_names_it(folder: Path, data: bytes) -> None:
     assert blob_name(data, 40) == remotes.git(folder, "hash-object", "--stdin", stdin=data)
     assert len(blob_name(data, 64)) == 64
+
+
+def test_nobody_has_to_read_what_the_reader_complains_of(
+    folder: Path, objects: Objects, tmp_path: Path
+) -> None:
+    """A pipe that nobody reads is full one day, and then git waits for ever."""
+    commit = objects.write(draft({"a": b"1"}), REF)
+    fake = tmp_path / "bin" / "git"
+    fake.parent.mkdir()
+    real = shutil.which("git")
+    fake.write_text(
+        "#!/bin/bash\n"
+        'case " $* " in *" --batch "*) head -c 1000000 /dev/zero >&2; '
+        f'env | grep LAZY > {tmp_path}/lazy;; esac\nexec {real} "$@"\n'
+    )
+    fake.chmod(0o755)
+    reader = Objects(Git(folder, {"PATH": f"{fake.parent}:{os.environ['PATH']}"}))
+    found: list[str | None] = []
+    # In a thread, so that it is a failure and no test without an end.
+    thread = threading.Thread(target=lambda: found.append(reader.resolve(REF)), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert found == [commit]
+    assert (tmp_path / "lazy").read_text() == "GIT_NO_LAZY_FETCH=1\n"
+    reader.close()
+
+
+def test_why_the_reader_ends_at_once_is_told(tmp_path: Path) -> None:
+    (tmp_path / "plain").mkdir()
+    reader = Objects(Git(tmp_path / "plain", {**os.environ, "GIT_CEILING_DIRECTORIES": "/"}))
+    with pytest.raises(GitFailed, match="not a git repository"):
+        reader.resolve("HEAD")

@@ -1,0 +1,60 @@
+"""What the tests of shared runs have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clones import Shared
+from tests.contract import store_cases as cases
+
+
+@pytest.fixture(scope="session")
+def clones_at_rest(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    """Some clones, to be copied: that is cheaper than git."""
+    made = Shared(tmp_path_factory.mktemp("clones") / "shared")
+    for name in ("ours", "theirs", "fresh"):
+        made.clone(name)
+    return made
+
+
+@pytest.fixture(scope="session")
+def two_steps(tmp_path_factory: pytest.TempPathFactory, clones_at_rest: Shared) -> Shared:
+    """A run with two accepted steps, which two of three clones know."""
+    made = Shared(tmp_path_factory.mktemp("run") / "shared", clones_at_rest)
+    ours, theirs = made.store("ours"), made.store("theirs")
+    cases.begin(ours)
+    for store in (ours, theirs):
+        cases.commit(store, cases.claim(store).token)
+    ours.bring()
+    made.close()
+    return made
+
+
+@pytest.fixture(scope="session")
+def one_claim(tmp_path_factory: pytest.TempPathFactory, clones_at_rest: Shared) -> Shared:
+    """A run whose first step the clone "ours" has claimed."""
+    made = Shared(tmp_path_factory.mktemp("claim") / "shared", clones_at_rest)
+    ours = made.store("ours")
+    cases.begin(ours)
+    cases.claim(ours)
+    made.close()
+    return made
+
+
+@pytest.fixture
+def shared(tmp_path: Path, clones_at_rest: Shared) -> Iterator[Shared]:
+    """A repository with clones, whose stores are closed in the end."""
+    made = Shared(tmp_path / "shared", clones_at_rest)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def after_two_steps(tmp_path: Path, two_steps: Shared) -> Iterator[Shared]:
+    """The same, with a run that has begun."""
+    made = Shared(tmp_path / "shared", two_steps)
+    yield made
+    made.close()

@@ -1,0 +1,95 @@
+"""Clones that race, are killed and are cut off, as on every push; and a look at the checks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from sequencer.store.git.command import Git
+from sequencer.store.git.remote import Move, Pushed, Remote
+from tests.clones import Shared, git
+from tests.git import racing, turns
+from tests.git.machines import impossible
+from tests.git.transports import Deed, Server
+from tests.long.__main__ import in_own_process
+from tests.long.report import Size
+
+CAMPAIGNS = {
+    "D12-clones": ("steps", 12),
+    "D12-cut-lines": ("steps", 11),
+    "D-git-kills": ("kills", 40),
+    "D-git-points": ("crash points", 12),
+}
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_clones_lose_and_double_nothing(name: str, tmp_path: Path) -> None:
+    report = in_own_process(name, Size.SHORT, tmp_path / "log")
+    assert report["violations"] == []
+    what, least = CAMPAIGNS[name]
+    assert report["counts"][what] >= least
+
+
+@pytest.mark.skipif(impossible() is not None, reason=impossible() or "")
+def test_a_link_that_goes_down_and_comes_back(tmp_path: Path) -> None:
+    report = in_own_process("D14-partition", Size.SHORT, tmp_path / "log")
+    assert report["violations"] == []
+    assert report["counts"] == {"partitions": 5}
+
+
+# --- checks of the check ------------------------------------------------------------------
+
+
+def test_a_push_without_a_lease_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Remote.push
+
+    def forced(self: Remote, moves: Sequence[Move]) -> Pushed:
+        told = git(self.git.folder, "ls-remote", "origin", moves[0].ref).split()
+        now = [dataclasses.replace(moves[0], old=told[0] if told else None), *moves[1:]]
+        return real(self, now)
+
+    monkeypatch.setattr(Remote, "push", forced)
+    assert racing.race(tmp_path, 2, 6) != []
+
+
+def test_a_step_that_was_told_of_and_is_gone_is_noticed(tmp_path: Path) -> None:
+    shared = Shared(tmp_path)
+    turns.turns(shared.store("ours"), shared.store("theirs"))
+    told = tmp_path / "told"
+    told.write_text("0 2 ours\n")
+    assert turns.violations(shared, ["ours", "theirs"], least=3) == []
+    told.write_text("0 7 ours\n")
+    assert "ours has lost [(0, 7)]" in turns.violations(shared, ["ours"], least=3)
+    told.write_text("0 2 ours\n0 2 ours\n")
+    assert any("twice" in text for text in turns.violations(shared, ["ours"], least=3))
+    assert any("instead of 4" in text for text in turns.violations(shared, ["ours"], least=4))
+    (shared.bare / "objects" / shared.tip()[:2] / shared.tip()[2:]).unlink()
+    assert "fsck of remote.git" in turns.unsound(shared, ["ours"])[0]
+    shared.close()
+
+
+@pytest.mark.parametrize("deed", Deed)
+def test_the_server_does_what_it_says(deed: Deed, shared: Shared) -> None:
+    server = Server(shared.folder.parent / "server", [deed], later_s=0.2)
+    clone = shared.clone("ours")
+    server.install(clone)
+    git(clone, "commit", "-q", "--allow-empty", "-m", "x")
+    new, before = git(clone, "rev-parse", "HEAD"), shared.tip("main")
+    pushed = Remote(Git(clone, timeout_s=2.0), "origin").push(
+        [Move("refs/heads/main", before, new)]
+    )
+    is_answered = deed is Deed.SERVE
+    assert (pushed.verdict == "accepted") == is_answered
+    assert pushed.verdict in ("accepted", "unknown")
+    if deed in (Deed.GONE_AFTER, Deed.GONE_BEFORE):
+        server.back(shared.bare)
+    at_once = deed in (Deed.SERVE, Deed.CUT_AFTER, Deed.GONE_AFTER)
+    if deed is not Deed.HANG:
+        assert shared.tip("main") == (new if at_once else before)
+    server.release()
+    never = deed in (Deed.CUT_BEFORE, Deed.GONE_BEFORE)
+    assert shared.tip("main") == (before if never else new)
+    assert server.deeds() == {deed: 1}

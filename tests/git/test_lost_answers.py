@@ -1,0 +1,358 @@
+"""A push whose answer is lost: accepted if and only if the branch holds it, and never twice."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.errors import ClaimHeld, RemoteUnreachable, StaleClaim
+from sequencer.model import transitions
+from sequencer.model.head import Head
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.transitions import Transition
+from sequencer.store.git.branch import REBUILDS, Branch
+from sequencer.store.git.store import GitStore
+from sequencer.store.journal_file import JournalFile
+from tests.clones import Shared
+from tests.concurrency import children
+from tests.contract import store_cases as cases
+from tests.git.tables import table
+from tests.git.transports import Deed, Server
+from tests.git.turns import accepted_in, run_files, unsound
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "the same history": {},
+    "a history begun anew": {"max_commits": 2},
+    "a journal put aside": {"rotate_bytes": 1, "keep": 50},
+    "both": {"max_commits": 2, "rotate_bytes": 1, "keep": 50},
+}
+"""What another clone may have done before anybody looked."""
+
+
+@dataclass
+class Lab:
+    """Two clones; the pushes of the first go through a server that may be told to fail."""
+
+    shared: Shared
+    ours: GitStore
+    server: Server
+    token: int
+
+    def meets(self, *deeds: Deed) -> None:
+        """Let the next pushes of the first clone meet these *deeds*."""
+        plan = [Deed.SERVE] * self.server.pushes() + list(deeds)
+        self.server = Server(self.server.folder, plan)
+        self.server.install(self.shared.clone("ours"))
+
+    def ending(self) -> Callable[[Head | None], Transition]:
+        """Return the change that accepts the step that the first clone holds."""
+        return cases.on_run(partial(cases.succeeding, token=self.token))
+
+    def check(self, accepted: list[tuple[int, int]]) -> None:
+        """See that both clones have just *accepted*, in the same files."""
+        theirs = self.shared.store("theirs")
+        found = {}
+        for name, store in (("ours", self.ours), ("theirs", theirs)):
+            store.bring()
+            assert accepted_in(store) == accepted
+            folder = self.shared.clone(name) / "sync"
+            cases.check_files(folder)
+            found[name] = run_files(folder)
+        theirs.close()
+        assert found["ours"] == found["theirs"]
+
+
+@pytest.fixture
+def lab(tmp_path: Path, one_claim: Shared) -> Iterator[Lab]:
+    """A run whose first step the first clone has claimed."""
+    shared, server = Shared(tmp_path / "shared", one_claim), Server(tmp_path / "server")
+    server.install(shared.clone("ours"))
+    ours = shared.store("ours")
+    ours.bring()
+    yield Lab(shared, ours, server, token=1)
+    shared.close()
+
+
+def ending_badly(head: Head, token: int) -> Transition:
+    """Accept that the step of *token* failed."""
+    outcome = Outcome(status=OutcomeStatus.FAILED, error="no")
+    return transitions.fail(head, token, outcome, at=cases.now(), record={"status": "failed"})
+
+
+def go_on(lab: Lab, **options: Any) -> int:
+    """Take the next turn in the other clone, and return its token."""
+    theirs = lab.shared.store("theirs", **options)
+    token = cases.claim(theirs).token
+    cases.commit(theirs, token)
+    theirs.close()
+    return token
+
+
+def test_an_answer_that_is_lost_is_looked_for(lab: Lab) -> None:
+    lab.meets(Deed.CUT_AFTER)
+    before = lab.server.pushes()
+    head = lab.ours.update(lab.ending())
+    assert (head.step_index, head.revision) == (1, 3)
+    assert lab.server.pushes() == before + 1, "pushed again what was accepted"
+    lab.check([(0, 1)])
+
+
+def test_a_push_that_did_not_arrive_is_made_again(lab: Lab) -> None:
+    lab.meets(Deed.CUT_BEFORE, Deed.CUT_BEFORE)
+    before = lab.server.pushes()
+    assert lab.ours.update(lab.ending()).step_index == 1
+    assert lab.server.pushes() == before + 3
+    lab.check([(0, 1)])
+
+
+def test_the_first_record_of_a_run_is_looked_for_too(tmp_path: Path, shared: Shared) -> None:
+    server = Server(tmp_path / "server", [Deed.CUT_AFTER])
+    server.install(shared.clone("a"))
+    store = shared.store("a")
+    assert cases.begin(store).revision == 1
+    assert [fact["event"] for fact in store.history()] == ["initialised"]
+    assert server.pushes() == 1
+
+
+@pytest.mark.parametrize("other", table(OTHERS, "the same history", "both"))
+def test_others_may_have_gone_on_before_anybody_looked(
+    other: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, tokens = lab.ours.branch.look, list[int]()
+
+    def late() -> dict[str, str]:
+        if not tokens:
+            tokens.append(go_on(lab, **OTHERS[other]))
+        return look()
+
+    lab.meets(Deed.CUT_AFTER)
+    monkeypatch.setattr(lab.ours.branch, "look", late)
+    before = lab.server.pushes()
+    head = lab.ours.update(lab.ending())
+    assert (head.step_index, lab.server.pushes()) == (1, before + 1)
+    lab.check([(0, 1), (1, tokens[0])])
+    assert unsound(lab.shared, ["ours", "theirs"]) == []
+
+
+@pytest.mark.parametrize("deed", [Deed.GONE_AFTER, Deed.GONE_BEFORE])
+@pytest.mark.parametrize("is_overtaken", [False, True])
+def test_what_nobody_could_tell_is_found_out_by_the_same_change(
+    deed: Deed, lab: Lab, *, is_overtaken: bool
+) -> None:
+    lab.meets(deed)
+    change, before = lab.ending(), lab.server.pushes()
+    with pytest.raises(RemoteUnreachable):
+        lab.ours.update(change)
+    with pytest.raises(RemoteUnreachable):
+        lab.ours.update(change)
+    Server.back(lab.shared.bare)
+    accepted, is_there = [(0, 1)], deed is Deed.GONE_AFTER
+    if is_overtaken and is_there:
+        accepted.append((1, go_on(lab)))
+    head = lab.ours.update(change)
+    assert (head.step_index, head.revision) == (1, 3)
+    assert lab.server.pushes() == before + (1 if is_there else 2)
+    lab.check(accepted)
+
+
+def test_another_change_after_that_finds_the_step_accepted(lab: Lab) -> None:
+    lab.meets(Deed.GONE_AFTER)
+    with pytest.raises(RemoteUnreachable):
+        lab.ours.update(lab.ending())
+    Server.back(lab.shared.bare)
+    with pytest.raises(StaleClaim):
+        lab.ours.update(lab.ending())
+    lab.check([(0, 1)])
+
+
+def test_another_change_is_not_taken_for_the_one_that_is_under_way(lab: Lab) -> None:
+    lab.meets(Deed.GONE_AFTER)
+    failing = cases.on_run(partial(ending_badly, token=lab.token))
+    with pytest.raises(RemoteUnreachable):
+        lab.ours.update(lab.ending())
+    with pytest.raises(RemoteUnreachable):
+        lab.ours.update(failing)
+    Server.back(lab.shared.bare)
+    with pytest.raises(StaleClaim):
+        lab.ours.update(failing)
+    lab.check([(0, 1)])
+
+
+def test_another_process_after_that_goes_on(lab: Lab) -> None:
+    lab.meets(Deed.GONE_AFTER)
+    with pytest.raises(RemoteUnreachable):
+        lab.ours.update(lab.ending())
+    Server.back(lab.shared.bare)
+    lab.ours.close()
+    lab.ours = lab.shared.store("ours")
+    assert cases.claim(lab.ours).step_index == 1
+    lab.check([(0, 1)])
+
+
+def test_a_push_that_arrives_later_is_the_same_commit(lab: Lab) -> None:
+    lab.meets(Deed.HELD)
+    assert lab.ours.update(lab.ending()).step_index == 1
+    tip = lab.shared.tip()
+    lab.server.release()
+    assert lab.shared.tip() == tip
+    lab.check([(0, 1)])
+
+
+def test_a_push_that_arrives_after_giving_up_is_found(lab: Lab) -> None:
+    lab.meets(Deed.HELD, *[Deed.CUT_BEFORE] * (REBUILDS - 1))
+    change = lab.ending()
+    with pytest.raises(RemoteUnreachable, match="can't be told"):
+        lab.ours.update(change)
+    lab.check([])
+    lab.server.release()
+    assert lab.ours.update(change).step_index == 1
+    lab.check([(0, 1)])
+
+
+def test_a_push_that_arrives_while_it_is_made_again_is_not_taken_for_anothers(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.meets(Deed.HELD, *[Deed.CUT_BEFORE] * (REBUILDS - 1))
+    change, push = lab.ending(), lab.ours.branch.remote.push
+    with pytest.raises(RemoteUnreachable, match="can't be told"):
+        lab.ours.update(change)
+
+    def after_the_first(*moves: Any) -> Any:
+        lab.server.release()
+        return push(*moves)
+
+    monkeypatch.setattr(lab.ours.branch.remote, "push", after_the_first)
+    assert lab.ours.update(change).step_index == 1
+    lab.check([(0, 1)])
+
+
+def test_a_push_that_arrives_after_a_take_over_is_refused(lab: Lab) -> None:
+    lab.meets(Deed.HELD, *[Deed.CUT_BEFORE] * (REBUILDS - 1))
+    change = lab.ending()
+    with pytest.raises(RemoteUnreachable, match="can't be told"):
+        lab.ours.update(change)
+    theirs = lab.shared.store("theirs")
+    # Its holder gives the step back by hand, and the other clone takes it.
+    cases.release(theirs, lab.token)
+    token = cases.claim(theirs).token
+    lab.server.release()
+    with pytest.raises(StaleClaim):
+        lab.ours.update(change)
+    cases.commit(theirs, token)
+    lab.check([(0, token)])
+
+
+def test_a_claim_whose_answer_was_lost_is_held_once(lab: Lab) -> None:
+    cases.commit(lab.ours, lab.token)
+    lab.meets(Deed.CUT_AFTER)
+    granted = cases.claim(lab.ours)
+    with pytest.raises(ClaimHeld):
+        cases.claim(lab.shared.store("theirs"))
+    cases.commit(lab.ours, granted.token)
+    lab.check([(0, 1), (1, 2)])
+
+
+MOMENTS = ("_pushed", "_accepted", "appended", "_stand_at")
+
+
+def die(*_: object) -> None:
+    """End as a process does that is killed."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("goes_on", ["ours", "theirs"])
+@pytest.mark.parametrize("moment", table(MOMENTS, "_accepted", "appended"))
+def test_a_process_that_is_killed_around_its_push(
+    moment: str, goes_on: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.ours.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(Branch, moment, die)
+        role = partial(cases.commit, lab.ours, lab.token)
+        _, status = os.waitpid(children.start(role, lab.shared.folder / "errors"), 0)
+    assert os.WIFSIGNALED(status)
+    assert children.wrong(lab.shared.folder / "errors") == ()
+    was_pushed = moment != "_pushed"
+    lab.ours.close()
+    lab.ours = lab.shared.store("ours")
+    store = lab.ours if goes_on == "ours" else lab.shared.store("theirs")
+    # The holder is this very process, which lives: nobody takes its step.
+    if was_pushed:
+        granted = cases.claim(store)
+        assert granted.step_index == 1
+        cases.commit(store, granted.token)
+    else:
+        cases.commit(store, lab.token)
+    lab.check([(0, 1), (1, 2)] if was_pushed else [(0, 1)])
+
+
+def test_what_is_accepted_and_cannot_be_written_here_is_brought_later(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> bool:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JournalFile, "append", full)
+        assert lab.ours.update(lab.ending()).step_index == 1
+    assert any("not yet written here" in text for text in lab.ours.take_notices())
+    with pytest.raises(StaleClaim):
+        lab.ours.update(lab.ending())
+    lab.check([(0, 1)])
+
+
+LOST: dict[str, bytes | None] = {
+    "no file": None,
+    "an empty one": b"",
+    "a torn one": b"{",
+    "another type": b'{"tip": 1}',
+    "noise": b"\0" * 5000,
+}
+
+
+@pytest.mark.parametrize("what", table(LOST, "no file", "another type"))
+def test_remote_json_is_found_out_again(what: str, lab: Lab) -> None:
+    path = lab.shared.clone("ours") / "sync" / "remote.json"
+    path.unlink()
+    content = LOST[what]
+    if content is not None:
+        path.write_bytes(content)
+    go_on_with = lab.shared.store("ours")
+    cases.commit(go_on_with, lab.token)
+    cases.claim(lab.ours)
+    lab.check([(0, 1)])
+
+
+def lose_last_record(folder: Path) -> None:
+    """Leave what a power cut may leave of the newest record: nothing."""
+    lines = (folder / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "journal.jsonl").write_bytes(b"".join(lines[:-1]))
+    (folder / "state.json").write_text(json.dumps(json.loads(lines[-2])["head"]))
+
+
+def test_a_journal_that_lost_its_end_in_a_power_cut_is_made_whole(lab: Lab) -> None:
+    lab.ours.close()
+    folder = lab.shared.clone("ours") / "sync"
+    lose_last_record(folder)
+    lab.ours = lab.shared.store("ours")
+    cases.commit(lab.ours, lab.token)
+    lab.check([(0, 1)])
+
+
+def test_the_same_in_a_process_that_has_looked_before(lab: Lab) -> None:
+    other, folder = lab.shared.store("ours"), lab.shared.clone("ours") / "sync"
+    other.bring()
+    lose_last_record(folder)
+    with pytest.raises(ClaimHeld):
+        cases.claim(other)
+    cases.commit(other, lab.token)
+    lab.check([(0, 1)])

@@ -1,0 +1,341 @@
+"""Graph runs whose code moves with the state: one work tree at a time, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from sequencer.engine.flow.code import FlowCode
+from sequencer.engine.patience import Patience
+from sequencer.engine.work import Mode
+from sequencer.errors import (
+    ClaimHeld,
+    ConfigurationError,
+    DefinitionChanged,
+    RemoteRefused,
+    RemoteUnreachable,
+    SequencerError,
+    StaleClaim,
+    StepFailed,
+    WorkTreeRefused,
+)
+from sequencer.executors.protocol import Cancellation, StepRequest, StopReason
+from sequencer.model.head import Claim
+from sequencer.model.outcome import Outcome
+from sequencer.store.memory import MemoryRun, MemoryStore
+from tests.contract.store_cases import new_head
+from tests.unit.engine.flow.carts import Cart, carried, work
+from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, said, until
+from tests.unit.engine.flow.test_batches import at_work, no_limit, taken
+
+FAN = "s --> a & b & c; a & b & c --> j"
+
+
+@pytest.fixture
+def memory() -> Iterator[MemoryRun]:
+    made = MemoryRun()
+    yield made
+    made.close()
+
+
+# --- one work tree at a time ---------------------------------------------------------------
+
+
+def test_another_process_waits_until_nobody_else_works(tmp_path: Path, memory: MemoryRun) -> None:
+    hold = Hold()
+    made = lab(tmp_path, "a & b & c --> j", {"a": hold}, memory=memory, entries="abc")
+    carried(made, moves=True)
+    with let_go(hold):
+        first = made.works(places=1, limits={"max_steps": 1})
+        hold.wait()
+        second = made.works()
+        second.ready()
+        with pytest.raises(ClaimHeld, match="'a' run in another process"):
+            made.work(Mode.TICK)
+        with pytest.raises(ClaimHeld):
+            made.work(limits={"max_wait_s": 0.2})
+        assert made.actor.names == ["a"], "b and c may not begin in another work tree"
+    assert first.summary().usage.steps == 1
+    assert second.summary().usage.steps == 3
+    assert sorted(made.accepted()) == ["a", "b", "c", "j"]
+
+
+def test_code_that_stays_where_it_is_keeps_nobody_waiting(
+    tmp_path: Path, memory: MemoryRun
+) -> None:
+    hold = Hold()
+    made = lab(tmp_path, "a & b & c --> j", {"a": hold}, memory=memory, entries="abc")
+    with let_go(hold):
+        first = made.works(places=1, limits={"max_steps": 1})
+        hold.wait()
+        second = made.works()
+        until(lambda: sorted(made.accepted()) == ["b", "c"])
+    assert first.summary().usage.steps == 1
+    assert second.summary().usage.steps == 3
+
+
+def test_in_one_process_nodes_run_side_by_side(tmp_path: Path, memory: MemoryRun) -> None:
+    holds = {name: Hold() for name in "abc"}
+    made = lab(tmp_path, f"{FAN}; a --> x --> y --> j", dict(holds), memory=memory)
+    cart = carried(made, moves=True)
+    with let_go(*holds.values()):
+        working = made.works()
+        for hold in holds.values():
+            hold.wait()
+        # What a and x leave is here, so the next ones begin beside the others.
+        holds["a"].go.set()
+        until(lambda: "y" in made.accepted())
+        assert not {"b", "c"} & set(made.accepted())
+    assert working.summary().usage.steps == 7
+    assert made.actor.most >= 3
+    # While others work nothing is fast-forwarded: at the entry, at the fork and at the join alone.
+    assert len(cart.arrived) == 3
+
+
+def test_a_tree_with_what_a_sibling_has_begun_is_not_looked_at(
+    tmp_path: Path, memory: MemoryRun
+) -> None:
+    """It is dirty, and clean again when the sibling has ended."""
+    hold = Hold()
+    made = lab(tmp_path, "a --> x; b --> y", {"b": hold}, memory=memory, entries="ab")
+    cart = carried(made)
+    with let_go(hold):
+        working = made.works()
+        hold.wait()
+        cart.says["ready"] = WorkTreeRefused("1 changed path")
+        until(lambda: "x" in made.accepted())
+        del cart.says["ready"]
+    assert working.summary().usage.steps == 4
+
+
+def test_who_is_kept_out_does_not_look_at_its_tree(tmp_path: Path, memory: MemoryRun) -> None:
+    """Two processes of one clone have the same one, and the other's node changes it."""
+    hold = Hold()
+    made = lab(tmp_path, "a & b --> j", {"a": hold}, memory=memory, entries="ab")
+    cart = carried(made)
+    with let_go(hold):
+        first = made.works(places=1, limits={"max_steps": 1})
+        hold.wait()
+        cart.says["ready"] = WorkTreeRefused("1 changed path")
+        with pytest.raises(ClaimHeld):
+            made.work(Mode.TICK)
+        del cart.says["ready"]
+    assert first.summary().usage.steps == 1
+
+
+def test_the_dead_are_taken_over(tmp_path: Path, memory: MemoryRun) -> None:
+    made = lab(tmp_path, FAN, memory=memory)
+    carried(made, moves=True)
+    made.work(limits={"max_steps": 1})
+    made.died()
+    assert len(made.head.claims) == 3
+    assert made.work(places=1).usage.steps == 4
+    assert len(made.facts("taken-over")) == 3
+
+
+@pytest.mark.parametrize(("moves", "slots"), [(True, 0), (False, 8)])
+def test_a_claim_of_the_living_leaves_no_room(
+    tmp_path: Path, memory: MemoryRun, moves: bool, slots: int
+) -> None:
+    made = lab(tmp_path, "a & b & c --> j", memory=memory, entries="abc")
+    if moves:
+        carried(made)
+    other = made.claimed(7)
+    worker = made.worker()
+    found = worker.room(made.head, None)
+    assert found is not None
+    assert found.slots == slots
+    assert worker.must_wait(made.head) is moves
+    # Those that it was granted a moment ago are its own.
+    held = [claim.token for claim in made.head.claims]
+    own = worker.room(made.head, None, held)
+    assert own is not None
+    assert own.slots == 8 - len(held)
+    other.leave()
+    assert worker.must_wait(made.head) is False
+    free = worker.room(made.head, None)
+    assert free is not None
+    assert free.slots == 8
+    worker.leave()
+
+
+def test_beside_which_attempts_a_node_may_begin() -> None:
+    store = MemoryStore(MemoryRun())
+    code = FlowCode(Cart(), Patience(store, Cancellation(), lambda *_: None))
+    owned = {"owner": store.owner(), "claimed_at": "2026-01-01T00:00:00Z", "ttl_s": 60}
+    claim = Claim(token=1, step="a", step_index=0, attempt=1, **owned)
+    head = new_head(claims=(claim,), work=work(1))
+    assert code.may_begin(head, (), ()), "before it begins, the code is brought"
+    assert not code.may_begin(head, (1,), ()), "the state's code is not here, and can't be brought"
+    code.arrive(head)
+    assert code.may_begin(head, (1,), ())
+    assert not code.may_begin(head, (1, 2), ()), "2 has lost its claim, and still works"
+    assert not code.may_begin(head, (), (3,)), "3 works somewhere else"
+    moved = head.replace(work=work(2))
+    assert not code.may_begin(moved, (1,), ()), "somebody else has moved it"
+    code.is_ready = False
+    assert not code.may_begin(head, (1,), ())
+    store.close()
+
+
+# --- prompts -------------------------------------------------------------------------------
+
+
+def test_a_node_has_the_prompt_of_the_code_that_it_begins_on(
+    tmp_path: Path, memory: MemoryRun
+) -> None:
+    made = lab(tmp_path, "a --> b", prompts={"a": "old", "b": "old"}, memory=memory)
+    carried(made, brings={"a": "new of a", "b": "new of {{nodes.a.output}}"})
+    made.actor.says["a"] = [said("a")]
+    made.work()
+    assert made.actor.prompts_of("a") == ["new of a"]
+    assert made.actor.prompts_of("b") == ["new of a"]
+
+
+def test_what_an_own_node_writes_is_read_by_the_next(tmp_path: Path, memory: MemoryRun) -> None:
+    def write(request: StepRequest, cancellation: Cancellation) -> Outcome:
+        del request, cancellation
+        made.prompts["x"] = "written by a"
+        return said()
+
+    hold = Hold()
+    says: dict[str, Any] = {"a": write, "b": hold}
+    made = lab(
+        tmp_path, "a --> x; b --> y", says, prompts={"x": "old"}, memory=memory, entries="ab"
+    )
+    carried(made)
+    with let_go(hold):
+        working = made.works()
+        until(lambda: "x" in made.accepted())
+    working.summary()
+    assert made.actor.prompts_of("x") == ["written by a"]
+
+
+class Missing(dict[str, str]):
+    """Prompts of which one may be gone."""
+
+    gone = ""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        if name == self.gone:
+            raise ConfigurationError(f"prompt {name!r} is gone, with s3cret in it")
+        return super().get(name, default)
+
+
+def test_a_prompt_that_is_gone_is_the_failure_of_its_node(
+    tmp_path: Path, memory: MemoryRun
+) -> None:
+    def remove(request: StepRequest, cancellation: Cancellation) -> Outcome:
+        del request, cancellation
+        prompts.gone = "b"
+        return said()
+
+    made = lab(tmp_path, "a --> b & c; h", {"a": remove}, memory=memory, on_error="h")
+    made.prompts = prompts = Missing()
+    carried(made)
+    with pytest.raises(StepFailed, match="node 'b' failed"):
+        made.work()
+    (fact,) = made.facts("failed")
+    assert fact["step"] == "b"
+    assert "prompt 'b' is gone, with *** in it" in fact["outcome"]["error"]
+    assert made.status == "completed_after_error"
+    assert made.actor.names[-1] == "h"
+    assert "b" not in made.actor.names
+    assert made.head.claims == ()
+
+
+# --- what does not count is kept -----------------------------------------------------------
+
+
+def test_what_comes_too_late_is_kept(tmp_path: Path, memory: MemoryRun) -> None:
+    made = lab(tmp_path, "a & b --> j", memory=memory, entries="ab")
+    cart = carried(made, moves=True)
+    with at_work(made, 2) as worker:
+        ended = taken(worker, 2)
+        made.run().control.take_over()
+        assert worker.record(ended, no_limit) is None
+        assert cart.kept == [1, 2]
+        assert made.head.work is None
+    assert made.accepted() == []
+
+
+def test_what_another_process_has_taken_over_is_kept(tmp_path: Path, memory: MemoryRun) -> None:
+    """Its agent is stopped before it could end."""
+    hold = Hold()
+    made = lab(tmp_path, "a", {"a": [hold, ""]}, memory=memory)
+    cart = carried(made)
+    with let_go(hold):
+        working = made.works()
+        hold.wait()
+        made.run().control.take_over()
+        until(lambda: hold.was_stopped)
+        working.summary()
+    assert cart.kept == [1]
+    assert made.accepted() == ["a"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RemoteRefused("a hook says no"),
+        RemoteUnreachable("no answer"),
+        DefinitionChanged("adopted meanwhile"),
+    ],
+    ids=["refused", "unreachable", "adopted"],
+)
+@pytest.mark.parametrize("cannot", [False, True], ids=["", "git fails as well"])
+def test_what_can_not_be_recorded_is_kept(
+    tmp_path: Path,
+    memory: MemoryRun,
+    monkeypatch: pytest.MonkeyPatch,
+    error: SequencerError,
+    cannot: bool,
+) -> None:
+    made = lab(tmp_path, "a & b --> j", {"b": failed("x")}, memory=memory, entries="ab")
+    cart = carried(made, says={"keep": WorkTreeRefused("no")} if cannot else {}, moves=True)
+
+    def refuse(_: object) -> NoReturn:
+        raise error
+
+    store = made.store()
+    with at_work(made, 2, store) as worker:
+        ended = taken(worker, 2)
+        worker.stop.set(StopReason.INTERRUPTED)
+        monkeypatch.setattr(store, "update", refuse)
+        with pytest.raises(type(error), match=error.message):
+            worker.record(ended, no_limit)
+    # A failure has said by itself that there is nothing to keep.
+    assert cart.kept == [1]
+
+
+def test_a_run_that_is_gone_is_no_news_of_a_step(tmp_path: Path, memory: MemoryRun) -> None:
+    made = lab(tmp_path, "a", memory=memory)
+    cart = carried(made)
+    store = made.store()
+    with at_work(made, 1, store) as worker:
+        ended = taken(worker, 1)
+        memory.head = None
+        with pytest.raises(StaleClaim):
+            worker.record(ended, no_limit)
+    assert cart.kept == []
+
+
+def test_what_is_accepted_stays_so_if_the_next_can_not_begin(
+    tmp_path: Path, memory: MemoryRun
+) -> None:
+    made = lab(tmp_path, "a --> b", memory=memory)
+    cart = carried(made, moves=True)
+    with at_work(made, 1) as worker:
+        ended = taken(worker, 1)
+        cart.says["arrive"] = WorkTreeRefused("somebody's file is in the way")
+        with pytest.raises(WorkTreeRefused, match="in the way"):
+            worker.record(ended, no_limit)
+    assert made.accepted() == ["a"]
+    assert made.head.work == work(1)
+    assert made.head.claims == ()
+    assert cart.kept == []
+    del cart.says["arrive"]
+    assert made.work().usage.steps == 1
