@@ -13,7 +13,10 @@ from tests.long.report import Report, Size
 
 ROOT = Path(__file__).parents[2]
 WHOLE = "SEQUENCER_WHOLE_TABLES"
-FILES = ("test_hostile_branches", "test_lost_answers", "test_remotes", "test_users_files")
+FILES = (
+    *("test_code_and_state", "test_hostile_branches", "test_lost_answers"),
+    *("test_remotes", "test_users_files"),
+)
 
 
 def table(whole: Iterable[str], *usual: str) -> list[str]:
