@@ -106,7 +106,7 @@ class Tenancy:
         """
         path = self._tree.git_dir / LOCK
         try:
-            with FileLock(path, timeout=LOCK_WAIT_S, mode=_MODE):
+            with FileLock(path, timeout=LOCK_WAIT_S, mode=_MODE, fallback_to_soft=False):
                 yield self.note()
         except Timeout:
             hint = "another process looks at it; start again"

@@ -188,7 +188,7 @@ class FileStore:
             with self._lock.held():
                 if self._peer is not None:
                     self._peer.before()
-                found = self._load()
+                found = self.load()
                 # Before the change is asked for: a graph's marking is read anew if it is twice.
                 if found.last is not None and self._rotate(found, found.last):
                     continue
@@ -223,8 +223,8 @@ class FileStore:
         self._notices.append(notice)
         return made
 
-    def _load(self) -> Found:
-        """Return the present state under the lock, with state.json brought up to it."""
+    def load(self) -> Found:
+        """Return the present state, with state.json brought up to it; only under `locked`."""
         before = self._signature()
         if self._cached is not None and self._cached[0] == before and self._is_swept:
             return self._cached[1]

@@ -17,7 +17,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sequencer.errors import ClaimHeld, RemoteUnreachable, SequencerError, StorageFailed
+from sequencer.errors import (
+    ClaimHeld,
+    RemoteUnreachable,
+    SequencerError,
+    StateRefused,
+    StorageFailed,
+)
 from sequencer.model.head import Claim, Head, Owner, Status
 from sequencer.model.transitions import Transition
 from sequencer.store.file import FileStore
@@ -226,10 +232,19 @@ class GitStore:
                 if self._is_nowhere(tips):
                     return False
                 with self._files.locked():
-                    return self.branch.follow(tips)
+                    return self._followed(tips)
         finally:
             # Who reads next need not wait for the same remote once more.
             self._asked_at = time.monotonic()
+
+    def _followed(self, tips: Mapping[str, str]) -> bool:
+        """Make the folder what the branch is, state.json with it; return whether it moved."""
+        has_moved = self.branch.follow(tips)
+        if has_moved:
+            # What somebody has edited is told by who reads or changes the run.
+            with contextlib.suppress(StateRefused):
+                self._files.load()
+        return has_moved
 
     def _is_nowhere(self, tips: Mapping[str, str]) -> bool:
         """Return whether the run was begun nowhere; whoever only looks makes no folder for it."""
@@ -330,7 +345,7 @@ class GitStore:
                 self._asked_at = time.monotonic()
                 return False
             with self._files.locked():
-                has_moved = self.branch.follow(tips)
+                has_moved = self._followed(tips)
                 head = self._files.view().head
                 if has_moved and head is not None:
                     self._files.leases.sweep({claim.token for claim in head.claims})

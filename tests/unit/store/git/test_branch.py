@@ -11,6 +11,7 @@ from sequencer.errors import RemoteUnreachable
 from sequencer.model import decisions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
+from sequencer.store.git.opening import GitOptions, open_git_store
 from sequencer.store.git.remote import Move, Pushed, Verdict
 from sequencer.store.git.store import GitStore
 from tests.clones import Shared
@@ -98,3 +99,24 @@ def test_code_that_somebody_pushed_on_the_way_is_passed(shared: Shared, tmp_path
     store.update(with_work)
     assert remotes.tip(shared.bare, "refs/heads/main") == commits[3]
     assert store.branch.cargo is None
+
+
+def test_what_another_clone_has_migrated_is_replaced_here_too(shared: Shared) -> None:
+    """Both have the same file of another program; only one of them changes the run."""
+    stores = []
+    for name in ("a", "b"):
+        clone = shared.clone(name)
+        path = clone / "sync" / "state.json"
+        path.parent.mkdir()
+        path.write_text('{"iteration": 7, "expected_actor": "galph", "status": "waiting-galph"}\n')
+        stores.append(
+            open_git_store(path, clone, None, GitOptions(), lambda _: cases.new_head(step_index=12))
+        )
+    one, two = stores
+    assert one.update(stamp).step_index == 13
+    assert two.bring()
+    there = [(shared.clone(name) / "sync" / "state.json").read_bytes() for name in ("a", "b")]
+    assert there[0] == there[1]
+    assert two.view().head == one.view().head
+    for store in stores:
+        store.close()
