@@ -98,7 +98,8 @@ class LongRun:
             "memory_last": self._memory[self._steps - 1],
             "head_bytes": self._head_bytes,
             "journal_bytes": sum(p.stat().st_size for p in self._folder.glob("journal*")),
-            "journal_cap": journal.rotate_bytes * (journal.keep + 1) + longest,
+            # Each is put aside once it has reached its size, so by one record it may be longer.
+            "journal_cap": (journal.rotate_bytes + longest) * (journal.keep + 1),
             "written_bytes": round((head.revision if head else 0) * mean),
         }
 
