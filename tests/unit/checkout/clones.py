@@ -27,6 +27,7 @@ ENVIRONMENT = {
     "GIT_COMMITTER_DATE": "1700000000 +0000",
 }
 ME = ("-c", "user.name=A Person", "-c", "user.email=person@example.org")
+DOCS = CommitOptions(paths=("docs/",))
 SECRET = "sk-" + "a1B2" * 10
 OPENED: list[Objects] = []
 """What `conftest` closes when a test has ended."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.checkout.carrier import SHOWN_PATHS
-from sequencer.checkout.options import CommitOptions, WorkOptions
+from sequencer.checkout.options import WorkOptions
 from sequencer.errors import RemoteUnreachable, WorkTreeRefused
 from sequencer.model.head import Work
 from tests.unit.checkout.clones import (
@@ -24,8 +24,6 @@ from tests.unit.checkout.clones import (
     said,
     write,
 )
-
-DOCS = CommitOptions(paths=("docs/",))
 
 
 def refusal(one: Clone, work: Work | None = None) -> WorkTreeRefused:

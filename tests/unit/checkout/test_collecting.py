@@ -10,6 +10,7 @@ from sequencer.checkout.options import CommitOptions
 from sequencer.errors import WorkTreeRefused
 from sequencer.model.head import Work
 from tests.unit.checkout.clones import (
+    DOCS,
     SECRET,
     claim,
     clone,
@@ -23,8 +24,6 @@ from tests.unit.checkout.clones import (
     tree_of,
     write,
 )
-
-DOCS = CommitOptions(paths=("docs/",))
 
 
 def test_a_step_without_a_trace_moves_nothing(tmp_path: Path) -> None:

@@ -6,13 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.checkout.committing import CHANGED, Committer, RefMoved, Written
-from sequencer.checkout.content import secrets_by
-from sequencer.checkout.options import CommitOptions
-from sequencer.checkout.selection import Selection, Selector
-from sequencer.checkout.tree import WorkTree
+from sequencer.checkout.committing import CHANGED, Committer, RefMoved
+from sequencer.checkout.selection import Selection
 from sequencer.errors import WorkTreeRefused
-from sequencer.executors.redaction import Redaction
 from tests.unit.checkout.clones import (
     commit,
     everything,
@@ -24,19 +20,7 @@ from tests.unit.checkout.clones import (
     tree_of,
     write,
 )
-
-MAIN = "refs/heads/main"
-
-
-def chosen(tree: WorkTree, *paths: str) -> Selection:
-    options = CommitOptions(paths=paths or ("**",))
-    return Selector(tree, options, secrets_by(Redaction())).select(tree.status())
-
-
-def committed(folder: Path, *paths: str, message: str = "a step\n") -> Written:
-    tree = tree_at(folder)
-    parent = said(folder, "rev-parse", "HEAD")
-    return Committer(tree).commit(chosen(tree, *paths), parent, MAIN, message)
+from tests.unit.checkout.committed import MAIN, chosen, committed
 
 
 def test_a_commit_of_every_kind_of_change(tmp_path: Path) -> None:

@@ -12,13 +12,8 @@ from pathlib import Path
 import pytest
 
 from sequencer.checkout import committing
-from sequencer.checkout.committing import Committer, Written
-from sequencer.checkout.content import secrets_by
-from sequencer.checkout.options import CommitOptions
-from sequencer.checkout.selection import Selection, Selector
-from sequencer.checkout.tree import WorkTree
+from sequencer.checkout.committing import Committer
 from sequencer.errors import WorkTreeRefused
-from sequencer.executors.redaction import Redaction
 from tests.unit.checkout.clones import (
     everything,
     git,
@@ -29,19 +24,7 @@ from tests.unit.checkout.clones import (
     tree_of,
     write,
 )
-
-MAIN = "refs/heads/main"
-
-
-def chosen(tree: WorkTree, *paths: str) -> Selection:
-    options = CommitOptions(paths=paths or ("**",))
-    return Selector(tree, options, secrets_by(Redaction())).select(tree.status())
-
-
-def committed(folder: Path, *paths: str, message: str = "a step\n") -> Written:
-    tree = tree_at(folder)
-    parent = said(folder, "rev-parse", "HEAD")
-    return Committer(tree).commit(chosen(tree, *paths), parent, MAIN, message)
+from tests.unit.checkout.committed import MAIN, chosen, committed
 
 
 def index_of(folder: Path) -> dict[str, str]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.checkout.options import CommitOptions
 from sequencer.errors import WorkTreeRefused
 from tests.unit.checkout.clones import (
+    DOCS,
     claim,
     clone,
     commit,
@@ -20,8 +20,6 @@ from tests.unit.checkout.clones import (
     tree_of,
     write,
 )
-
-DOCS = CommitOptions(paths=("docs/",))
 
 
 def test_work_that_was_not_accepted_is_kept(tmp_path: Path) -> None:
