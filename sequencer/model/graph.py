@@ -15,6 +15,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sequencer.model.step import Name
+from sequencer.model.team import TaskTraits
 
 MAX_NODES = 20_000
 DEFAULT_MAX_ITERATIONS = 50
@@ -68,6 +69,8 @@ class Node(BaseModel):
     """What ``{{input.…}}`` means in its prompt; texts may hold templates."""
     output_key: str | None = Field(default=None, min_length=1, max_length=200)
     """Where in the state the output goes; dots make nested maps."""
+    task: TaskTraits | None = None
+    """Of a team's graph: the task that the node was made of."""
 
     @property
     def works(self) -> bool:
@@ -105,6 +108,9 @@ class Graph(BaseModel):
     """Agents at once, over all processes; None: only the processes' own limits."""
     state: dict[str, Any] = Field(default_factory=dict)
     """What the state is at the start."""
+    is_team: bool = False
+    """Its nodes are tasks: one that fails for good stops only what it blocks, and among those
+    that may start the one with the longest way to the end goes first."""
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:

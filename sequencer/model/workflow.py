@@ -25,7 +25,14 @@ _NOT_DIGESTED: Any = {
     "steps": {"__all__": {"text"}},
     "graph": {
         "max_parallel": True,
-        "nodes": {"__all__": {"label", "description", "question"}},
+        "nodes": {
+            "__all__": {
+                "label": True,
+                "description": True,
+                "question": True,
+                "task": {"description", "active_form", "weight", "budget"},
+            }
+        },
     },
 }
 """What may change while a run goes on: parameters, prompts, and what only people read."""

@@ -1,0 +1,135 @@
+"""What a team of agents is: its tasks, the roles that do them, and what it may use.
+
+Plain data. How a list of tasks becomes a graph is `resolution.teams`'s to say; a task that
+stands in a graph keeps its traits at its node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sequencer.model.step import Name, Step
+
+MAX_TASKS = 1000
+"""Of one list."""
+TASK_ID = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?$"
+TaskId = Annotated[str, Field(pattern=TASK_ID, max_length=80)]
+"""A task's name; it is also part of branch names and stands in templates."""
+STEP_FIELDS = frozenset(Step.model_fields) - {"name", "requires_approval", "approval"}
+"""Fields of a step that a task or a role may set."""
+
+
+class Budget(BaseModel):
+    """What a team, a role or a task may use in one run, all attempts together; None: no limit."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    max_cost_usd: float | None = Field(default=None, gt=0)
+    max_tokens: int | None = Field(default=None, gt=0)
+    """Input and output tokens together."""
+
+
+class _WithStepFields(BaseModel):
+    """Fields of its own, and those of a step beside them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    step: dict[str, Any] = Field(default_factory=dict)
+    """Step fields; in a file they stand beside the others."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_step_fields(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        own = {name: value[name] for name in value if name not in STEP_FIELDS}
+        given = {name: value[name] for name in value if name in STEP_FIELDS}
+        known = own.get("step")
+        return {**own, "step": {**(known if isinstance(known, Mapping) else {}), **given}}
+
+    @model_validator(mode="after")
+    def _makes_a_step(self) -> _WithStepFields:
+        if unknown := sorted(self.step.keys() - STEP_FIELDS):
+            raise ValueError(f"{unknown[0]!r} is no field that a task may set")
+        Step.model_validate({"name": "checked", **self.step})
+        return self
+
+
+class Role(_WithStepFields):
+    """What the tasks of one kind have in common: a set of step fields, and what they may touch."""
+
+    writes: bool = False
+    """Its tasks change files of the checkout; a change by any other is reported."""
+    worktree: bool = False
+    """Its tasks get a git worktree and a branch of their own, where there is a repository."""
+    budget: Budget = Budget()
+    """Of all tasks of the role together."""
+
+
+class Task(_WithStepFields):
+    """One piece of work for one agent, and what has to be done before it."""
+
+    id: TaskId
+    subject: str = Field(min_length=1, max_length=500)
+    description: str = Field(default="", max_length=1_048_576)
+    """What the agent is told to do; no templates are looked for in it."""
+    active_form: str = Field(default="", max_length=500)
+    """What is going on while it runs: "Running the tests"."""
+    blocked_by: tuple[TaskId, ...] = ()
+    """Ids of the tasks that have to be done before it."""
+    role: Name | None = None
+    weight: float = Field(default=1.0, gt=0, le=1e9, allow_inf_nan=False)
+    """How long it takes, compared with the others: for the critical path."""
+    writes: bool | None = None
+    """None: as its role has it."""
+    worktree: bool | None = None
+    adds: Literal["tasks", "sub-issues"] | None = None
+    """Its answer names tasks that are added to the run, or sub-issues, each of which becomes
+    a task that implements it and one that verifies it."""
+    budget: Budget = Budget()
+
+
+class TaskTraits(BaseModel):
+    """What a graph's node keeps of the task that it was made of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: Name | None = None
+    description: str = ""
+    active_form: str = ""
+    blocked_by: tuple[Name, ...] = ()
+    weight: float = Field(default=1.0, gt=0)
+    writes: bool = True
+    worktree: bool = False
+    adds: Literal["tasks", "sub-issues"] | None = None
+    budget: Budget = Budget()
+
+
+class TeamBudget(Budget):
+    """``teams.budget:``, of the whole team."""
+
+    soft: float = Field(default=0.8, gt=0, le=1)
+    """The part of a cap at which a warning is given."""
+    on_hard: Literal["finish", "kill"] = "finish"
+    """What becomes of tasks that run when a cap is reached; none is started in either case."""
+
+
+class TeamRules(BaseModel):
+    """How a team works; read from the settings at each start, so that a cap can be raised."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    budget: TeamBudget = TeamBudget()
+    role_budgets: dict[Name, Budget] = {}
+    max_failures: int = Field(default=5, ge=1, le=10_000)
+    """Failed attempts in a row, over all tasks, after which no task is started."""
+    max_tasks: int = Field(default=200, ge=1, le=MAX_TASKS)
+    """Of a run, those that were added under way included."""
+    merge: Literal["listed", "finished"] = "listed"
+    """The order in which the results of worktrees that run at once are merged: as the tasks
+    stand in the list, or as they are finished."""
+    on_write: Literal["warn", "fail"] = "warn"
+    """What a change of the checkout by a task that only reads is."""
