@@ -77,11 +77,20 @@ def _text(wanted: Wanted) -> str:
         raise UsageRefused("give a text or --file, not both")
     if wanted.file is not None:
         return _decoded(_read(wanted.file), str(wanted.file))
-    if wanted.text == "-":
-        if sys.stdin is None:
-            raise UsageRefused("standard input is closed")
-        return _decoded(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
-    return wanted.text or ""
+    return said(wanted.text or "")
+
+
+def said(text: str) -> str:
+    """Return what an argument says; ``-`` is standard input.
+
+    Raises:
+        UsageRefused: that is closed, too long or no UTF-8.
+    """
+    if text != "-":
+        return text
+    if sys.stdin is None:
+        raise UsageRefused("standard input is closed")
+    return _decoded(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
 
 
 def _read(path: Path) -> bytes:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sequencer.engine.attempt import Attempt, Logs, Observer, StepLog, Tee
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
@@ -46,6 +46,10 @@ from sequencer.resolution.routing import (
     router_input,
 )
 from sequencer.resolution.templates import MissingValue
+from sequencer.store.clock import utc_milliseconds
+
+if TYPE_CHECKING:
+    from sequencer.engine.flow.team import Team
 
 ROUTER_TIMEOUT_S = 600.0
 Compose = Callable[[str], str]
@@ -86,6 +90,8 @@ class Performer:
     """Of a run that was made from a request."""
     carrier: Carrier = NOTHING_CARRIED
     """Moves the code with the state."""
+    team: Team | None = None
+    """Of a graph whose nodes are a team's tasks."""
 
     def look(self, here: Place) -> tuple[Step, str]:
         """Return the step at *here*, defaults filled in, and its position's name."""
@@ -111,12 +117,13 @@ class Performer:
                 raise ConfigurationError(
                     "router_only has nobody to ask", where="router.prompt", hint="name its prompt"
                 )
-            return self._prepare(step, position, here)
+            return self.prepare_step(step, position, here)
         # The router chooses the prompt, so the workflow's own need not exist.
         agent, executor = self.agents.choose(step, position)
         return Prepared(step, position, here, agent, executor, prompt="")
 
-    def _prepare(self, step: Step, position: str, here: Place) -> Prepared:
+    def prepare_step(self, step: Step, position: str, here: Place) -> Prepared:
+        """Return *step*, defaults filled in, ready to start; see `prepare`."""
         agent, executor = self.agents.choose(step, position)
         return Prepared(
             step=step,
@@ -150,7 +157,7 @@ class Performer:
 
         With *compose*, for the nodes of graphs, that fills in what a prompt asks for.
         """
-        started = time.monotonic()
+        started, began_at = time.monotonic(), utc_milliseconds()
         log = self.logs.open(attempt)
         self.observer.started(attempt, log.path)
         listener = Tee(log, self.observer, hides_thoughts=prepared.step.suppress_thoughts)
@@ -169,7 +176,15 @@ class Performer:
         seconds = round(time.monotonic() - started, 6)
         outcome = self._finished(outcome, final, seconds)
         performed = judged(
-            Performed(outcome, final.step, final.place, final.agent, log.path, is_final=is_final),
+            Performed(
+                outcome,
+                final.step,
+                final.place,
+                final.agent,
+                log.path,
+                is_final=is_final,
+                began_at=began_at,
+            ),
             is_command=final.executor.kind == "command",
         )
         if self.hooks is not None:
@@ -264,7 +279,7 @@ class Performer:
         chosen = prepared
         if prompt != prepared.step.prompt_name or not router.needs_selection:
             step = prepared.step.model_copy(update={"prompt": prompt, "text": None})
-            chosen = self._prepare(step, prepared.position, prepared.place)
+            chosen = self.prepare_step(step, prepared.position, prepared.place)
         note = f"[router] {prompt} instead of {prepared.step.prompt_name}\n"
         if prompt == prepared.step.prompt_name:
             note = f"[router] {prompt}, as the workflow has it\n"
@@ -326,7 +341,7 @@ class Performer:
 
     def _ask_router(self, prompt: str, running: _Running) -> Outcome:
         step_index, budget = running.attempt.step_index, running.budget
-        asked = self._prepare(
+        asked = self.prepare_step(
             self.with_defaults(Step(name="router", prompt=prompt)),
             "router",
             Place(step_index, "router", prompt),

@@ -86,3 +86,5 @@ class Performed:
     """A hook's, about where the run goes."""
     is_final: bool = False
     """Another attempt would fail in the same way; no agent was run."""
+    began_at: str | None = None
+    """ISO 8601 UTC, to the millisecond; None: nothing was begun."""

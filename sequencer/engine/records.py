@@ -39,11 +39,18 @@ def journal_record(
     return {key: value for key, value in record.items() if value is not None}
 
 
+def circumstances(performed: Performed) -> dict[str, Any]:
+    """Return when *performed* began and the model that was asked for, where they are known."""
+    known = {"model": performed.step.model, "began_at": performed.began_at}
+    return {key: value for key, value in known.items() if value is not None}
+
+
 def performed_record(
     performed: Performed, log: str | None, output: dict[str, Any], rounds: int
 ) -> dict[str, Any]:
     """Return what the journal keeps of *performed*, which judged for the *rounds*-th time."""
     record = journal_record(performed.outcome, performed.agent, log, output)
+    record |= circumstances(performed)
     verdict, decision = performed.verdict, performed.decision
     if verdict is not None:
         record["verdict"] = {"pass": verdict.is_pass, "source": verdict.source, "round": rounds}

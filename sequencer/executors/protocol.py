@@ -45,6 +45,8 @@ class StopReason(StrEnum):
     """Another worker holds the step."""
     LEASE_LOST = "lease-lost"
     """Heartbeats could not be written; others may believe that this worker is gone."""
+    BUDGET = "budget"
+    """A budget is used up."""
 
 
 class Cancellation:

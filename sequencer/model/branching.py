@@ -114,7 +114,6 @@ def _answers(graph: Graph, name: str, output: str) -> Iterator[str]:
             yield normalise(option.label)
 
 
-def shortened(text: str) -> str:
+def shortened(text: str, limit: int = 200) -> str:
     """Return *text*, cut to what a message can hold."""
-    limit = 200
     return text if len(text) <= limit else f"{text[:limit]}…"

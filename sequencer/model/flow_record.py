@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 from pydantic_core import to_json
 
 from sequencer.model.graph import Graph
+from sequencer.model.growth import Growth, grown_graph
 from sequencer.model.head import Flow, Status
 from sequencer.model.marking import Active, FlowStatus, Marking, Operation
+from sequencer.model.team_state import TeamState
 
 INLINE_ENTRIES = 80
 INLINE_BYTES = 800
@@ -49,6 +51,9 @@ def snapshot(marking: Marking) -> dict[str, Any]:
         "ended_at": marking.ended_at,
         "busy_ms": marking.busy_ms,
         "busy_since": marking.busy_since,
+        "lost": marking.lost,
+        "grown": [growth.as_json() for growth in marking.growths],
+        "team": marking.team.as_json(),
     }
     # A copy: what was written down must not change with the marking.
     written: dict[str, Any] = json.loads(json.dumps({k: v for k, v in found.items() if v}))
@@ -61,6 +66,9 @@ def restored(graph: Graph, data: Mapping[str, Any], status: str) -> Marking:
     Raises:
         KeyError, TypeError, ValueError: it was not written by `snapshot` for this graph.
     """
+    growths = [Growth.model_validate(one) for one in data.get("grown", ())]
+    for growth in growths:
+        graph = grown_graph(graph, growth)
     asked = {*data.get("waiting", {}), *data.get("active", {})}
     if unknown := sorted(asked - graph.by_id.keys()):
         raise KeyError(f"node {unknown[0]!r} is not in the graph")
@@ -78,6 +86,9 @@ def restored(graph: Graph, data: Mapping[str, Any], status: str) -> Marking:
         ended_at=list(data.get("ended_at", ())),
         busy_ms=data.get("busy_ms", 0),
         busy_since=data.get("busy_since"),
+        lost=dict(data.get("lost", {})),
+        growths=growths,
+        team=TeamState(**data.get("team", {})),
     )
 
 
@@ -128,6 +139,7 @@ def write(
     previous = before or _NOTHING
     entries = len(marking.waiting) + len(marking.active) + len(marking.ended_at)
     entries += len(marking.outputs) + len(marking.keys) + len(marking.done)
+    entries += len(marking.growths) + len(marking.team.spent)
     if entries <= INLINE_ENTRIES:
         whole = snapshot(marking)
         if _size(whole) <= INLINE_BYTES:

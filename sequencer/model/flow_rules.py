@@ -20,6 +20,7 @@ from sequencer.model.branching import (
     shortened,
 )
 from sequencer.model.graph import Node, NodeKind
+from sequencer.model.growth import Growth
 from sequencer.model.marking import FlowStatus, Marking, Operation, Reference
 from sequencer.model.transitions import Event
 
@@ -45,6 +46,7 @@ class Course:
         """Change *marking*."""
         self.marking = marking
         self.graph = marking.graph
+        """With what was added to it."""
         self.facts: list[FlowFact] = []
         self.operations: list[Operation] = []
 
@@ -55,6 +57,8 @@ class Course:
             del kept[-1]
         self.marking.apply(kept)
         self.operations.append(kept)
+        if kept[0] == "grow":
+            self.graph = self.marking.graph
 
     def tell(self, event: Event, node: str, **details: Any) -> None:
         """Keep a fact."""
@@ -165,6 +169,10 @@ class Course:
     def _give_up(self, name: str, kind: str, message: str, attempts: int) -> None:
         target = self.graph.on_error
         error = {"node": name, "type": kind, "message": shortened(message), "attempts": attempts}
+        if self.graph.is_team:
+            # Others need not fail with it.
+            self.do("block", name, error)
+            return
         if target is None or self.marking.error is not None or name == target:
             self.do("failure", error)
             self.end(FlowStatus.FAILED)
@@ -225,12 +233,44 @@ class Course:
         self.do("halt", str(status))
 
     def look_for_the_end(self) -> None:
-        """End the run if no token is left."""
+        """End the run if no token is left, or only what a failed task holds back."""
         marking = self.marking
+        if marking.graph.is_team:
+            self._look_for_failures()
         if marking.status is _RUNNING and marking.is_over:
             after_error = marking.error is not None
             good = FlowStatus.COMPLETED
             self.do("end", str(FlowStatus.COMPLETED_AFTER_ERROR if after_error else good))
+
+    def _look_for_failures(self) -> None:
+        marking = self.marking
+        if marking.status is not _RUNNING or marking.next_startable() is not None:
+            return
+        failed = marking.failed
+        if failed and len(failed) == len(marking.active):
+            self.do("failure", next(iter(failed.values())))
+            self.end(FlowStatus.FAILED)
+
+    # --- teams ---------------------------------------------------------------------
+
+    def tell_growth(self, growth: Growth, by: str) -> None:
+        """Tell that the tasks of *growth* were added, because of what *by* has said."""
+        self.tell(Event.GROWN, by, tasks=[node.id for node in growth.nodes])
+
+    def refuse(self, name: str, reason: str, fix: Growth | None) -> None:
+        """Take a "no" of task *name*, which judges: *fix* comes before it judges again.
+
+        No fix: it is begun anew.
+        """
+        number = self.marking.team.refusals.get(name, 0) + 1
+        self.tell(Event.INVALID, name, reason=shortened(reason), number=number)
+        self.do("team", "refused", name, shortened(reason, 2000))
+        if fix is None:
+            self.do("drop", name)
+            return
+        self.do("grow", fix.as_json())
+        self.tell_growth(fix, name)
+        self.do("follow", name, [node.id for node in fix.nodes])
 
     def running(self) -> list[str]:
         """Return the nodes that have begun and have not ended, in order."""

@@ -40,6 +40,8 @@ class NodeView:
     seconds: float = 0.0
     """Of all attempts that have ended."""
     cost_usd: float = 0.0
+    tokens: int = 0
+    """Input and output together, of all attempts that have ended."""
     since: str | None = None
     """ISO 8601 UTC: when it began to run or to wait for a person; None in other states."""
     due: str | None = None
@@ -63,3 +65,7 @@ class FlowView:
     """Back edges followed so far."""
     followed: frozenset[int] = frozenset()
     """Places in ``graph.edges`` of those that were followed at least once."""
+    began: str | None = None
+    """ISO 8601 UTC: when the first node began; None: none has."""
+    latest: str | None = None
+    """ISO 8601 UTC: the newest thing that happened."""

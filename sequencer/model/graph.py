@@ -136,12 +136,54 @@ class Graph(BaseModel):
         return {node.id: place for place, node in enumerate(self.nodes)}
 
     @cached_property
+    def urgency(self) -> dict[str, int]:
+        """Return in which order nodes start that may start at the same time: their place.
+
+        Of a team's tasks the one with the longest way to the end comes first, by weight, and
+        the list decides between equals.
+        """
+        return {name: place for place, name in enumerate(self.by_urgency)}
+
+    @cached_property
+    def by_urgency(self) -> tuple[str, ...]:
+        """Return the nodes in the order of `urgency`."""
+        if not self.is_team:
+            return tuple(self.order)
+        left = self._weight_to_the_end()
+        return tuple(sorted(self.order, key=lambda name: (-left[name], self.order[name])))
+
+    def _weight_to_the_end(self) -> dict[str, float]:
+        """Return for each node what the longest way from its beginning to the end weighs."""
+        left: dict[str, float] = {}
+        for root in self.by_id:
+            pending = [root]
+            while pending:
+                name = pending[-1]
+                missing = [target for target in self.forward[name] if target not in left]
+                if missing:
+                    pending += missing
+                    continue
+                pending.pop()
+                node = self.by_id[name]
+                own = node.task.weight if node.task is not None else 1.0
+                left[name] = own + max((left[n] for n in self.forward[name]), default=0.0)
+        return left
+
+    @cached_property
     def outgoing(self) -> dict[str, tuple[int, ...]]:
         """Return, for each node, the places in ``edges`` of those that leave it."""
         found: dict[str, list[int]] = {node.id: [] for node in self.nodes}
         for place, edge in enumerate(self.edges):
             found[edge.source].append(place)
         return {name: tuple(places) for name, places in found.items()}
+
+    @cached_property
+    def incoming(self) -> dict[str, tuple[str, ...]]:
+        """Return, for each node, where its edges come from, each source once, in text order."""
+        found: dict[str, dict[str, None]] = {node.id: {} for node in self.nodes}
+        for edge in self.edges:
+            found[edge.target][edge.source] = None
+        return {name: tuple(sources) for name, sources in found.items()}
 
     @cached_property
     def without_labels(self) -> frozenset[str]:

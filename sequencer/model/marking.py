@@ -13,12 +13,14 @@ many forward edges of each node come from a node that a token can still come thr
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
 from sequencer.model.graph import Graph, NodeKind
+from sequencer.model.growth import Growth, grown_graph
+from sequencer.model.team_state import TeamState
 
 Operation = list[Any]
 """Its word, then its arguments; plain JSON."""
@@ -56,11 +58,13 @@ class Active(NamedTuple):
     """ISO 8601 UTC: the next attempt, or the end of the wait for a person."""
     since: str | None = None
     """ISO 8601 UTC: when a person was asked."""
+    error: dict[str, Any] | None = None
+    """Of a team's task that has failed for good: why. What it blocks waits, the rest goes on."""
 
     def as_json(self) -> dict[str, Any]:
         """Return what differs from an execution that nobody has claimed."""
         found: dict[str, Any] = {"from": list(self.sources)}
-        for name in ("token", "attempt", "failures", "due", "since"):
+        for name in ("token", "attempt", "failures", "due", "since", "error"):
             if value := getattr(self, name):
                 found[name] = value
         return found
@@ -97,6 +101,11 @@ class Marking:
     busy_ms: int = 0
     """Time in which an agent ran or waited for its next try, up to ``busy_since``."""
     busy_since: str | None = None
+    lost: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of a team's run that has failed: the tasks that did, and with what."""
+    growths: list[Growth] = field(default_factory=list)
+    """What was added to the graph since the run began, in order; ``graph`` has it all."""
+    team: TeamState = field(default_factory=TeamState)
 
     def __post_init__(self) -> None:
         """Work out what is derived."""
@@ -117,28 +126,44 @@ class Marking:
             and self.status is _RUNNING
         )
 
-    def next_startable(self, *, agents: bool = True) -> str | None:
-        """Return the first node in order that may start; without *agents*, the first other one."""
+    def next_startable(
+        self, *, agents: bool = True, closed: Collection[str] = frozenset()
+    ) -> str | None:
+        """Return the first node in order that may start; without *agents*, the first other one.
+
+        Agents' nodes that are *closed* are passed over.
+        """
         passing = self._first_of(self._passing)
-        working = self._first_of(self._working) if agents else None
+        working = self._first_of(self._working, closed) if agents else None
         if passing is None or working is None:
             return passing or working
         order = self.graph.order
         return passing if order[passing] < order[working] else working
 
-    def _first_of(self, heap: list[int]) -> str | None:
-        nodes = self.graph.nodes
-        while heap:
-            name = nodes[heap[0]].id
-            if self.may_start(name):
-                return name
-            heapq.heappop(heap)
-        return None
+    def _first_of(self, heap: list[int], closed: Collection[str] = frozenset()) -> str | None:
+        names, passed_over = self.graph.by_urgency, list[int]()
+        found = None
+        while heap and found is None:
+            name = names[heap[0]]
+            if not self.may_start(name):
+                heapq.heappop(heap)
+            elif name in closed:
+                passed_over.append(heapq.heappop(heap))
+            else:
+                found = name
+        for place in passed_over:
+            heapq.heappush(heap, place)
+        return found
 
     @property
     def is_over(self) -> bool:
         """Return whether no token is left."""
         return not self.waiting and not self.active
+
+    @property
+    def failed(self) -> dict[str, dict[str, Any]]:
+        """Return the tasks that have failed for good, with what they failed."""
+        return {name: one.error for name, one in self.active.items() if one.error is not None}
 
     # --- changing ------------------------------------------------------------------
 
@@ -183,6 +208,24 @@ class Marking:
         """An attempt failed, and the next one comes at *due*."""
         now = self.active[name]
         self.active[name] = now._replace(token=0, failures=now.failures + 1, due=due)
+
+    def _do_block(self, name: str, error: dict[str, Any]) -> None:
+        """The execution has failed for good, and holds back what comes behind it."""
+        now = self.active[name]
+        self.active[name] = now._replace(token=0, due=None, error=error)
+
+    def _do_unblock(self, name: str) -> None:
+        """Let an execution that has failed begin its attempts anew."""
+        self.active[name] = Active(self.active[name].sources)
+
+    def _do_grow(self, growth: dict[str, Any]) -> None:
+        """Add nodes to the graph; nothing has reached them yet."""
+        self.growths.append(Growth.model_validate(growth))
+        self.graph = grown_graph(self.graph, self.growths[-1])
+        self._count_anew()
+
+    def _do_team(self, word: str, *arguments: Any) -> None:
+        self.team.apply(word, *arguments)
 
     def _do_done(
         self, name: str, reference: Reference | None = None, key: str | None = None
@@ -245,6 +288,7 @@ class Marking:
     def _do_halt(self, status: str) -> None:
         """End the run before its end; the tokens are kept for `restore`."""
         self.ended_at = self.tokens()
+        self.lost = self.failed
         self._do_clear()
         self.status = FlowStatus(status)
 
@@ -258,7 +302,7 @@ class Marking:
         if self.status is FlowStatus.MAX_ITERATIONS:
             self.iterations = 0
         self.status, self.failure = FlowStatus.RUNNING, None
-        tokens, self.ended_at = self.ended_at, []
+        tokens, self.ended_at, self.lost = self.ended_at, [], {}
         for name, sources, is_active in tokens:
             self._do_token(name, None)
             self.waiting[name] |= dict.fromkeys(sources)
@@ -283,7 +327,7 @@ class Marking:
     def _count_anew(self) -> None:
         self._live_ways: dict[str, int] = {}
         self._passing: list[int] = []
-        """Nodes that may start and need no place among the agents, a heap by order."""
+        """Nodes that may start and need no place among the agents, a heap by urgency."""
         self._working: list[int] = []
         forward, pending = self.graph.forward, list({**self.waiting, **self.active})
         seen = set(pending)
@@ -325,7 +369,8 @@ class Marking:
     def _offer(self, name: str) -> None:
         if self.may_start(name):
             is_agent = self.graph.by_id[name].kind is _AGENT
-            heapq.heappush(self._working if is_agent else self._passing, self.graph.order[name])
+            heap = self._working if is_agent else self._passing
+            heapq.heappush(heap, self.graph.urgency[name])
 
 
 _WORDS: dict[str, Callable[..., None]] = {

@@ -96,6 +96,27 @@ class Output(BaseModel):
     """JSON Schema of the answer; clients that can are told, and the answer is checked."""
 
 
+SubagentName = Annotated[
+    str, StringConstraints(max_length=64, pattern=r"^[A-Za-z0-9](?:[A-Za-z0-9_-]*[A-Za-z0-9])?$")
+]
+"""A name that clients know a subagent by; it stands in their own rules about tools."""
+
+
+class Subagent(BaseModel):
+    """An agent that the step's own agent may give work to; both live in one process."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    description: str = Field(min_length=1, max_length=10_000)
+    """When it is to be used; the step's agent reads it."""
+    prompt: str = Field(min_length=1, max_length=100_000)
+    """Its system prompt."""
+    tools: tuple[Annotated[str, StringConstraints(min_length=1)], ...] | None = None
+    """In the client's own words; None: those of the step's agent."""
+    model: ModelName | None = None
+    """None: that of the step's agent."""
+
+
 class Approval(BaseModel):
     """What happens at a gate when nobody decides, and where feedback goes."""
 
@@ -160,6 +181,8 @@ class Step(BaseModel):
     disallowed_tools: tuple[str, ...] | None = None
     disallow_all_tools: bool = False
     """Several turns, but no tools."""
+    agents: dict[SubagentName, Subagent] | None = Field(default=None, min_length=1, max_length=100)
+    """Experimental: the client's own subagents, by name."""
     no_comment: bool = False
     """The agent may not post comments itself; ``activity.comment_tools`` are taken from it."""
     timeout_s: float | None = Field(default=None, gt=0)

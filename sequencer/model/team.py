@@ -7,9 +7,10 @@ stands in a graph keeps its traits at its node.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.fields import FieldInfo
 
 from sequencer.model.step import Name, Step
 
@@ -37,6 +38,10 @@ class _WithStepFields(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    BESIDE: ClassVar[Mapping[str, FieldInfo]] = {
+        name: field for name, field in Step.model_fields.items() if name in STEP_FIELDS
+    }
+    """What may stand in a file beside the model's own fields."""
     step: dict[str, Any] = Field(default_factory=dict)
     """Step fields; in a file they stand beside the others."""
 
@@ -105,7 +110,12 @@ class TaskTraits(BaseModel):
     writes: bool = True
     worktree: bool = False
     adds: Literal["tasks", "sub-issues"] | None = None
+    fixes: Name | None = None
+    """The task that judges, where this one mends what that one has refused."""
     budget: Budget = Budget()
+    brought: tuple[str, ...] = ()
+    """Step fields that the role brought and not the task's author: an agent that can't honour
+    one works without it. Those of a fixer are ``fixer.FIELD``."""
 
 
 class TeamBudget(Budget):

@@ -60,6 +60,12 @@ class Event(StrEnum):
     """A back edge was not followed, because the run may not loop so often."""
     TIMED_OUT = "timed-out"
     CANCELLED = "cancelled"
+    GROWN = "grown"
+    """Tasks were added to the graph."""
+    TOLD = "told"
+    """A task was sent a message."""
+    WARNED = "warned"
+    """A budget comes to its end, or is at its end."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from typing import Any
 
 from sequencer.engine.control import Control
 from sequencer.engine.flow.control import FlowControl
-from sequencer.engine.flow.transitions import Room, Step
+from sequencer.engine.flow.room import Room
+from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.errors import SequencerError
 from sequencer.model import flow_record
 from sequencer.model.head import Head
@@ -80,7 +81,7 @@ def accept(flow: FlowControl, node: str) -> None:
     reference = flow.keep_output(claim.step_index, claim.token, f"output of {node}")
     outcome = Outcome(status=OutcomeStatus.OK, output=f"output of {node}")
 
-    def act(step: Step) -> None:
+    def act(step: OpenTransition) -> None:
         step.accept(claim.token, outcome, reference, {"status": "ok"})
 
     flow.update(act, lambda now: room(flow, now))

@@ -14,7 +14,9 @@ from typing import Any
 from hypothesis import assume
 
 from sequencer.engine.flow.timing import busy_ms
-from sequencer.engine.flow.transitions import Room, Step
+from sequencer.engine.flow.resulting import rest_of, transition_of
+from sequencer.engine.flow.room import Room
+from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.model import flow_record, flow_trace
 from sequencer.model.flow_record import Chain, Written
 from sequencer.model.graph import NodeKind
@@ -34,7 +36,7 @@ def date(milliseconds: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _wait(_: Step) -> None:
+def _wait(_: OpenTransition) -> None:
     """Let nothing happen but what is due."""
 
 
@@ -72,16 +74,16 @@ class Rehearsal:
         assert self.head.flow is not None
         return flow_record.read(self.graph, self.head.flow, self.documents.__getitem__)
 
-    def update(self, act: Callable[[Step], None]) -> None:
+    def update(self, act: Callable[[OpenTransition], None]) -> None:
         """Make one transition, write it down, read it back and start what was claimed."""
         marking, chain = self.read()
         moment = START + timedelta(milliseconds=self.now)
-        step = Step(self.head, marking, date(self.now), moment, self._hand_on)
+        step = OpenTransition(self.head, marking, date(self.now), moment, self._hand_on)
         act(step)
         step.settle(Room(STRANGER, 60.0, 0.0, slots=100, max_attempts=1000))
-        made = step.transition()
+        made = transition_of(step)
         written = flow_record.write(
-            marking, step.rest(), self.head.flow, chain, step.course.operations
+            marking, rest_of(step.marking), self.head.flow, chain, step.course.operations
         )
         if written.document is not None:
             name, data = written.document
@@ -107,7 +109,7 @@ class Rehearsal:
     # --- the clock -----------------------------------------------------------------
 
     def run(self) -> Rehearsal:
-        def begin(step: Step) -> None:
+        def begin(step: OpenTransition) -> None:
             step.course.begin()
 
         self.update(begin)
@@ -135,7 +137,7 @@ class Rehearsal:
         if spent <= limit:
             return False
         self.now = due - (spent - limit)
-        self.update(Step.time_is_up)
+        self.update(OpenTransition.time_is_up)
         return True
 
     def _start(self, facts: tuple[Fact, ...]) -> None:
@@ -160,7 +162,7 @@ class Rehearsal:
             limit = round(step.timeout_s * 1000)
         return (lengths[min(number, len(lengths)) - 1] if lengths else 10), limit
 
-    def _event(self, name: str, token: int) -> Callable[[Step], None]:
+    def _event(self, name: str, token: int) -> Callable[[OpenTransition], None]:
         """Return what happens when the time of *name* has come."""
         if token == 0:
             return _wait
@@ -181,7 +183,7 @@ class Rehearsal:
         outcome = Outcome(status=OutcomeStatus.OK, output=said)
         return lambda step: step.accept(token, outcome, reference, {})
 
-    def _fail(self, step: Step, name: str, token: int, message: str) -> None:
+    def _fail(self, step: OpenTransition, name: str, token: int, message: str) -> None:
         retry = self.case.workflow.steps_by_name[name].retry
         assert retry is not None
         failures = step.marking.active[name].failures + 1

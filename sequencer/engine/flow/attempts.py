@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from sequencer.engine.flow.workplaces import Left
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.prepared import Performed, Prepared
 from sequencer.errors import SequencerError
@@ -38,6 +39,8 @@ class Running:
     performed: Performed | None = None
     reference: Reference | None = None
     """Where its output was kept."""
+    left: Left | None = None
+    """Of a team's task: what became of what its agent has left."""
     error: BaseException | None = None
     """What was raised instead."""
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from sequencer.engine import same_run
 from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.flow.keeping import Keeper
-from sequencer.engine.flow.transitions import Room, Step
+from sequencer.engine.flow.resulting import rest_of, transition_of
+from sequencer.engine.flow.room import Room
+from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.engine.flow.values import values_of
 from sequencer.engine.patience import Patience
 from sequencer.engine.recall import read_output
@@ -26,6 +29,7 @@ from sequencer.model import flow_record
 from sequencer.model.branching import is_choice, normalise
 from sequencer.model.flow_record import Chain
 from sequencer.model.graph import Graph, Node, Option
+from sequencer.model.growth import grown
 from sequencer.model.head import Head, Work
 from sequencer.model.marking import FlowStatus, Marking, Reference
 from sequencer.model.transitions import Transition
@@ -38,7 +42,7 @@ from sequencer.store.protocol import Store
 MAX_ANSWER_CHARS = 20_000
 _LOOKS = 5
 """At a head and its documents, which others may replace in between."""
-Act = Callable[[Step], None]
+Act = Callable[[OpenTransition], None]
 """What happens first in a transition; what follows from it is the step's own to do."""
 
 
@@ -73,12 +77,15 @@ class FlowControl:
             raise UsageRefused(f"workflow {workflow.name!r} is no graph, so it has no nodes")
         self.store = store
         self.workflow = workflow
-        self.graph: Graph = workflow.graph
+        """As the run began; see `workflow_at`."""
         self.work: Work | None = None
         """The code that the next change of a process that works moves with it."""
         self.patience: Patience | None = None
         """Of a process that works; by hand nothing is waited for."""
+        self.begun_with: Graph = workflow.graph
+        """What a run begins with; a marking has the graph with what was added to it."""
         self._keeper = Keeper(store, workflow.graph)
+        self._grown: tuple[int, str, Workflow] = (0, "", workflow)
 
     # --- looking -------------------------------------------------------------------
 
@@ -98,6 +105,14 @@ class FlowControl:
                 head = newer
         return head, self._keeper.look(head)
 
+    def workflow_at(self, marking: Marking) -> Workflow:
+        """Return the workflow with what *marking* has added to it."""
+        count = len(marking.growths)
+        last = marking.growths[-1].nodes[-1].id if count else ""
+        if self._grown[:2] != (count, last):
+            self._grown = (count, last, grown(self.workflow, marking.growths))
+        return self._grown[2]
+
     def text(self, reference: Reference | None) -> str:
         """Return the output at *reference*.
 
@@ -108,11 +123,19 @@ class FlowControl:
 
     def read_output(self, name: str) -> str:
         """Return the output of one execution, ``<step_index>-<token>``; see `text`."""
+        return read_output(self.output_path(name))
+
+    def output_path(self, name: str) -> Path:
+        """Return the file of the output of one execution; see `read_output`.
+
+        Raises:
+            CorruptState: *name* names none.
+        """
         index, _, token = name.partition("-")
         if not (index.isdecimal() and token.isdecimal()):
             # The head can be edited by hand; what it names must not lead elsewhere.
             raise CorruptState(f"{name!r} names no output", where=str(self.store.state_path))
-        return read_output(self.store.result_folder(int(index), int(token)) / results.OUTPUT)
+        return self.store.result_folder(int(index), int(token)) / results.OUTPUT
 
     def keep_output(self, step_index: int, token: int, output: str) -> Reference | None:
         """Keep *output* in the folder of its execution, durably; nothing for an empty one.
@@ -137,14 +160,18 @@ class FlowControl:
         Raises: see `marking`.
         """
         if head is None:
-            return list(self.graph.entries)
+            return list(self.begun_with.entries)
         head, marking = self.marking(head)
         if marking.is_over and marking.status is FlowStatus.RUNNING:
-            return list(self.graph.entries)
+            return list(marking.graph.entries)
         held = {claim.step for claim in head.claims}
         found = {name for name in marking.waiting if marking.may_start(name)}
-        found |= {n for n, one in marking.active.items() if one.since is None and n not in held}
-        return sorted(found, key=self.graph.order.__getitem__)
+        found |= {
+            name
+            for name, one in marking.active.items()
+            if one.since is None and one.error is None and name not in held
+        }
+        return sorted(found, key=marking.graph.urgency.__getitem__)
 
     def questions(self, head: Head) -> list[Question]:
         """Return what waits for people's answers in the run of *head*, in order.
@@ -155,14 +182,14 @@ class FlowControl:
         asked = [name for name, active in marking.active.items() if active.since]
         return [
             self._question(name, head, marking)
-            for name in sorted(asked, key=self.graph.order.__getitem__)
+            for name in sorted(asked, key=marking.graph.order.__getitem__)
         ]
 
     def _question(self, name: str, head: Head, marking: Marking) -> Question:
-        node, active = self.graph.by_id[name], marking.active[name]
+        node, active = marking.graph.by_id[name], marking.active[name]
         text = node.question or node.label or name
         asked = f"{text}\n{node.input}"
-        values = values_of(self.graph, name, marking, asked, self.read_output, head=head)
+        values = values_of(marking.graph, name, marking, asked, self.read_output, head=head)
         try:
             shown = text if values is None else values.compose(text)
         except SequencerError as error:
@@ -184,7 +211,7 @@ class FlowControl:
             StaleClaim: the run's files are gone, or *act* was about a claim that is.
             DefinitionChanged: the run has another definition by now.
         """
-        done: list[tuple[Step, Chain]] = []
+        done: list[tuple[OpenTransition, Chain]] = []
 
         def change(head: Head | None) -> Transition | None:
             done.clear()
@@ -218,21 +245,23 @@ class FlowControl:
         self._keeper.keep(head, step.marking, chain)
         return head, step.granted
 
-    def _step(self, head: Head) -> tuple[Step, Chain]:
+    def _step(self, head: Head) -> tuple[OpenTransition, Chain]:
         marking, chain = self._keeper.take(head)
-        step = Step(head, marking, utc_now(), datetime.now(UTC), self._hand_on)
+        step = OpenTransition(head, marking, utc_now(), datetime.now(UTC), self._hand_on)
         if marking.is_over and marking.status is FlowStatus.RUNNING:
             step.course.begin()
         return step, chain
 
     def _hand_on(self, marking: Marking, name: str) -> tuple[str, Reference | None]:
         reference = carried(marking, name)
-        return (self.text(reference) if is_choice(self.graph, name) else ""), reference
+        return (self.text(reference) if is_choice(marking.graph, name) else ""), reference
 
-    def _written(self, step: Step, before: Head, chain: Chain) -> tuple[Transition, Chain]:
-        made = step.transition()
+    def _written(
+        self, step: OpenTransition, before: Head, chain: Chain
+    ) -> tuple[Transition, Chain]:
+        made = transition_of(step)
         written = flow_record.write(
-            step.marking, step.rest(), before.flow, chain, step.course.operations
+            step.marking, rest_of(step.marking), before.flow, chain, step.course.operations
         )
         if written.document is not None:
             name, data = written.document
@@ -259,7 +288,7 @@ class FlowControl:
         value = self._value(node, said)
         record: Mapping[str, Any] = {"by": by, "output": value[:1000]}
 
-        def act(step: Step) -> None:
+        def act(step: OpenTransition) -> None:
             _, now = self._asked(step.marking, name)
             if now != asked or (token is not None and now != token):
                 raise TransitionRefused(
@@ -283,7 +312,7 @@ class FlowControl:
         if active is None or active.since is None:
             waiting = [other for other, one in marking.active.items() if one.since]
             raise UnknownName("open question", name, waiting, where="sequencer answer")
-        return self.graph.by_id[name], active.token
+        return marking.graph.by_id[name], active.token
 
     def _value(self, node: Node, said: str) -> str:
         """Return the answer that *said* is to the question of *node*."""
@@ -303,6 +332,36 @@ class FlowControl:
             raise UsageRefused("answer: the text is empty", hint="say something")
         return said
 
+    def tell(self, name: str, text: str, *, by: str) -> Head:
+        """Send *text* to task *name*; it stands in the prompt of its next attempt.
+
+        Raises:
+            UnknownName: the run has no such task.
+            TransitionRefused: the task is done and comes no more, or the run is no team's.
+        """
+        if not text.strip() or len(text) > MAX_ANSWER_CHARS:
+            raise UsageRefused(
+                f"tell: a message has 1 to {MAX_ANSWER_CHARS} characters",
+                hint="write a long one to a file in the project, and name the file",
+            )
+
+        def act(step: OpenTransition) -> None:
+            marking = step.marking
+            if not marking.graph.is_team:
+                raise TransitionRefused("tell: the run is no team's, so it has no tasks")
+            if name not in marking.graph.by_id:
+                raise UnknownName("task", name, marking.graph.by_id, where="sequencer tell")
+            if marking.done.get(name) and not marking.is_live(name):
+                raise TransitionRefused(
+                    f"tell: task {name!r} is done, and nobody would read it",
+                    hint="'sequencer status' shows what is still to be done",
+                )
+            token = step.head.token + 1
+            reference = self.keep_output(step.head.step_index, token, text)
+            step.tell(name, token, str(reference), {"by": by, "output": text[:1000]})
+
+        return self.update(act, lambda _: None)[0]
+
     def retry(self) -> Head:
         """Put back what a failed run has lost, or make waiting tries due at once.
 
@@ -318,7 +377,7 @@ class FlowControl:
             TransitionRefused: it has ended already.
         """
 
-        def act(step: Step) -> None:
+        def act(step: OpenTransition) -> None:
             if step.marking.status is not FlowStatus.RUNNING:
                 raise TransitionRefused(f"reject: the run has ended as {step.marking.status}")
             step.cancel({"by": by, **({"note": note} if note else {})})

@@ -17,11 +17,11 @@ from functools import partial
 
 from sequencer.engine import same_run
 from sequencer.engine.flow.attempts import Running
+from sequencer.engine.flow.bad_end import bad_end
 from sequencer.engine.flow.control import Act
 from sequencer.engine.flow.timing import busy_ms
-from sequencer.engine.flow.transitions import Step
+from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.engine.flow.worker import FlowWorker
-from sequencer.engine.naming import command
 from sequencer.engine.prepared import Budget
 from sequencer.engine.standing import Kind, blocked_by, parse_time
 from sequencer.engine.work import LONGEST_SLEEP_S, Mode, Summary, counted
@@ -148,7 +148,7 @@ class FlowInvocation:
         if self._time_left_ms(head, marking, now) <= 0:
             acts.append(self._end_in_time)
         expired = [n for n, one in marking.active.items() if one.since and _is_past(one.due, now)]
-        expired.sort(key=self._control.graph.order.__getitem__)
+        expired.sort(key=marking.graph.order.__getitem__)
         # Somebody may have answered between the look and the lock.
         acts += [partial(_expire, name=name) for name in expired]
         for act in acts:
@@ -156,7 +156,7 @@ class FlowInvocation:
         self._claim(head)
         return self._look()
 
-    def _end_in_time(self, step: Step) -> None:
+    def _end_in_time(self, step: OpenTransition) -> None:
         # Another process may have ended the run meanwhile, or its last agent may have ended.
         marking = step.marking
         is_on = marking.status is FlowStatus.RUNNING
@@ -238,7 +238,7 @@ class FlowInvocation:
             steps = head.usage.steps
             self.summary.reason = f"the run is {status} after {steps} step{'s' * (steps != 1)}"
             return self.summary
-        raise _bad_end(head, marking, has_just_ended=bool(self.summary.usage.seconds))
+        raise bad_end(head, marking, has_just_ended=bool(self.summary.usage.seconds))
 
     def _reason_to_end(self, head: Head, marking: Marking) -> str | None:
         """Return why this invocation ends, though the flow goes on; None: it waits.
@@ -258,20 +258,19 @@ class FlowInvocation:
             return None
         rests = [one.due for one in marking.active.values() if one.due and not one.since]
         if rests:
-            first = min(rests)
-            if self._mode is Mode.TICK:
-                return f"nothing due: the next try comes at {first}"
-            if first != self._told_of:
-                self._told_of = first
-                self._worker.performer.observer.waiting("the next try comes", first)
-            return None
-        asks = [name for name, one in marking.active.items() if one.since]
-        if asks:
-            verb = "waits" if len(asks) == 1 else "wait"
-            raise WaitsForPerson(
-                f"{', '.join(map(repr, asks))} {verb} for an answer",
-                hint="'sequencer gates' shows what is asked, 'sequencer answer NODE VALUE' answers",
-            )
+            return self._until_next_try(min(rests))
+        stopped = self._worker.stopped_by(marking)
+        if stopped is None:
+            _ensure_nobody_is_asked(marking)
+        return stopped
+
+    def _until_next_try(self, first: str) -> str | None:
+        """Say that nothing is due before *first*; a tick does not wait for it."""
+        if self._mode is Mode.TICK:
+            return f"nothing due: the next try comes at {first}"
+        if first != self._told_of:
+            self._told_of = first
+            self._worker.performer.observer.waiting("the next try comes", first)
         return None
 
     def _wait_for_others(self, head: Head) -> None:
@@ -348,7 +347,22 @@ class FlowInvocation:
         return replace(budget, cost_usd=money, timeout_s=seconds)
 
 
-def _expire(step: Step, name: str) -> None:
+def _ensure_nobody_is_asked(marking: Marking) -> None:
+    """Return if no person has to answer.
+
+    Raises:
+        WaitsForPerson: somebody has to.
+    """
+    asks = [name for name, active in marking.active.items() if active.since]
+    if asks:
+        verb = "waits" if len(asks) == 1 else "wait"
+        raise WaitsForPerson(
+            f"{', '.join(map(repr, asks))} {verb} for an answer",
+            hint="'sequencer gates' shows what is asked, 'sequencer answer NODE VALUE' answers",
+        )
+
+
+def _expire(step: OpenTransition, name: str) -> None:
     active = step.marking.active.get(name)
     if active is not None and active.since and _is_past(active.due, step.now):
         step.expire(name)
@@ -364,25 +378,3 @@ def _dues(marking: Marking) -> Iterator[datetime]:
         date = parse_time(active.due) if active.due else None
         if date is not None:
             yield date
-
-
-def _bad_end(head: Head, marking: Marking, *, has_just_ended: bool) -> StepFailed:
-    """Return the error that a flow's end is."""
-    error, failure = marking.error or {}, marking.failure or {}
-    what = {
-        FlowStatus.COMPLETED_AFTER_ERROR: (
-            f"node {error.get('node')!r} failed ({error.get('message')}); the error node ran"
-        ),
-        FlowStatus.FAILED: f"node {failure.get('node')!r} failed: {failure.get('message')}",
-        FlowStatus.TIMED_OUT: f"its agents took longer than {marking.graph.timeout_ms} ms",
-        FlowStatus.MAX_ITERATIONS: f"it looped more than {marking.graph.max_iterations} times",
-    }
-    verb = "ended" if has_just_ended else "has ended"
-    hint = f"{command(head.run_name, 'history')} shows what happened"
-    if marking.ended_at:
-        hint += f"; {command(head.run_name, 'retry')} puts the nodes back that were stopped"
-    return StepFailed(
-        f"the run {verb} as {marking.status}: {what.get(marking.status, '')}",
-        where=f"run {head.run_name}" if head.run_name else "the default run",
-        hint=hint,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 from sequencer.engine.due import limit_end, retry_at
 from sequencer.engine.flow.attempts import Perform, Running
 from sequencer.engine.flow.control import Act, FlowControl
-from sequencer.engine.flow.transitions import Step
+from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Performed
-from sequencer.engine.records import INLINE_BYTES, journal_record, shown_log
+from sequencer.engine.records import INLINE_BYTES, circumstances, journal_record, shown_log
+from sequencer.errors import SequencerError
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 
 
@@ -61,18 +63,67 @@ class Recorder:
         if outcome.status is OutcomeStatus.LIMITED:
             due = limit_end(outcome, datetime.now(UTC))
             return lambda step: step.release(token, record, outcome.usage, due)
+        if self._judges(performed):
+            return lambda step: self._refuse(step, ended, performed, record)
         if outcome.is_accepted:
-            return lambda step: step.accept(token, outcome, ended.reference, record)
+            return lambda step: self._accept(step, ended, outcome, record)
+        return lambda step: self._fail(step, ended, outcome, record)
 
-        def fail(step: Step) -> None:
-            held = step.head.claim_with(token)
-            failures = step.marking.active[held.step].failures + 1 if held else 1
-            kind, due = "Template" if performed.is_final else "error", None
-            if not performed.is_final:
-                due = retry_at(ended.prepared.step, failures, step.now)
-            step.fail(token, outcome, record, due=due, kind=kind)
+    def _fail(
+        self, step: OpenTransition, ended: Running, outcome: Outcome, record: Mapping[str, Any]
+    ) -> None:
+        performed, token = self.performed(ended), ended.claim.token
+        held = step.head.claim_with(token)
+        failures = step.marking.active[held.step].failures + 1 if held else 1
+        kind, due = "Template" if performed.is_final else "error", None
+        if not performed.is_final:
+            due = retry_at(ended.prepared.step, failures, step.now)
+        step.fail(token, outcome, record, due=due, kind=kind)
 
-        return fail
+    def _accept(
+        self, step: OpenTransition, ended: Running, outcome: Outcome, record: Mapping[str, Any]
+    ) -> None:
+        """Accept *outcome*, and what a task's answer adds to the graph."""
+        token, team = ended.claim.token, self.performer.team
+        node = step.marking.graph.by_id.get(ended.claim.step)
+        growth = None
+        if team is not None and node is not None and node.task is not None and node.task.adds:
+            workflow = self.control.workflow_at(step.marking)
+            try:
+                growth = team.grower.of_answer(workflow, node.id, _answer(outcome))
+            except SequencerError as refusal:
+                message = self.performer.redact(refusal.message)
+                failed = outcome.replace(status=OutcomeStatus.FAILED, error=message)
+                told = {**record, "status": str(failed.status), "error": message[:4000]}
+                self._fail(step, ended, failed, told)
+                return
+        step.accept(token, outcome, ended.reference, record, growth)
+
+    @staticmethod
+    def _judges(performed: Performed) -> bool:
+        """Return whether a task that judges has said no."""
+        verdict = performed.verdict
+        return verdict is not None and not verdict.is_pass and not performed.is_final
+
+    def _refuse(
+        self, step: OpenTransition, ended: Running, performed: Performed, record: Mapping[str, Any]
+    ) -> None:
+        """Take a "no": a fix comes next, or another try, until there were too many."""
+        token, name = ended.claim.token, ended.claim.step
+        outcome, validation = performed.outcome, performed.step.validation
+        number = step.marking.team.refusals.get(name, 0) + 1
+        told = {**record, "verdict": {"pass": False, "round": number}}
+        if validation is None or number >= validation.max_attempts:
+            if validation is not None and validation.on_exhausted == "continue":
+                step.accept(token, outcome, ended.reference, told)
+                return
+            error = f"{outcome.error} (after {number} judgements)"
+            step.fail(token, outcome.replace(error=error), told, due=None, kind="Refused")
+            return
+        team = self.performer.team
+        workflow = self.control.workflow_at(step.marking)
+        fix = team.grower.fix(workflow, name, number) if team is not None else None
+        step.refuse(token, outcome, told, fix)
 
     def record(self, ended: Running) -> Mapping[str, Any]:
         """Return what the journal has about *ended*."""
@@ -88,7 +139,15 @@ class Recorder:
         if self.control.work is not None and outcome.is_accepted:
             output["work"] = self.control.work.model_dump()
         log = shown_log(performed.log, self.performer.project)
-        return journal_record(outcome, performed.agent, log, output)
+        record = journal_record(outcome, performed.agent, log, output)
+        return {**record, **circumstances(performed)}
+
+
+def _answer(outcome: Outcome) -> str:
+    """Return what a task has said, as JSON where the client has told it apart."""
+    if outcome.structured is None:
+        return outcome.output
+    return json.dumps(outcome.structured, ensure_ascii=False)
 
 
 def has_cost(ended: Running) -> bool:

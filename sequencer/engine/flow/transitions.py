@@ -8,50 +8,37 @@ are claimed as this process has places for. A crash in between can't exist.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from sequencer.engine.flow.room import Room
 from sequencer.engine.flow.timing import busy_ms, later, rests
 from sequencer.errors import StorageFailed, TransitionRefused
+from sequencer.model.branching import shortened
 from sequencer.model.flow_rules import Course, FlowFact
 from sequencer.model.graph import NodeKind
-from sequencer.model.head import Claim, Head, Owner, Status
+from sequencer.model.growth import Growth
+from sequencer.model.head import Claim, Head
 from sequencer.model.marking import Active, FlowStatus, Marking, Reference
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.transitions import (
     Event,
     Fact,
-    Transition,
-    changed,
     held_claim,
     without_claim,
 )
 
-ENDS_BADLY = (FlowStatus.FAILED, FlowStatus.TIMED_OUT, FlowStatus.MAX_ITERATIONS)
+NOTE_CHARS = 2000
+"""Of what an attempt failed with, for the next one."""
 Pass = Callable[[Marking, str], tuple[str, Reference | None]]
 """What a node that does no work says, and where that is: what reached it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Which agents a process may claim in one transition."""
-
-    owner: Owner
-    ttl_s: float
-    boottime: float | None
-    slots: int
-    """How many."""
-    gone: frozenset[int] = frozenset()
-    """Tokens of claims that may be taken over."""
-    max_attempts: int = 20
-    """Claims of one execution, those included that ended with their process."""
-
-
 @dataclass
-class Step:
-    """One transition that is being made; `transition` ends it."""
+class OpenTransition:
+    """One transition that is being made; `resulting.transition_of` ends it."""
 
     head: Head
     marking: Marking
@@ -65,9 +52,10 @@ class Step:
     def __post_init__(self) -> None:
         """Begin with nothing done."""
         self.course = Course(self.marking)
-        self._has_taken_over = 0.0
+        self.longest_taken_over_s = 0.0
+        """The lease of a claim that this takes over."""
         is_limited = self.marking.graph.timeout_ms is not None
-        self._spent_ms = busy_ms(self.head, self.marking, self.now) if is_limited else 0
+        self.spent_ms = busy_ms(self.head, self.marking, self.now) if is_limited else 0
         """Of the agents' time, up to now; what happens in the transition changes no past."""
         self._passing: list[int] = []
         """Nodes that have begun, do no work and are still to be left; a heap by order."""
@@ -75,9 +63,14 @@ class Step:
     # --- an attempt ended ----------------------------------------------------------
 
     def accept(
-        self, token: int, outcome: Outcome, reference: Reference | None, record: Mapping[str, Any]
+        self,
+        token: int,
+        outcome: Outcome,
+        reference: Reference | None,
+        record: Mapping[str, Any],
+        growth: Growth | None = None,
     ) -> None:
-        """Accept what the holder of *token* has done.
+        """Accept what the holder of *token* has done; its answer may add *growth* to the graph.
 
         Raises:
             StaleClaim: the claim is not in the head any more.
@@ -89,7 +82,29 @@ class Step:
             iteration=index + 1,
             last_prompt=outcome.prompt or self.head.last_prompt,
         )
+        if self.marking.graph.is_team:
+            self.course.do("team", "accepted", held.step)
+        if growth is not None:
+            # Before its tokens go on: who waits for it waits for what it adds as well.
+            self.course.do("grow", growth.as_json())
         self.course.succeed(held.step, outcome.output, reference)
+        if growth is not None:
+            self.course.tell_growth(growth, held.step)
+        self._take_facts(held, record)
+
+    def refuse(
+        self,
+        token: int,
+        outcome: Outcome,
+        record: Mapping[str, Any],
+        fix: Growth | None,
+    ) -> None:
+        """Take the "no" of a task that judges; *fix* is done before it judges again.
+
+        Raises: see `accept`.
+        """
+        held = self._end_claim(token, outcome.usage)
+        self.course.refuse(held.step, (outcome.error or "").strip(), fix)
         self._take_facts(held, record)
 
     def fail(
@@ -101,6 +116,8 @@ class Step:
         """
         held = self._end_claim(token, outcome.usage)
         message = (outcome.error or "no reason given").strip()
+        if self.marking.graph.is_team:
+            self.course.do("team", "failed", held.step, shortened(message, NOTE_CHARS))
         if kind == "error" or due is not None:
             self.course.fail_attempt(held.step, message, due)
         else:
@@ -121,6 +138,7 @@ class Step:
     def charge(self, claim: Claim, usage: Usage, record: Mapping[str, Any]) -> None:
         """Count what an attempt has used whose *claim* is gone; its result does not count."""
         self.head = self.head.replace(usage=self.head.usage.plus(usage, steps=0))
+        self._spend(claim, usage)
         self._tell(Event.RELEASED, claim, record)
 
     def _end_claim(self, token: int, usage: Usage, steps: int = 0) -> Claim:
@@ -129,7 +147,16 @@ class Step:
             claims=without_claim(self.head, token),
             usage=self.head.usage.plus(usage, steps=steps),
         )
+        self._spend(held, usage)
         return held
+
+    def _spend(self, held: Claim, usage: Usage) -> None:
+        """Count what an attempt has used for its task as well."""
+        tokens = usage.input_tokens + usage.output_tokens
+        is_there = held.step in self.marking.graph.by_id
+        if self.marking.graph.is_team and is_there and (usage.cost_usd or tokens or usage.seconds):
+            spent = round(usage.cost_usd, 9), tokens, round(usage.seconds, 3)
+            self.course.do("team", "spend", held.step, *spent)
 
     def _tell(self, event: Event, held: Claim, outcome: Mapping[str, Any] | None) -> None:
         fact = Fact(event, held.step, held.step_index, held.token, held.attempt, outcome)
@@ -161,6 +188,17 @@ class Step:
         self.course.cancel()
         self._take_facts(None, record)
 
+    def tell(self, name: str, token: int, reference: str, record: Mapping[str, Any]) -> None:
+        """Keep a message to task *name*, whose text is at *reference*."""
+        self.head = self.head.replace(token=token)
+        self.course.do("team", "tell", name, reference, record.get("by", ""), self.at)
+        self.facts.append(Fact(Event.TOLD, name, self.head.step_index, token, 0, record))
+
+    def warn(self, what: str, message: str) -> None:
+        """Keep a warning, once."""
+        self.course.do("team", "warn", what)
+        self.facts.append(Fact(Event.WARNED, "", self.head.step_index, outcome={"note": message}))
+
     def restore(self) -> None:
         """Put the tokens back that were there when the run failed, or make tries due at once.
 
@@ -168,6 +206,8 @@ class Step:
             TransitionRefused: nothing failed, and nothing waits for another try.
         """
         marking = self.marking
+        if marking.graph.is_team:
+            self.course.do("team", "again")
         if marking.ended_at:
             was = str(marking.status)
             self.course.do("restore")
@@ -176,14 +216,17 @@ class Step:
             self._begin_again()
             return
         resting = [name for name, active in marking.active.items() if rests(active)]
-        if not resting:
+        failed = list(marking.failed)
+        if not resting and not failed:
             raise TransitionRefused(
                 "retry: nothing failed, and no node waits for another try",
                 hint="'sequencer status' shows where the run stands",
             )
         for name in resting:
             self.course.do("drop", name, None)
-        self._tell_by_hand(f"retry: {', '.join(resting)} at once")
+        for name in failed:
+            self.course.do("unblock", name)
+        self._tell_by_hand(f"retry: {', '.join([*resting, *failed])} at once")
 
     def _begin_again(self) -> None:
         """Ask and pass what has begun; agents are claimed like those that nobody holds."""
@@ -205,13 +248,15 @@ class Step:
     def settle(self, room: Room | None) -> None:
         """Go on until nothing follows by itself; claim what *room* allows."""
         room_left = room.slots if room is not None else 0
+        closed: Collection[str] = ()
         if room is not None:
-            room_left = self._claim_again(room, room_left)
+            closed = room.closed(self.marking)
+            room_left = self._claim_again(room, room_left, closed)
         passing = self._passing
         marking, nodes, order = self.marking, self.course.graph.nodes, self.course.graph.order
         while marking.status is FlowStatus.RUNNING:
             can_claim = room_left > 0 and self._has_place()
-            name = marking.next_startable(agents=can_claim)
+            name = marking.next_startable(agents=can_claim, closed=closed)
             if name is not None:
                 is_agent = self.course.graph.by_id[name].kind is NodeKind.AGENT
                 token = self.head.token + 1 if is_agent else None
@@ -247,13 +292,15 @@ class Step:
         limit = self.course.graph.max_parallel
         return limit is None or len(self.head.claims) < limit
 
-    def _claim_again(self, room: Room, slots: int) -> int:
+    def _claim_again(self, room: Room, slots: int, closed: Collection[str]) -> int:
         """Claim executions that nobody holds any more; return how many places are left."""
         held = {claim.token: claim for claim in self.head.claims}
-        order, nodes = self.course.graph.order, self.course.graph.by_id
+        order, nodes = self.course.graph.urgency, self.course.graph.by_id
         for name in sorted(self.marking.active, key=order.__getitem__):
             active = self.marking.active.get(name)
             if active is None or nodes[name].kind is not NodeKind.AGENT or slots <= 0:
+                continue
+            if active.error is not None or name in closed:
                 continue
             claim = held.get(active.token)
             if claim is not None and claim.token not in room.gone:
@@ -280,7 +327,7 @@ class Step:
         return datetime.fromisoformat(active.due) <= self.now
 
     def _take_over(self, held: Claim) -> None:
-        self._has_taken_over = max(self._has_taken_over, held.ttl_s)
+        self.longest_taken_over_s = max(self.longest_taken_over_s, held.ttl_s)
         self.head = self.head.replace(claims=without_claim(self.head, held.token))
         note = f"token {held.token} of process {held.owner.pid} on {held.owner.host}"
         self._tell(Event.TAKEN_OVER, held, {"note": note})
@@ -332,64 +379,6 @@ class Step:
         if held is not None and fact.node == held.step:
             return Fact(fact.event, fact.node, held.step_index, held.token, held.attempt, outcome)
         return Fact(fact.event, fact.node, self.head.step_index, token or 0, 0, outcome)
-
-    # --- the result ----------------------------------------------------------------
-
-    def rest(self) -> Status:
-        """Return the status that the run has while nobody works on it."""
-        marking = self.marking
-        if marking.status in ENDS_BADLY:
-            return Status.FAILED
-        if marking.status is not FlowStatus.RUNNING:
-            return Status.COMPLETE
-        if marking.next_startable() is not None:
-            return Status.WAITING_NEXT
-        only_asks = all(active.since is not None for active in marking.active.values())
-        return Status.WAITING_APPROVAL if only_asks else Status.WAITING_NEXT
-
-    def transition(self) -> Transition:
-        """Return what was done; the marking has to be written into the head by who calls."""
-        self._count_time()
-        head = changed(self.head, self.at, expected_step=self._expected())
-        status = self.marking.status
-        if status is FlowStatus.RUNNING:
-            return Transition(self._at_rest(head), tuple(self.facts))
-        is_new = self.head.flow is None or self.head.flow.status == FlowStatus.RUNNING
-        if is_new:
-            ended = Fact(Event.COMPLETED, "", head.step_index, 0, 0, {"status": str(status)})
-            self.facts.append(ended)
-        reason = None if status is FlowStatus.COMPLETED else str(status)
-        head = head.replace(
-            claims=(), status=self.rest(), pause_requested=False, exit_reason=reason
-        )
-        return Transition(head, tuple(self.facts))
-
-    def _at_rest(self, head: Head) -> Head:
-        if head.claims:
-            return head.replace(status=Status.RUNNING)
-        if head.status is Status.PAUSED or head.pause_requested:
-            return head.replace(status=Status.PAUSED, pause_requested=False)
-        return head.replace(status=self.rest())
-
-    def _expected(self) -> str:
-        """Return a node that comes next, for who looks at the head alone."""
-        name = self.marking.next_startable()
-        return name if name is not None else next(iter(self.marking.active), "")
-
-    def _count_time(self) -> None:
-        """Keep how long agents have been at work; only where the run has a limit on that."""
-        marking = self.marking
-        if marking.graph.timeout_ms is None:
-            return
-        spent = marking.busy_ms if marking.busy_since is None else self._spent_ms
-        if self._has_taken_over and marking.busy_since is not None:
-            # It worked no longer than its lease, for all that is known.
-            spent = min(spent, marking.busy_ms + round(self._has_taken_over * 1000))
-        works = bool(self.head.claims) or any(map(rests, marking.active.values()))
-        # Not ``at``, which has whole seconds: what is lost there would count at each change.
-        since = later(self.now, 0) if works and marking.status is FlowStatus.RUNNING else None
-        if (spent, since) != (marking.busy_ms, marking.busy_since):
-            self.course.do("busy", spent, since)
 
 
 def _again(active: Active) -> dict[str, Any]:

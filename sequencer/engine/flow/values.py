@@ -43,9 +43,14 @@ class NodeValues:
         Raises:
             MissingValue: one names something that is not there.
         """
-        return templates.render(text, self._value, templates.GRAPH_ROOTS)
+        return templates.render(text, self.value, templates.GRAPH_ROOTS)
 
-    def _value(self, path: tuple[str, ...]) -> Any:
+    def value(self, path: tuple[str, ...]) -> Any:
+        """Return what is at *path*, whose first part is a root.
+
+        Raises:
+            KeyError: there is nothing; the message says what there is.
+        """
         root, rest = path[0], path[1:]
         if root == "output":
             return templates.look_up(value_of(self.reached, self.read), rest)
@@ -70,7 +75,7 @@ class NodeValues:
     def _input(self, value: Any) -> Any:
         """Return *value* with the templates in its texts filled in."""
         if isinstance(value, str):
-            return templates.render(value, self._value, templates.GRAPH_ROOTS[:3])
+            return templates.render(value, self.value, templates.GRAPH_ROOTS[:3])
         if isinstance(value, Mapping):
             return {key: self._input(inner) for key, inner in value.items()}
         if isinstance(value, list):
@@ -110,7 +115,7 @@ def values_of(
     """
     node = graph.by_id[name]
     asked = {path[0] for path in templates.names(text, templates.GRAPH_ROOTS)}
-    if not asked:
+    if not asked and not graph.is_team:
         return None
     needs_outputs = bool(asked - {"output"})
     return NodeValues(

@@ -25,6 +25,7 @@ class _Told:
     attempt: int = 0
     seconds: float = 0.0
     cost_usd: float = 0.0
+    tokens: int = 0
     since: str | None = None
     line: str = ""
     end: NodeState = NodeState.PENDING
@@ -38,14 +39,19 @@ class Story:
     nodes: dict[str, _Told] = field(default_factory=dict)
     followed: set[tuple[str, str]] = field(default_factory=set)
     """Ends of the edges that were followed."""
+    began: str | None = None
+    """When the first node began."""
+    latest: str | None = None
 
     def keep(self, fact: Mapping[str, Any]) -> None:
         """Take one fact of the journal."""
         event, name = fact["event"], fact["step"]
         outcome = fact.get("outcome") or {}
+        self.latest = fact["at"]
         if event in _BEGINNINGS:
             self.nodes.clear()
             self.followed.clear()
+            self.began = None
             return
         for cancelled in outcome.get("cancelled", ()) if event in _CUTS else ():
             self._told(cancelled).end = NodeState.CANCELLED
@@ -55,6 +61,7 @@ class Story:
         if event in {Event.CLAIMED, Event.ASKED, Event.STARTED}:
             told.attempt = fact.get("attempt") or 1
             told.since, told.end = fact["at"], NodeState.PENDING
+            self.began = self.began or fact["at"]
             self.followed |= {(source, name) for source in outcome.get("from", ())}
         elif event in _ENDS:
             told.end, told.line = NodeState.DONE, _line(outcome)
@@ -63,6 +70,7 @@ class Story:
         usage = outcome.get("usage") or {}
         told.seconds += float(usage.get("seconds", 0.0))
         told.cost_usd += float(usage.get("cost_usd", 0.0))
+        told.tokens += int(usage.get("input_tokens", 0)) + int(usage.get("output_tokens", 0))
 
     def ask(self, name: str, question: str) -> None:
         """Let the node's last line be what is asked there now."""
@@ -93,6 +101,7 @@ def view_of(
 ) -> FlowView:
     """Return the run of *head* with its *marking*; without a head one that was never begun.
 
+    With a marking its graph counts, to which nodes may have been added since *graph*.
     *questions* are what people are asked, by node, with their templates filled in.
     """
     story = Story()
@@ -100,6 +109,7 @@ def view_of(
         story.keep(fact)
     if head is None or marking is None:
         return FlowView(title, graph, tuple(NodeView(node) for node in graph.nodes), "not-started")
+    graph = marking.graph
     held = {claim.step for claim in head.claims}
     for name, text in (questions or {}).items():
         story.ask(name, text)
@@ -111,6 +121,8 @@ def view_of(
         _status(marking, nodes),
         marking.iterations,
         _followed(graph, story),
+        story.began,
+        story.latest,
     )
 
 
@@ -136,6 +148,7 @@ def _node(node: Node, marking: Marking, story: Story, held: set[str]) -> NodeVie
         runs=marking.done.get(node.id, 0),
         seconds=round(told.seconds, 3),
         cost_usd=round(told.cost_usd, 6),
+        tokens=told.tokens,
         since=told.since if is_on else None,
         due=active.due if active is not None else None,
         last_line=told.line,
@@ -146,16 +159,22 @@ def _state(
     node: Node, active: Active | None, marking: Marking, told: _Told, *, is_held: bool
 ) -> NodeState:
     if active is not None:
-        if active.since is not None:
-            return NodeState.ASKED
-        if is_held:
-            return NodeState.RUNNING
-        return NodeState.RETRYING if active.due is not None else NodeState.READY
+        return _active_state(active, is_held=is_held)
     if node.id in marking.waiting:
         return NodeState.READY if marking.may_start(node.id) else NodeState.WAITING
     if told.end is not NodeState.PENDING:
         return told.end
     return NodeState.DONE if marking.done.get(node.id) else NodeState.PENDING
+
+
+def _active_state(active: Active, *, is_held: bool) -> NodeState:
+    if active.error is not None:
+        return NodeState.FAILED
+    if active.since is not None:
+        return NodeState.ASKED
+    if is_held:
+        return NodeState.RUNNING
+    return NodeState.RETRYING if active.due is not None else NodeState.READY
 
 
 def _followed(graph: Graph, story: Story) -> frozenset[int]:

@@ -9,30 +9,37 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
-from sequencer.engine.attempt import Attempt
 from sequencer.engine.flow.attempts import Attempts, Running
 from sequencer.engine.flow.boards import Board
+from sequencer.engine.flow.caps import Caps
 from sequencer.engine.flow.code import FlowCode, accepted
 from sequencer.engine.flow.control import Act, FlowControl
+from sequencer.engine.flow.honouring import honoured
+from sequencer.engine.flow.performance import Performances
 from sequencer.engine.flow.recording import Recorder, has_cost
-from sequencer.engine.flow.sessions import Sessions
-from sequencer.engine.flow.transitions import Room, Step
-from sequencer.engine.flow.values import values_of
+from sequencer.engine.flow.room import Room
+from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Patience
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Budget, Prepared
-from sequencer.engine.recall import Memory
 from sequencer.engine.standing import blocked_by
-from sequencer.errors import SequencerError, StaleClaim, StateRefused, WorkTreeRefused
+from sequencer.errors import (
+    SequencerError,
+    StaleClaim,
+    StateRefused,
+    TooManyFailures,
+    WorkTreeRefused,
+)
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.marking import FlowStatus, Marking
 from sequencer.model.outcome import OutcomeStatus, Usage
+from sequencer.model.step import Step
 from sequencer.model.transitions import Place
+from sequencer.model.workflow import Workflow
 from sequencer.store.identity import boottime
 
 _LOST = str(StopReason.CLAIM_LOST)
@@ -67,11 +74,11 @@ class FlowWorker:
         self.code = FlowCode(performer.carrier, patience)
         self._recorder = Recorder(control, performer)
         self._prepared: dict[str, Prepared] = {}
-        self._sessions = Sessions.of(control.store, control.workflow)
-        steps = control.workflow.steps
-        self._json_nodes = frozenset(
-            step.name for step in steps if step.output and step.output.format == "json"
-        )
+        self._performances = Performances(control, performer, board)
+        graph, team = control.workflow.graph, performer.team
+        is_team = graph is not None and graph.is_team and team is not None
+        self.caps = Caps(team.rules) if team is not None and is_team else None
+        """Of a team."""
 
     def interrupt(self) -> None:
         """Ask for the end of all attempts and of the work; safe in a signal handler."""
@@ -89,17 +96,30 @@ class FlowWorker:
         self.performer.agents.close()
         self.control.store.close()
 
-    def prepare(self, name: str) -> Prepared:
-        """Return the step of node *name*, ready to start.
+    def prepare(self, name: str, workflow: Workflow) -> Prepared:
+        """Return the step of node *name* of *workflow*, ready to start.
 
         Raises:
             ConfigurationError: its prompt or its agent can't be had.
         """
         # What moves with the state may bring other prompts.
         if self.code.moves or name not in self._prepared:
-            step = self.control.workflow.steps_by_name[name]
-            self._prepared[name] = self.performer.prepare(Place(0, name, step.prompt_name))
+            step = self._honoured(workflow, name)
+            here = Place(0, name, step.prompt_name)
+            self._prepared[name] = self.performer.prepare_step(step, name, here)
         return self._prepared[name]
+
+    def _honoured(self, workflow: Workflow, name: str) -> Step:
+        """Return the step of node *name*, without what only its role asks and nobody can do."""
+        step = self.performer.with_defaults(workflow.steps_by_name[name])
+        task = workflow.graph.by_id[name].task if workflow.graph is not None else None
+        if task is None or not task.brought:
+            return step
+        kept, left_out = honoured(step, task.brought, self.performer.agents)
+        if left_out:
+            what = f"{', '.join(left_out)} of role {task.role}"
+            self.performer.observer.notice(f"task {name}: its agent can't honour {what}; left out")
+        return kept
 
     def prepare_all(self) -> None:
         """Prepare every node, so that what can't even start is known before anything has.
@@ -107,7 +127,7 @@ class FlowWorker:
         Raises: see `prepare`.
         """
         for step in self.control.workflow.steps:
-            self.prepare(step.name)
+            self.prepare(step.name, self.control.workflow)
 
     # --- claiming ------------------------------------------------------------------
 
@@ -140,6 +160,7 @@ class FlowWorker:
             slots=max(free, 0),
             gone=gone,
             max_attempts=self.limits.max_attempts,
+            **({} if self.caps is None else {"closed": self.caps.closed}),
         )
 
     def gone(self, head: Head, held: Collection[int] = ()) -> frozenset[int]:
@@ -162,9 +183,9 @@ class FlowWorker:
     def _change(
         self, act: Act | None, steps_left: Callable[[Head], int | None], run_id: str
     ) -> tuple[Head, list[int]]:
-        made: list[Step] = []
+        made: list[OpenTransition] = []
 
-        def keep(step: Step) -> None:
+        def keep(step: OpenTransition) -> None:
             made.append(step)
             if act is not None:
                 act(step)
@@ -182,12 +203,24 @@ class FlowWorker:
         return head
 
     def keep_only(self, head: Head) -> None:
-        """Stop the attempts whose claims are not in *head*: cancelled, or taken over."""
+        """Stop the attempts whose claims are not in *head*, or that a budget has no more for."""
         held = frozenset(claim.token for claim in head.claims)
         self.attempts.cancel(StopReason.CLAIM_LOST, but=held)
+        if self.caps is None or not head.claims:
+            self._performances.live = ()
+            return
+        gone = self.gone(head)
+        self._performances.live = tuple(one for one in head.claims if one.token not in gone)
+        _, marking = self.control.marking(head)
+        if kept := self.caps.to_kill(marking):
+            live = {
+                token for token, one in self.attempts.running.items() if one.claim.step not in kept
+            }
+            self.attempts.cancel(StopReason.BUDGET, but=frozenset(live))
 
     def _start(self, head: Head, granted: list[int]) -> None:
         _, marking = self.control.marking(head)
+        workflow = self.control.workflow_at(marking)
         if not self.attempts.running:
             self._arrive(head, granted)
         for token in granted:
@@ -196,7 +229,7 @@ class FlowWorker:
                 continue
             failure = None
             try:
-                self.prepare(claim.step)
+                self.prepare(claim.step, workflow)
             except (SequencerError, OSError) as error:
                 failure = error
             # After a failure what it was before, for the record.
@@ -205,7 +238,8 @@ class FlowWorker:
             )
             running = Running(claim, prepared, head.run_id)
             if failure is None:
-                task = self._task(running, head, marking)
+                budget = self.narrow(self.budget(head, marking, claim.step))
+                task = self._performances.task(running, head, marking, budget)
             else:
                 task = self._recorder.failing(failure)
             self.attempts.start(running, task)
@@ -217,7 +251,7 @@ class FlowWorker:
         except SequencerError as refusal:
             told = {"status": str(OutcomeStatus.INTERRUPTED), "error": refusal.message}
 
-            def release(step: Step) -> None:
+            def release(step: OpenTransition) -> None:
                 for token in granted:
                     if step.head.claim_with(token):
                         step.release(token, told, Usage())
@@ -228,70 +262,18 @@ class FlowWorker:
 
     # --- performing ----------------------------------------------------------------
 
-    def _task(self, running: Running, head: Head, marking: Marking) -> Callable[[Running], None]:
-        """Return what the thread of *running* does; what it needs of *marking* is taken now."""
-        name = running.claim.step
-        observer = self.board.observer(name)
-        values = values_of(
-            self.control.graph,
-            name,
-            marking,
-            _texts(running.prepared, self.control.graph.by_id[name].input),
-            self.control.read_output,
-            json_nodes=self._json_nodes,
-            head=head,
-        )
-        seen = head.replace(session=self._sessions.reaching(marking, name), gate=None, loop=None)
-        performer = replace(self.performer, observer=observer)
-        budget = self.narrow(self.budget(head))
-
-        def perform(attempt: Running) -> None:
-            attempt.performed = performer.perform(
-                attempt.prepared,
-                self._attempt(attempt, head),
-                seen,
-                budget,
-                cancellation=attempt.cancellation,
-                recall=lambda: Memory(self.control.store.state_path.parent),
-                compose=None if values is None else values.compose,
-            )
-            outcome = attempt.performed.outcome
-            if outcome.is_accepted:
-                claim = attempt.claim
-                attempt.reference = self.control.keep_output(
-                    claim.step_index, claim.token, outcome.output
-                )
-                self._sessions.keep(claim, attempt.performed)
-
-        return perform
-
-    def budget(self, head: Head) -> Budget:
-        """Return what is left for one attempt under the run's limits."""
+    def budget(self, head: Head, marking: Marking, name: str) -> Budget:
+        """Return what is left for one attempt at node *name* under the run's limits."""
         limits = self.limits
         money = None
         if limits.max_cost_usd is not None:
             money = limits.max_cost_usd - head.usage.cost_usd
+        if self.caps is not None and (left := self.caps.left_usd(marking, name)) is not None:
+            money = left if money is None else min(money, left)
         seconds = None
         if limits.max_seconds is not None:
             seconds = limits.max_seconds - head.usage.seconds
         return Budget(money, seconds)
-
-    def _attempt(self, running: Running, head: Head) -> Attempt:
-        claim, step = running.claim, running.prepared.step
-        store = self.control.store
-        return Attempt(
-            run_id=head.run_id,
-            workflow=head.workflow_name,
-            step=step,
-            position=claim.step,
-            step_index=claim.step_index,
-            token=claim.token,
-            attempt=claim.attempt,
-            agent=running.prepared.agent,
-            prompt=step.prompt_name,
-            state_path=store.state_path,
-            result_path=store.result_folder(claim.step_index, claim.token) / "result.json",
-        )
 
     # --- recording -----------------------------------------------------------------
 
@@ -315,7 +297,7 @@ class FlowWorker:
         run_id = ended[0].run_id
         record = self._one_by_one(acts, steps_left)
 
-        def act(step: Step) -> None:
+        def act(step: OpenTransition) -> None:
             for one in lost:
                 usage = self._recorder.performed(one).outcome.usage
                 told = {**self._recorder.record(one), "reason": str(StopReason.CLAIM_LOST)}
@@ -360,7 +342,7 @@ class FlowWorker:
         those of the acts to come; so the nodes start in the same order.
         """
 
-        def act(step: Step) -> None:
+        def act(step: OpenTransition) -> None:
             left, has_counted = list(acts), False
             while left:
                 token = left.pop(0)
@@ -371,11 +353,29 @@ class FlowWorker:
                     continue
                 acts[token](step)
                 has_counted = True
+                if self.caps is not None:
+                    self.caps.watch(step)
                 if left:
                     held = [*step.granted, *left]
                     step.settle(self.room(step.head, steps_left(step.head), held))
 
         return act
+
+    def stopped_by(self, marking: Marking) -> str | None:
+        """Return which budget keeps what could be done from being begun, if one does.
+
+        Raises:
+            TooManyFailures: the circuit breaker of a team has opened.
+        """
+        if self.caps is None:
+            return None
+        if (broken := self.caps.broken(marking)) is not None:
+            raise TooManyFailures(
+                f"{broken}, so no other task is begun",
+                hint="look at 'sequencer log', then 'sequencer retry' lets it go on",
+            )
+        reached = self.caps.reached(marking)
+        return "; ".join(reached) + ": nothing more is begun" if reached else None
 
     def must_wait(self, head: Head) -> bool:
         """Return whether other processes work on the code that this one would work on."""
@@ -389,8 +389,3 @@ class FlowWorker:
         """Return the claims of other processes."""
         mine = self.attempts.running
         return [claim for claim in head.claims if claim.token not in mine]
-
-
-def _texts(prepared: Prepared, given: Mapping[str, Any]) -> str:
-    """Return everything of a node in which a template may stand."""
-    return f"{prepared.prompt}\n{given}" if given else prepared.prompt

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sequencer.engine.flow.transitions import Room, Step
+from sequencer.engine.flow.resulting import rest_of, transition_of
+from sequencer.engine.flow.room import Room
+from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.model import flow_trace
 from sequencer.model.graph import Graph
 from sequencer.model.head import Flow, Head
@@ -26,7 +28,7 @@ def date(milliseconds: int) -> str:
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _wait(_: Step) -> None:
+def _wait(_: OpenTransition) -> None:
     pass
 
 
@@ -48,14 +50,14 @@ class Run:
     def room(self) -> Room:
         return Room(STRANGER, 60.0, 5.0, self.slots, self.gone, self.max_attempts)
 
-    def update(self, act: Callable[[Step], None], *, claims: bool = True) -> list[str]:
+    def update(self, act: Callable[[OpenTransition], None], *, claims: bool = True) -> list[str]:
         """Make one transition and return the lines of what happened."""
         moment = START + timedelta(milliseconds=self.now)
-        step = Step(self.head, self.marking, date(self.now), moment, self._hand_on)
+        step = OpenTransition(self.head, self.marking, date(self.now), moment, self._hand_on)
         act(step)
         step.settle(self.room if claims else None)
-        made = step.transition()
-        flow = Flow(status=str(self.marking.status), rest=step.rest())
+        made = transition_of(step)
+        flow = Flow(status=str(self.marking.status), rest=rest_of(step.marking))
         self.head, self.facts = made.head.replace(flow=flow), made.facts
         self.granted = step.granted
         return [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sequencer.engine.flow.control import FlowControl
-from sequencer.engine.flow.transitions import Step
+from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.errors import (
     CorruptState,
     DefinitionChanged,
@@ -121,7 +121,7 @@ def test_what_is_refused_leaves_the_marking_as_it_was(tmp_path: Path) -> None:
     _, before = flow.marking(made.head)
     waiting = dict(before.waiting)
 
-    def spoil(step: Step) -> None:
+    def spoil(step: OpenTransition) -> None:
         step.course.start("a")
         raise TransitionRefused("not so")
 
@@ -168,7 +168,7 @@ def test_a_claim_that_is_gone_changes_nothing(tmp_path: Path, how: str) -> None:
     assert before.claims[0].token == stale + 1
     outcome = Outcome(status=OutcomeStatus.OK, output="late")
 
-    def act(step: Step) -> None:
+    def act(step: OpenTransition) -> None:
         if how == "accept":
             step.accept(stale, outcome, None, {})
         elif how == "fail":

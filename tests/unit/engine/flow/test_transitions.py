@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sequencer.engine.flow.transitions import Step
+from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.errors import StaleClaim
 from sequencer.model.head import Status
 from sequencer.model.marking import Active
@@ -96,7 +96,7 @@ def test_the_record_goes_with_the_first_fact_alone() -> None:
 def test_a_claim_that_is_gone_changes_nothing(verb: str) -> None:
     run = Run(graph("a --> b"))
     run.begin()
-    acts: dict[str, Callable[[Step], None]] = {
+    acts: dict[str, Callable[[OpenTransition], None]] = {
         "accept": lambda step: step.accept(7, OK, "0-7", {}),
         "fail": lambda step: step.fail(7, BAD, {}, due=None, kind="error"),
         "release": lambda step: step.release(7, None, Usage()),

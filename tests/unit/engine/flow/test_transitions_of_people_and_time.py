@@ -7,7 +7,7 @@ from types import FrameType
 import pytest
 
 from sequencer.engine.flow.timing import busy_ms
-from sequencer.engine.flow.transitions import Step
+from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.errors import TransitionRefused
 from sequencer.model.graph import Graph
 from sequencer.model.head import Status
@@ -121,7 +121,7 @@ def test_when_the_time_is_up_everything_ends() -> None:
     run = Run(graph("s((S)) --> a & b & h{{H}}", timeout_ms=100))
     run.begin()
     run.now = 130
-    lines = run.update(Step.time_is_up)
+    lines = run.update(OpenTransition.time_is_up)
     assert lines == ["workflow timeout; cancelled a, b, h", "completed"]
     assert (run.head.status, run.held) == (Status.FAILED, {})
     assert (run.marking.busy_ms, run.marking.busy_since) == (130, None)
@@ -131,7 +131,7 @@ def test_when_the_time_is_up_everything_ends() -> None:
 
 
 def restore(run: Run) -> list[str]:
-    return run.update(Step.restore)
+    return run.update(OpenTransition.restore)
 
 
 def test_a_failed_run_is_put_back_with_all_its_tokens() -> None:
@@ -185,7 +185,7 @@ def test_after_too_long_a_time_it_is_counted_anew() -> None:
     run = Run(graph("a --> b", timeout_ms=100))
     run.begin()
     run.now = 150
-    run.update(Step.time_is_up)
+    run.update(OpenTransition.time_is_up)
     run.now = 5_000
     restore(run)
     assert (run.marking.busy_ms, run.marking.busy_since) == (0, date(5_000))

@@ -19,7 +19,7 @@ def seen(made: Lab) -> FlowView:
     flow = made.run().flow
     head, marking = flow.marking(made.head)
     questions = {one.node.id: one.text for one in flow.questions(head)}
-    return view_of("t", flow.graph, head, marking, made.run().history(), questions=questions)
+    return view_of("t", marking.graph, head, marking, made.run().history(), questions=questions)
 
 
 def nodes(made: Lab) -> dict[str, NodeView]:
@@ -120,7 +120,7 @@ def test_costs_and_times_are_summed_over_attempts_and_rounds(tmp_path: Path) -> 
 def test_the_edges_that_were_followed(tmp_path: Path) -> None:
     made = lab(tmp_path, "q -->|yes| a; q -->|no| b; a & b --> j", {"q": "yes"})
     made.work()
-    edges = made.run().flow.graph.edges
+    edges = made.run().flow.begun_with.edges
     followed = {(edges[n].source, edges[n].target) for n in seen(made).followed}
     assert followed == {("q", "a"), ("a", "j")}
 

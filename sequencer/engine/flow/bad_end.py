@@ -1,0 +1,41 @@
+"""What is said about a graph run that has not come to a good end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sequencer.engine.naming import command
+from sequencer.errors import StepFailed
+from sequencer.model.head import Head
+from sequencer.model.marking import FlowStatus, Marking
+
+
+def _failures(marking: Marking, failure: Mapping[str, Any]) -> str:
+    """Return what failed for good; of a team there may be several."""
+    if not marking.graph.is_team:
+        return f"node {failure.get('node')!r} failed: {failure.get('message')}"
+    told = [f"task {name!r} failed: {one.get('message')}" for name, one in marking.lost.items()]
+    return "; ".join(told) or str(failure.get("message"))
+
+
+def bad_end(head: Head, marking: Marking, *, has_just_ended: bool) -> StepFailed:
+    """Return the error that a flow's end is."""
+    error, failure = marking.error or {}, marking.failure or {}
+    what = {
+        FlowStatus.COMPLETED_AFTER_ERROR: (
+            f"node {error.get('node')!r} failed ({error.get('message')}); the error node ran"
+        ),
+        FlowStatus.FAILED: _failures(marking, failure),
+        FlowStatus.TIMED_OUT: f"its agents took longer than {marking.graph.timeout_ms} ms",
+        FlowStatus.MAX_ITERATIONS: f"it looped more than {marking.graph.max_iterations} times",
+    }
+    verb = "ended" if has_just_ended else "has ended"
+    hint = f"{command(head.run_name, 'history')} shows what happened"
+    if marking.ended_at:
+        hint += f"; {command(head.run_name, 'retry')} puts the nodes back that were stopped"
+    return StepFailed(
+        f"the run {verb} as {marking.status}: {what.get(marking.status, '')}",
+        where=f"run {head.run_name}" if head.run_name else "the default run",
+        hint=hint,
+    )

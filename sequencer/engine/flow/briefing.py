@@ -1,0 +1,143 @@
+"""What a teammate is told: its task, the request, what others have found out, messages to it.
+
+The prompt's own templates are filled in first; what stands below it is a quotation, and
+none of it is looked at again. A long output is cut, and the file is named that has it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sequencer.engine.composing import request_block, substitute
+from sequencer.engine.flow.values import NodeValues
+from sequencer.errors import StorageFailed
+from sequencer.model.graph import Node
+from sequencer.model.marking import Marking, Reference
+from sequencer.model.request import Request
+from sequencer.resolution import templates
+
+ROOTS = (*templates.GRAPH_ROOTS, "request", "validation")
+MOST_CHARS = 48_000
+"""Of all outputs together that stand in one prompt."""
+LEAST_CHARS = 800
+"""Of one of them, however many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """Everything that goes into the prompt of one attempt at a task, as it was when it began."""
+
+    node: Node
+    values: NodeValues
+    request: Request | None
+    substitutions: Mapping[str, str]
+    outputs: tuple[tuple[Node, Reference | None], ...]
+    """Of the tasks that were done before it, in order."""
+    messages: tuple[tuple[str, str, str], ...]
+    """Where the text is, who said it, when."""
+    note: str | None
+    """What its latest attempt failed with."""
+    validation: Mapping[str, Any]
+    """What the task that judges has said, where this one mends something."""
+    path_of: Callable[[str], Path]
+    """Where the output at a reference lies."""
+
+    def compose(self, text: str) -> str:
+        """Return the whole prompt that the prompt file's *text* makes.
+
+        Raises:
+            MissingValue: a template names something that is not there.
+        """
+        text = substitute(text, self.substitutions)
+        asked = {path[0] for path in templates.names(text, ROOTS)}
+        own = templates.render(text, self._value, ROOTS)
+        return "\n\n".join(filter(None, (own.strip(), *self._blocks(asked)))) + "\n"
+
+    def _value(self, path: tuple[str, ...]) -> Any:
+        root, rest = path[0], path[1:]
+        if root == "validation":
+            return templates.look_up(self.validation, rest)
+        if root != "request":
+            return self.values.value(path)
+        if self.request is None:
+            raise KeyError("the run was not made from a request; 'sequencer start' makes such runs")
+        if not rest:
+            return request_block(self.request)
+        return templates.look_up(self.request.model_dump(mode="json"), rest)
+
+    def _blocks(self, asked: set[str]) -> Iterator[str]:
+        """Yield what a prompt gets if it does not ask for it by the roots *asked*."""
+        task = self.node.task
+        yield f"# Your task: {self.node.label or self.node.id}"
+        if task is not None and task.description.strip():
+            yield task.description.strip()
+        if self.validation and "validation" not in asked:
+            yield f"# What the check found\n\n{self.validation['reason']}"
+        if self.request is not None and "request" not in asked:
+            yield request_block(self.request)
+        if not asked & {"output", "nodes"}:
+            yield from self._earlier()
+        if self.messages:
+            said = [f"- {by}, {at}:\n\n{self._read(name)}" for name, by, at in self.messages]
+            yield "# Messages to you\n\n" + "\n\n".join(said)
+        if self.note:
+            yield f"# What your last attempt ended with\n\n{self.note}"
+
+    def _earlier(self) -> Iterator[str]:
+        """Yield what the tasks have said that were done before this one."""
+        said = [(node, at) for node, at in self.outputs if isinstance(at, str)]
+        most = max(LEAST_CHARS, MOST_CHARS // max(len(said), 1))
+        for node, at in said:
+            text = self._read(at)
+            if len(text) > most:
+                left = len(text) - most
+                text = f"{text[:most]}\n… {left} more characters are in {self.path_of(at)}"
+            yield f'<result task="{node.id}" of="{_quoted(node.label)}">\n{text}\n</result>'
+
+    def _read(self, name: str) -> str:
+        try:
+            return self.values.read(name)
+        except StorageFailed as error:
+            return f"(it can't be read here: {error.message}; it is in {self.path_of(name)})"
+
+
+def _quoted(text: str) -> str:
+    return text.replace('"', "'")
+
+
+def brief_of(
+    values: NodeValues,
+    marking: Marking,
+    *,
+    request: Request | None,
+    substitutions: Mapping[str, str],
+    path_of: Callable[[str], Path],
+) -> Brief:
+    """Return what the task of *values*, which has begun, is told."""
+    node, team = values.node, marking.team
+    judge = node.task.fixes if node.task is not None else None
+    validation: dict[str, Any] = {}
+    if judge is not None:
+        found = {"reason": team.notes.get(judge, ""), "round": team.refusals.get(judge, 1)}
+        validation = found
+    return Brief(
+        node,
+        values,
+        request,
+        substitutions,
+        tuple((one, marking.outputs.get(one.id)) for one in _before(marking, node)),
+        tuple((name, by, at) for name, by, at in team.told.get(node.id, ())),
+        team.notes.get(node.id),
+        validation,
+        path_of,
+    )
+
+
+def _before(marking: Marking, node: Node) -> list[Node]:
+    """Return the tasks that had to be done before *node*, those that were added included."""
+    listed = node.task.blocked_by if node.task is not None else ()
+    names = dict.fromkeys((*listed, *marking.graph.incoming[node.id]))
+    return [marking.graph.by_id[name] for name in names if name in marking.graph.by_id]

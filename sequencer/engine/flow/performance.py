@@ -1,0 +1,236 @@
+"""What the thread of one attempt at a node does: its prompt, its agent, where it works.
+
+Everything that is needed of the run is taken when the attempt begins; the run goes on
+meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.flow.attempts import Running
+from sequencer.engine.flow.boards import Board
+from sequencer.engine.flow.briefing import brief_of
+from sequencer.engine.flow.control import FlowControl
+from sequencer.engine.flow.sessions import Sessions
+from sequencer.engine.flow.values import NodeValues, values_of
+from sequencer.engine.flow.workplaces import Left, Workplace
+from sequencer.engine.performing import Performer
+from sequencer.engine.prepared import Budget, Prepared
+from sequencer.engine.recall import Memory
+from sequencer.errors import Interrupted, SequencerError
+from sequencer.model.head import Claim, Head
+from sequencer.model.marking import Marking
+from sequencer.model.outcome import OutcomeStatus
+
+TURN_POLL_S = 0.05
+"""How often a result looks whether it may be merged; what it looks at is in memory."""
+
+
+@dataclass
+class Performances:
+    """Makes what the threads of one process's attempts do."""
+
+    control: FlowControl
+    performer: Performer
+    board: Board
+    live: tuple[Claim, ...] = field(default=(), init=False)
+    """Claims of the newest head whose holders may be alive; kept up to date by the worker."""
+
+    def __post_init__(self) -> None:
+        """Look which outputs the run keeps as what."""
+        workflow = self.control.workflow
+        self._sessions = Sessions.of(self.control.store, workflow)
+        self._json_nodes = frozenset(
+            step.name for step in workflow.steps if step.output and step.output.format == "json"
+        )
+
+    def task(
+        self, running: Running, head: Head, marking: Marking, budget: Budget
+    ) -> Callable[[Running], None]:
+        """Return what the thread of *running* does; what it needs of *marking* is taken now."""
+        name = running.claim.step
+        seen = head.replace(session=self._sessions.reaching(marking, name), gate=None, loop=None)
+        performer = replace(
+            self.performer,
+            observer=self.board.observer(name),
+            workflow=self.control.workflow_at(marking),
+        )
+        compose = self._compose(running.prepared, name, head, marking)
+        made = partial(self._perform, head=head, seen=seen, budget=budget, compose=compose)
+        if not marking.graph.is_team:
+            return lambda attempt: self._keep(attempt, made(attempt, performer))
+        return lambda attempt: self._in_its_place(attempt, performer, marking, made)
+
+    def _compose(
+        self, prepared: Prepared, name: str, head: Head, marking: Marking
+    ) -> Callable[[str], str] | None:
+        graph = marking.graph
+        values = values_of(
+            graph,
+            name,
+            marking,
+            _texts(prepared, graph.by_id[name].input),
+            self.control.read_output,
+            json_nodes=self._json_nodes,
+            head=head,
+        )
+        if values is None:
+            return None
+        return self._brief(values, marking) if graph.is_team else values.compose
+
+    def _brief(self, values: NodeValues, marking: Marking) -> Callable[[str], str]:
+        made_from = self.performer.definition
+        return brief_of(
+            values,
+            marking,
+            request=made_from.request if made_from else None,
+            substitutions=made_from.substitutions if made_from else {},
+            path_of=self.control.output_path,
+        ).compose
+
+    def _perform(
+        self,
+        attempt: Running,
+        performer: Performer,
+        *,
+        head: Head,
+        seen: Head,
+        budget: Budget,
+        compose: Callable[[str], str] | None,
+    ) -> bool:
+        """Let the agent work; return whether it did what it was asked."""
+        attempt.performed = performer.perform(
+            attempt.prepared,
+            self._attempt(attempt, head),
+            seen,
+            budget,
+            cancellation=attempt.cancellation,
+            recall=lambda: Memory(self.control.store.state_path.parent),
+            compose=compose,
+        )
+        return attempt.performed.outcome.is_accepted
+
+    def _keep(self, attempt: Running, is_accepted: bool) -> None:
+        """Keep what an accepted attempt has said."""
+        performed, claim = attempt.performed, attempt.claim
+        if performed is None or not is_accepted:
+            return
+        attempt.reference = self.control.keep_output(
+            claim.step_index, claim.token, performed.outcome.output
+        )
+        self._sessions.keep(claim, performed)
+
+    # --- teams ---------------------------------------------------------------------
+
+    def _in_its_place(
+        self,
+        attempt: Running,
+        performer: Performer,
+        marking: Marking,
+        perform: Callable[[Running, Performer], bool],
+    ) -> None:
+        """Let the agent work where its task is to be done, and take what it leaves there."""
+        claim, task = attempt.claim, marking.graph.by_id[attempt.claim.step].task
+        team = self.performer.team
+        if team is None or task is None:
+            self._keep(attempt, perform(attempt, performer))
+            return
+        place = team.workplaces.open(
+            claim.step, claim.token, writes=task.writes, worktree=task.worktree
+        )
+        for text in place.notices:
+            performer.observer.notice(text)
+        is_accepted = False
+        try:
+            is_accepted = perform(attempt, replace(performer, project=place.cwd))
+            self._keep(attempt, is_accepted)
+        except BaseException:
+            # What is there is not lost, whatever has happened; that is the news.
+            with suppress(SequencerError, OSError):
+                place.close(is_accepted=False, wait_for_turn=lambda: None)
+            raise
+        left = self._closed(place, attempt, marking, is_accepted)
+        for text in left.notices:
+            performer.observer.notice(text)
+        _take(attempt, left)
+
+    def _closed(
+        self,
+        place: Workplace,
+        attempt: Running,
+        marking: Marking,
+        is_accepted: bool,
+    ) -> Left:
+        turn = partial(self._wait_for_turn, attempt, marking)
+        try:
+            return place.close(is_accepted=is_accepted, wait_for_turn=turn)
+        except Interrupted:
+            return Left(error="it was stopped before its work was merged")
+        except SequencerError as error:
+            return Left(error=self.performer.redact(str(error)))
+
+    def _wait_for_turn(self, attempt: Running, marking: Marking) -> None:
+        """Wait until the results of tasks that stand before this one are merged.
+
+        Only those count that run now in work trees of their own: what begins later begins
+        with this one's work.
+
+        Raises:
+            Interrupted: the attempt is to end.
+        """
+        team = self.performer.team
+        order = marking.graph.order
+        mine = order[attempt.claim.step]
+
+        def is_earlier(claim: Claim) -> bool:
+            task = marking.graph.by_id[claim.step].task if claim.step in order else None
+            return task is not None and task.worktree and order[claim.step] < mine
+
+        while not attempt.cancellation.is_set():
+            if team is None or team.rules.merge == "finished":
+                return
+            if not any(map(is_earlier, self.live)):
+                return
+            time.sleep(TURN_POLL_S)
+        raise Interrupted("interrupted")
+
+    def _attempt(self, running: Running, head: Head) -> Attempt:
+        claim, step = running.claim, running.prepared.step
+        store = self.control.store
+        return Attempt(
+            run_id=head.run_id,
+            workflow=head.workflow_name,
+            step=step,
+            position=claim.step,
+            step_index=claim.step_index,
+            token=claim.token,
+            attempt=claim.attempt,
+            agent=running.prepared.agent,
+            prompt=step.prompt_name,
+            state_path=store.state_path,
+            result_path=store.result_folder(claim.step_index, claim.token) / "result.json",
+        )
+
+
+def _take(attempt: Running, left: Left) -> None:
+    """Let the attempt end as what it has left says."""
+    attempt.left = left
+    performed = attempt.performed
+    if left.error is None or performed is None or not performed.outcome.is_accepted:
+        return
+    is_stopped = attempt.cancellation.is_set()
+    status = OutcomeStatus.INTERRUPTED if is_stopped else OutcomeStatus.FAILED
+    outcome = performed.outcome.replace(status=status, error=left.error)
+    attempt.performed = replace(performed, outcome=outcome)
+
+
+def _texts(prepared: Prepared, given: Mapping[str, Any]) -> str:
+    """Return everything of a node in which a template may stand."""
+    return f"{prepared.prompt}\n{given}" if given else prepared.prompt

@@ -1,0 +1,26 @@
+"""Which agents a process may claim in one transition of a graph run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from sequencer.model.head import Owner
+from sequencer.model.marking import Marking
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Which agents a process may claim in one transition."""
+
+    owner: Owner
+    ttl_s: float
+    boottime: float | None
+    slots: int
+    """How many."""
+    gone: frozenset[int] = frozenset()
+    """Tokens of claims that may be taken over."""
+    max_attempts: int = 20
+    """Claims of one execution, those included that ended with their process."""
+    closed: Callable[[Marking], Collection[str]] = lambda _: ()
+    """The agents' nodes that are not to be begun now."""

@@ -1,0 +1,85 @@
+"""Where a task's agent works: the project's folder, or a work tree of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What an agent has left where it worked, and what became of it."""
+
+    error: str | None = None
+    """Why it does not count, what the files are, and where the work is kept."""
+    notices: tuple[str, ...] = ()
+    """What a person should know."""
+    told: tuple[tuple[str, str], ...] = ()
+    """For the journal: the commit that was merged, the branch that was kept."""
+
+
+class Workplace(Protocol):
+    """Of one attempt."""
+
+    @property
+    def cwd(self) -> Path:
+        """Return the agent's folder."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Return what a person should know before the agent begins."""
+
+    def close(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> Left:
+        """Bring what the agent has left to where it belongs.
+
+        *wait_for_turn* is called before something is merged; it may raise to give that up.
+        """
+
+
+class Workplaces(Protocol):
+    """Of one run."""
+
+    def open(self, task: str, token: int, *, writes: bool, worktree: bool) -> Workplace:
+        """Return where the attempt with *token* at *task* works.
+
+        Raises:
+            SequencerError: there is no such place.
+        """
+
+    def clean(self, live: Collection[int]) -> tuple[str, ...]:
+        """Remove the places of attempts that are over, and return what to tell of it.
+
+        *live* are the tokens of those that are not.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectFolder:
+    """The project's own folder, as a workplace."""
+
+    cwd: Path
+    notices: tuple[str, ...] = ()
+
+    def close(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> Left:
+        """Leave everything where it is."""
+        del is_accepted, wait_for_turn
+        return Left()
+
+
+@dataclass(frozen=True, slots=True)
+class OneWorkplace:
+    """Everybody works in the project's folder."""
+
+    folder: Path
+
+    def open(self, task: str, token: int, *, writes: bool, worktree: bool) -> Workplace:
+        """See `Workplaces.open`."""
+        del task, token, writes, worktree
+        return ProjectFolder(self.folder)
+
+    def clean(self, live: Collection[int]) -> tuple[str, ...]:
+        """See `Workplaces.clean`; there is nothing."""
+        del live
+        return ()
