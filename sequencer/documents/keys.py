@@ -45,8 +45,12 @@ def annotation_at(root: type[BaseModel], path: KeyPath) -> Any | None:
 
 
 def written_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Return the fields of *model* by the keys that stand for them in a file."""
-    return {field.alias or name: field for name, field in model.model_fields.items()}
+    """Return the fields of *model* by the keys that stand for them in a file.
+
+    A model whose ``BESIDE`` has fields of another one takes those too.
+    """
+    own = {field.alias or name: field for name, field in model.model_fields.items()}
+    return {**getattr(model, "BESIDE", {}), **own}
 
 
 def below(annotation: Any, part: str | int) -> Any | None:

@@ -5,7 +5,7 @@ pydantic finds them; this module says them in the words of the file's author.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
@@ -67,10 +67,16 @@ class Problem(NamedTuple):
 
 
 def problems_of(
-    error: ValidationError, root: type[BaseModel], where: Callable[[KeyPath], str]
+    error: ValidationError,
+    root: type[BaseModel],
+    where: Callable[[KeyPath], str],
+    origin: Callable[[KeyPath], KeyPath] = tuple,
 ) -> list[Problem]:
-    """Return each problem that pydantic found in a value of *root*."""
-    found = [_problem(dict(one), root, where) for one in error.errors()]
+    """Return each problem that pydantic found in a value of *root*.
+
+    *origin* says under which key a value was written, where that is not its own.
+    """
+    found = [_problem(one, root, where, origin) for one in _single(error)]
     # pydantic calls a list too short as well when an item of it was refused.
     return [
         one
@@ -80,15 +86,29 @@ def problems_of(
     ]
 
 
+def _single(error: ValidationError) -> Iterator[dict[str, Any]]:
+    """Yield each error of *error*, those instead that a model within it had with its fields."""
+    for one in error.errors():
+        inner = one.get("ctx", {}).get("error")
+        if isinstance(inner, ValidationError):
+            for below in _single(inner):
+                yield {**below, "loc": (*one["loc"], *below["loc"])}
+        else:
+            yield dict(one)
+
+
 def _problem(
-    found: dict[str, Any], root: type[BaseModel], where: Callable[[KeyPath], str]
+    found: dict[str, Any],
+    root: type[BaseModel],
+    where: Callable[[KeyPath], str],
+    origin: Callable[[KeyPath], KeyPath],
 ) -> Problem:
     # pydantic adds a '[key]' where a mapping's key is wrong rather than its value.
     path = tuple(part for part in found["loc"] if part != "[key]")
     kind = found["type"]
     if kind == "extra_forbidden":
         known = known_keys(root, path[:-1])
-        place = located(where(path), path[:-1])
+        place = located(where(path), origin(path[:-1]))
         unknown = UnknownName("key", str(path[-1]), known, where=place)
         return Problem(path, unknown, is_missing=False)
     text = _TEXTS.get(kind) or _plain(found["msg"])
@@ -96,7 +116,7 @@ def _problem(
     is_scalar = isinstance(value, (str, int, float)) and kind not in ("missing", "value_error")
     if is_scalar and len(str(value)) <= SHOWN_CHARS:
         text = f"{text}, not {value!a}"
-    problem = ConfigurationError(text, where=located(where(path), path))
+    problem = ConfigurationError(text, where=located(where(path), origin(path)))
     return Problem(path, problem, is_missing=kind in _MISSING)
 
 

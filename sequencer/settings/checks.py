@@ -57,6 +57,7 @@ class Check:
             self._gates,
             self._router,
             self._routing,
+            self._team_roles,
         )
         return [found for part in parts for found in part()]
 
@@ -199,11 +200,22 @@ class Check:
         for path, name in names.prompts():
             yield from self._prompt(name, path)
 
+    def _team_roles(self) -> Iterator[Found]:
+        for name, role in self._schema.teams.roles.items():
+            path = ("teams", "roles", name)
+            step = Step.model_validate({"name": name, **role.step})
+            if step.executor is not None:
+                yield from self._agent(step.executor, (*path, "executor"))
+            yield from self._prompt(step.prompt, (*path, "prompt"))
+            yield from self._system_prompts(step, path)
+            yield from self._answer(step, path)
+
 
 def _steps_of(definition: WorkflowDefinition, path: KeyPath) -> Iterator[tuple[KeyPath, Step]]:
     """Yield what *definition* says about steps; a change is a step whose other fields are unset."""
     found: list[tuple[KeyPath, Step]] = [
         *((("steps", index), step) for index, step in enumerate(definition.steps)),
+        *((("tasks", index), entry) for index, entry in enumerate(definition.tasks)),
         *definition.added_steps(),
         *((("replace", name), change) for name, change in definition.replace.items()),
     ]

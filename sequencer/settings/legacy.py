@@ -14,6 +14,7 @@ from sequencer.documents.keys import dotted
 from sequencer.documents.reader import Document, KeyPath
 from sequencer.settings.schema import Schema
 from sequencer.settings.sources import Layers, Source, flatten
+from sequencer.settings.team_names import TOP_KEYS, lay_team_keys
 
 FLAT_KEYS: dict[str, KeyPath] = {
     "router_enabled": ("router", "enabled"),
@@ -66,8 +67,9 @@ def lay_file(layers: Layers, document: Document) -> None:
         if key in document.data:
             layers.put(path, document.data[key], _source(document, (key,)), (key,))
     _lay_commits(layers, document)
+    lay_team_keys(layers, document)
     for key, value in document.data.items():
-        if key in FLAT_KEYS or key in COMMIT_KEYS or key == TOLERATING:
+        if key in FLAT_KEYS or key in COMMIT_KEYS or key in TOP_KEYS or key == TOLERATING:
             continue
         if key in IGNORED_KEYS or _IGNORED_FAMILIES.fullmatch(key):
             where = document.where((key,))

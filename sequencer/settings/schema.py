@@ -19,6 +19,7 @@ from sequencer.model.step import Approval, Name, Step, Validation
 from sequencer.resolution.registry import WorkflowDefinition
 from sequencer.resolution.routing import RouterSettings
 from sequencer.resolution.routing_settings import RoutingSettings
+from sequencer.resolution.teams.options import TeamOptions
 from sequencer.settings.location import DEFAULT_STATE_FILE
 
 MIB = 1024 * 1024
@@ -234,4 +235,5 @@ class Schema(Section):
     commit: CommitOptions = CommitOptions()
     logs: LogOptions = LogOptions()
     activity: ActivityOptions = ActivityOptions()
+    teams: TeamOptions = TeamOptions()
     run: RunDefaults = RunDefaults()

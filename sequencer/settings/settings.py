@@ -29,7 +29,8 @@ from sequencer.resolution.composition import Composition
 from sequencer.resolution.registry import BuiltinPrompts, BuiltinWorkflows, Registry
 from sequencer.resolution.routing import RouterSettings
 from sequencer.resolution.routing_settings import RoutingSettings
-from sequencer.settings import legacy
+from sequencer.resolution.teams.options import TeamOptions
+from sequencer.settings import legacy, team_names
 from sequencer.settings.checks import Check, Found
 from sequencer.settings.location import find_config, resolve_path
 from sequencer.settings.schema import (
@@ -48,9 +49,15 @@ from sequencer.settings.sources import (
     flatten,
     lay_environment,
 )
+from sequencer.settings.task_lists import roles_of, task_lists
 
 _SECRET_KEY = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNORECASE)
 HIDDEN = "(hidden)"
+_AS_THEY_ARE = (
+    *("workflow", "router", "routing", "agent", "hooks", "limits", "store", "commit"),
+    *("logs", "activity", "teams", "run"),
+)
+"""Sections that the settings have as the schema does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,7 @@ class Settings:
     commit: CommitOptions
     logs: LogOptions
     activity: ActivityOptions
+    teams: TeamOptions
     run: RunDefaults
     notices: tuple[str, ...]
     """What was accepted and has no effect, one line each."""
@@ -146,30 +154,25 @@ def load(
     paths = _resolved(project_dir, schema, layers, found)
     prompts = BuiltinPrompts(schema.supervisor_prompt, schema.main_prompt, schema.reviewer_prompt)
     workflows = _workflows(schema, prompts, layers, found)
-    registry = Registry(workflows, prompts, _flows(schema, project_dir, layers, found))
+    roles = roles_of(schema.teams)
+    lists = task_lists(schema, roles, layers, config_path or project_dir, found)
+    flows = _flows(schema, project_dir, layers, found)
+    registry = Registry(workflows, prompts, flows, lists=lists, roles=roles)
+    workflows |= {name: made.workflow for name, made in lists.items()}
+    found += team_names.problems(layers)
     found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
     found.sort(key=lambda item: layers.position(item[0]))
     raise_all([error for _, error in found])
+    same: dict[str, Any] = {name: getattr(schema, name) for name in _AS_THEY_ARE} | paths
     return Settings(
         config_path=config_path,
         project_dir=project_dir,
-        **paths,
-        workflow=schema.workflow,
+        **same,
         builtin_prompts=prompts,
         registry=registry,
         workflows=MappingProxyType(workflows),
-        router=schema.router,
-        routing=schema.routing,
-        agent=schema.agent,
         agents=MappingProxyType(_agents(schema, layers)),
-        hooks=schema.hooks,
-        limits=schema.limits,
         step_defaults=MappingProxyType(schema.step_defaults.fields),
-        store=schema.store,
-        commit=schema.commit,
-        logs=schema.logs,
-        activity=schema.activity,
-        run=schema.run,
         notices=tuple(layers.notices),
         sources=MappingProxyType(_with_default_sources(layers.sources)),
         values=MappingProxyType(layers.values),
@@ -216,11 +219,15 @@ def _validated(layers: Layers) -> tuple[Schema, list[Found]]:
     found: list[Found] = []
     values = layers.values
     is_first_round = True
+
+    def named(path: KeyPath) -> KeyPath:
+        return team_names.name_of(layers, path)
+
     while True:
         try:
             return Schema.model_validate(values), found
         except ValidationError as error:
-            for problem in problems_of(error, Schema, layers.where):
+            for problem in problems_of(error, Schema, layers.where, named):
                 # Missing in a later round: it was taken out, and reported for what it was.
                 if is_first_round or not problem.is_missing:
                     found.append((problem.path, problem.error))
@@ -258,7 +265,11 @@ def _workflows(
         whole = ("workflows", *path)
         return located(layers.where(whole), whole)
 
-    written = {name: entry for name, entry in schema.workflows.items() if entry.file is None}
+    written = {
+        name: entry
+        for name, entry in schema.workflows.items()
+        if entry.file is None and not entry.tasks
+    }
     made = Composition(written, BuiltinWorkflows(prompts), locate)
     found += [(("workflows", *path), error) for path, error in made.problems]
     return made.workflows

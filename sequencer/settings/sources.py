@@ -35,7 +35,7 @@ IDENTITY_VARIABLES = frozenset(
 )
 _GUARD_MARK = f"{PREFIX}GUARD"
 """By this a guard finds the processes of its agent, among them a ``sequencer`` that it calls."""
-_KEEPS_NULL = frozenset({"agents", "step_defaults", "workflows"})
+_KEEPS_NULL = (("agents",), ("step_defaults",), ("workflows",), ("teams", "roles"))
 """There ``null`` is a statement ("no time limit"); elsewhere it is a key left empty."""
 
 
@@ -128,7 +128,8 @@ def _is_left_empty(path: KeyPath, value: Any) -> bool:
 
     An unknown key is an error even if nothing stands behind it.
     """
-    if value not in (None, {}) or (len(path) > 1 and path[0] in _KEEPS_NULL):
+    is_below = any(len(path) > len(top) and path[: len(top)] == top for top in _KEEPS_NULL)
+    if value not in (None, {}) or is_below:
         return False
     annotation = keys.annotation_at(Schema, path)
     return annotation is not None and (value is None or keys.is_mapping(annotation))

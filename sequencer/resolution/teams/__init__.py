@@ -1,0 +1,1 @@
+"""Teams: when a request gets one, and how a list of tasks becomes a graph."""

@@ -1,0 +1,153 @@
+"""`sequencer score`: what a request would gain from a team, as a person asks for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.cli_process import cli
+
+BIG = """\
+# Migrate the frontend and backend
+
+Refactor it end-to-end.
+
+- [ ] screens
+- [ ] requests
+- [ ] sessions
+- [ ] tests
+"""
+CONFIGURATION = """\
+agent: {default: script}
+agents:
+  script: {kind: command, argv: ["{python}", -c, "print(1)"]}
+teams: {enabled: true}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "orchestration.yaml").write_text(CONFIGURATION)
+    (tmp_path / "big.md").write_text(BIG)
+    return tmp_path
+
+
+def told(project: Path, *arguments: str) -> dict[str, Any]:
+    ended = cli(project, "score", *arguments, "--json")
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    assert sum(reason["points"] for reason in found["reasons"]) == found["score"]
+    return found
+
+
+def test_the_score_of_a_file_as_a_table(project: Path) -> None:
+    ended = cli(project, "score", "--file", "big.md")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == [
+        "score      60 of 100",
+        "team       yes  (the score 60 reaches teams.threshold (60))",
+        "size       3",
+        "kind       code  (it begins with a change to make)",
+        "procedure  full-development",
+        "POINTS  FOR",
+        "   +40  keywords: refactor, migrate, end-to-end, frontend and backend",
+        "   +15  listed sub-tasks: 4",
+        "    +5  components: 2 (frontend, backend)",
+    ]
+
+
+def test_a_label_and_a_procedure_decide_as_in_route(project: Path) -> None:
+    for arguments in (["Fix it", "--label", "bug"], ["Fix it", "--procedure", "debugger-full"]):
+        found = told(project, *arguments)
+        routed = json.loads(cli(project, "route", *arguments, "--json").stdout)
+        assert found["procedure"] == routed["procedure"] == "debugger-full"
+        assert (found["classification"], found["score"]) == ("debugger", 50)
+        assert (found["uses_team"], found["why"]) == (
+            *(False, "the score 50 is below teams.threshold (60)"),
+        )
+
+
+def test_a_configuration_decides(project: Path) -> None:
+    added = "  threshold: 30\n  max_size: 1\n  score: {labels: {hot: 35}}\n"
+    text = CONFIGURATION.replace("teams: {enabled: true}\n", f"teams:\n{added}")
+    (project / "orchestration.yaml").write_text(text)
+    found = told(project, "Add a page", "--label", "Hot")
+    assert (found["score"], found["team_size"], found["threshold"]) == (35, 1, 30)
+    assert (found["uses_team"], found["why"]) == (False, "teams.enabled is false")
+    (project / "orchestration.yaml").write_text(f"{text}enableAgentTeams: yes\n")
+    found = told(project, "Add a page", "--label", "Hot")
+    assert found["uses_team"]
+    assert {"points": 35, "text": "label hot"} in found["reasons"]
+
+
+def test_an_agent_says_which_kind_it_is(project: Path) -> None:
+    text = CONFIGURATION.replace("print(1)", "print('Orchestrator.')")
+    (project / "orchestration.yaml").write_text(f"{text}routing: {{classifier: script}}\n")
+    found = told(project, "Strawberries")
+    assert (found["classification"], found["score"], found["team_size"]) == ("orchestrator", 80, 4)
+    assert found["uses_team"]
+
+
+def test_a_question_never_gets_a_team(project: Path) -> None:
+    found = told(project, "How would one refactor and migrate it?", "--label", "team")
+    assert (found["classification"], found["score"], found["uses_team"]) == ("question", 0, False)
+    assert found["request"]["labels"] == ["team"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "sequencer score: what is to be done?"),
+        (["x", "--file", "big.md"], "not both"),
+        (["--file", "none.md"], "can't be read"),
+        (["x", "--procedure", "full-dev"], "did you mean 'full-development'?"),
+        (["x", "--label", ""], "labels.0"),
+    ],
+)
+def test_what_is_refused(project: Path, arguments: list[str], said: str) -> None:
+    ended = cli(project, "score", *arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert said in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "uses_team"),
+    [
+        (["--file", "big.md"], True),
+        (["--file", "big.md", "--label", "no-team"], False),
+        (["Fix it", "--label", "bug", "--label", "large"], True),
+        (["Break it into sub-issues"], True),
+        (["Refactor it", "--label", "team", "--procedure", "release"], False),
+        # Steps of the project's own, of which no team knows.
+        (["Improve performance", "--label", "team", "--procedure", "mine"], False),
+    ],
+)
+def test_start_does_what_the_score_says(
+    project: Path, arguments: list[str], uses_team: bool
+) -> None:
+    own = "workflows: {mine: {kind: procedure, steps: [a]}}\nrouting: {procedures: {code: mine}}\n"
+    if "mine" in arguments:
+        (project / "orchestration.yaml").write_text(CONFIGURATION + own)
+        (project / "prompts").mkdir()
+        (project / "prompts" / "a.md").write_text("a\n")
+    found = told(project, *arguments)
+    ended = cli(project, "start", *arguments, "--dry-run", "--json")
+    assert ended.returncode == 0, ended.stderr
+    started = json.loads(ended.stdout)["team"]
+    assert (found["uses_team"], found["why"]) == (started["uses_team"], started["why"])
+    assert (found["score"], found["uses_team"]) == (started["score"], uses_team)
+
+
+def test_nothing_is_begun(project: Path) -> None:
+    before = sorted(project.rglob("*"))
+    told(project, "--file", "big.md")
+    assert sorted(project.rglob("*")) == before
+
+
+def test_nothing_from_outside_reaches_the_terminal_as_a_command(project: Path) -> None:
+    ended = cli(project, "score", "Refactor\x1b[2J it\x07", "--label", "epic")
+    assert ended.returncode == 0
+    assert not {"\x1b", "\x07"} & set(ended.stdout)

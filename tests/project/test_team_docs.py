@@ -1,0 +1,69 @@
+"""What the pages say about when a team is used, and under which names it is configured."""
+
+from __future__ import annotations
+
+import re
+
+from sequencer.documents.keys import dotted
+from sequencer.model.step import Step
+from sequencer.model.team import STEP_FIELDS, Budget, Role
+from sequencer.resolution.teams.options import CLASSIFICATIONS, KEYWORDS, LABELS, ScoreSettings
+from sequencer.settings.team_names import TEAM_KEYS
+from tests.project.documents import ROOT
+from tests.project.test_configuration_docs import ROW
+
+REFERENCE = (ROOT / "docs" / "reference" / "configuration.md").read_text()
+HOW_TO = (ROOT / "docs" / "how-to" / "teams.md").read_text()
+WHEN = HOW_TO.split("\n## When a team is used\n")[1].split("\n## ")[0]
+
+
+def tables() -> list[list[tuple[str, str]]]:
+    """Return the tables with two columns of the reference's section on teams."""
+    row = re.compile(r"^\| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
+    found = [row.findall(part) for part in section().split("\n\n")]
+    return [table[1:] for table in found if table]
+
+
+def section() -> str:
+    return REFERENCE.split("\n## Teams\n")[1].split("\n## ")[0]
+
+
+def by_points(table: list[tuple[str, str]]) -> dict[str, int]:
+    return {name: int(points) for points, names in table for name in names.split(", ")}
+
+
+def test_what_is_built_in() -> None:
+    kinds, keywords, labels, _ = tables()
+    assert {word: int(points) for word, points in kinds} == CLASSIFICATIONS
+    assert by_points(keywords) == KEYWORDS
+    assert by_points(labels) == LABELS
+
+
+def test_the_other_names() -> None:
+    aliases = tables()[-1]
+    assert aliases == [(f"`{dotted(a)}`", f"`{dotted(b)}`") for a, b in TEAM_KEYS.items()]
+
+
+def test_the_keys_of_a_role() -> None:
+    told = [row[0] for row in ROW.findall(section())]
+    fields = [*("writes", "worktree"), *(f"budget.{key}" for key in Budget.model_fields)]
+    assert set(Role.model_fields) == {"step", "writes", "worktree", "budget"}
+    assert told == [f"teams.roles.NAME.{key}" for key in fields]
+    refused = set(Step.model_fields) - STEP_FIELDS
+    assert refused == {"name", "requires_approval", "approval"}
+    assert "fields of a step but for `name`, `requires_approval` and `approval`" in REFERENCE
+
+
+def test_the_numbers_of_the_how_to() -> None:
+    settings = ScoreSettings()
+    assert set(KEYWORDS.values()) == {10}
+    assert "| keywords | 10 for each" in WHEN
+    assert f"{CLASSIFICATIONS['orchestrator']} for `orchestrator`" in WHEN
+    assert f"{CLASSIFICATIONS['debugger']} for `debugger`" in WHEN
+    assert f"{settings.medium_points} from {settings.medium_chars} characters on" in WHEN
+    assert f"{settings.long_points} from {settings.long_chars} on" in WHEN
+    assert f"{settings.subtasks.each} for each open sub-task" in WHEN
+    assert f"{settings.files.each} for each file, {settings.components.each} for each comp" in WHEN
+    for label in ("team", "epic", "large", "small", "trivial", "no-team"):
+        assert f"`{label}`" in WHEN
+        assert label in LABELS
