@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sequencer.assembly import Project, state_path_of
 from sequencer.checks_git import check_git, check_ignored
 from sequencer.engine.agreement import ensure_definition
+from sequencer.engine.fitting import brought_of, fitted
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, StateRefused
 from sequencer.findings import Area, Finding, Level, of_error
@@ -30,6 +32,10 @@ from sequencer.resolution.routing import allowed_prompts
 from sequencer.resolution.routing_settings import every_system_prompt
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.filesystem import is_network, type_of
+
+if TYPE_CHECKING:
+    from sequencer.resolution.flowcharts.reader import Flow
+    from sequencer.resolution.teams.lists import TaskList
 
 MAX_BAD_LINES = 20
 """Bad lines of one journal file that are named one by one."""
@@ -78,7 +84,11 @@ def _check_run(project: Project, run: Run) -> Iterator[Finding]:
                 ensure_definition(head, workflow)
             except StateRefused as error:
                 state_findings += of_error(Area.STATE, error)
-    others = [w for name, w in settings.workflows.items() if name != settings.workflow.name]
+    others = [
+        workflow
+        for name, workflow in settings.workflows.items()
+        if name != settings.workflow.name and workflow.graph is None
+    ]
     for other in others:
         yield from check_prompts(project, other, Level.WARNING)
     yield from state_findings
@@ -124,28 +134,46 @@ def check_flows(project: Project) -> Iterator[Finding]:
     Files beside the configuration are left out: a README with a chart is no workflow.
     """
     from sequencer.assembly.flows import own_flows  # noqa: PLC0415 - most projects have none
-    from sequencer.resolution.flowcharts.reader import load_flow  # noqa: PLC0415
 
+    registry = project.settings.registry
+    names = {path.resolve(): name for name, path in registry.flows.items()}
     for path in own_flows(project):
         try:
-            flow = load_flow(path)
+            flow = registry.load(path, name=names.get(path.resolve()))
         except ConfigurationError as error:
             yield from of_error(Area.WORKFLOW, error)
             continue
-        for warning in flow.warnings:
-            yield from of_error(Area.WORKFLOW, warning, Level.WARNING)
-        for step in flow.workflow.steps:
-            try:
-                _, executor = project.agents.choose(
-                    with_defaults(step, project.settings.step_defaults), step.name
-                )
-            except ConfigurationError as error:
-                where = flow.where(step.name)
-                found = [replace(one, where=where) for one in of_error(Area.AGENT, error)]
-                yield from found
-                continue
-            for problem in executor.problems():
-                yield Finding(Level.WARNING, Area.AGENT, problem, f"agent {executor.kind}")
+        yield from _check_graph(project, flow)
+    for made in registry.lists.values():
+        yield from _check_graph(project, made)
+
+
+def _check_graph(project: Project, flow: Flow | TaskList) -> Iterator[Finding]:
+    """Yield the warnings about *flow*, and what its agents lack."""
+    for warning in flow.warnings:
+        yield from of_error(Area.WORKFLOW, warning, Level.WARNING)
+    if flow.graph.is_team:
+        yield from check_prompts(project, flow.workflow, Level.ERROR)
+    brought = brought_of(flow.graph)
+    left_out: dict[str, set[str]] = {}
+    for step in flow.workflow.steps:
+        whole = with_defaults(step, project.settings.step_defaults)
+        try:
+            fit, lost = fitted(project.agents, whole, step.name, brought.get(step.name, ()))
+            name, executor = project.agents.choose(fit, step.name)
+        except ConfigurationError as error:
+            where = flow.where(step.name)
+            yield from [replace(one, where=where) for one in of_error(Area.AGENT, error)]
+            continue
+        left_out.setdefault(name, set()).update(lost)
+        for problem in executor.problems():
+            yield Finding(Level.WARNING, Area.AGENT, problem, f"agent {executor.kind}")
+    for name, fields in left_out.items():
+        if fields:
+            message = f"it can't honour {', '.join(sorted(fields))}, which roles of its tasks have"
+            hint = "they work without; the fields of a role are changed below teams.roles"
+            where = f"workflow {flow.workflow.name}, agent {name}"
+            yield Finding(Level.WARNING, Area.AGENT, message, where, hint)
 
 
 def _performed(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:

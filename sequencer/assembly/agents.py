@@ -179,6 +179,8 @@ def ensure_honoured(step: Step, name: str, executor: Executor) -> None:
     found = _objections(step, executor)
     if ignored:
         hint = f"it honours: {', '.join(sorted(honoured))}"
+        if "agents" in ignored:
+            hint = f"subagents are for executor: claude; {hint}"
         found.insert(0, Objection(", ".join(ignored), hint))
     if found:
         reasons = "; ".join(each.reason for each in found)

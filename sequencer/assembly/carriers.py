@@ -107,13 +107,17 @@ def work_tree(
     settings: Settings, objects: Objects, environment: Mapping[str, str] | None = None
 ) -> WorkTree:
     """Return the work tree that the project lies in; nothing is started before it is asked."""
-    folders = Folders(
+    return WorkTree(folders_of(settings, settings.state_file), objects, environment)
+
+
+def folders_of(settings: Settings, state_file: Path) -> Folders:
+    """Return where the program itself writes in the project, for a run with *state_file*."""
+    return Folders(
         settings.project_dir,
-        settings.state_file,
+        state_file,
         settings.logs_dir,
         tuple(_posted(settings)),
     )
-    return WorkTree(folders, objects, environment)
 
 
 def _posted(settings: Settings) -> Iterator[Path]:

@@ -13,12 +13,13 @@ from sequencer.errors import TransitionRefused, UsageRefused
 from sequencer.model.flow_source import FlowSource
 from sequencer.model.names import slug
 from sequencer.resolution.flowcharts.finding import find_flow, flow_files
-from sequencer.resolution.flowcharts.reader import Flow, load_flow
 
 if TYPE_CHECKING:
     from sequencer.assembly.project import Project
     from sequencer.model.head import Head
     from sequencer.model.workflow import Workflow
+    from sequencer.resolution.flowcharts.reader import Flow
+    from sequencer.resolution.teams.lists import TaskList
 
 
 def home_of(project: Project) -> Path:
@@ -44,14 +45,23 @@ def path_of(project: Project, asked: str) -> Path:
     return find_flow(asked, settings.project_dir, home_of(project))
 
 
-def open_flow(project: Project, asked: str) -> Flow:
-    """Return the flowchart that *asked* means; see `path_of`.
+def open_flow(project: Project, asked: str) -> Flow | TaskList:
+    """Return the flowchart or the list of tasks that *asked* means; see `path_of`.
 
     Raises:
         ConfigurationError: see `path_of`; or it is no workflow that can be run.
     """
-    is_configured = asked in project.settings.registry.flows
-    return load_flow(path_of(project, asked), name=asked if is_configured else None)
+    registry = project.settings.registry
+    if asked in registry.lists:
+        return registry.lists[asked]
+    path = path_of(project, asked)
+    return registry.load(path, name=asked if is_configured(project, asked) else None)
+
+
+def is_configured(project: Project, asked: str) -> bool:
+    """Return whether *asked* is the name of a graph that the settings have."""
+    registry = project.settings.registry
+    return asked in registry.flows or asked in registry.lists
 
 
 def all_flows(project: Project) -> dict[str, Path]:
@@ -92,9 +102,10 @@ def source_of(project: Project, asked: str, state: Mapping[str, Any]) -> FlowSou
         ConfigurationError: see `open_flow`; or *state* has a key that the flow has not.
     """
     flow = open_flow(project, asked)
-    is_configured = asked in project.settings.registry.flows
     source = FlowSource(
-        file=None if is_configured else _shown(flow.file, project.settings.project_dir),
+        file=None
+        if is_configured(project, asked)
+        else _shown(flow.file, project.settings.project_dir),
         state=dict(state),
         workflow=flow.workflow,
     )
@@ -110,7 +121,7 @@ def run_name_of(project: Project, asked: str, workflow: Workflow, name: str | No
     configured to have the workflow.
     """
     settings = project.settings
-    is_default = settings.workflow.name == workflow.name and asked in settings.registry.flows
+    is_default = settings.workflow.name == workflow.name and is_configured(project, asked)
     return None if name is None and is_default else name or slug(workflow.name)
 
 

@@ -41,6 +41,7 @@ from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
     from sequencer.activity.sinks import Place
+    from sequencer.engine.flow.team import Team
     from sequencer.engine.starting import Starter
     from sequencer.model.flow_source import FlowSource
 
@@ -96,7 +97,9 @@ class Project:
     @property
     def starter(self) -> Starter:
         """Return what makes runs of requests."""
-        from sequencer.engine.starting import Starter  # noqa: PLC0415 - see the class
+        from sequencer.assembly.teams import roles_of  # noqa: PLC0415 - see the class
+        from sequencer.engine.starting import Starter  # noqa: PLC0415
+        from sequencer.engine.team_starting import TeamStarter  # noqa: PLC0415
         from sequencer.resolution.classification import classify_with  # noqa: PLC0415
 
         settings = self.settings
@@ -111,6 +114,7 @@ class Project:
             classify=None if agent is None else classify_with(partial(self._ask, agent)),
             hooks=self.hooks,
             agent=settings.agent.default if _was_asked_for(settings) else None,
+            team=TeamStarter(settings.teams, roles_of(settings), settings.routing),
         )
 
     def _ask(self, agent: str, prompt: str) -> str:
@@ -157,6 +161,7 @@ class Project:
             self.redaction,
             run=run,
             thoughts=options.thoughts,
+            min_interval_s=options.min_interval_s,
             drain_s=options.drain_s,
         )
 
@@ -195,6 +200,7 @@ class Project:
             hooks=None if isinstance(hooks, NoHooks) else hooks,
             definition=definition,
             carrier=carrier,
+            team=_team(self, workflow, run, definition),
         )
 
     def logs(self, run: str | None, warn: Callable[[str], None]) -> FileLogs:
@@ -224,6 +230,17 @@ def _carrier(project: Project, run: str | None, store: Store) -> Carrier:
     from sequencer.assembly.carriers import carrier_of  # noqa: PLC0415 - most runs are in files
 
     return carrier_of(project.settings, run, store, project.redaction)
+
+
+def _team(
+    project: Project, workflow: Workflow, run: str | None, definition: Definition | None
+) -> Team | None:
+    """Return what the tasks of *workflow* are worked on with; None: it is no team's."""
+    if workflow.graph is None or not workflow.graph.is_team:
+        return None
+    from sequencer.assembly.teams import team_of  # noqa: PLC0415 - most runs are no team's
+
+    return team_of(project, run, None if definition is None else definition.agent)
 
 
 def _was_asked_for(settings: Settings) -> bool:

@@ -11,7 +11,7 @@ from sequencer.executors.protocol import Executor
 from sequencer.model.step import Step
 from sequencer.resolution.prompts import PromptReader, prompt_path, relative_name
 
-BUILTIN_FOLDERS = ("subroutines", "system")
+BUILTIN_FOLDERS = ("subroutines", "system", "team")
 """Below the prompts folder; what a project has there goes before what comes along."""
 
 

@@ -142,8 +142,6 @@ def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None
         name = source.workflow.name
         workflow = settings.registry.get(name) if is_own else workflow_for(settings, head)
     else:
-        from sequencer.resolution.flowcharts.reader import load_flow  # noqa: PLC0415 - few need it
-
         path = settings.project_dir / source.file
         if not path.is_file():
             hint = "bring it back; the run has kept all that was done"
@@ -152,7 +150,7 @@ def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None
                 where=str(path),
                 hint=hint if head is None else f"{hint}. Or {_way_out(settings, head)}",
             )
-        workflow = load_flow(path, name=source.workflow.name).workflow
+        workflow = settings.registry.load(path, name=source.workflow.name).workflow
     try:
         return with_state(workflow, source.state)
     except KeyError as error:

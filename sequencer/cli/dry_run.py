@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 from sequencer.assembly import Project
@@ -10,6 +11,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.working import Plan, ensure_sensible, run_of
 from sequencer.engine.agreement import ensure_definition
+from sequencer.engine.fitting import brought_of, fitted
 from sequencer.engine.run import Run
 from sequencer.engine.standing import Kind
 from sequencer.engine.work import Mode
@@ -77,9 +79,9 @@ def _report_of_a_graph(project: Project, plan: Plan, run: Run, workflow: Workflo
     if here is not None and here.kind is not Kind.READY:
         obstacles.append(here.message)
     agents = {}
+    brought = brought_of(workflow.graph)
     for step in workflow.steps:
-        whole = with_defaults(step, project.settings.step_defaults)
-        built = _tried(obstacles, lambda whole=whole: project.agents.choose(whole, whole.name))  # type: ignore[misc]
+        built = _tried(obstacles, partial(_built, project, step, brought.get(step.name, ())))
         if built is not None:
             agents[step.name] = built[0]
             obstacles += [text for text in built[1].problems() if text not in obstacles]
@@ -92,6 +94,12 @@ def _report_of_a_graph(project: Project, plan: Plan, run: Run, workflow: Workflo
         "agents": agents,
         "in_the_way": obstacles,
     }
+
+
+def _built(project: Project, step: Step, brought: tuple[str, ...]) -> tuple[str, Executor]:
+    """Return who performs the graph's *step*, and check that it can."""
+    whole = with_defaults(step, project.settings.step_defaults)
+    return project.agents.choose(fitted(project.agents, whole, step.name, brought)[0], step.name)
 
 
 def _in_the_way(plan: Plan, run: Run, head: Head | None, workflow: Workflow) -> Iterator[str]:

@@ -79,7 +79,7 @@ def _is_flow(project: Project, name: str) -> bool:
     """
     registry = project.settings.registry
     if name in registry.names:
-        return name in registry.flows
+        return name in registry.flows or name in registry.lists
     from sequencer.assembly.flows import path_of  # noqa: PLC0415 - see `show`
 
     try:
@@ -151,7 +151,6 @@ def _list(invocation: Invocation, project: Project) -> None:
 def _unconfigured_flows(invocation: Invocation, project: Project) -> Iterator[dict[str, Any]]:
     """Yield the flowcharts in the project's folders that nobody has given a name."""
     from sequencer.assembly.flows import own_flows  # noqa: PLC0415 - only the list needs it
-    from sequencer.resolution.flowcharts.reader import load_flow  # noqa: PLC0415
 
     known = set(project.settings.registry.flows.values())
     for path in own_flows(project):
@@ -159,7 +158,7 @@ def _unconfigured_flows(invocation: Invocation, project: Project) -> Iterator[di
             continue
         shown = path.relative_to(project.settings.project_dir)
         try:
-            workflow = load_flow(path).workflow
+            workflow = project.settings.registry.load(path).workflow
         except ConfigurationError as error:
             invocation.say(f"warning: {shown}: {error}")
             continue

@@ -233,8 +233,8 @@ def run(invocation: Invocation, /, **options: Any) -> int:
     A run that was never begun begins. What the run was begun with stays: another workflow
     or cadence is refused until 'sequencer adopt'.
 
-    FLOW is a flowchart: a file, or its name in flows/. Its nodes run in a run of that name,
-    several at once where the chart says so, until the flow ends or waits for a person.
+    FLOW is a flowchart or a list of tasks: a file, or its name in flows/. It runs in a run of
+    that name, several nodes at once where it says so, until the flow ends or waits for a person.
 
     \b
     Examples:

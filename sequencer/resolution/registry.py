@@ -6,10 +6,11 @@ computed on that; step defaults are laid over one step at a time, just before it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -26,6 +27,12 @@ from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
 from sequencer.resolution.extension import Changes, step_from_name
 from sequencer.resolution.procedures import PROCEDURES, builtin_procedure
+from sequencer.resolution.teams.entries import Entries, Size
+
+if TYPE_CHECKING:
+    from sequencer.model.team import Role, Task
+    from sequencer.resolution.flowcharts.reader import Flow
+    from sequencer.resolution.teams.lists import TaskList
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +124,12 @@ class WorkflowDefinition(Changes):
     review: ReviewDefinition | None = None
     kind: Literal["cycle", "procedure"] = "cycle"
     file: str | None = Field(default=None, min_length=1, max_length=4096)
-    """A flowchart's file, relative to the project's folder; all else is in there."""
+    """The file of a flowchart or of a list of tasks, relative to the project's folder; all
+    else is in there."""
+    tasks: Entries = ()
+    """Of a team: a graph whose nodes they are."""
+    size: Size | None = None
+    """Of a team: tasks at once."""
 
     @model_validator(mode="before")
     @classmethod
@@ -126,7 +138,7 @@ class WorkflowDefinition(Changes):
             return {"file": value, "steps": ()}
         if not isinstance(value, (Mapping, WorkflowDefinition)):
             raise ValueError(f"a workflow is a mapping with 'steps', or a file, not {value!r}")  # noqa: TRY004 - pydantic collects ValueErrors
-        own = {*Changes.model_fields, "file"}
+        own = {*Changes.model_fields, "file", "tasks", "size"}
         if isinstance(value, Mapping) and "steps" not in value and own & value.keys():
             return {**value, "steps": ()}
         return value
@@ -138,6 +150,8 @@ class WorkflowDefinition(Changes):
                 names = ", ".join(map(str, others)) if isinstance(others, list) else "steps"
                 raise ValueError(f"{names} can't stand beside file, which has all of it")
             return self
+        if {"tasks", "size"} & self.model_fields_set:
+            return self._is_a_team()
         if self.extends is not None:
             own = ["steps"] * bool(self.steps) + ["kind"] * ("kind" in self.model_fields_set)
             if own:
@@ -151,6 +165,20 @@ class WorkflowDefinition(Changes):
         except ValidationError as error:
             raise ValueError(str(error.errors()[0]["ctx"]["error"])) from error
         return self
+
+    def _is_a_team(self) -> WorkflowDefinition:
+        others = sorted(self.model_fields_set - {"tasks", "size", "steps"}) + ["steps"] * bool(
+            self.steps
+        )
+        if others:
+            raise ValueError(f"{' and '.join(others)} can't stand beside tasks")
+        if not self.tasks:
+            raise ValueError("there is no task in it; list at least one below 'tasks'")
+        return self
+
+    def as_tasks(self) -> tuple[Task, ...]:
+        """Return the tasks of a team, in order; none: it is another kind of workflow."""
+        return tuple(entry.as_task() for entry in self.tasks)
 
     @field_validator("steps", mode="before")
     @classmethod
@@ -179,14 +207,31 @@ class Registry:
         configured: Mapping[str, Workflow] | None = None,
         prompts: BuiltinPrompts | None = None,
         flows: Mapping[str, Path] | None = None,
+        *,
+        lists: Mapping[str, TaskList] | None = None,
+        roles: Callable[[], Mapping[str, Role]] | None = None,
     ) -> None:
         """Hold the built-in workflows and *configured*, which replace those of the same name.
 
-        *flows* are the files of flowcharts; each is read when its workflow is first asked for.
+        *flows* are the files of flowcharts and lists of tasks; each is read when its workflow
+        is first asked for. *lists* are configured lists of tasks. *roles* is called when
+        the first task needs its role; None: the roles are the built-in ones.
         """
-        self._configured = dict(configured or {})
+        self.lists = dict(lists or {})
+        self._configured = {
+            **(configured or {}),
+            **{name: made.workflow for name, made in self.lists.items()},
+        }
         self.flows = dict(flows or {})
         self._builtin = BuiltinWorkflows(prompts or BuiltinPrompts())
+        self._make_roles = roles
+
+    @cached_property
+    def roles(self) -> Mapping[str, Role]:
+        """Return the roles that tasks may have."""
+        from sequencer.resolution.teams.roles import builtin_roles  # noqa: PLC0415 - teams only
+
+        return builtin_roles() if self._make_roles is None else self._make_roles()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -211,13 +256,25 @@ class Registry:
         if found is not None:
             return found
         if name in self.flows:
-            from sequencer.resolution.flowcharts.reader import load_flow  # noqa: PLC0415 - few need it
-
-            self._configured[name] = load_flow(self.flows[name], name=name).workflow
+            self._configured[name] = self.load(self.flows[name], name=name).workflow
             return self._configured[name]
         if name not in self._builtin:
             raise UnknownName("workflow", name, self.names, where=where)
         return self._builtin[name]
+
+    def load(self, path: Path, *, name: str | None = None) -> Flow | TaskList:
+        """Return the graph of the file *path*, a flowchart or a list of tasks, called *name*.
+
+        Raises:
+            ConfigurationError: it can't be read, or has something that can't be run.
+        """
+        from sequencer.resolution.teams.reading import has_tasks, load_tasks  # noqa: PLC0415
+
+        if has_tasks(path):
+            return load_tasks(path, self.roles, name=name)
+        from sequencer.resolution.flowcharts.reader import load_flow  # noqa: PLC0415 - few need it
+
+        return load_flow(path, name=name)
 
 
 def with_defaults(step: Step, defaults: Mapping[str, Any]) -> Step:

@@ -15,6 +15,7 @@ from pathlib import Path
 from sequencer.documents.file import read_bytes
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.resolution.flowcharts.markdown import MAX_CHARS
+from sequencer.resolution.teams.markdown import is_task_list
 
 SUFFIX = ".md"
 _FOLDERS = ("", "flows", ".opencode/workflows")
@@ -69,7 +70,7 @@ def find_flow(name: str, project: Path, home: Path) -> Path:
 
 
 def flow_files(project: Path, home: Path) -> tuple[Path, ...]:
-    """Return the files in the folders of workflows that have a Mermaid chart, in order."""
+    """Return the files in the folders of workflows that have a chart or are a list of tasks."""
     found: list[Path] = []
     for folder in folders(project, home):
         try:
@@ -77,7 +78,7 @@ def flow_files(project: Path, home: Path) -> tuple[Path, ...]:
         except OSError:
             continue
         for path in paths:
-            is_flow = path.suffix.lower() == SUFFIX and _has_chart(path)
+            is_flow = path.suffix.lower() == SUFFIX and _is_graph(path)
             if is_flow and not _is_among(path, found):
                 found.append(path)
     return tuple(found)
@@ -98,12 +99,12 @@ def _is_among(path: Path, found: list[Path]) -> bool:
     return any(path.samefile(other) for other in found)
 
 
-def _has_chart(path: Path) -> bool:
+def _is_graph(path: Path) -> bool:
     try:
         data = read_bytes(path, 4 * MAX_CHARS)
     except ConfigurationError:
         return False
-    return any(mark in data for mark in _MARKS)
+    return any(mark in data for mark in _MARKS) or is_task_list(data.decode("utf-8", "replace"))
 
 
 def _known(project: Path, home: Path) -> list[str]:

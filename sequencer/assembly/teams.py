@@ -1,0 +1,98 @@
+"""What a project brings to a team's run: its rules, its roles, and where the tasks work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from sequencer.assembly.carriers import folders_of
+from sequencer.assembly.stores import state_path_of
+from sequencer.checkout import workplace
+from sequencer.checkout.worktrees import Workplaces
+from sequencer.engine.flow.team import Team
+from sequencer.engine.flow.workplaces import Left
+from sequencer.model.team import TaskTraits
+from sequencer.resolution.teams.growing import TeamGrower
+from sequencer.resolution.teams.roles import roles
+
+if TYPE_CHECKING:
+    from sequencer.assembly.project import Project
+    from sequencer.model.team import Role
+    from sequencer.settings.settings import Settings
+
+
+def roles_of(settings: Settings) -> dict[str, Role]:
+    """Return the roles that tasks of the project may have."""
+    teams = settings.teams
+    return roles(teams.roles, teammate_model=teams.teammate_model, lead_model=teams.lead_model)
+
+
+def team_of(project: Project, run: str | None, agent: str | None = None) -> Team:
+    """Return what the team of the run called *run* works with.
+
+    *agent* performs tasks that are added and name none.
+    """
+    settings = project.settings
+    rules = settings.teams.rules
+    grower = TeamGrower(roles_of(settings), rules.max_tasks, agent)
+    return Team(rules, grower, Places(workplaces_of(project, run), rules.on_write))
+
+
+def workplaces_of(project: Project, run: str | None) -> Workplaces:
+    """Return the work trees of the run called *run*."""
+    settings = project.settings
+    folders = folders_of(settings, state_path_of(settings, run))
+    return Workplaces(folders, run, redaction=project.redaction)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The work trees of one run, for the engine."""
+
+    trees: Workplaces
+    on_write: Literal["warn", "fail"]
+
+    def open(self, task: str, token: int, *, run_id: str, traits: TaskTraits) -> _Place:
+        """See `engine.flow.workplaces.Workplaces`."""
+        made = self.trees.open(
+            task, token, run_id=run_id, writes=traits.writes, worktree=traits.worktree
+        )
+        return _Place(made, self.on_write)
+
+    def clean(self, live: Collection[int]) -> tuple[str, ...]:
+        """See `engine.flow.workplaces.Workplaces`."""
+        return self.trees.clean(live)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    made: workplace.OwnPlace | workplace.SharedPlace
+    on_write: Literal["warn", "fail"]
+
+    @property
+    def cwd(self) -> Path:
+        return self.made.cwd
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        return self.made.notices
+
+    def close(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> Left:
+        left = self.made.close(is_accepted, wait_for_turn)
+        error, notices = left.error, list(left.notices)
+        if error is not None and left.hint is not None:
+            error = f"{error}; {left.hint}"
+        if left.written:
+            told = f"a task that only reads has changed files: {', '.join(left.written)}"
+            if left.writers:
+                told += f" (or {', '.join(left.writers)} did, at the same time)"
+            if self.on_write == "fail" and not left.writers:
+                error = error or f"{told} (teams.on_write: fail)"
+            notices.append(told)
+        kept = {"merged": left.commit, "branch": left.branch}
+        told_parts = tuple((name, value) for name, value in kept.items() if value is not None)
+        if left.folder is not None:
+            told_parts += (("worktree", str(left.folder)),)
+        return Left(error, tuple(notices), told_parts)

@@ -1,0 +1,109 @@
+"""A task's step without what its role has brought and its agent can't honour.
+
+A role says for every client what its tasks may do; an author who writes a field at a task
+means that task. So the author's fields are an error where they can't be honoured, as those of
+any step, and the role's are left out: first single words of ``tools``, whichever helps most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Protocol
+
+from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, Particular
+from sequencer.model.graph import Graph
+from sequencer.model.step import Step
+
+FIXER = "fixer."
+
+
+class Chooses(Protocol):
+    """What `fitted` needs of a project's agents."""
+
+    def choose(self, step: Step, position: str) -> tuple[str, Executor]:
+        """See `prepared.Agents.choose`."""
+        ...
+
+
+def brought_of(graph: Graph | None) -> dict[str, tuple[str, ...]]:
+    """Return for each task of *graph* the step fields that its role has brought."""
+    nodes = () if graph is None else graph.nodes
+    return {node.id: node.task.brought for node in nodes if node.task and node.task.brought}
+
+
+def fitted(
+    agents: Chooses, step: Step, position: str, brought: Collection[str]
+) -> tuple[Step, tuple[str, ...]]:
+    """Return *step* as its agent can have it, and what of *brought* was left out for that.
+
+    Its fixer is fitted too. A word of ``tools`` is told as ``tools.WORD``.
+
+    Raises:
+        ConfigurationError: the agent can't be had.
+    """
+    if not brought:
+        return step, ()
+    dropped: tuple[str, ...] = ()
+    fixer = step.validation.fixer if step.validation is not None else None
+    if fixer is not None and step.validation is not None:
+        own = [name.removeprefix(FIXER) for name in brought if name.startswith(FIXER)]
+        new, lost = fitted(agents, fixer, position, own)
+        dropped = tuple(f"{FIXER}{name}" for name in lost)
+        validation = step.validation.model_copy(update={"fixer": new})
+        step = step.model_copy(update={"validation": validation})
+    executor = _executor(agents, step, position)
+    own = [name for name in brought if not name.startswith(FIXER)]
+    honoured = executor.supported_fields | EVERY_EXECUTOR
+    lost = tuple(name for name in own if name not in honoured and _is_set(step, name))
+    step = _without(step, lost)
+    step, words = _without_objections(step, executor, [name for name in own if name not in lost])
+    return step, (*dropped, *lost, *words)
+
+
+def _executor(agents: Chooses, step: Step, position: str) -> Executor:
+    """Return what performs *step*, whatever of its fields it can honour."""
+    named = {"name": step.name, "prompt": step.prompt, "text": step.text}
+    asked = Step.model_validate({**named, "executor": step.executor})
+    return agents.choose(asked, position)[1]
+
+
+def _without_objections(
+    step: Step, executor: Executor, own: Iterable[str]
+) -> tuple[Step, tuple[str, ...]]:
+    """Return *step* without what *executor* objects to, as far as it is among *own*."""
+    if not isinstance(executor, Particular):
+        return step, ()
+    dropped: list[str] = []
+    own = list(own)
+    while count := len(executor.objections(step)):
+        changes = dict(_changes(step, own))
+        if not changes:
+            break
+        # Of several that help as much, the first: one word rather than the whole field.
+        best = min(changes, key=lambda name: len(executor.objections(changes[name])))
+        if len(executor.objections(changes[best])) >= count:
+            break
+        step = changes[best]
+        dropped.append(best)
+    return step, tuple(dropped)
+
+
+def _changes(step: Step, own: Iterable[str]) -> Iterable[tuple[str, Step]]:
+    """Yield what can be left out, and *step* without it."""
+    names = [name for name in own if _is_set(step, name)]
+    if "tools" in names:
+        tools: Mapping[Any, bool] = step.tools or {}
+        for word in tools:
+            rest = {name: is_on for name, is_on in tools.items() if name != word}
+            yield f"tools.{word}", step.model_copy(update={"tools": rest or None})
+    for name in names:
+        yield name, _without(step, (name,))
+
+
+def _is_set(step: Step, name: str) -> bool:
+    return bool(getattr(step, name) != Step.model_fields[name].get_default())
+
+
+def _without(step: Step, names: Collection[str]) -> Step:
+    update = {name: Step.model_fields[name].get_default() for name in names}
+    return step.model_copy(update=update) if update else step

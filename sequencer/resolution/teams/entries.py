@@ -1,0 +1,103 @@
+"""How a task is written in a file: its own fields and those of a step, side by side.
+
+An entry is a step without a name and without a gate, so that a mistake in a step's field is
+told at that field and an unknown one with the nearest of both kinds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from sequencer.model.step import Approval, Name, Step
+from sequencer.model.team import MAX_TASKS, STEP_FIELDS, Budget, Task, TaskId
+
+MAX_SIZE = 1000
+"""Of a team: tasks at once."""
+
+
+def _number_as_text(value: object) -> object:
+    """Return an id that YAML has read as a number as the text that was written."""
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return str(value) if is_number else value
+
+
+def _parts(value: object) -> object:
+    if isinstance(value, str):
+        return [part.strip() for part in value.split(",") if part.strip()]
+    return value
+
+
+def _refuse_name(_value: object) -> object:
+    raise ValueError("a task has an id instead")
+
+
+def _refuse_gate(_value: object) -> object:
+    raise ValueError("a task can't wait for a person; a flowchart can")
+
+
+_Id = Annotated[TaskId, BeforeValidator(_number_as_text)]
+
+
+class TaskEntry(Step):
+    """One task of a list; see `model.team.Task` for the fields."""
+
+    name: Annotated[Name, BeforeValidator(_refuse_name)] = Field(default="task", exclude=True)
+    requires_approval: Annotated[bool, BeforeValidator(_refuse_gate)] = Field(
+        default=False, exclude=True
+    )
+    approval: Annotated[Approval | None, BeforeValidator(_refuse_gate)] = Field(
+        default=None, exclude=True
+    )
+    id: _Id
+    subject: str = Field(min_length=1, max_length=500)
+    description: str = Field(default="", max_length=1_048_576)
+    active_form: str = Field(default="", max_length=500)
+    blocked_by: Annotated[tuple[_Id, ...], BeforeValidator(_parts)] = ()
+    """A list, or ids with commas between them."""
+    role: Name | None = None
+    weight: float = Field(default=1.0, gt=0, le=1e9)
+    writes: bool | None = None
+    worktree: bool | None = None
+    adds: Literal["tasks", "sub-issues"] | None = None
+    budget: Budget = Budget()
+
+    def as_task(self) -> Task:
+        """Return the task; only step fields that were written down are its own."""
+        written = self.model_fields_set
+        own = {name: getattr(self, name) for name in written - STEP_FIELDS}
+        named = set(written & STEP_FIELDS)
+        step = self.model_dump(include=named, exclude_unset=True, by_alias=True)
+        return Task.model_validate({**own, "step": step})
+
+
+Size = Annotated[int, Field(strict=True, ge=1, le=MAX_SIZE)]
+Entries = Annotated[tuple[TaskEntry, ...], Field(max_length=MAX_TASKS)]
+
+
+class ListFile(BaseModel):
+    """The keys of a file that is a list of tasks."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["team"] = "team"
+    """Says that a Markdown file is no flowchart though it has a chart in it."""
+    name: Name | None = None
+    """What its workflow is called; as the file is, if not given."""
+    title: str = Field(default="", max_length=500)
+    description: str = Field(default="", max_length=1_048_576)
+    size: Size | None = None
+    """Tasks at once."""
+    tasks: Annotated[Entries, Field(min_length=1)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tasks_are_there(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("tasks") is None:
+            raise ValueError("there is no task in it; list at least one below 'tasks'")
+        return value
+
+    def as_tasks(self) -> tuple[Task, ...]:
+        """Return the tasks, in order."""
+        return tuple(entry.as_task() for entry in self.tasks)

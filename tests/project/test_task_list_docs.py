@@ -1,0 +1,135 @@
+"""The page about lists of tasks says what the code does: keys, roles, forms, charts."""
+
+from __future__ import annotations
+
+import json
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.documents.keys import known_keys, leaves
+from sequencer.documents.reader import parse, parse_value
+from sequencer.model.team import MAX_TASKS, STEP_FIELDS
+from sequencer.resolution.flowcharts.scanner import read_chart
+from sequencer.resolution.teams.answers import MAX_FIXES, MOST, tasks_of_answer
+from sequencer.resolution.teams.builders import BUILDERS
+from sequencer.resolution.teams.entries import MAX_SIZE, ListFile, TaskEntry
+from sequencer.resolution.teams.graphs import workflow_of
+from sequencer.resolution.teams.lists import list_of
+from sequencer.resolution.teams.markdown import MAX_CHARS, is_task_list, read_page
+from sequencer.resolution.teams.roles import builtin_roles, roles
+from sequencer.settings.settings import load
+from tests.project.documents import ROOT, fences
+
+PAGE = ROOT / "docs" / "reference" / "teams.md"
+TEXT = PAGE.read_text()
+ROW = re.compile(r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \| (.+) \|$", re.MULTILINE)
+
+
+def part(heading: str) -> str:
+    return TEXT.split(f"\n{heading}\n", 1)[1].split(f"\n{heading.split(maxsplit=1)[0]} ", 1)[0]
+
+
+def fenced(language: str) -> list[str]:
+    return [fence.text for fence in fences(PAGE) if fence.language == language]
+
+
+def told(default: Any) -> str:
+    if isinstance(default, bool) or default is None:
+        return str(default).lower()
+    return "empty" if default in ("", ()) else f"`{default:g}`"
+
+
+def test_the_keys_of_a_file_and_of_a_task() -> None:
+    rows = {key: default for key, _, default, _ in ROW.findall(part("## Tasks"))}
+    own = {
+        ".".join(map(str, path)): default
+        for path, default in leaves(TaskEntry)
+        if path[0] not in STEP_FIELDS
+    }
+    assert rows.keys() == set(ListFile.model_fields) | own.keys()
+    for key, default in own.items():
+        if key not in ("id", "subject"):
+            assert rows[key] == told(default), key
+
+
+def test_the_step_fields_that_a_task_has_not() -> None:
+    said = "every [step field](configuration.md#step-fields) but `name`, `requires_approval`"
+    assert f"{said} and `approval`" in TEXT
+    assert set(known_keys(TaskEntry, ())) >= STEP_FIELDS
+    assert not {"name", "requires_approval", "approval"} & set(known_keys(TaskEntry, ()))
+
+
+def test_the_figures_are_those_of_the_code() -> None:
+    assert f"1 to {MAX_TASKS}." in TEXT
+    assert f"up to {MOST} entries" in TEXT
+    assert f"up to {MAX_CHARS // 2**20} MiB" in TEXT
+    assert MAX_FIXES == 3
+    assert "three judgements" in TEXT.replace("\n", " ")
+    reference = (ROOT / "docs" / "reference" / "configuration.md").read_text()
+    assert f"over all processes, at most {MAX_SIZE}" in reference
+
+
+def test_the_yaml_list_makes_a_team_in_a_file_of_its_own_too(tmp_path: Path) -> None:
+    text = next(text for text in fenced("yaml") if text.startswith("workflows:"))
+    (tmp_path / "orchestration.yaml").write_text(text)
+    made = load(tmp_path, env={}).registry.get("search")
+    assert made.graph is not None
+    assert made.graph.max_parallel == 3
+    assert made.steps[2].model == "opus"
+    alone = textwrap.dedent("".join(text.splitlines(keepends=True)[2:]))
+    assert list_of(parse(alone.encode(), Path("search.yaml")), roles()).workflow == made
+
+
+def test_the_roles_of_ones_own_are_some() -> None:
+    text = next(text for text in fenced("yaml") if text.startswith("teams:"))
+    written = parse_value(text, Path("x"))["teams"]["roles"]
+    assert set(written) == {"verifier", "reviewer"}
+
+
+def test_the_page_is_a_list_of_tasks() -> None:
+    (page,) = fenced("markdown")
+    assert is_task_list(page)
+    document, problems = read_page(page, Path("search.md"))
+    assert problems == []
+    made = list_of(document, roles())
+    assert (made.title, made.description) == ("Ship the search", "What it is about, for people.")
+    look, build = made.graph.nodes
+    assert (look.label, build.label) == ("Find out how search works", "Build the index")
+    assert build.task is not None
+    assert build.task.blocked_by == ("look",)
+    assert "### What stays" in build.task.description
+
+
+def test_the_roles_are_all_there_with_what_they_may() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \| (.+?) \| (\w+) \| (\w+) \| .+ \|$", TEXT, re.MULTILINE)
+    assert [name for name, *_ in rows] == list(builtin_roles())
+    for name, tools, writes, worktree in rows:
+        role = builtin_roles()[name]
+        has, _, lacks = tools.partition("not ")
+        told_tools = dict.fromkeys(re.findall(r"`(\w+)`", has), True)
+        told_tools |= dict.fromkeys(re.findall(r"`(\w+)`", lacks), False)
+        assert told_tools == role.step.get("tools", {}), name
+        assert (writes == "yes", worktree == "yes") == (role.writes, role.worktree), name
+
+
+def test_the_answers_of_leads_are_taken() -> None:
+    plain, issues = map(json.loads, fenced("json"))
+    assert [task.id for task in tasks_of_answer("tasks", plain)] == ["api", "check"]
+    assert [task.id for task in tasks_of_answer("sub-issues", issues)] == [
+        *("impl-api", "verify-api", "impl-page", "verify-page")
+    ]
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_the_charts_are_what_the_builders_make(name: str) -> None:
+    drawn = read_chart(part(f"### {name}").split("```mermaid\n")[1].split("```")[0])
+    graph = workflow_of(name, BUILDERS[name](4), roles()).graph
+    assert graph is not None
+    assert {node.id for node in drawn.nodes} == graph.by_id.keys()
+    assert {(edge.source, edge.target) for edge in drawn.edges} == {
+        (edge.source, edge.target) for edge in graph.edges
+    }

@@ -1,0 +1,111 @@
+"""What a role has brought is left out where an agent can't honour it; what authors wrote stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.assembly import Project, open_project
+from sequencer.engine.fitting import brought_of, fitted
+from sequencer.errors import ConfigurationError
+from sequencer.model.graph import Graph, Node, NodeKind
+from sequencer.model.step import Step
+from sequencer.model.team import TaskTraits
+from sequencer.resolution.teams.roles import builtin_roles
+
+AGENTS = """
+agents:
+  program: {kind: command, argv: [cat]}
+  talker: {kind: command, argv: [cat, "{system_prompt}"]}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "orchestration.yaml").write_text(AGENTS)
+    return open_project(tmp_path, environment={})
+
+
+def step(executor: str, **fields: Any) -> Step:
+    return Step.model_validate({"name": "task", "text": "Do it", "executor": executor, **fields})
+
+
+def as_role(name: str, executor: str) -> tuple[Step, tuple[str, ...]]:
+    fields = builtin_roles()[name].step
+    return step(executor, **fields), tuple(fields)
+
+
+def test_what_nobody_brought_is_left_alone(project: Project) -> None:
+    one = step("program", tools={"bash": False})
+    assert fitted(project.agents, one, "task", ()) == (one, ())
+
+
+def test_a_program_has_no_tools_to_take_away(project: Project) -> None:
+    one = step("program", tools={"bash": False}, timeout_s=9)
+    found, lost = fitted(project.agents, one, "task", ("tools",))
+    assert lost == ("tools",)
+    assert (found.tools, found.timeout_s, found.text) == (None, 9, "Do it")
+
+
+def test_what_the_author_wrote_stays_and_is_refused(project: Project) -> None:
+    one = step("program", tools={"bash": False}, max_turns=3)
+    found, lost = fitted(project.agents, one, "task", ("tools",))
+    assert (found.max_turns, lost) == (3, ("tools",))
+    with pytest.raises(ConfigurationError, match="can't honour max_turns"):
+        project.agents.choose(found, "task")
+
+
+def test_a_field_that_is_honoured_stays(project: Project) -> None:
+    one = step("talker", tools={"bash": False}, system_prompt="system/debugger.md")
+    found, lost = fitted(project.agents, one, "task", ("tools", "system_prompt"))
+    assert (found.system_prompt, lost) == ("system/debugger.md", ("tools",))
+
+
+@pytest.mark.parametrize("executor", ["program", "talker", "claude", "gemini", "opencode", "codex"])
+@pytest.mark.parametrize("role", list(builtin_roles()))
+def test_every_role_fits_every_client(project: Project, role: str, executor: str) -> None:
+    one, brought = as_role(role, executor)
+    found, _ = fitted(project.agents, one, "task", brought)
+    assert project.agents.choose(found, "task")[0] == executor
+
+
+@pytest.mark.parametrize("role", list(builtin_roles()))
+def test_claude_can_do_all_that_the_roles_say(project: Project, role: str) -> None:
+    one, brought = as_role(role, "claude")
+    assert fitted(project.agents, one, "task", brought) == (one, ())
+
+
+def test_of_tools_only_the_words_in_the_way_are_left_out(project: Project) -> None:
+    # codex reads with its shell, and its sandbox keeps it from writing.
+    one, brought = as_role("researcher", "codex")
+    found, lost = fitted(project.agents, one, "task", brought)
+    assert lost == ("tools.bash",)
+    assert found.tools is not None
+    assert (found.tools["write"], found.tools["edit"], found.tools["read"]) == (False, False, True)
+
+
+def test_a_fixer_is_fitted_too(project: Project) -> None:
+    fixer = {"name": "mend", "executor": "program", "tools": {"bash": True}, "max_turns": 2}
+    one = step("program", validation={"fixer": fixer})
+    found, lost = fitted(project.agents, one, "task", ("fixer.tools",))
+    assert lost == ("fixer.tools",)
+    assert found.validation is not None
+    assert found.validation.fixer is not None
+    assert (found.validation.fixer.tools, found.validation.fixer.max_turns) == (None, 2)
+
+
+def test_an_agent_that_is_not_there_is_an_error(project: Project) -> None:
+    with pytest.raises(ConfigurationError, match="nobody"):
+        fitted(project.agents, step("nobody"), "task", ("tools",))
+
+
+def test_what_the_tasks_of_a_graph_were_brought() -> None:
+    nodes = (
+        Node(id="a", kind=NodeKind.AGENT, task=TaskTraits(brought=("tools",))),
+        Node(id="b", kind=NodeKind.AGENT, task=TaskTraits()),
+        Node(id="c", kind=NodeKind.AGENT),
+    )
+    assert brought_of(Graph(nodes=nodes, entries=("a",))) == {"a": ("tools",)}
+    assert brought_of(None) == {}
