@@ -17,12 +17,15 @@ from types import TracebackType
 from typing import Self
 
 from sequencer.activity.gist import Gist
-from sequencer.activity.lane import Clock, Lane, Surroundings
-from sequencer.activity.protocol import Sink
+from sequencer.activity.lane import THOUGHT_EVERY_S, Clock, Lane, Surroundings
+from sequencer.activity.overseeing import OverseenBoard, subject_of
+from sequencer.activity.protocol import Activity, Sink
 from sequencer.engine.attempt import Attempt, Observer, SilentObserver
+from sequencer.engine.flow.boards import Board, PlainBoard
 from sequencer.errors import Interrupted
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
+from sequencer.model.graph import Graph, Node
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.store.protocol import Store
 
@@ -48,6 +51,7 @@ class Activities:
         *,
         run: str | None = None,
         thoughts: bool = True,
+        min_interval_s: float = THOUGHT_EVERY_S,
         drain_s: float = DRAIN_S,
         clock: Clock = time.monotonic,
     ) -> None:
@@ -56,9 +60,20 @@ class Activities:
         self._store = store
         self._drain_s = drain_s
         self._has_thoughts = thoughts and any(sink.takes_thoughts for sink in sinks)
+        self._redaction = redaction
         self._gist = Gist(redaction)
+        self._gists: dict[str, Gist] = {"": self._gist}
+        """By node; without a graph there is one."""
+        self._subjects: dict[str, str] = {}
         self._clock = clock
-        around = Surroundings(store=store, redaction=redaction, notice=self._tell, clock=clock)
+        around = Surroundings(
+            store=store,
+            redaction=redaction,
+            notice=self._tell,
+            clock=clock,
+            thought_every_s=min_interval_s,
+            subjects=self._subjects,
+        )
         self._lanes = [Lane(sink, around) for sink in sinks]
         self._run_id, self._run = "", run
         self._wake = threading.Event()
@@ -89,7 +104,8 @@ class Activities:
 
     def close(self, timeout_s: float) -> None:
         """Post results for at most *timeout_s*; what is left is for the next process."""
-        self._gist.end()
+        for gist in list(self._gists.values()):
+            gist.end()
         thread = self._thread
         if thread is not None:
             # Whatever ran is in the journal by now: one look finds it.
@@ -140,6 +156,39 @@ class Activities:
         """See `Observer`; nothing runs, so the last step's result is in the journal."""
         self._inner.waiting(reason, until)
         self._poke()
+
+    # --- a graph ----------------------------------------------------------------------
+
+    def over(
+        self, board: Board | None, graph: Graph, node_of: Callable[[str], Node | None]
+    ) -> Board:
+        """See `boards.Overseer`."""
+        return OverseenBoard(self, board or PlainBoard(self._inner), graph, node_of)
+
+    def hear(self, attempt: Attempt) -> Gist | None:
+        """See `overseeing.Desk`."""
+        if not self._has_thoughts:
+            return None
+        self._run_id = attempt.run_id
+        gist = self._gists[attempt.step.name] = Gist(self._redaction)
+        return gist
+
+    def forget(self, attempt: Attempt) -> None:
+        """See `overseeing.Desk`."""
+        self._gists.pop(attempt.step.name, None)
+
+    def know(self, node: Node) -> None:
+        """See `overseeing.Desk`."""
+        if node.task is not None:
+            self._subjects[node.id] = subject_of(node)
+
+    def look(self) -> None:
+        """See `overseeing.Desk`."""
+        self._poke()
+
+    def wake(self) -> None:
+        """See `overseeing.Desk`."""
+        self._wake.set()
 
     # --- the thread -------------------------------------------------------------------
 
@@ -195,19 +244,31 @@ class Activities:
 
     def _post_thoughts(self) -> None:
         free = [lane for lane in self._lanes if lane.takes_thoughts_now()]
-        if not free or not self._gist.has_news:
+        if not free:
             return
-        newest = self._gist.take()
+        newest = self._newest()
         if newest is not None:
             for lane in free:
                 lane.post_thought(newest, self._run_id, self._run)
+
+    def _newest(self) -> Activity | None:
+        """Return what was said last, whoever did; what others said before is left out."""
+        newest: Activity | None = None
+        for gist in sorted(self._gists.copy().values(), key=lambda one: one.heard_at):
+            if gist.has_news:
+                newest = gist.take() or newest
+        return newest
+
+    @property
+    def _has_news(self) -> bool:
+        return any(gist.has_news for gist in self._gists.copy().values())
 
     def _pause_s(self) -> float | None:
         """Return how long nothing is due; None: until somebody wakes."""
         now = self._clock()
         pauses = [max(due - now, 0.0) for due in self._looks]
         pauses += [due for lane in self._lanes if (due := lane.due_in_s) is not None]
-        if self._gist.has_news and self._ends_at is None:
+        if self._has_news and self._ends_at is None:
             dues = (lane.thought_due_in_s for lane in self._lanes)
             pauses += [due for due in dues if due is not None]
         return min(pauses, default=None)

@@ -104,7 +104,9 @@ def _completed(kept: Mapping[str, Any]) -> Told:
         return ActivityType.RESPONSE, "ended the run, which was rejected", ""
     if status and status != "completed":
         return ActivityType.RESPONSE, f"the run has ended: {status.replace('_', ' ')}", ""
-    return ActivityType.RESPONSE, "was the last step; the run is complete", ""
+    # Only where there are several ways to the end does the journal say which it was.
+    title = "the run is complete" if status else "was the last step; the run is complete"
+    return ActivityType.RESPONSE, title, ""
 
 
 def _asked(kept: Mapping[str, Any]) -> Told:
@@ -126,6 +128,27 @@ def _stopped(kept: Mapping[str, Any]) -> str:
     return f"Stopped: {', '.join(map(str, names))}" if isinstance(names, list) and names else ""
 
 
+def _grown(kept: Mapping[str, Any]) -> Told:
+    names = kept.get("tasks")
+    listed = ", ".join(map(str, names)) if isinstance(names, list) else ""
+    return ActivityType.THOUGHT, f"added tasks: {listed}" if listed else "added tasks", ""
+
+
+def _sent(kept: Mapping[str, Any]) -> Told:
+    by = _text(kept, "by")
+    title = f"was sent a message by {by}" if by else "was sent a message"
+    return ActivityType.THOUGHT, title, _text(kept, "output", "note")
+
+
+def _taken_over(kept: Mapping[str, Any]) -> Told:
+    return ActivityType.THOUGHT, "was taken over", _text(kept, "note", "error")
+
+
+def _warned(kept: Mapping[str, Any]) -> Told:
+    # No error: what runs goes on, and a tracker would show it as stopped.
+    return ActivityType.THOUGHT, "warning", _text(kept, "note", "error")
+
+
 _TOLD: Mapping[str, Callable[[Mapping[str, Any]], Told]] = {
     Event.SUCCEEDED: _succeeded,
     Event.FAILED: _failed,
@@ -141,4 +164,8 @@ _TOLD: Mapping[str, Callable[[Mapping[str, Any]], Told]] = {
     Event.EXHAUSTED: _ended("would go back more often than the run may"),
     Event.TIMED_OUT: _ended("the run took longer than it may"),
     Event.CANCELLED: _decided("the run was cancelled"),
+    Event.GROWN: _grown,
+    Event.TOLD: _sent,
+    Event.TAKEN_OVER: _taken_over,
+    Event.WARNED: _warned,
 }

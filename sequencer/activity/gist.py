@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections import deque
 from typing import Any
 
@@ -31,8 +32,11 @@ _RESULT = re.compile(r"<- ?(.*)", re.DOTALL)
 class _Reading:
     """What was understood so far of one attempt's output; for one thread."""
 
-    def __init__(self, redaction: Redaction, step: str, step_index: int, attempt: int) -> None:
+    def __init__(
+        self, redaction: Redaction, step: str, step_index: int, attempt: int, prefix: str
+    ) -> None:
         self._redaction = redaction
+        self._prefix = prefix
         self._told: dict[str, Any] = {
             "step": step,
             "step_index": step_index,
@@ -57,19 +61,31 @@ class _Reading:
             return acts[-1] if acts else None
         self._begun = self._begun[-2 * THOUGHT_CHARS :]
         body = _end_of(self._begun.strip())
-        return self._activity(ActivityType.THOUGHT, body=body) if body else None
+        if not body:
+            return None
+        return self._activity(ActivityType.THOUGHT, body=f"{self._prefix}{body}")
 
     def _acted(self, line: str) -> Activity:
         call, result = _CALL.match(line), _RESULT.match(line)
         if call is not None:
             self._call = (call[1], call[2])
-            return self._activity(ActivityType.ACTION, action=call[1], parameter=call[2])
+            return self._used(call[1], call[2])
         if result is None or self._call is None:
-            return self._activity(ActivityType.ACTION, action="tool", parameter=line.strip())
-        tool, parameter = self._call
+            return self._used("tool", line.strip())
+        return self._used(*self._call, result=result[1])
+
+    def _used(self, tool: str, parameter: str, result: str | None = None) -> Activity:
         return self._activity(
-            ActivityType.ACTION, action=tool, parameter=parameter, result=result[1]
+            ActivityType.ACTION,
+            action=f"{self._prefix}{tool}",
+            parameter=parameter,
+            result=result,
         )
+
+    def began(self, subject: str) -> Activity:
+        """Return that work has begun on a team's task that is about *subject*."""
+        action = f"{self._prefix}started"
+        return self._activity(ActivityType.ACTION, action=action, parameter=subject)
 
     def _activity(self, kind: ActivityType, **fields: Any) -> Activity:
         return Activity(type=kind, at=utc_now(), **self._told, **fields)
@@ -87,12 +103,29 @@ class Gist:
         self._skipped: Kind | None = None
         """The kind of which something was left out, until another one comes."""
         self._reading: _Reading | None = None
+        self._opening: Activity | None = None
+        self.heard_at = 0.0
+        """When there was something new, on a clock that only compares."""
 
-    def begin(self, step: str, step_index: int, attempt: int) -> None:
-        """Hear an attempt from its beginning."""
+    def begin(
+        self,
+        step: str,
+        step_index: int,
+        attempt: int,
+        *,
+        prefix: str = "",
+        subject: str | None = None,
+    ) -> None:
+        """Hear an attempt from its beginning.
+
+        Of a team's task *subject* says what it is about, which is the first news of it, and
+        *prefix* stands before all that its agent says and does.
+        """
         with self._lock:
             self._clear()
-            self._reading = _Reading(self._redaction, step, step_index, attempt)
+            self._reading = _Reading(self._redaction, step, step_index, attempt, prefix)
+            self._opening = None if subject is None else self._reading.began(subject)
+            self.heard_at = time.monotonic()
 
     def end(self) -> None:
         """Forget what was not taken: a result follows, and nothing may come behind it."""
@@ -103,6 +136,7 @@ class Gist:
     def _clear(self) -> None:
         self._queue.clear()
         self._held, self._skipped = 0, None
+        self._opening = None
 
     def write(self, data: bytes, kind: Kind) -> bool:
         """Take output; return whether there was nothing waiting before."""
@@ -113,6 +147,7 @@ class Gist:
             if self._skipped is told:
                 return False
             self._skipped = None
+            self.heard_at = time.monotonic()
             if self._held + len(data) > HELD_BYTES:
                 self._clear()
                 self._skipped = told
@@ -124,14 +159,13 @@ class Gist:
     @property
     def has_news(self) -> bool:
         """Return whether anything was written since the last `take`."""
-        return bool(self._queue)
+        return bool(self._queue) or self._opening is not None
 
     def take(self) -> Activity | None:
         """Return the newest thought or action, if there is one; from one thread at a time."""
         with self._lock:
             queue, self._queue, self._held = self._queue, deque(), 0
-            reading = self._reading
-        newest: Activity | None = None
+            reading, newest, self._opening = self._reading, self._opening, None
         for kind, data in queue:
             if reading is not None:
                 newest = reading.take(kind, data) or newest

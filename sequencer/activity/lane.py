@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sequencer.activity.cursor import ALL, Cursor, CursorFile, CursorUnreadable, moved_to_run
 from sequencer.activity.derived import activities_of
+from sequencer.activity.pace import Pace
 from sequencer.activity.polish import polished
 from sequencer.activity.protocol import Activity, Post, Refused, Sink, Unreachable
 from sequencer.errors import SequencerError
@@ -45,6 +46,9 @@ class Surroundings:
     clock: Clock = time.monotonic
     jitter: Callable[[], float] = random.random
     """From 0 to 1."""
+    thought_every_s: float = THOUGHT_EVERY_S
+    subjects: Mapping[str, str] = field(default_factory=dict)
+    """Of a team's tasks: what each is about, by its id; grows while the run does."""
 
     @property
     def folder(self) -> Path:
@@ -60,6 +64,7 @@ class Lane:
         self.sink = sink
         self._around = around
         self._file = CursorFile(around.folder, sink.name)
+        self._pace = Pace(self._file.path.with_suffix(".pace"), around.thought_every_s)
         self._first: Cursor | None = None
         """Where to begin without a cursor; None: what has happened could not be read yet."""
         self._has_news = False
@@ -111,11 +116,19 @@ class Lane:
 
     def takes_thoughts_now(self) -> bool:
         """Return whether a thought may be posted at once; results go first."""
-        return not self._has_news and self.thought_due_in_s == 0.0
+        if self._has_news or self.thought_due_in_s != 0.0:
+            return False
+        now = self._around.clock()
+        # Other processes work on the run as well.
+        self._next_thought = now + self._pace.left_s(now)
+        return self._next_thought <= now
 
     def post_thought(self, activity: Activity, run_id: str, run: str | None) -> None:
         """Post a thought or an action; a failure is an outage, and the post is dropped."""
-        self._next_thought = self._around.clock() + THOUGHT_EVERY_S
+        now = self._around.clock()
+        self._next_thought = now + self._around.thought_every_s
+        if not self._pace.take(now):
+            return
         post = Post(activity=self._polished(activity), run_id=run_id, run=run)
         try:
             self.sink.post(post)
@@ -166,7 +179,8 @@ class Lane:
         if cursor is None:
             self._first = cursor = _at_the_end(head)
             self._file.write(cursor)
-        for post in behind(cursor, head, self._around.store.history()):
+        is_team = bool(self._around.subjects)
+        for post in behind(cursor, head, self._around.store.history(), is_team=is_team):
             if not may_go_on():
                 self._has_news = True
                 return
@@ -177,12 +191,19 @@ class Lane:
 
     def _post_result(self, post: Post) -> None:
         may_be_there = self._in_doubt in ("", post.key)
-        activity = self._polished(post.activity)
+        activity = self._polished(self._about(post.activity))
         self._in_doubt = post.key
         try:
             self.sink.post(replace(post, activity=activity, may_be_there=may_be_there))
         except Refused as error:
             self._note_refusal(post, error)
+
+    def _about(self, activity: Activity) -> Activity:
+        """Return the result of a team's task with what that is about."""
+        subject = self._around.subjects.get(activity.step)
+        if subject is None:
+            return activity
+        return replace(activity, title=f"{activity.title}: {subject}")
 
     def _note_refusal(self, post: Post, error: Refused) -> None:
         answer = self._around.redaction.hide_text(error.answer)[:500]
@@ -233,15 +254,23 @@ def _at_the_end(head: Head | None) -> Cursor:
     return Cursor(head.run_id, head.revision, ALL) if head else Cursor(None, 0, ALL)
 
 
-def behind(cursor: Cursor, head: Head, facts: Iterable[dict[str, Any]]) -> Iterator[Post]:
-    """Yield the results among *facts*, oldest first, that are behind *cursor*."""
+def behind(
+    cursor: Cursor, head: Head, facts: Iterable[dict[str, Any]], *, is_team: bool = False
+) -> Iterator[Post]:
+    """Yield the results among *facts*, oldest first, that are behind *cursor*.
+
+    The end of a team's run carries what its last task said.
+    """
     was_reset = False
     if cursor.run_id not in (None, head.run_id):
         facts = list(facts)
         was_reset = any(_is_reset(fact) and fact["revision"] > cursor.revision for fact in facts)
     place = moved_to_run(cursor, head.run_id, head.revision, was_reset=was_reset)
     run_id, revision, index = place.run_id or head.run_id, -1, -1
+    last: dict[str, Any] | None = None
     for fact in facts:
+        if is_team and fact["event"] == Event.SUCCEEDED:
+            last = fact.get("outcome")
         if fact["revision"] < place.revision:
             continue
         if _is_reset(fact):
@@ -251,13 +280,25 @@ def behind(cursor: Cursor, head: Head, facts: Iterable[dict[str, Any]]) -> Itera
         for activity in activities_of(fact):
             index += 1
             if place.is_before(revision, index):
+                is_end = is_team and fact["event"] == Event.COMPLETED
                 yield Post(
-                    activity=activity,
+                    activity=_with_summary(activity, last) if is_end else activity,
                     run_id=run_id,
                     run=head.run_name,
                     revision=revision,
                     index=index,
                 )
+
+
+def _with_summary(activity: Activity, last: object) -> Activity:
+    """Return the end of a run with what the last task has said: *last* is its outcome."""
+    kept = last if isinstance(last, dict) else {}
+    output, name = kept.get("output"), kept.get("output_file")
+    return replace(
+        activity,
+        body=output if isinstance(output, str) else "",
+        output_file=name if isinstance(name, str) else None,
+    )
 
 
 def _is_reset(fact: dict[str, Any]) -> bool:

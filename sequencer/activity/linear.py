@@ -90,7 +90,7 @@ def content_of(activity: Activity) -> dict[str, str]:
         # The schema has a parameter for every action.
         content["parameter"] = activity.parameter or ""
         return content if activity.result is None else {**content, "result": activity.result}
-    if activity.type is ActivityType.THOUGHT:
+    if activity.type is ActivityType.THOUGHT and activity.is_ephemeral:
         return {"type": kind, "body": activity.body}
     return {"type": kind, "body": result_text(activity)}
 

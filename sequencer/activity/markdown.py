@@ -20,6 +20,8 @@ def plain(text: str) -> str:
 
 def result_text(activity: Activity) -> str:
     """Return a result's text: a line that names the step, its body, and what is asked."""
-    title = f" {plain(activity.title)}" if activity.title else ""
-    parts = (f"**{plain(activity.step)}**{title}", activity.body.strip(), activity.question)
+    # The end of a flowchart's or a team's run is no step's.
+    step = f"**{plain(activity.step)}**" if activity.step else ""
+    title = f"{step} {plain(activity.title)}".strip()
+    parts = (title, activity.body.strip(), activity.question)
     return "\n\n".join(part for part in parts if part)

@@ -161,7 +161,9 @@ class ActivityOptions(BaseModel):
 
     sinks: dict[Name, SinkOptions] = {}
     thoughts: bool = True
-    """Post thoughts and actions too, at most one in two seconds."""
+    """Post thoughts and actions too, at most one in ``min_interval_s``."""
+    min_interval_s: float = Field(default=2.0, ge=0, le=3_600, allow_inf_nan=False)
+    """Seconds between two thoughts or actions of a run, whoever they are of; for each sink."""
     comment_tools: tuple[Annotated[str, StringConstraints(min_length=1)], ...] = (
         "mcp__linear__create_comment",
         "mcp__github__add_issue_comment",

@@ -1,7 +1,8 @@
 """What is told about a run, and what is asked of a place that it is told to.
 
-A result (response, error, elicitation) is made from the run's journal, so it can be posted
-by any later process as well; a thought or an action is about this moment and may be dropped.
+A result (response, error, elicitation; of a team also a thought) is made from the run's
+journal, so it can be posted by any later process as well; any other thought, and an action,
+is about this moment and may be dropped.
 A sink makes one try and says how it went. When to try again is `lane`'s to decide.
 """
 
@@ -48,8 +49,8 @@ class Activity:
 
     @property
     def is_ephemeral(self) -> bool:
-        """Return whether it may be dropped."""
-        return self.type in (ActivityType.THOUGHT, ActivityType.ACTION)
+        """Return whether it may be dropped; what the journal says is a result."""
+        return self.event is None and self.type in (ActivityType.THOUGHT, ActivityType.ACTION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

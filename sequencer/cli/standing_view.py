@@ -74,15 +74,15 @@ class Snapshot:
 
         return {**seen, "nodes": table.as_json(self.flow)["nodes"]}
 
-    def text(self) -> str:
-        """Return the view for people, several lines."""
+    def text(self, width: int | None = None) -> str:
+        """Return the view for people, several lines; a table that can be as narrow as *width*."""
         rows = [(label, one_line(value)) for label, value in self._rows() if value]
         text = "\n".join(f"{label:<{LABEL_WIDTH}}  {value}" for label, value in rows)
         if self.flow is None:
             return text
         from sequencer.cli.flow import table  # noqa: PLC0415 - see `as_json`
 
-        return f"{text}\n\n{table.table(self.flow, datetime.now(UTC))}"
+        return f"{text}\n\n{table.table(self.flow, datetime.now(UTC), width)}"
 
     def line(self) -> str:
         """Return the view for people in one line."""

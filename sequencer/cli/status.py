@@ -11,6 +11,7 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.tables import columns_of
 
 if TYPE_CHECKING:
     from sequencer.cli.standing_view import Snapshot
@@ -46,7 +47,7 @@ def status(invocation: Invocation, watch: bool) -> None:
     if invocation.is_json:
         invocation.print_json(snapshot.as_json())
     else:
-        invocation.echo(snapshot.text())
+        invocation.echo(snapshot.text(columns_of(sys.stdout)))
     invocation.notices(snapshot.notices)
 
 
@@ -95,7 +96,10 @@ def _watch_live(run: Run) -> None:
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
 
         def show(snapshot: Snapshot) -> None:
-            lines = [snapshot.text(), *(f"notice: {text}" for text in snapshot.notices)]
+            lines = [
+                snapshot.text(console.width),
+                *(f"notice: {text}" for text in snapshot.notices),
+            ]
             lines.append("Ctrl-C ends this view; the run goes on")
             text = Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
             text.stylize("dim", len(text.plain) - len(lines[-1]))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import unicodedata
 from collections.abc import Collection, Sequence
+from typing import IO
 
 
 def width(text: str) -> int:
@@ -22,6 +24,16 @@ def _cells(character: str) -> int:
     if unicodedata.category(character) in ("Mn", "Me"):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def columns_of(stream: IO[str] | None) -> int | None:
+    """Return how wide the terminal at the end of *stream* is; None: there is none."""
+    try:
+        if stream is None or not stream.isatty():
+            return None
+        return os.get_terminal_size(stream.fileno()).columns or None
+    except (OSError, ValueError):
+        return None
 
 
 def columns(

@@ -8,6 +8,9 @@ Without tools means without those of MCP servers too, unless ``extra_args`` name
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
 from typing import ClassVar
 
 from pydantic import Field
@@ -23,7 +26,7 @@ from sequencer.executors.client_options import (
 from sequencer.executors.protocol import Objection, StepRequest
 from sequencer.executors.providers import ANTHROPIC
 from sequencer.executors.session_marks import number, split_mark
-from sequencer.executors.structured import schema_text
+from sequencer.executors.structured import MAX_ARGUMENT_BYTES, schema_text
 from sequencer.executors.tool_words import CLAUDE, granted, objections, plan_objections, taken
 from sequencer.model.step import Step
 
@@ -40,6 +43,8 @@ PASSED = (
     "CLAUDE_CONFIG_DIR",
 )
 """Without these the program could not find its account."""
+STARTS_SUBAGENTS = ("Agent", "Task")
+"""The tool's name, now and before."""
 _SNAPSHOT_SINCE = (2, 1, 330)
 """From here on a resumed session keeps its first system prompt unless told otherwise."""
 
@@ -71,7 +76,7 @@ def claude_argv(options: ClaudeOptions, request: StepRequest) -> list[str]:
 
     Raises:
         ValueError: the session to continue has an id that no client would give, or the
-            schema of the answer is too long for an argument.
+            schema of the answer or the subagents are too long for an argument.
     """
     step = request.step
     argv = [options.program, "-p", "--output-format=stream-json", "--verbose"]
@@ -84,6 +89,7 @@ def claude_argv(options: ClaudeOptions, request: StepRequest) -> list[str]:
     if options.setting_sources is not None:
         argv.append(f"--setting-sources={','.join(options.setting_sources)}")
     argv += _tool_arguments(options, request)
+    argv += [f"--agents={subagents_text(step)}"] if step.agents else []
     schema = schema_text(step)
     # The answer in its form is a tool call; a model that forgets it is reminded once.
     one_answer = 1 if schema is None else 2
@@ -91,6 +97,44 @@ def claude_argv(options: ClaudeOptions, request: StepRequest) -> list[str]:
     argv += [f"--max-turns={max_turns}"] if max_turns else []
     argv += [] if schema is None else [f"--json-schema={schema}"]
     return argv + _session_arguments(request)
+
+
+def subagents_text(step: Step) -> str:
+    """Return the subagents of *step* as one argument.
+
+    Raises:
+        ValueError: they are too long for that.
+    """
+    made = {
+        name: each.model_dump(mode="json", exclude_none=True)
+        for name, each in (step.agents or {}).items()
+    }
+    text = json.dumps(made, separators=(",", ":"))
+    if len(text) > MAX_ARGUMENT_BYTES:
+        message = f"agents are longer than {MAX_ARGUMENT_BYTES} bytes; shorten their prompts"
+        raise ValueError(message)
+    return text
+
+
+def subagents_gone(step: Step, options: ClaudeOptions, name: str) -> str | None:
+    """Return what takes from agent *name* the tool that starts subagents; None: nothing."""
+    taken_by = {
+        "single_turn takes all tools away": step.single_turn,
+        "disallow_all_tools takes all tools away": step.disallow_all_tools,
+        "task: false takes it away": (step.tools or {}).get("task") is False,
+        "disallowed_tools takes it away": _has_it(step.disallowed_tools or ()),
+        f"agents.{name}.disallowed_tools takes it away": _has_it(options.disallowed_tools),
+    }
+    if step.allowed_tools is not None:
+        kept = [tool.partition("(")[0] for tool in step.allowed_tools]
+        taken_by["allowed_tools does not name it"] = not _has_it(kept)
+    elif options.tools is not None and not (step.tools or {}).get("task"):
+        taken_by[f"agents.{name}.tools does not name it"] = not _has_it(options.tools)
+    return next((reason for reason, is_so in taken_by.items() if is_so), None)
+
+
+def _has_it(tools: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, entry) for entry in tools for name in STARTS_SUBAGENTS)
 
 
 def _tool_arguments(options: ClaudeOptions, request: StepRequest) -> list[str]:
@@ -163,6 +207,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
             "allowed_tools",
             "disallowed_tools",
             "disallow_all_tools",
+            "agents",
             "idle_timeout_s",
             "max_cost_usd",
             "continue_session",
@@ -170,10 +215,14 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
     )
 
     def objections(self, step: Step) -> list[Objection]:
-        """Return what of the step's tools can't be had."""
+        """Return what of the step's tools and subagents can't be had."""
         found = objections(step, CLAUDE, self.name, self.options.disallowed_tools)
         if self.options.permission_mode == "plan":
             found += plan_objections(step, f"agents.{self.name}.permission_mode")
+        gone = subagents_gone(step, self.options, self.name) if step.agents else None
+        if gone is not None:
+            hint = f"leave the tool {STARTS_SUBAGENTS[0]} to the agent, or leave agents out"
+            found.append(Objection(f"agents, which nobody could start: {gone}", hint))
         return found
 
     def call(self, request: StepRequest) -> Call:

@@ -10,10 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import IO, TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING
 
+from sequencer.cli.flow import team_table
+from sequencer.cli.flow.cells import state_words
 from sequencer.cli.flow.marks import ACTIVE, ASCII_MARKS, MARKS, STYLES, cut, shown
-from sequencer.cli.flow.table import FLUSH_RIGHT, HEAD, figures, state_words, summary
+from sequencer.cli.flow.table import FLUSH_RIGHT, HEAD, figures, summary
+from sequencer.cli.flow.team_table import Heard
 from sequencer.cli.tables import width
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 
@@ -41,13 +44,6 @@ _RANKS = {
     NodeState.CANCELLED: 5,
     NodeState.PENDING: 6,
 }
-
-
-class Heard(NamedTuple):
-    """What a node that runs has said and used so far."""
-
-    last: str
-    cost_usd: float
 
 
 class Frame:
@@ -83,11 +79,14 @@ class Frame:
         # The last column stays free: some terminals go to the next line behind it.
         columns, rows = self._size[0] - 1, self._size[1]
         nodes, rest = chosen(view.nodes, max(0, rows - 4))
-        lines = self._table(nodes, heard, now, columns)
+        if view.graph.is_team:
+            lines = self._tasks(view, nodes, heard, now, columns)
+        else:
+            lines = self._table(nodes, heard, now, columns)
         if rest:
-            lines.append((self._plain(f"and {len(rest)} more: {counted(rest)}"), "dim"))
-        last = self._plain(f"{shown(view.title)} · {summary(view, now)}")
-        lines.append((last, "bold"))
+            told = team_table.counted(rest) if view.graph.is_team else counted(rest)
+            lines.append((self._plain(f"and {len(rest)} more: {told}"), "dim"))
+        lines.append((self._plain(_totals(view, now, columns)), "bold"))
         lines = [(cut(text, columns, dots=self._dots), style) for text, style in lines]
         self._was = tuple(width(text) for text, _ in lines)
         text = Text(no_wrap=True, overflow="crop", end="")
@@ -101,6 +100,27 @@ class Frame:
 
     def _plain(self, text: str) -> str:
         return text.replace("·", "-") if self._is_ascii else text
+
+    def _tasks(
+        self,
+        view: FlowView,
+        nodes: Sequence[NodeView],
+        heard: Mapping[str, Heard],
+        now: datetime,
+        columns: int,
+    ) -> list[tuple[str, str]]:
+        if not nodes:
+            return []
+        missing = dict(zip((n.node.id for n in view.nodes), team_table.blocked(view), strict=True))
+        rows = [
+            team_table.cells(
+                node, missing[node.node.id], now, heard.get(node.node.id), self._mark(node.state)
+            )
+            for node in nodes
+        ]
+        styles = ["dim", *(STYLES[node.state] for node in nodes)]
+        found = team_table.lines(rows, columns, dots=self._dots)
+        return list(zip(found, styles, strict=True))
 
     def _table(
         self,
@@ -143,6 +163,14 @@ class Frame:
             blank = " " * (wide[place] - width(cell))
             cells.append(blank + cell if place in FLUSH_RIGHT else cell + blank)
         return "  ".join(cells).rstrip()
+
+
+def _totals(view: FlowView, now: datetime, columns: int) -> str:
+    """Return the last line: a team's leaves out what there is no room for, its name first."""
+    whole = f"{shown(view.title)} · {summary(view, now)}"
+    if not view.graph.is_team or width(whole) <= columns:
+        return whole
+    return team_table.summary(view, now, columns)
 
 
 def _can_show(stream: IO[str], text: str) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sequencer.cli.feed import Feed
+from sequencer.cli.flow.team_table import Heard
 from sequencer.engine.attempt import Attempt
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
@@ -36,6 +37,12 @@ class NodeObserver:
     def last(self) -> str:
         """Return the newest line of what runs."""
         return self._feed.last
+
+    @property
+    def heard(self) -> Heard:
+        """Return what it has said and used so far, for a table."""
+        usage = self.usage
+        return Heard(self.last, usage.cost_usd, usage.input_tokens + usage.output_tokens)
 
     def started(self, attempt: Attempt, log: Path) -> None:  # noqa: ARG002 - the protocol's
         """See `Observer`."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING
 
-from sequencer.cli.flow.frame import Frame, Heard
+from sequencer.cli.flow.frame import Frame
 from sequencer.cli.flow.hearing import NodeObserver
 from sequencer.cli.flow.marks import shown
 from sequencer.cli.flow.telling import Fact
@@ -141,9 +141,7 @@ class LiveBoard:
         with self._lock:
             view, notices = self._view, self._notices
             self._notices = []
-            heard = {
-                name: Heard(one.last, one.usage.cost_usd) for name, one in self._observers.items()
-            }
+            heard = {name: one.heard for name, one in self._observers.items()}
         self._console.size = self._frame.measure()
         if self._live is not None and (rows := self._frame.rows_gone_astray()):
             # Lines that the narrower terminal has broken in two lie above where rich looks.

@@ -1,21 +1,10 @@
-"""A graph as a picture: SVG from nothing but text, PNG by resvg.
-
-Whatever a chart's author or an agent wrote is escaped; the picture refers to nothing
-outside of itself. In a PNG the texts have a font that comes with the extra ``picture``, so
-that it looks the same on a machine without any; what this font lacks (Chinese, say) is
-taken from the machine's fonts if it has some.
-"""
+"""A graph as a picture: SVG from nothing but text, and PNG of that; see `cli.svg`."""
 
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections.abc import Iterator
-from importlib.resources import as_file, files
 from itertools import pairwise
-from pathlib import Path
-from xml.sax.saxutils import escape
 
 from sequencer.cli.flow.classes import LOOKS
 from sequencer.cli.flow.drawing import MOST_PLACES, Texts, jumps
@@ -23,46 +12,24 @@ from sequencer.cli.flow.layers import place_count
 from sequencer.cli.flow.layout import Box, Label, Layout, Line, Words, laid_out
 from sequencer.cli.flow.marks import shown
 from sequencer.cli.flow.table import summary
-from sequencer.cli.tables import width as columns_of
-from sequencer.errors import ConfigurationError, StorageFailed, UsageRefused
+from sequencer.cli.svg import FAINT, INK, PALE_INK, SMALL, TEXT, beginning, png_of, points, words
+from sequencer.errors import UsageRefused
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import NodeKind
 
-EXTRA = "pip install 'step-sequencer[picture]'"
-FONTS = "DejaVu Sans, Verdana, sans-serif"
 CELL, CELL_ROW = 10, 12
 """Points of one column and of one row."""
 MARGIN, HEADER = 20, 34
-TEXT, SMALL = 14, 12
 LINE_STEP = 18
 WRAP = 24
 ROUND = 5.0
-MOST_PIXELS = 24_000_000
-SCALE = 2.0
-"""Pixels a point, unless the picture is too large for it."""
 
 _PLAIN = "fill:#ffffff,stroke:#868e96,color:#212529"
-_INK, _FAINT, _LOOP = "#495057", "#ced4da", "#862e9c"
-_NARROW, _WIDE = frozenset("ijlftrI|.,:;'`!()[]{}/\\- "), frozenset("mwMW@%—…→✓✗●○↻↺◇")
-
-
-def _points(text: str, size: int) -> float:
-    """Return about how wide *text* is, rather more than less; fonts differ."""
-    total = 0.0
-    for character in text:
-        if columns_of(character) > 1:
-            total += 1.0
-        elif character in _NARROW:
-            total += 0.42
-        elif character in _WIDE:
-            total += 1.0
-        else:
-            total += 0.78 if character.isupper() else 0.64
-    return total * size
+_LOOP = "#862e9c"
 
 
 def _cells(text: str, size: int) -> int:
-    return math.ceil(_points(text, size) / CELL)
+    return math.ceil(points(text, size) / CELL)
 
 
 def svg(view: FlowView) -> str:
@@ -98,71 +65,7 @@ def png(view: FlowView) -> bytes:
         ConfigurationError: what draws it is not installed.
         UsageRefused: see `svg`.
     """
-    try:
-        import resvg_py  # noqa: PLC0415 - an extra that few want
-
-        font = files("ziafont") / "fonts" / "DejaVuSans.ttf"
-    except ImportError as error:
-        raise ConfigurationError("a PNG picture needs the extra 'picture'", hint=EXTRA) from error
-    text = svg(view)
-    wide, high = _size(text)
-    scale = min(SCALE, math.sqrt(MOST_PIXELS / (wide * high)))
-    with as_file(font) as path:
-        return bytes(
-            resvg_py.svg_to_bytes(
-                svg_string=text,
-                zoom=scale,
-                font_files=[str(path)],
-                font_family="DejaVu Sans",
-                sans_serif_family="DejaVu Sans",
-            )
-        )
-
-
-def save(path: Path, data: bytes) -> None:
-    """Write a picture to *path*, all of it or nothing, in place of an earlier picture.
-
-    Raises:
-        UsageRefused: *path* is something else than a picture, which a slip of the keyboard
-            must not destroy.
-        StorageFailed: it can't be written.
-    """
-    try:
-        target = path.resolve()
-        if target.exists() and not _is_picture(target):
-            raise UsageRefused(
-                "there is something else than a picture; it is left as it is",
-                where=str(path),
-                hint="name another file",
-            )
-        handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(data)
-                # What mkstemp makes is for the owner only; a picture is for whom files are.
-                umask = os.umask(0)
-                os.umask(umask)
-                os.fchmod(stream.fileno(), 0o666 & ~umask)
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise StorageFailed(f"can't be written: {error.strerror}", where=str(path)) from error
-
-
-def _is_picture(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as stream:
-        head = stream.read(512).lstrip()
-    return not head or head.startswith((b"\x89PNG\r\n", b"<svg")) or b"<svg" in head
-
-
-def _size(text: str) -> tuple[int, int]:
-    """Return the points that the first line of an SVG document of ours names."""
-    head = text.partition("\n")[0].split('"')
-    return int(head[3]), int(head[5])
+    return png_of(svg(view))
 
 
 class _Picture:
@@ -176,16 +79,11 @@ class _Picture:
         view, layout = self._view, self._layout
         notes = ["".join(text for text, _ in row) for row in jumps(view.graph, is_ascii=False)][1:]
         said = shown(f"{view.title} · {summary(view)}" if self._has_run else view.title)
-        wide = max(layout.width * CELL, *(int(_points(t, TEXT)) for t in (said, *notes)))
+        wide = max(layout.width * CELL, *(int(points(t, TEXT)) for t in (said, *notes)))
         wide += 2 * MARGIN
         high = layout.height * CELL_ROW + 2 * MARGIN + HEADER + LINE_STEP * len(notes)
-        yield (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" '
-            f'viewBox="0 0 {wide} {high}" font-family="{FONTS}">'
-        )
-        yield f"<title>{escape(said)}</title>"
-        yield f'<rect width="{wide}" height="{high}" fill="#ffffff"/>'
-        yield self._text(said, MARGIN, MARGIN + 6, "#212529")
+        yield from beginning(wide, high, said)
+        yield words(said, MARGIN, MARGIN + 6, INK)
         left = (wide - layout.width * CELL) // 2
         yield f'<g transform="translate({left} {MARGIN + HEADER})">'
         # Lines that were followed lie over the others where they cross.
@@ -196,22 +94,13 @@ class _Picture:
         yield "</g>"
         for number, note in enumerate(notes):
             y = high - MARGIN - LINE_STEP * (len(notes) - 1 - number)
-            yield self._text(note, MARGIN, y, _INK, size=SMALL)
+            yield words(note, MARGIN, y, PALE_INK, size=SMALL)
         yield "</svg>"
 
-    @staticmethod
-    def _text(
-        text: str, x: float, y: float, colour: str, *, size: int = TEXT, anchor: str = "start"
-    ) -> str:
-        return (
-            f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{colour}" '
-            f'text-anchor="{anchor}">{escape(text)}</text>'
-        )
-
     def _line(self, line: Line) -> Iterator[str]:
-        colour = _LOOP if line.is_loop else _INK
+        colour = _LOOP if line.is_loop else PALE_INK
         if self._has_run and line.place not in self._view.followed:
-            colour = _FAINT
+            colour = FAINT
         dashes = ' stroke-dasharray="5 4"' if line.is_loop else ""
         heavy = 2.4 if self._has_run and line.place in self._view.followed else 1.6
         corners = [(x * CELL + CELL / 2, y * CELL_ROW + CELL_ROW / 2) for x, y in line.points]
@@ -230,10 +119,10 @@ class _Picture:
 
     def _label(self, label: Label, colour: str, *, is_beside: bool) -> Iterator[str]:
         """Yield the text on a line, over a gap in it, or beside the line."""
-        ink = _INK if colour == _FAINT else colour
+        ink = PALE_INK if colour == FAINT else colour
         x, y = label.x * CELL, label.y * CELL_ROW
         if is_beside:
-            yield self._text(label.text, x - CELL / 2, y + CELL_ROW / 2 + 4, ink, size=SMALL)
+            yield words(label.text, x - CELL / 2, y + CELL_ROW / 2 + 4, ink, size=SMALL)
             return
         wide, y = label.width * CELL, y + CELL_ROW
         # Over the line's own column, also where the width is even.
@@ -242,7 +131,7 @@ class _Picture:
             f'<rect x="{middle - wide / 2:g}" y="{y - 8}" width="{wide}" height="16" '
             'fill="#ffffff"/>'
         )
-        yield self._text(label.text, middle, y + 4, ink, size=SMALL, anchor="middle")
+        yield words(label.text, middle, y + 4, ink, size=SMALL, anchor="middle")
 
     def _box(self, box: Box, view: NodeView) -> Iterator[str]:
         state = NodeState.WAITING if view.state is NodeState.READY else view.state
@@ -256,7 +145,7 @@ class _Picture:
         for number, text in enumerate(lines):
             is_id = number == len(lines) - 1 and number > 0 and text.startswith("(")
             size = SMALL if is_id else TEXT
-            yield self._text(
+            yield words(
                 text,
                 x + wide / 2,
                 top + LINE_STEP * number,

@@ -10,7 +10,7 @@ from typing import IO
 
 from sequencer.cli.flow.hearing import NodeObserver
 from sequencer.cli.flow.marks import shown
-from sequencer.cli.flow.table import summary
+from sequencer.cli.flow.table import summary, table
 from sequencer.cli.flow.telling import Fact, told
 from sequencer.engine.attempt import Observer
 from sequencer.engine.standing import parse_time
@@ -51,9 +51,11 @@ class PlainBoard:
                 self._say(line, parse_time(at))
 
     def show(self, view: FlowView) -> None:
-        """See `Board`; the end alone is told from it."""
+        """See `Board`; the end alone is told from it, a team's with all its tasks."""
         with self._lock:
             if view.status in OVER and view.status != self._status:
+                if view.graph.is_team:
+                    self._write(table(view, self._now()).partition("\n\n")[0])
                 self._say(summary(view))
             self._status = view.status
 
@@ -84,7 +86,10 @@ class PlainBoard:
     def _say(self, text: str, at: datetime | None = None) -> None:
         now = self._now()
         moment = now if at is None else at.astimezone(now.tzinfo)
-        line = f"{moment:%H:%M:%S} {shown(self._redaction.hide_text(text))}\n"
+        self._write(f"{moment:%H:%M:%S} {shown(self._redaction.hide_text(text))}", is_safe=True)
+
+    def _write(self, text: str, *, is_safe: bool = False) -> None:
+        line = f"{text if is_safe else self._redaction.hide_text(text)}\n"
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         line = line.encode(encoding, "replace").decode(encoding)
         with self._lock, contextlib.suppress(OSError, ValueError):

@@ -23,13 +23,20 @@ def print_diagram(view: FlowView, stream: IO[str]) -> None:
         BrokenPipeError: nobody reads any more.
         StorageFailed: it can't be written, because the disk is full for example.
     """
-    is_terminal = stream.isatty()
-    is_ascii = not _has(stream, NEEDED)
-    columns = _columns(stream) if is_terminal else None
+    is_ascii = not can_write(stream, NEEDED)
+    columns = _columns(stream) if stream.isatty() else None
     found = drawing(view, columns=columns, is_ascii=is_ascii)
     if columns is not None and found.width > columns:
         found = _told(view, found.width, columns, is_ascii=is_ascii)
-    text = found.text(has_colours=is_terminal and not os.environ.get("NO_COLOR"))
+    print_drawing(found, stream)
+
+
+def print_drawing(drawing: Drawing, stream: IO[str]) -> None:
+    """Write *drawing* to *stream*, with colours on a terminal.
+
+    Raises: see `print_diagram`.
+    """
+    text = drawing.text(has_colours=stream.isatty() and not os.environ.get("NO_COLOR"))
     # Names may have letters that the encoding lacks, also where it has the lines.
     encoding = getattr(stream, "encoding", None) or "utf-8"
     text = text.encode(encoding, "replace").decode(encoding)
@@ -57,7 +64,8 @@ def _columns(stream: IO[str]) -> int:
         return 80
 
 
-def _has(stream: IO[str], text: str) -> bool:
+def can_write(stream: IO[str], text: str) -> bool:
+    """Return whether the encoding of *stream* has every character of *text*."""
     try:
         text.encode(getattr(stream, "encoding", None) or "ascii")
     except (UnicodeEncodeError, LookupError):

@@ -13,6 +13,7 @@ from sequencer.assembly.flows import open_flow, run_name_of
 from sequencer.cli.context import Invocation
 from sequencer.cli.flow import table
 from sequencer.cli.flow.watching import look
+from sequencer.cli.tables import columns_of
 from sequencer.documents.file import read_bytes
 from sequencer.documents.reader import decode
 from sequencer.engine.flow.view import view_of
@@ -23,6 +24,7 @@ from sequencer.resolution.flowcharts.markdown import MAX_CHARS, split
 from sequencer.resolution.flowcharts.problems import Findings
 from sequencer.resolution.flowcharts.reader import Flow
 from sequencer.resolution.flowcharts.scanner import read_chart
+from sequencer.resolution.teams.lists import TaskList
 
 MARKDOWN = ".md"
 
@@ -95,14 +97,14 @@ def show_flow(
         if invocation.is_json:
             invocation.print_json(table.as_json(view))
         else:
-            invocation.echo(table.table(view, datetime.now(UTC)))
+            invocation.echo(table.table(view, datetime.now(UTC), columns_of(sys.stdout)))
         return
     if invocation.is_json:
         raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
     _draw(invocation, flow, view, draw)
 
 
-def _view(invocation: Invocation, project: Project, asked: str, flow: Flow) -> FlowView:
+def _view(invocation: Invocation, project: Project, asked: str, flow: Flow | TaskList) -> FlowView:
     """Return the flow with the states of its run, or as it was never begun.
 
     Raises:
@@ -119,11 +121,14 @@ def _view(invocation: Invocation, project: Project, asked: str, flow: Flow) -> F
     return view_of(flow.title, flow.graph, None, None, ())
 
 
-def _draw(invocation: Invocation, flow: Flow, view: FlowView, draw: Mapping[str, Any]) -> None:
+def _draw(
+    invocation: Invocation, flow: Flow | TaskList, view: FlowView, draw: Mapping[str, Any]
+) -> None:
     if draw["mermaid"]:
-        from sequencer.cli.flow.classes import classed  # noqa: PLC0415 - each draws in its own way
+        from sequencer.cli.flow.classes import charted, classed  # noqa: PLC0415 - as the others
 
-        invocation.echo(classed(flow.mermaid, view).rstrip())
+        drawn = charted(view) if flow.mermaid is None else classed(flow.mermaid, view)
+        invocation.echo(drawn.rstrip())
     if draw["diagram"]:
         from sequencer.cli.flow.screen import print_diagram  # noqa: PLC0415
 
@@ -132,7 +137,8 @@ def _draw(invocation: Invocation, flow: Flow, view: FlowView, draw: Mapping[str,
         path: Path | None = draw[option]
         if path is not None:
             from sequencer.cli.flow import picture  # noqa: PLC0415
+            from sequencer.cli.svg import save  # noqa: PLC0415
 
             data = picture.svg(view).encode() if option == "svg" else picture.png(view)
-            picture.save(path, data)
+            save(path, data)
             invocation.say(f"{path} was written")

@@ -5,34 +5,28 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sequencer.cli.flow.marks import ACTIVE, cut, shown
+from sequencer.cli.flow import team_table
+from sequencer.cli.flow.cells import done, last_line, seconds, state_words
+from sequencer.cli.flow.marks import ACTIVE, shown
 from sequencer.cli.tables import columns
 from sequencer.cli.wording import duration
-from sequencer.engine.standing import parse_time
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 
 HEAD = ("NODE", "STATE", "ATTEMPT", "RUNS", "TIME", "COST", "LAST LINE")
 FLUSH_RIGHT = frozenset({2, 3, 4, 5})
-LAST_LINE_COLUMNS = 80
 
 
-def table(view: FlowView, now: datetime) -> str:
-    """Return every node in a line, and below them the whole run in one."""
+def table(view: FlowView, now: datetime, width: int | None = None) -> str:
+    """Return every node in a line, and below them the whole run in one.
+
+    A team's table leaves columns out that *width* has no room for; None: it has all.
+    """
+    if view.graph.is_team:
+        return team_table.table(view, now, width)
     rows = [
         (shown(n.node.id), state_words(n, now), *figures(n, now), last_line(n)) for n in view.nodes
     ]
     return f"{columns(HEAD, rows, right=FLUSH_RIGHT)}\n\n{summary(view, now)}"
-
-
-def state_words(view: NodeView, now: datetime) -> str:
-    """Return the state; for one that waits for a moment, how long until then."""
-    due = parse_time(view.due) if view.due else None
-    if due is None:
-        return str(view.state)
-    left = duration(max(0.0, (due - now).total_seconds()))
-    if view.state is NodeState.RETRYING:
-        return f"{view.state} in {left}"
-    return f"{view.state}, {left} left" if view.state is NodeState.ASKED else str(view.state)
 
 
 def figures(view: NodeView, now: datetime, *, more_usd: float = 0.0) -> tuple[str, str, str, str]:
@@ -47,26 +41,10 @@ def figures(view: NodeView, now: datetime, *, more_usd: float = 0.0) -> tuple[st
     )
 
 
-def seconds(view: NodeView, now: datetime) -> float:
-    """Return how long *view* took, what runs now included."""
-    since = parse_time(view.since) if view.since else None
-    running = (now - since).total_seconds() if since is not None else 0.0
-    # Another machine's clock may be ahead of this one.
-    return view.seconds + max(0.0, running)
-
-
-def last_line(view: NodeView, limit: int = LAST_LINE_COLUMNS) -> str:
-    """Return what the node said last, safe and short."""
-    return cut(shown(view.last_line), limit) or "-"
-
-
-def done(view: FlowView) -> int:
-    """Return how many nodes are done."""
-    return sum(node.state is NodeState.DONE for node in view.nodes)
-
-
 def summary(view: FlowView, now: datetime | None = None) -> str:
     """Return the whole run in one line; with *now*, the time of what runs is counted."""
+    if view.graph.is_team:
+        return team_table.summary(view, now)
     status = shown(view.status).replace("-", " ").replace("_", " ")
     parts = [status, f"{done(view)} of {len(view.nodes)} nodes done"]
     if active := sum(node.state in ACTIVE for node in view.nodes):
@@ -95,7 +73,7 @@ def as_json(view: FlowView) -> dict[str, Any]:
         "max_iterations": view.graph.max_iterations,
         "done": done(view),
         "total": len(view.nodes),
-        "nodes": [_node(node) for node in view.nodes],
+        "nodes": _nodes(view),
         "edges": [
             {
                 "from": edge.source,
@@ -109,6 +87,14 @@ def as_json(view: FlowView) -> dict[str, Any]:
     }
 
 
+def _nodes(view: FlowView) -> list[dict[str, Any]]:
+    found = [_node(node) for node in view.nodes]
+    for one, node, missing in zip(found, view.nodes, team_table.blocked(view), strict=True):
+        if node.node.task is not None:
+            one |= {"role": node.node.task.role, "blocked_by": list(missing)}
+    return found
+
+
 def _node(view: NodeView) -> dict[str, Any]:
     return {
         "id": view.node.id,
@@ -119,6 +105,7 @@ def _node(view: NodeView) -> dict[str, Any]:
         "runs": view.runs,
         "seconds": round(view.seconds, 6),
         "cost_usd": round(view.cost_usd, 9),
+        "tokens": view.tokens,
         "since": view.since,
         "due": view.due,
         "last_line": view.last_line,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from sequencer.cli.flow.cells import amount
 from sequencer.cli.wording import duration
 from sequencer.engine.flow.view import LINE_CHARS
 from sequencer.model import flow_trace
@@ -51,16 +52,27 @@ def told(facts: Sequence[Fact], view: FlowView) -> Iterator[tuple[str, str]]:
             yield at, f"{event}: {note}" if note else str(event)
 
 
-def _started(fact: Fact, _: NodeView | None) -> str:
+def _started(fact: Fact, node: NodeView | None) -> str:
     attempt = fact.get("attempt") or 1
-    return f"start {fact['step']}" + (f", attempt {attempt}" if attempt > 1 else "")
+    told = f"start {fact['step']}{_about(node)}"
+    return told + (f", attempt {attempt}" if attempt > 1 else "")
 
 
-def _done(fact: Fact, _: NodeView | None) -> str:
+def _about(node: NodeView | None) -> str:
+    """Return what a task is about and whose it is."""
+    if node is None or node.node.task is None:
+        return ""
+    role = node.node.task.role
+    return f": {node.node.label}" + (f" ({role})" if role else "")
+
+
+def _done(fact: Fact, node: NodeView | None) -> str:
     usage = (fact.get("outcome") or {}).get("usage") or {}
     seconds, cost = float(usage.get("seconds", 0.0)), float(usage.get("cost_usd", 0.0))
     parts = [f"done {fact['step']}"]
     parts += [duration(seconds)] if seconds > 0 else []
+    tokens = int(usage.get("input_tokens", 0)) + int(usage.get("output_tokens", 0))
+    parts += [f"{amount(tokens)} tokens"] if tokens and node is not None and node.node.task else []
     parts += [f"{cost:.2f} USD"] if cost >= 0.005 else []  # noqa: PLR2004 - half a cent
     return " ".join(parts)
 
@@ -73,6 +85,28 @@ def _released(fact: Fact, node: NodeView | None) -> str:
     if (fact.get("outcome") or {}).get("status") == "limited":
         return _retry(fact, node)
     return f"release {fact['step']}{_reason(fact)}"
+
+
+def _refused(fact: Fact, _: NodeView | None) -> str:
+    reason = str((fact.get("outcome") or {}).get("reason") or "")
+    return f"no from {fact['step']}" + (f": {reason[:LINE_CHARS]}" if reason else "")
+
+
+def _grown(fact: Fact, _: NodeView | None) -> str:
+    tasks = (fact.get("outcome") or {}).get("tasks")
+    named = ", ".join(map(str, tasks)) if isinstance(tasks, list) else "tasks"
+    return f"add {named}" + (f", from {fact['step']}" if fact["step"] else "")
+
+
+def _sent(fact: Fact, _: NodeView | None) -> str:
+    outcome = fact.get("outcome") or {}
+    by, text = outcome.get("by"), str(outcome.get("output") or "")
+    told = f"message to {fact['step']}" + (f" from {by}" if by else "")
+    return f"{told}: {text[:LINE_CHARS]}" if text else told
+
+
+def _warned(fact: Fact, _: NodeView | None) -> str:
+    return f"warning{_reason(fact)}"
 
 
 def _taken_over(fact: Fact, _: NodeView | None) -> str:
@@ -88,6 +122,10 @@ _WORDS: Mapping[str, Callable[[Fact, NodeView | None], str]] = {
     Event.EXPIRED: _expired,
     Event.RELEASED: _released,
     Event.TAKEN_OVER: _taken_over,
+    Event.INVALID: _refused,
+    Event.GROWN: _grown,
+    Event.TOLD: _sent,
+    Event.WARNED: _warned,
 }
 
 

@@ -44,11 +44,11 @@ def _look_closely(run: Run, title: str) -> tuple[FlowView, list[dict[str, Any]]]
     flow = run.flow
     head = run.head
     if head is None:
-        return view_of(title, flow.graph, None, None, ()), []
+        return view_of(title, flow.begun_with, None, None, ()), []
     head, marking = flow.marking(head)
     questions = {one.node.id: one.text for one in flow.questions(head)}
     facts = list(run.history())
-    return view_of(title, flow.graph, head, marking, facts, questions=questions), facts
+    return view_of(title, marking.graph, head, marking, facts, questions=questions), facts
 
 
 class News:

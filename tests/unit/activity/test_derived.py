@@ -12,7 +12,6 @@ SILENT = {
     Event.INITIALISED,
     Event.CLAIMED,
     Event.RELEASED,
-    Event.TAKEN_OVER,
     Event.PAUSED,
     Event.RESUMED,
     Event.STAMPED,
@@ -72,6 +71,12 @@ def fact(event: str, outcome: Any = None) -> dict[str, Any]:
         (Event.EXHAUSTED, {"cancelled": ["a", "b"]}, "error", "more often", "Stopped: a, b"),
         (Event.TIMED_OUT, {"cancelled": []}, "error", "longer than it may", ""),
         (Event.CANCELLED, {"by": "ann", "note": "no"}, "response", "cancelled by ann", "no"),
+        (Event.GROWN, {"tasks": ["a", "b"]}, "thought", "added tasks: a, b", ""),
+        (Event.GROWN, {"tasks": "a"}, "thought", "added tasks", ""),
+        (Event.TOLD, {"by": "ann", "output": "tabs!"}, "thought", "message by ann", "tabs!"),
+        (Event.TOLD, {}, "thought", "was sent a message", ""),
+        (Event.TAKEN_OVER, {"note": "of process 7"}, "thought", "was taken over", "of process 7"),
+        (Event.WARNED, {"note": "80 % is used"}, "thought", "warning", "80 % is used"),
     ],
 )
 def test_what_a_fact_tells(event: Event, outcome: Any, kind: str, title: str, body: str) -> None:

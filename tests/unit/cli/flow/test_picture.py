@@ -12,7 +12,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 
-from sequencer.cli.flow.picture import EXTRA, png, save, svg
+from sequencer.cli.flow.picture import png, svg
+from sequencer.cli.svg import EXTRA, save
 from sequencer.errors import StorageFailed, UsageRefused
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import Graph, Node, NodeKind
@@ -120,7 +121,7 @@ def test_a_png_has_two_pixels_a_point() -> None:
 
 
 def test_a_large_png_has_fewer_pixels_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequencer.cli.flow.picture.MOST_PIXELS", 100_000)
+    monkeypatch.setattr("sequencer.cli.svg.MOST_PIXELS", 100_000)
     wide, high = size(png(of(chain(12))))
     assert 80_000 < wide * high <= 102_000
 

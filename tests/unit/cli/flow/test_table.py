@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, settings
 
-from sequencer.cli.flow.table import as_json, last_line, state_words, summary, table
+from sequencer.cli.flow.cells import last_line, state_words
+from sequencer.cli.flow.table import as_json, summary, table
 from sequencer.cli.tables import width
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import Node, NodeKind
@@ -129,6 +130,7 @@ def test_json_says_all_of_it() -> None:
         "runs": 1,
         "seconds": 1.25,
         "cost_usd": 0.3,
+        "tokens": 0,
         "since": None,
         "due": None,
         "last_line": "\x1b[2Jx",

@@ -1,0 +1,260 @@
+"""A team's run as a table: a task in a line, in as many columns as there is room for.
+
+What has the least to say goes first: columns without a value, then the role, the cost, the
+tokens, who blocks a task, what it is about. Nothing is wrapped.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from sequencer.cli.flow.cells import LAST_LINE_COLUMNS, amount, seconds
+from sequencer.cli.flow.marks import cut, shown
+from sequencer.cli.tables import width
+from sequencer.cli.wording import clock
+from sequencer.engine.standing import parse_time
+from sequencer.model.flow_view import FlowView, NodeState, NodeView
+
+HEAD = (
+    *("TASK", "SUBJECT", "ROLE", "STATE", "TIME"),
+    *("TOKENS", "COST", "LAST LINE", "BLOCKED BY"),
+)
+TASK, SUBJECT, ROLE, STATE, TIME, TOKENS, COST, LAST, BLOCKED = range(len(HEAD))
+FLUSH_RIGHT = frozenset({TIME, TOKENS, COST})
+LEAST = {TASK: 18, SUBJECT: 14, LAST: 16, BLOCKED: 14}
+"""Columns of the terminal below which a column of the table is not worth having."""
+MOST = {TASK: 26, SUBJECT: 40, ROLE: 16, LAST: LAST_LINE_COLUMNS, BLOCKED: 40}
+GOES = (ROLE, COST, TOKENS, BLOCKED, SUBJECT, TIME, LAST)
+"""What goes where there is no room, one after the other."""
+NOTHING = "-"
+_REACHED = (NodeState.PENDING, NodeState.WAITING)
+_WORKS = (NodeState.RUNNING, NodeState.RETRYING)
+_COUNTED = {
+    "done": (NodeState.DONE,),
+    "running": (NodeState.RUNNING,),
+    "waiting": (*_REACHED, NodeState.READY, NodeState.RETRYING, NodeState.ASKED),
+    "failed": (NodeState.FAILED,),
+    "cancelled": (NodeState.CANCELLED,),
+}
+
+
+class Heard(NamedTuple):
+    """What a task that runs has said and used so far, in this process."""
+
+    last: str = ""
+    cost_usd: float = 0.0
+    tokens: int = 0
+
+
+def table(view: FlowView, now: datetime, columns: int | None = None) -> str:
+    """Return every task in a line and below them the totals; None: as wide as it gets."""
+    rows = [
+        cells(node, blocks, now) for node, blocks in zip(view.nodes, blocked(view), strict=True)
+    ]
+    return "\n".join([*lines(rows, columns), "", summary(view, now, columns)])
+
+
+def blocked(view: FlowView) -> list[tuple[str, ...]]:
+    """Return for each task of *view* those before it that are not done."""
+    missing: dict[str, list[str]] = {
+        node.node.id: [] for node in view.nodes if node.state in _REACHED
+    }
+    is_done = {node.node.id for node in view.nodes if node.state is NodeState.DONE}
+    for edge in view.graph.edges:
+        if edge.target in missing and edge.source not in is_done:
+            missing[edge.target].append(edge.source)
+    return [tuple(missing.get(node.node.id, ())) for node in view.nodes]
+
+
+def cells(
+    view: NodeView,
+    blocks: Sequence[str],
+    now: datetime,
+    live: Heard | None = None,
+    mark: str = "",
+) -> tuple[str, ...]:
+    """Return the cells of one task's line; *live* counts while it runs."""
+    task, node = view.node.task, view.node
+    is_running = view.state is NodeState.RUNNING
+    heard = live if live is not None and is_running else Heard()
+    spent, cost = seconds(view, now), view.cost_usd + heard.cost_usd
+    tokens = view.tokens + heard.tokens
+    said = heard.last or view.last_line
+    if is_running and not heard.last and task is not None and task.active_form:
+        # What was there before is of an attempt that is over.
+        said = task.active_form
+    return (
+        f"{mark} {shown(node.id)}" if mark else shown(node.id),
+        shown(node.label) or NOTHING,
+        (task.role if task is not None else None) or NOTHING,
+        _state(view, now),
+        clock(spent) if spent > 0 else NOTHING,
+        amount(tokens) if tokens else NOTHING,
+        f"{cost:.4f}" if cost else NOTHING,
+        cut(shown(said), LAST_LINE_COLUMNS) or NOTHING,
+        ", ".join(map(shown, blocks)) or NOTHING,
+    )
+
+
+def _state(view: NodeView, now: datetime) -> str:
+    if view.state in _REACHED:
+        return "waiting"
+    due = parse_time(view.due) if view.due else None
+    if view.state is NodeState.RETRYING and due is not None:
+        return f"retry in {clock(max(0.0, (due - now).total_seconds()))}"
+    is_again = view.attempt > 1 and view.state in (NodeState.RUNNING, NodeState.FAILED)
+    return f"{view.state} ({view.attempt})" if is_again else str(view.state)
+
+
+# --- room ----------------------------------------------------------------------------
+
+
+def lines(
+    rows: Sequence[Sequence[str]], columns: int | None = None, *, dots: str = "…"
+) -> list[str]:
+    """Return the head and *rows* in lines of at most *columns*."""
+    kept = _kept(rows, columns)
+    wide = _widths([HEAD, *rows], kept, columns)
+    if BLOCKED not in kept and LAST in kept:
+        rows = [_with_blockers(row, wide[LAST]) for row in rows]
+    return [_line(row, kept, wide, dots) for row in (HEAD, *rows)]
+
+
+def _with_blockers(row: Sequence[str], columns: int) -> Sequence[str]:
+    """Return *row* with who blocks it as its last line, if it has said nothing."""
+    if row[BLOCKED] == NOTHING or row[LAST] != NOTHING:
+        return row
+    after = "after "
+    return (*row[:LAST], after + _few(row[BLOCKED], columns - len(after)), row[BLOCKED])
+
+
+def _few(names: str, columns: int) -> str:
+    """Return as many of *names* as there is room for, and how many there are besides.
+
+    >>> _few("plan, search, history", 15), _few("implement-parser, test-it", 10)
+    ('plan, search +1', '2 tasks')
+    """
+    listed = names.split(", ")
+    if width(names) <= columns or len(listed) == 1:
+        return names
+    for count in range(len(listed) - 1, 0, -1):
+        text = f"{', '.join(listed[:count])} +{len(listed) - count}"
+        if width(text) <= columns:
+            return text
+    return f"{len(listed)} tasks"
+
+
+def _kept(rows: Sequence[Sequence[str]], columns: int | None) -> list[int]:
+    kept = list(range(len(HEAD)))
+    if columns is None:
+        return kept
+    natural = _natural([HEAD, *rows], columns)
+    least = [min(wide, LEAST.get(place, wide)) for place, wide in enumerate(natural)]
+    # Who blocks whom changes all the time; the columns are to stay.
+    least[BLOCKED] = LEAST[BLOCKED]
+    empty = [place for place in GOES if all(row[place] == NOTHING for row in rows)]
+    for place in dict.fromkeys([*empty, *GOES]):
+        if sum(least[n] + 2 for n in kept) - 2 <= columns:
+            break
+        kept.remove(place)
+    return kept
+
+
+def _natural(rows: Sequence[Sequence[str]], columns: int | None) -> list[int]:
+    """Return how wide the columns of *rows* would be; the last line takes all that there is."""
+    found = [
+        min(max(width(row[place]) for row in rows), MOST.get(place, 1000))
+        for place in range(len(HEAD))
+    ]
+    # Lines that get longer must not move what stands beside them.
+    found[LAST] = max(found[LAST], columns or 0)
+    return found
+
+
+def _widths(
+    rows: Sequence[Sequence[str]], kept: Sequence[int], columns: int | None
+) -> dict[int, int]:
+    """Return how wide each column is; what is left is for the last line."""
+    natural = _natural(rows, columns)
+    if columns is None:
+        return {place: natural[place] for place in kept}
+    wide = {place: min(natural[place], LEAST.get(place, natural[place])) for place in kept}
+    room = columns - sum(wide.values()) - 2 * (len(kept) - 1)
+    while room > 0:
+        growing = [place for place in LEAST if place in wide and wide[place] < natural[place]]
+        if not growing:
+            break
+        # A task's name goes before everything, then who has least.
+        place = TASK if TASK in growing else min(growing, key=wide.__getitem__)
+        wide[place] += 1
+        room -= 1
+    if room < 0:
+        wide[TASK] = max(4, wide[TASK] + room)
+    return wide
+
+
+def _line(row: Sequence[str], kept: Sequence[int], wide: Mapping[int, int], dots: str) -> str:
+    found = []
+    for place in kept:
+        text = _few(row[place], wide[place]) if place == BLOCKED else row[place]
+        cell = cut(text, wide[place], dots=dots)
+        blank = " " * (wide[place] - width(cell))
+        found.append(blank + cell if place in FLUSH_RIGHT else cell + blank)
+    return "  ".join(found).rstrip()
+
+
+# --- totals --------------------------------------------------------------------------
+
+
+def summary(view: FlowView, now: datetime | None = None, columns: int | None = None) -> str:
+    """Return the whole run in one line; what there is no room for is left out."""
+    parts = _totals(view, now)
+    while columns is not None and len(parts) > 1:
+        if width(" · ".join(text for _, text in parts)) <= columns:
+            break
+        parts.remove(max(parts))
+    return " · ".join(text for _, text in parts)
+
+
+def _totals(view: FlowView, now: datetime | None) -> list[tuple[int, str]]:
+    """Return the totals as they stand, each behind how soon it may be left out."""
+    running = sum(node.state is NodeState.RUNNING for node in view.nodes)
+    size = view.graph.max_parallel
+    at_work = f"{running} of {size} at work" if size else ""
+    tokens = sum(node.tokens for node in view.nodes)
+    cost = sum(node.cost_usd for node in view.nodes)
+    spent = elapsed(view, now)
+    found = [
+        (1, shown(view.status).replace("-", " ").replace("_", " ")),
+        (0, counted(view.nodes)),
+        (4, at_work if view.status == "running" else ""),
+        (5, f"{amount(tokens)} tokens" if tokens else ""),
+        (3, f"{cost:.4f} USD" if cost else ""),
+        (2, clock(spent) if spent else ""),
+    ]
+    return [(rank, text) for rank, text in found if text]
+
+
+def counted(nodes: Sequence[NodeView]) -> str:
+    """Return how many tasks are how far, in the words of the totals.
+
+    >>> counted([])
+    ''
+    """
+    states = Counter(node.state for node in nodes)
+    counts = {word: sum(states[one] for one in group) for word, group in _COUNTED.items()}
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+
+
+def elapsed(view: FlowView, now: datetime | None = None) -> float:
+    """Return the seconds since the first task began: up to *now* while one runs."""
+    began = parse_time(view.began) if view.began else None
+    latest = parse_time(view.latest) if view.latest else None
+    if began is None:
+        return 0.0
+    is_moving = any(node.state in _WORKS for node in view.nodes)
+    end = now if now is not None and is_moving else latest
+    return max(0.0, (end - began).total_seconds()) if end is not None else 0.0

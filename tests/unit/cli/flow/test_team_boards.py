@@ -1,0 +1,236 @@
+"""A team on a terminal and in a log, while it runs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.cli.flow.frame import Frame
+from sequencer.cli.flow.hearing import NodeObserver
+from sequencer.cli.flow.live_board import LiveBoard
+from sequencer.cli.flow.plain_board import PlainBoard
+from sequencer.cli.flow.team_table import Heard
+from sequencer.cli.flow.telling import told
+from sequencer.cli.tables import columns_of, width
+from sequencer.executors.protocol import Kind
+from sequencer.executors.redaction import Redaction
+from sequencer.model.flow_view import FlowView, NodeState
+from sequencer.model.outcome import Usage
+from sequencer.model.transitions import Event
+from tests.unit.cli.flow.facts import fact
+from tests.unit.cli.flow.teams import NOW, at_work, numbered
+from tests.unit.cli.flow.terminals import Terminal, terminal
+from tests.unit.cli.flow.views import attempt, of, with_node
+from tests.unit.cli.flow.views import graph as chart
+
+LOG = Path("logs/steps/iter-00001_a.log")
+MOMENT = datetime(2026, 11, 22, 12, 3, 4, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+@pytest.fixture
+def screen() -> Iterator[Terminal]:
+    with terminal() as made:
+        yield made
+
+
+def drawn(screen: Terminal, view: FlowView, columns: int, rows: int, **heard: Heard) -> list[str]:
+    screen.resize(columns, rows)
+    frame = Frame(screen.stream)
+    frame.measure()
+    return frame.drawn(view, heard, NOW).plain.split("\n")
+
+
+# --- a frame -----------------------------------------------------------------------------
+
+
+def test_a_frame_has_the_columns_of_a_team(screen: Terminal) -> None:
+    found = drawn(screen, at_work(), 130, 20, build=Heard("reading x.py", 0.25, 2_000))
+    assert found[0].split()[:5] == ["TASK", "SUBJECT", "ROLE", "STATE", "TIME"]
+    assert found[1].startswith("✓ plan")
+    assert found[3].startswith("↻ log")
+    assert "reading x.py" in found[2]
+    assert " 2.0k  0.2500 " in found[2]
+    assert found[5].endswith("verify, log")
+    assert found[-1].startswith("parser · running · 1 done, 1 running, 3 waiting")
+
+
+@pytest.mark.parametrize("count", [3, 12, 60])
+@pytest.mark.parametrize("columns", [20, 40, 60, 80, 120, 200])
+def test_a_frame_fits(screen: Terminal, columns: int, count: int) -> None:
+    found = drawn(screen, numbered(count), columns, 24)
+    assert len(found) <= 22
+    assert all(width(line) < columns for line in found)
+    running = [line for line in found if "running (2)" in line]
+    assert len(running) == min(3, count - count // 2)
+
+
+def test_the_rest_is_counted_in_the_words_of_the_totals(screen: Terminal) -> None:
+    found = drawn(screen, numbered(60), 100, 20)
+    (rest,) = [line for line in found if line.startswith("and ")]
+    count, _, states = rest.removeprefix("and ").partition(" more: ")
+    assert sum(int(part.split()[0]) for part in states.split(", ")) == int(count)
+    assert "pending" not in rest
+    assert "waiting" in rest
+
+
+def test_the_name_of_the_run_goes_before_its_figures(screen: Terminal) -> None:
+    assert "parser" in drawn(screen, at_work(), 120, 20)[-1]
+    narrow = drawn(screen, at_work(), 60, 20)[-1]
+    assert narrow == "running · 1 done, 1 running, 3 waiting · 1:00:00"
+    # A flowchart's is cut, as ever.
+    chart_view = replace(of(chart("a --> b"), "running"), title="t" * 70)
+    assert drawn(screen, chart_view, 60, 20)[-1].startswith("ttt")
+
+
+def test_a_terminal_without_the_marks(tmp_path: Path) -> None:
+    with (tmp_path / "x").open("w", encoding="ascii") as stream:
+        text = Frame(stream).drawn(at_work(), {}, NOW).plain
+    assert text.isascii()
+    assert "running - 1 done" in text
+
+
+def test_tasks_that_are_added_have_their_lines(screen: Terminal) -> None:
+    before, after = numbered(3, running=1), numbered(5, running=1)
+    assert len(drawn(screen, after, 100, 24)) == len(drawn(screen, before, 100, 24)) + 2
+
+
+# --- on a terminal -----------------------------------------------------------------------
+
+
+def test_what_a_task_says_and_uses_is_shown_at_once() -> None:
+    with terminal(130, 20) as screen:
+        board = LiveBoard(screen.stream, redaction=Redaction())
+        now = (datetime.now(UTC) - timedelta(seconds=5)).isoformat()
+        board.show(with_node(at_work(), "build", since=now))
+        screen.wait_for("Implement the parser, now")
+        seen = board.observer("build")
+        seen.started(attempt("build"), LOG)
+        seen.write(b"reading \x1b[2Jx.py", Kind.OUTPUT)
+        seen.used(Usage(cost_usd=0.25, input_tokens=1_500, output_tokens=500))
+        screen.wait_for("reading x.py")
+        screen.wait_for("2.0k  0.2500")
+        board.close()
+        screen.drain()
+        assert "Implement the parser, now" not in "\n".join(screen.screen())
+
+
+def test_an_observer_has_what_a_table_needs() -> None:
+    observer = NodeObserver("a", redaction=Redaction(), changed=lambda: None, notice=lambda _: None)
+    assert observer.heard == Heard("", 0.0, 0)
+    observer.started(attempt("a"), LOG)
+    observer.write(b"one\n", Kind.OUTPUT)
+    observer.used(Usage(cost_usd=0.5, input_tokens=7, output_tokens=3))
+    assert observer.heard == Heard("one", 0.5, 10)
+
+
+def test_how_wide_a_stream_is(screen: Terminal, tmp_path: Path) -> None:
+    screen.resize(61, 20)
+    assert columns_of(screen.stream) == 61
+    screen.resize(0, 0)
+    assert columns_of(screen.stream) is None
+    with (tmp_path / "x").open("w") as stream:
+        assert columns_of(stream) is None
+    assert columns_of(stream) is None
+    assert columns_of(None) is None
+
+
+# --- in a log ----------------------------------------------------------------------------
+
+
+def lines_of(*facts: dict[str, Any], view: FlowView | None = None) -> list[str]:
+    return [line for _, line in told(facts, view or at_work())]
+
+
+def test_lines_name_the_task_and_its_role() -> None:
+    used = {"seconds": 12.3, "cost_usd": 0.05, "input_tokens": 12_000, "output_tokens": 345}
+    assert lines_of(
+        fact(Event.CLAIMED, "build", attempt=1),
+        fact(Event.CLAIMED, "build", attempt=2),
+        fact(Event.SUCCEEDED, "build", usage=used),
+    ) == [
+        "start build: Implement the parser (implementer)",
+        "start build: Implement the parser (implementer), attempt 2",
+        "done build 12.3 s 12.3k tokens 0.05 USD",
+    ]
+
+
+def test_a_flowchart_is_told_as_ever() -> None:
+    used = {"seconds": 12.3, "input_tokens": 12_000}
+    found = lines_of(
+        fact(Event.CLAIMED, "a", attempt=1),
+        fact(Event.SUCCEEDED, "a", usage=used),
+        view=of(chart("a --> b")),
+    )
+    assert found == ["start a", "done a 12.3 s"]
+
+
+def test_what_only_teams_know() -> None:
+    assert lines_of(
+        fact(Event.INVALID, "verify", reason="two tests fail", number=1),
+        fact(Event.GROWN, "verify", tasks=["fix-1", "fix-2"]),
+        fact(Event.TOLD, "build", by="ann", output="mind the tabs"),
+        fact(Event.WARNED, note="80 % of the budget is used"),
+        fact(Event.TAKEN_OVER, "build", note="token 3 of process 7"),
+    ) == [
+        "no from verify: two tests fail",
+        "add fix-1, fix-2, from verify",
+        "message to build from ann: mind the tabs",
+        "warning: 80 % of the budget is used",
+        "take over build: token 3 of process 7",
+    ]
+
+
+@pytest.mark.parametrize("event", [Event.INVALID, Event.GROWN, Event.TOLD, Event.WARNED])
+def test_facts_that_say_less_are_survived(event: Event) -> None:
+    (line,) = lines_of(fact(event, "build"))
+    assert line
+    assert "None" not in line
+    (odd,) = lines_of(fact(event, "build", tasks="x", note=7, reason=[], by={}, output=3))
+    assert "\n" not in odd
+
+
+def test_the_end_in_a_log_has_all_tasks() -> None:
+    stream = io.StringIO()
+    board = PlainBoard(stream, redaction=Redaction(["s3cret-s3cret"]), now=lambda: MOMENT)
+    over = with_node(at_work(), "plan", status="completed", last_line="is s3cret-s3cret")
+    board.take_up(at_work())
+    board.show(at_work())
+    assert stream.getvalue() == ""
+    board.show(over)
+    board.show(over)
+    found = stream.getvalue().splitlines()
+    assert len(found) == 1 + 5 + 1
+    assert found[0].split()[:2] == ["TASK", "SUBJECT"]
+    assert found[1].startswith("plan    Read and plan")
+    assert "[secret]" in found[1]
+    assert found[-1].startswith("12:03:04 completed · 1 done, 1 running, 3 waiting")
+
+
+def test_a_log_without_umlauts_gets_question_marks() -> None:
+    raw = io.BytesIO()
+    stream = io.TextIOWrapper(raw, encoding="ascii")
+    board = PlainBoard(stream, redaction=Redaction(), now=lambda: MOMENT)
+    board.show(with_node(at_work(), "plan", status="failed", last_line="größer"))
+    stream.flush()
+    assert b"gr??er" in raw.getvalue()
+
+
+def test_a_failed_task_stands_out(screen: Terminal) -> None:
+    failed = with_node(at_work(), "build", state=NodeState.FAILED, last_line="no such file")
+    found = drawn(screen, failed, 100, 20)
+    assert found[2].startswith("✗ build")
+    assert "1 failed" in found[-1]
+    # Who comes behind it waits for it.
+    assert found[4].endswith("build")

@@ -1,0 +1,341 @@
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sequencer.cli.flow.cells import amount
+from sequencer.cli.flow.table import as_json, summary, table
+from sequencer.cli.flow.team_table import (
+    BLOCKED,
+    COST,
+    GOES,
+    HEAD,
+    LAST,
+    LEAST,
+    ROLE,
+    STATE,
+    SUBJECT,
+    TASK,
+    TIME,
+    TOKENS,
+    Heard,
+    blocked,
+    cells,
+    counted,
+    elapsed,
+    lines,
+)
+from sequencer.cli.flow.team_table import summary as totals
+from sequencer.cli.tables import width
+from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.model.graph import Node, NodeKind
+from tests.unit.cli.flow.teams import BEGAN, NOW, TWO_MINUTES_AGO, at_work, graph, numbered, view
+from tests.unit.cli.flow.teams import of as run_of
+from tests.unit.cli.flow.views import HOSTILE, of, with_node
+from tests.unit.cli.flow.views import graph as chart
+
+RUNNING = "running · 1 done, 1 running, 3 waiting"
+
+
+def row(shown: FlowView, name: str, heard: Heard | None = None) -> tuple[str, ...]:
+    missing = dict(zip((n.node.id for n in shown.nodes), blocked(shown), strict=True))
+    node = next(n for n in shown.nodes if n.node.id == name)
+    return cells(node, missing[name], NOW, heard)
+
+
+def heads(text: str) -> list[str]:
+    head = text.partition("\n")[0]
+    return [name for name in HEAD if name in head]
+
+
+# --- the table ---------------------------------------------------------------------------
+
+
+def test_the_table() -> None:
+    found = table(at_work(), NOW).splitlines()
+    assert [re.split(r"  +", line) for line in found[:6]] == [
+        list(HEAD),
+        [
+            *("plan", "Read and plan", "researcher", "done", "1:15", "12.3k", "0.5000"),
+            *("the plan is in plan.md", "-"),
+        ],
+        [
+            *("build", "Implement the parser", "implementer", "running", "2:00", "-", "-"),
+            *("Implement the parser, now", "-"),
+        ],
+        [
+            *("log", "Write the changelog", "implementer", "retry in 1:02", "0:04", "-", "-"),
+            *("HTTP 529", "-"),
+        ],
+        ["verify", "Run all tests", "verifier", "waiting", "-", "-", "-", "-", "build"],
+        ["commit", "Commit it", "git-handler", "waiting", "-", "-", "-", "-", "verify, log"],
+    ]
+    assert (
+        len(
+            {
+                line.index(word)
+                for line, word in zip(found[3:6], ("retry", "wai", "wai"), strict=True)
+            }
+        )
+        == 1
+    )
+    assert found[6:] == [
+        "",
+        f"{RUNNING} · 1 of 3 at work · 12.3k tokens · 0.5000 USD · 1:00:00",
+    ]
+
+
+def test_a_flowchart_has_the_table_that_it_had() -> None:
+    assert table(of(chart("a --> b")), NOW).startswith("NODE  STATE")
+
+
+def test_only_those_that_are_not_done_block() -> None:
+    assert dict(zip("pblvc", blocked(at_work()), strict=True)) == {
+        "p": (),
+        "b": (),
+        "l": (),
+        "v": ("build",),
+        "c": ("verify", "log"),
+    }
+    later = with_node(at_work(), "log", state=NodeState.DONE)
+    assert blocked(later)[-1] == ("verify",)
+
+
+def test_what_was_added_under_way_blocks_too() -> None:
+    # As after a failed verification: nobody's traits name the fix, but an edge does.
+    first = graph()
+    fix = Node(id="fix-1", kind=NodeKind.AGENT, label="Mend it")
+    edge = first.edges[0].model_copy(update={"source": "fix-1", "target": "verify"})
+    grown = first.model_copy(update={"nodes": (*first.nodes, fix), "edges": (*first.edges, edge)})
+    whole = type(first).model_validate(grown.model_dump())
+    shown = run_of(whole, {"build": {"state": NodeState.DONE}})
+    assert row(shown, "verify")[BLOCKED] == "fix-1"
+    assert row(shown, "fix-1")[ROLE] == "-"
+
+
+@pytest.mark.parametrize(
+    "state", [s for s in NodeState if s not in (NodeState.PENDING, NodeState.WAITING)]
+)
+def test_who_has_begun_is_not_blocked(state: NodeState) -> None:
+    assert row(view(commit={"state": state}), "commit")[BLOCKED] == "-"
+
+
+def test_what_runs_shows_what_it_does_until_it_speaks() -> None:
+    shown = at_work(build={"last_line": "from an attempt before", "attempt": 2})
+    assert row(shown, "build")[LAST] == "Implement the parser, now"
+    assert row(shown, "build", Heard("reading x.py"))[LAST] == "reading x.py"
+    silent = shown.graph.by_id["build"].task
+    assert silent is not None
+    bare = replace(
+        shown.nodes[1],
+        node=shown.nodes[1].node.model_copy(
+            update={"task": silent.model_copy(update={"active_form": ""})}
+        ),
+    )
+    assert cells(bare, (), NOW)[LAST] == "from an attempt before"
+
+
+def test_what_is_used_now_is_added() -> None:
+    shown = at_work(build={"tokens": 1_000, "cost_usd": 0.25})
+    heard = Heard("x", 0.5, 2_000)
+    assert row(shown, "build", heard)[TOKENS] == "3.0k"
+    assert row(shown, "build", heard)[COST] == "0.7500"
+    # Of one that has ended the run's files know all.
+    assert row(shown, "plan", heard)[TOKENS] == "12.3k"
+    assert row(shown, "plan", heard)[LAST] == "the plan is in plan.md"
+
+
+def test_how_a_state_is_said() -> None:
+    assert row(at_work(build={"attempt": 3}), "build")[STATE] == "running (3)"
+    assert row(view(log={"state": NodeState.FAILED, "attempt": 2}), "log")[STATE] == "failed (2)"
+    assert row(view(log={"state": NodeState.DONE, "attempt": 2}), "log")[STATE] == "done"
+    assert row(view(log={"state": NodeState.WAITING}), "log")[STATE] == "waiting"
+    assert row(view(log={"state": NodeState.RETRYING, "due": "soon"}), "log")[STATE] == "retrying"
+    past = {"state": NodeState.RETRYING, "due": BEGAN}
+    assert row(view(log=past), "log")[STATE] == "retry in 0:00"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_hostile_texts_keep_the_columns(text: str) -> None:
+    task = graph().by_id["plan"].task
+    assert task is not None
+    node = Node(
+        id="plan",
+        kind=NodeKind.AGENT,
+        label=text or "x",
+        task=task.model_copy(update={"active_form": text}),
+    )
+    seen = NodeView(node, NodeState.RUNNING, since=TWO_MINUTES_AGO)
+    for columns in (60, 80, 120, None):
+        found = lines([cells(seen, ("a",), NOW)], columns)
+        assert len(found) == 2
+        assert "\x1b" not in found[1]
+        assert "\n" not in found[1]
+        assert found[1].index("running") == found[0].index("STATE") or not text.isascii()
+        assert columns is None or width(found[1]) <= columns
+
+
+# --- room --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (None, [TASK, SUBJECT, ROLE, STATE, TIME, TOKENS, COST, LAST, BLOCKED]),
+        (200, [TASK, SUBJECT, ROLE, STATE, TIME, TOKENS, COST, LAST, BLOCKED]),
+        (120, [TASK, SUBJECT, ROLE, STATE, TIME, TOKENS, COST, LAST, BLOCKED]),
+        (100, [TASK, SUBJECT, STATE, TIME, TOKENS, COST, LAST, BLOCKED]),
+        (90, [TASK, SUBJECT, STATE, TIME, LAST, BLOCKED]),
+        (80, [TASK, SUBJECT, STATE, TIME, LAST]),
+        (60, [TASK, STATE, TIME, LAST]),
+        (50, [TASK, STATE, LAST]),
+        (30, [TASK, STATE]),
+    ],
+)
+def test_columns_go_as_the_terminal_gets_narrower(columns: int | None, expected: list[int]) -> None:
+    assert heads(table(numbered(12), NOW, columns)) == [HEAD[place] for place in expected]
+
+
+def test_the_order_in_which_they_go_is_told() -> None:
+    shown = numbered(12)
+    kept = [len(heads(table(shown, NOW, columns))) for columns in range(130, 25, -1)]
+    assert kept == sorted(kept, reverse=True)
+    assert set(GOES) == set(range(len(HEAD))) - {TASK, STATE}
+
+
+def test_a_column_that_says_nothing_goes_first() -> None:
+    shown = view(plan={"state": NodeState.RUNNING, "since": TWO_MINUTES_AGO})
+    gone: list[str] = []
+    for columns in range(130, 40, -1):
+        found = heads(table(shown, NOW, columns))
+        gone += [name for name in HEAD if name not in found and name not in gone]
+    assert gone == ["COST", "TOKENS", "ROLE", "BLOCKED BY", "SUBJECT"]
+
+
+def test_where_nobody_shows_who_blocks_the_last_line_says_so() -> None:
+    narrow = table(numbered(12), NOW, 60).splitlines()
+    (last,) = [line for line in narrow if line.startswith("sub-issue-12")]
+    assert last.endswith("after sub-issue-10 +1")
+    assert "waiting" in last
+    wide = table(at_work(), NOW, 70).splitlines()
+    assert wide[4].endswith("after build")
+    assert wide[5].endswith("after verify, log")
+    # What it has said goes before.
+    said = with_node(at_work(), "verify", last_line="no: two tests fail")
+    assert table(said, NOW, 70).splitlines()[4].endswith("no: two tests fail")
+
+
+@pytest.mark.parametrize("count", [3, 12, 60])
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_the_usual_terminals(columns: int, count: int) -> None:
+    found = table(numbered(count), NOW, columns).splitlines()
+    assert len(found) == count + 3
+    assert all(width(line) <= columns for line in found)
+    # Names differ in their ends, so they are never cut here.
+    assert all(f"sub-issue-{n + 1} " in found[n + 1] for n in range(count))
+    assert found[-1].startswith("running · ")
+
+
+@given(
+    names=st.lists(st.text(min_size=1, max_size=60), min_size=1, max_size=6, unique=True),
+    said=st.one_of(st.sampled_from(HOSTILE), st.text(max_size=100)),
+    columns=st.integers(20, 220),
+)
+@settings(max_examples=80, deadline=None)
+def test_nothing_is_ever_wider(names: list[str], said: str, columns: int) -> None:
+    rows = [
+        cells(
+            NodeView(
+                Node(id=f"t{place}", kind=NodeKind.AGENT, label=name),
+                NodeState.RUNNING,
+                since=TWO_MINUTES_AGO,
+                last_line=said,
+            ),
+            names,
+            NOW,
+        )
+        for place, name in enumerate(names)
+    ]
+    found = lines(rows, columns)
+    assert len(found) == len(names) + 1
+    assert all(width(line) <= columns for line in found)
+
+
+def test_longer_lines_move_nothing() -> None:
+    short, long = at_work(), at_work(build={"since": TWO_MINUTES_AGO, "last_line": "y" * 500})
+    bare = with_node(long, "plan", last_line="z" * 300)
+    assert table(short, NOW, 100).partition("\n")[0] == table(bare, NOW, 100).partition("\n")[0]
+    assert min(LEAST.values()) > 4
+
+
+# --- totals ------------------------------------------------------------------------------
+
+
+def test_totals_leave_out_what_there_is_no_room_for() -> None:
+    shown = at_work()
+    whole = summary(shown, NOW)
+    assert totals(shown, NOW, width(whole)) == whole
+    found = [totals(shown, NOW, columns) for columns in (100, 80, 70, 60, 50, 40)]
+    assert found == [
+        whole,
+        f"{RUNNING} · 1 of 3 at work · 0.5000 USD · 1:00:00",
+        f"{RUNNING} · 0.5000 USD · 1:00:00",
+        f"{RUNNING} · 1:00:00",
+        f"{RUNNING} · 1:00:00",
+        RUNNING,
+    ]
+    assert totals(shown, NOW, 5) == "1 done, 1 running, 3 waiting"
+
+
+def test_every_state_is_counted_once() -> None:
+    nodes = [NodeView(Node(id=f"n{n}", kind=NodeKind.AGENT), s) for n, s in enumerate(NodeState)]
+    found = counted(nodes)
+    assert found == "1 done, 1 running, 5 waiting, 1 failed, 1 cancelled"
+    assert sum(int(part.split()[0]) for part in found.split(", ")) == len(NodeState)
+
+
+def test_elapsed_goes_on_while_somebody_works() -> None:
+    assert elapsed(at_work(), NOW) == 3600.0
+    assert elapsed(at_work(), NOW + timedelta(minutes=1)) == 3660.0
+    rests = view(plan={"state": NodeState.DONE})
+    assert elapsed(rests, NOW) == 3540.0
+    assert elapsed(rests) == 3540.0
+    assert elapsed(replace(rests, began=None), NOW) == 0.0
+    assert elapsed(replace(rests, latest=None), NOW) == 0.0
+    ahead = replace(rests, began="2026-11-22T13:00:00Z")
+    assert elapsed(ahead, NOW) == 0.0
+
+
+def test_a_team_that_rests_is_not_at_work() -> None:
+    over = replace(at_work(), status="completed")
+    assert "at work" not in summary(over, NOW)
+    assert "at work" not in summary(replace(at_work(), graph=graph(size=3), status="failed"), NOW)
+    unbounded = replace(at_work(), graph=at_work().graph.model_copy(update={"max_parallel": None}))
+    assert "at work" not in summary(unbounded, NOW)
+
+
+@pytest.mark.parametrize("count", [0, 1, 999, 1_000, 99_949, 99_950, 999_499, 999_500, 10**9])
+def test_amounts_are_short(count: int) -> None:
+    found = amount(count)
+    assert len(found) <= 7
+    factor = {"k": 1_000, "M": 1_000_000}.get(found[-1], 1)
+    assert float(found.rstrip("kM")) * factor == pytest.approx(count, rel=0.051, abs=0.5)
+
+
+# --- for programs ------------------------------------------------------------------------
+
+
+def test_json_has_role_and_blockers() -> None:
+    found = as_json(at_work())
+    assert json.loads(json.dumps(found)) == found
+    by_id = {node["id"]: node for node in found["nodes"]}
+    assert by_id["commit"]["role"] == "git-handler"
+    assert by_id["commit"]["blocked_by"] == ["verify", "log"]
+    assert (by_id["plan"]["tokens"], by_id["plan"]["blocked_by"]) == (12_345, [])
+    assert "role" not in as_json(of(chart("a")))["nodes"][0]

@@ -1,0 +1,177 @@
+"""Claude's own subagents in a step: the argument that it gets, and where they are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.assembly.agents import ensure_honoured
+from sequencer.errors import ConfigurationError
+from sequencer.executors.claude import (
+    ClaudeExecutor,
+    ClaudeOptions,
+    claude_argv,
+    subagents_gone,
+)
+from sequencer.executors.codex import CodexExecutor, CodexOptions
+from sequencer.executors.messages_api import MessagesExecutor, MessagesOptions
+from sequencer.executors.process import ProcessCore
+from sequencer.model.step import Step, Subagent
+from sequencer.model.team import STEP_FIELDS, Task
+from sequencer.model.workflow import Workflow
+from tests.contract.executor_cases import request_for
+
+SCOUT = {"description": "looks around", "prompt": "You look.\nYou write nothing."}
+BOTH = {
+    "scout": {**SCOUT, "tools": ["Read", "Grep"], "model": "haiku"},
+    "second-reader": {"description": "reads again", "prompt": "Größe “zählt”\x00\x1b[31m"},
+}
+
+
+def step_with(agents: dict[str, Any] = BOTH, **fields: Any) -> Step:
+    return Step.model_validate({"name": "main", "agents": agents, **fields})
+
+
+def argument(folder: Path, step: Step) -> str:
+    made = claude_argv(ClaudeOptions(), request_for(folder, step=step))
+    (found,) = [word for word in made if word.startswith("--agents")]
+    return found
+
+
+def test_subagents_are_one_argument(tmp_path: Path) -> None:
+    name, _, text = argument(tmp_path, step_with()).partition("=")
+    assert name == "--agents"
+    assert json.loads(text) == BOTH
+    # What was left out is the client's to choose, and not a null that it would have to know.
+    assert "null" not in text
+
+
+def test_the_argument_is_one_word_of_plain_characters(tmp_path: Path) -> None:
+    made = argument(tmp_path, step_with())
+    assert made.isascii()
+    assert made.isprintable()
+
+
+def test_a_step_without_has_no_such_argument(tmp_path: Path) -> None:
+    made = claude_argv(ClaudeOptions(), request_for(tmp_path))
+    assert not any(word.startswith("--agents") for word in made)
+
+
+def test_what_no_argument_can_hold_is_refused(tmp_path: Path) -> None:
+    many = {f"a{n}": {**SCOUT, "prompt": "x" * 60_000} for n in range(2)}
+    with pytest.raises(ValueError, match="agents are longer than 100000 bytes"):
+        claude_argv(ClaudeOptions(), request_for(tmp_path, step=step_with(many)))
+
+
+@pytest.mark.parametrize(
+    "agents",
+    [
+        {},
+        {"": SCOUT},
+        {"-p": SCOUT},
+        {"a b": SCOUT},
+        {"a\n": SCOUT},
+        {"x" * 65: SCOUT},
+        {"scout": {}},
+        {"scout": {"description": "d"}},
+        {"scout": {"prompt": "p"}},
+        {"scout": {**SCOUT, "prompt": ""}},
+        {"scout": {**SCOUT, "description": ""}},
+        {"scout": {**SCOUT, "tools": [""]}},
+        {"scout": {**SCOUT, "tools": "Read"}},
+        {"scout": {**SCOUT, "model": "--opus"}},
+        {"scout": {**SCOUT, "color": "red"}},
+        {f"a{n}": SCOUT for n in range(101)},
+    ],
+)
+def test_what_is_no_subagent_is_refused(agents: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        step_with(agents)
+
+
+def test_they_are_kept_as_they_were_written() -> None:
+    found = step_with().agents
+    assert found is not None
+    assert list(found) == list(BOTH)
+    assert found["scout"] == Subagent.model_validate(BOTH["scout"])
+    assert step_with().model_dump(mode="json", exclude_defaults=True)["agents"] == BOTH
+
+
+def test_a_task_of_a_team_may_have_them() -> None:
+    assert "agents" in STEP_FIELDS
+    task = Task.model_validate({"id": "t", "subject": "s", "agents": BOTH})
+    assert task.step["agents"] == BOTH
+    with pytest.raises(ValidationError):
+        Task.model_validate({"id": "t", "subject": "s", "agents": {"scout": {}}})
+
+
+def test_a_step_without_is_the_step_that_it_was() -> None:
+    plain, other = Step(name="main"), step_with()
+    assert "agents" not in plain.model_dump(mode="json", exclude_defaults=True)
+    assert digest_of(plain) == digest_of(Step(name="main", agents=None))
+    assert digest_of(plain) != digest_of(other)
+
+
+def digest_of(step: Step) -> str:
+    return Workflow("w", (step,)).digest()
+
+
+NO_TOOL = [
+    ({"single_turn": True}, {}, "single_turn"),
+    ({"disallow_all_tools": True}, {}, "disallow_all_tools"),
+    ({"tools": {"task": False}}, {}, "task: false"),
+    ({"disallowed_tools": ["Task"]}, {}, "disallowed_tools takes"),
+    ({"disallowed_tools": ["Ag*"]}, {}, "disallowed_tools takes"),
+    ({}, {"disallowed_tools": ["Agent"]}, "agents.mine.disallowed_tools takes"),
+    ({"allowed_tools": ["Read", "Bash(git *)"]}, {}, "allowed_tools does not name it"),
+    ({"allowed_tools": []}, {}, "allowed_tools does not name it"),
+    ({}, {"tools": ["Read"]}, "agents.mine.tools does not name it"),
+]
+HAS_TOOL = [
+    ({}, {}),
+    ({"tools": {"task": True}}, {"tools": ["Read"]}),
+    ({"tools": {"bash": False}}, {}),
+    ({"allowed_tools": ["Read", "Agent(scout)"]}, {}),
+    ({"allowed_tools": ["Task"]}, {"tools": ["Read"]}),
+    ({"disallowed_tools": ["Agent(other)", "Bash"]}, {}),
+    ({}, {"tools": ["Read", "Agent"]}),
+]
+
+
+@pytest.mark.parametrize(("fields", "entry", "said"), NO_TOOL)
+def test_subagents_that_nobody_can_start_are_refused(
+    fields: dict[str, Any], entry: dict[str, Any], said: str
+) -> None:
+    with ProcessCore() as core:
+        executor = ClaudeExecutor("mine", ClaudeOptions.model_validate(entry), core)
+        with pytest.raises(ConfigurationError, match="agents, which nobody could start") as caught:
+            ensure_honoured(step_with(**fields), "mine", executor)
+        # The same fields without subagents are nobody's business.
+        ensure_honoured(Step.model_validate({"name": "main", **fields}), "mine", executor)
+    assert said in caught.value.message
+    assert "leave the tool Agent to the agent" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize(("fields", "entry"), HAS_TOOL)
+def test_subagents_that_can_be_started_are_honoured(
+    fields: dict[str, Any], entry: dict[str, Any]
+) -> None:
+    options = ClaudeOptions.model_validate(entry)
+    assert subagents_gone(step_with(**fields), options, "mine") is None
+    with ProcessCore() as core:
+        ensure_honoured(step_with(**fields), "mine", ClaudeExecutor("mine", options, core))
+
+
+def test_other_agents_refuse_them_and_say_who_does_not() -> None:
+    with ProcessCore() as core:
+        for executor in (
+            CodexExecutor("codex", CodexOptions(), core),
+            MessagesExecutor("anthropic", MessagesOptions(), core),
+        ):
+            with pytest.raises(ConfigurationError, match="can't honour agents") as caught:
+                ensure_honoured(step_with(), executor.name, executor)
+            assert str(caught.value.hint).startswith("subagents are for executor: claude")
