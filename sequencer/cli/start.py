@@ -10,32 +10,22 @@ import click
 from sequencer.cli import completion
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.request_options import FILE, LABEL, PROCEDURE, TEXT, request_from
 from sequencer.cli.sanitise import one_line
 from sequencer.errors import UsageRefused
 
 if TYPE_CHECKING:
     from sequencer.assembly import Project
     from sequencer.model.definition import Definition
-    from sequencer.model.request import Request
+    from sequencer.model.graph import Graph
     from sequencer.model.route import Route
     from sequencer.model.step import Step
 
-_TEXT = click.argument("text", required=False)
-_FILE = click.option(
-    "--file",
-    type=click.Path(path_type=Path),
-    metavar="F",
-    help="Read the request from a file; its first line is the title.",
-)
-_LABEL = click.option(
-    "--label", "labels", multiple=True, metavar="L", help="A label of the request; repeatable."
-)
-
 
 @verb("start")
-@_TEXT
-@_FILE
-@_LABEL
+@TEXT
+@FILE
+@LABEL
 @click.option(
     "--comment",
     "comments",
@@ -69,6 +59,18 @@ _LABEL = click.option(
     help="Cost of this invocation.",
 )
 @click.option(
+    "--team/--no-team",
+    "team",
+    default=None,
+    help="Share it out among a team, or don't, whatever its score is.",
+)
+@click.option(
+    "--team-size",
+    type=click.IntRange(1, 64),
+    metavar="N",
+    help="Agents at once in the team; asks for one.",
+)
+@click.option(
     "--no-run", is_flag=True, help="Make the run, and leave its steps to 'run' or 'tick'."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be made; change nothing.")
@@ -82,6 +84,8 @@ def start(
     procedure: str | None,
     agent: str | None,
     max_cost: float | None,
+    team: bool | None,
+    team_size: int | None,
     no_run: bool,
     dry_run: bool,
     **given: tuple[str, ...],
@@ -99,13 +103,17 @@ def start(
       sequencer start --file issue.md --procedure full-development --no-run
       sequencer start "How does authentication work?" --dry-run
     """
-    from sequencer.cli.requests import Wanted, free_name  # noqa: PLC0415 - `--help` needs none
+    from sequencer.cli.requests import free_name  # noqa: PLC0415 - `--help` needs none
+    from sequencer.engine.team_starting import WantedTeam  # noqa: PLC0415
 
     project = _project(invocation, agent)
-    request = _request(project, Wanted(text=text, file=file, **given))
+    request = request_from(project, "start", text=text, file=file, **given)
     name = invocation.run_name or free_name(request.title, project.run_names())
     invocation.run_name = name
-    definition = project.starter.define(request, procedure)
+    if team is False and team_size is not None:
+        raise UsageRefused("--team-size asks for a team, and --no-team for none")
+    wanted = WantedTeam(team, team_size)
+    definition = project.starter.define(request, procedure, wanted)
     if dry_run:
         _show(invocation, project, definition, name)
         return 0
@@ -133,15 +141,10 @@ def _work(invocation: Invocation, project: Project, max_cost: float | None) -> i
 
 
 @verb("route")
-@_TEXT
-@_FILE
-@_LABEL
-@click.option(
-    "--procedure",
-    metavar="P",
-    shell_complete=completion.workflows,
-    help="As 'start' would be told.",
-)
+@TEXT
+@FILE
+@LABEL
+@PROCEDURE
 @pass_invocation
 def route(
     invocation: Invocation,
@@ -159,10 +162,8 @@ def route(
       sequencer route "Add user profile page"
       sequencer route "Crash on save" --label bug --json
     """
-    from sequencer.cli.requests import Wanted  # noqa: PLC0415 - `--help` needs no engine
-
     project = invocation.project()
-    request = _request(project, Wanted(text=text, file=file, labels=labels))
+    request = request_from(project, "route", text=text, file=file, labels=labels)
     chosen = project.starter.route(request, procedure)
     if invocation.is_json:
         invocation.print_json({"request": request.model_dump(mode="json"), **_told(chosen)})
@@ -178,17 +179,6 @@ def _project(invocation: Invocation, agent: str | None) -> Project:
     if agent is not None:
         flags["agent", "default"] = Given("--agent", agent)
     return invocation.project(flags)
-
-
-def _request(project: Project, wanted: Any) -> Request:
-    from sequencer.cli.requests import request_of  # noqa: PLC0415 - `--help` needs no engine
-
-    if wanted.text is None and wanted.file is None:
-        raise UsageRefused(
-            "what is to be done?", where="sequencer start",
-            hint="give a text, --file F, or - for standard input",
-        )  # fmt: skip
-    return request_of(wanted, project.settings.project_dir, project.redaction.hide_text)
 
 
 def _told(chosen: Route) -> dict[str, Any]:
@@ -223,10 +213,11 @@ def _show(
             {
                 "run": name,
                 "created": is_made,
-                "procedure": definition.workflow.name,
+                "procedure": definition.route.get("procedure"),
                 "classification": definition.route.get("classification"),
                 "request": definition.request.model_dump(mode="json"),
                 "route": definition.route,
+                "team": definition.team,
                 "steps": steps,
                 "substitutions": definition.substitutions,
                 "notes": list(definition.notes),
@@ -236,6 +227,11 @@ def _show(
     invocation.echo(f"run        {one_line(name)}{'' if is_made else '  (not made: --dry-run)'}")
     chosen = Route.model_validate(definition.route)
     invocation.echo(f"procedure  {_explained(chosen)[0]}")
+    _show_team(invocation, definition)
+    graph = definition.workflow.graph
+    if graph is not None:
+        _show_tasks(invocation, graph, steps)
+        return
     rows = [
         tuple(map(one_line, (str(n), step["step"], step["prompt"], step["agent"], _marks(step))))
         for n, step in enumerate(steps)
@@ -243,6 +239,29 @@ def _show(
     invocation.echo(columns(("N", "STEP", "PROMPT", "AGENT", ""), rows, right={0}))
     for note in definition.notes:
         invocation.say(f"notice: {note}")
+
+
+def _show_team(invocation: Invocation, definition: Definition) -> None:
+    """Say whether a team works on it, and why, where that was a question."""
+    team = definition.team or {}
+    if team.get("uses_team"):
+        score = f"score {team['score']}: {', '.join(team['reasons'])}"
+        invocation.echo(f"team       {team['size']} at once  ({one_line(team['why'])}; {score})")
+    elif team and "teams.enabled" not in team["why"]:
+        invocation.echo(f"team       none  ({one_line(team['why'])})")
+
+
+def _show_tasks(invocation: Invocation, graph: Graph, steps: list[dict[str, Any]]) -> None:
+    """Print the tasks of a team."""
+    from sequencer.cli.tables import columns  # noqa: PLC0415 - `--help` needs none
+
+    rows = []
+    for step in steps:
+        task = graph.by_id[step["step"]].task
+        role, before = (task.role or "", ", ".join(task.blocked_by)) if task else ("", "")
+        row = (step["step"], graph.by_id[step["step"]].label, role, step["agent"], before)
+        rows.append(tuple(map(one_line, (*row, _marks(step)))))
+    invocation.echo(columns(("TASK", "SUBJECT", "ROLE", "AGENT", "BLOCKED BY", ""), rows))
 
 
 def _described(project: Project, step: Step, index: int) -> dict[str, Any]:

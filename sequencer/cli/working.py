@@ -188,7 +188,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
                 on_ready=signals.on_ready,
                 step_index=plan.step_index or 0,
                 board=watching,
-                places=project.settings.run.max_parallel,
+                places=_places(project, workflow),
             )
     except SequencerError as error:
         shown.close()
@@ -223,6 +223,13 @@ def _limits_of_a_graph(project: Project, plan: Plan) -> InvocationLimits:
     if project.settings.sources["run", "max_steps"].kind != "default":
         return plan.limits
     return plan.limits.model_copy(update={"max_steps": None})
+
+
+def _places(project: Project, workflow: Workflow) -> int:
+    """Return how many agents this process runs at once; for a team, the team's size."""
+    size = workflow.graph.max_parallel if workflow.graph and workflow.graph.is_team else None
+    is_default = project.settings.sources["run", "max_parallel"].kind == "default"
+    return size if size is not None and is_default else project.settings.run.max_parallel
 
 
 def _watched(

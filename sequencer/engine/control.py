@@ -81,7 +81,8 @@ class Control:
                 )
             # Before the head: after a crash in between, who works on the run begins it so.
             self._store.keep_document(definition_file.NAME, definition.to_json())
-            return transitions.initialise(self._fresh(has_definition=True))
+            told = None if definition.team is None else {"team": definition.team}
+            return transitions.initialise(self._fresh(has_definition=True), told)
 
         return self._store.update(change)
 

@@ -116,7 +116,10 @@ class Run:
             return []
         workflow = self.workflow if step_index is None else self._choose_workflow(head)
         if workflow.graph is not None:
-            names = self._flow_of(workflow).upcoming(head)[:count]
+            flow = self._flow_of(workflow)
+            names = flow.upcoming(head)[:count]
+            if head is not None:
+                workflow = flow.workflow_of(head)
             return [describe_node(workflow, n, head.step_index if head else 0) for n in names]
         first = step_index if step_index is not None else head.step_index if head else 0
         found = []

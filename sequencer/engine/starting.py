@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sequencer.engine.fitting import brought_of, fitted
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.prepared import Agents, Prompts
+from sequencer.engine.team_starting import TeamStarter, WantedTeam, told
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.executors.protocol import Executor
 from sequencer.model.definition import Definition
@@ -22,12 +24,16 @@ from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.resolution import templates
 from sequencer.resolution.procedure_routing import route
+from sequencer.resolution.procedures import PROCEDURES, builtin_procedure
 from sequencer.resolution.registry import Registry, with_defaults
 from sequencer.resolution.routing_settings import RoutingSettings, system_prompts_for
+from sequencer.resolution.teams.scoring import TeamChoice
 from sequencer.store.clock import utc_now
 
 NO_BUSINESS_OF_A_PROGRAM = ("single_turn", "disallow_all_tools")
 """Fields that say how a model works; a command that is run in its place has no such thing."""
+WHAT_A_TASK_IS = frozenset({"name", "prompt", "text", "validation", "output", "executor"})
+"""Fields of a built-in task that no agent may do without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,8 @@ class Starter:
     hooks: Hooks = field(default_factory=NoHooks)
     agent: str | None = None
     """Was asked for by name: performs the steps that name none, also after a restart."""
+    team: TeamStarter | None = None
+    """None: nobody works in teams here."""
 
     def route(self, request: Request, explicit: str | None = None) -> Route:
         """Return which procedure *request* goes to.
@@ -81,22 +89,29 @@ class Starter:
             )
         return chosen
 
-    def define(self, request: Request, explicit: str | None = None) -> Definition:
+    def define(
+        self,
+        request: Request,
+        explicit: str | None = None,
+        wanted: WantedTeam | None = None,
+    ) -> Definition:
         """Return what a run of *request* is to be made of; nothing is kept or started.
+
+        *wanted* is what a person said about a team.
 
         Raises:
             ConfigurationError: a step's agent or prompt can't be had.
-            Raises also what `route` does.
+            Raises also what `route` and `TeamStarter.choose` do.
         """
         chosen = self.route(request, explicit)
         notes: list[str] = []
-        whole = self.registry.get(chosen.procedure)
-        steps = [self._resolved(step, request, notes) for step in whole.steps]
-        workflow = Workflow(whole.name, steps, kind="procedure")
-        workflow = self.hooks.steps(request, workflow)
-        # Steps that a hook made have had no defaults yet.
-        filled = tuple(with_defaults(step, self.step_defaults) for step in workflow.steps)
-        workflow = Workflow(workflow.name, filled, kind="procedure")
+        choice = self.choose_team(request, chosen, wanted)
+        if choice is not None and choice.uses_team and self.team is not None:
+            workflow = self._tasks(
+                self.team.workflow(chosen.procedure, choice.size), request, notes
+            )
+        else:
+            workflow = self._line(self.registry.get(chosen.procedure), request, notes)
         self._ensure_complete(workflow)
         return Definition(
             created_at=utc_now(),
@@ -105,7 +120,43 @@ class Starter:
             workflow=workflow,
             substitutions=dict(self.routing.substitutions),
             notes=tuple(dict.fromkeys(notes)),
+            agent=self.agent,
+            team=None if choice is None else told(choice),
         )
+
+    def choose_team(
+        self, request: Request, chosen: Route, wanted: WantedTeam | None = None
+    ) -> TeamChoice | None:
+        """Return whether a team works on *request*; None: there are no teams here."""
+        if self.team is None:
+            return None
+        name = chosen.procedure
+        is_builtin = name in PROCEDURES and self.registry.get(name) == builtin_procedure(name)
+        return self.team.choose(request, chosen, wanted or WantedTeam(), is_builtin=is_builtin)
+
+    def _line(self, whole: Workflow, request: Request, notes: list[str]) -> Workflow:
+        """Return the procedure *whole* with its steps as they are to run for *request*."""
+        steps = [self._resolved(step, request, notes) for step in whole.steps]
+        workflow = Workflow(whole.name, steps, kind="procedure")
+        workflow = self.hooks.steps(request, workflow)
+        # Steps that a hook made have had no defaults yet.
+        filled = tuple(with_defaults(step, self.step_defaults) for step in workflow.steps)
+        return Workflow(workflow.name, filled, kind="procedure")
+
+    def _tasks(self, whole: Workflow, request: Request, notes: list[str]) -> Workflow:
+        """Return the team's graph *whole* with its steps as they are to run for *request*."""
+        steps, brought = [], brought_of(whole.graph)
+        for step in whole.steps:
+            filled = with_defaults(step, self.step_defaults)
+            if self.agent is not None and step.executor is None:
+                filled = filled.model_copy(update={"executor": self.agent})
+            # What the built-in tasks ask for beside their prompts is no author's wish either.
+            own = [name for name in step.model_fields_set if name not in WHAT_A_TASK_IS]
+            optional = dict.fromkeys((*brought.get(step.name, ()), *sorted(own)))
+            kept, lost = fitted(self.agents, filled, step.name, tuple(optional))
+            notes += [f"task {step.name!r}: its agent has no {name}" for name in lost]
+            steps.append(self._resolved(kept, request, notes))
+        return Workflow(whole.name, tuple(steps), kind="graph", graph=whole.graph)
 
     def _resolved(self, step: Step, request: Request, notes: list[str]) -> Step:
         """Return *step* as it is to run for *request*."""

@@ -30,6 +30,10 @@ class Definition(BaseModel):
     """The resolved steps, in the order in which they run."""
     substitutions: dict[str, str] = {}
     """Literal texts that are replaced in prompt files."""
+    agent: str | None = None
+    """Was asked for by name, so it also performs what is added to the run later."""
+    team: dict[str, Any] | None = None
+    """Whether a team works on it, and why; for people."""
     notes: tuple[str, ...] = ()
     """What was left out or put elsewhere because an agent can't honour it."""
 

@@ -244,11 +244,10 @@ class Course:
 
     def _look_for_failures(self) -> None:
         marking = self.marking
-        if marking.status is not _RUNNING or marking.next_startable() is not None:
+        if marking.status is not _RUNNING or not marking.has_only_failed:
             return
-        failed = marking.failed
-        if failed and len(failed) == len(marking.active):
-            self.do("failure", next(iter(failed.values())))
+        if marking.next_startable() is None:
+            self.do("failure", next(iter(marking.failed.values())))
             self.end(FlowStatus.FAILED)
 
     # --- teams ---------------------------------------------------------------------

@@ -63,5 +63,9 @@ _LINES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     Event.DIVERTED: lambda _, more: f"onError -> {more.get('to')}{_cancelled(more)}",
     Event.EXHAUSTED: _exhausted,
     Event.TIMED_OUT: lambda _, more: f"workflow timeout{_cancelled(more)}",
+    Event.GROWN: lambda node, more: f"add {', '.join(more.get('tasks') or ())} <- {node}",
+    Event.INVALID: lambda node, _: f"no {node}",
+    Event.TOLD: lambda node, more: f"tell {node}: {more.get('output', '')}",
+    Event.WARNED: lambda _, __: "warning",
     Event.CANCELLED: lambda _, more: f"stopped by hand{_cancelled(more)}",
 }

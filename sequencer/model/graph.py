@@ -152,6 +152,22 @@ class Graph(BaseModel):
         left = self._weight_to_the_end()
         return tuple(sorted(self.order, key=lambda name: (-left[name], self.order[name])))
 
+    @cached_property
+    def by_role(self) -> dict[str, frozenset[str]]:
+        """Return the tasks of each role of a team."""
+        found: dict[str, set[str]] = {}
+        for node in self.nodes:
+            if node.task is not None and node.task.role is not None:
+                found.setdefault(node.task.role, set()).add(node.id)
+        return {role: frozenset(names) for role, names in found.items()}
+
+    @cached_property
+    def with_budget(self) -> tuple[str, ...]:
+        """Return a team's tasks that have a budget of their own, in order."""
+        return tuple(
+            node.id for node in self.nodes if node.task is not None and node.task.budget.is_limited
+        )
+
     def _weight_to_the_end(self) -> dict[str, float]:
         """Return for each node what the longest way from its beginning to the end weighs."""
         left: dict[str, float] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sequencer.model.graph import Edge, Graph, Node
 from sequencer.model.step import Step
@@ -33,13 +33,15 @@ def grown_graph(graph: Graph, growth: Growth) -> Graph:
     Raises:
         ValueError: a node is there already, or an edge leads to one that is not.
     """
-    return Graph(
-        **{
-            **{name: getattr(graph, name) for name in Graph.model_fields},
-            "nodes": (*graph.nodes, *growth.nodes),
-            "edges": (*graph.edges, *growth.edges),
-        }
-    )
+    fields = {name: getattr(graph, name) for name in Graph.model_fields}
+    more = {
+        "nodes": (*graph.nodes, *growth.nodes),
+        "edges": (*graph.edges, *growth.edges),
+    }
+    try:
+        return Graph(**{**fields, **more})
+    except ValidationError as error:
+        raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
 
 
 def grown(workflow: Workflow, growths: list[Growth]) -> Workflow:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from sequencer.model.graph import Graph, NodeKind
 from sequencer.model.growth import Growth, grown_graph
 from sequencer.model.team_state import TeamState
+from sequencer.model.team_tally import Tally
 
 Operation = list[Any]
 """Its word, then its arguments; plain JSON."""
@@ -110,6 +111,7 @@ class Marking:
     def __post_init__(self) -> None:
         """Work out what is derived."""
         self._count_anew()
+        self.tally = Tally.of(self.graph, self.team)
 
     # --- reading -------------------------------------------------------------------
 
@@ -141,24 +143,33 @@ class Marking:
         return passing if order[passing] < order[working] else working
 
     def _first_of(self, heap: list[int], closed: Collection[str] = frozenset()) -> str | None:
-        names, passed_over = self.graph.by_urgency, list[int]()
-        found = None
-        while heap and found is None:
+        names = self.graph.by_urgency
+        while heap:
             name = names[heap[0]]
-            if not self.may_start(name):
-                heapq.heappop(heap)
-            elif name in closed:
-                passed_over.append(heapq.heappop(heap))
-            else:
-                found = name
-        for place in passed_over:
-            heapq.heappush(heap, place)
-        return found
+            if self.may_start(name):
+                return name if name not in closed else self._first_open(heap, closed)
+            heapq.heappop(heap)
+        return None
+
+    def _first_open(self, heap: list[int], closed: Collection[str]) -> str | None:
+        """Return the first of *heap* that may start and is not *closed*."""
+        names = self.graph.by_urgency
+        for place in sorted(heap):
+            if names[place] not in closed and self.may_start(names[place]):
+                return names[place]
+        return None
 
     @property
     def is_over(self) -> bool:
         """Return whether no token is left."""
         return not self.waiting and not self.active
+
+    @property
+    def has_only_failed(self) -> bool:
+        """Return whether every execution that has begun has failed for good, at least one."""
+        # The newest first: what runs has begun later than most of what has failed.
+        newest_first = reversed(self.active.values())
+        return bool(self.active) and all(one.error is not None for one in newest_first)
 
     @property
     def failed(self) -> dict[str, dict[str, Any]]:
@@ -226,6 +237,8 @@ class Marking:
 
     def _do_team(self, word: str, *arguments: Any) -> None:
         self.team.apply(word, *arguments)
+        if word == "spend":
+            self.tally.add(self.graph, self.team, *arguments[:3])
 
     def _do_done(
         self, name: str, reference: Reference | None = None, key: str | None = None

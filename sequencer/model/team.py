@@ -32,6 +32,18 @@ class Budget(BaseModel):
     max_tokens: int | None = Field(default=None, gt=0)
     """Input and output tokens together."""
 
+    @property
+    def is_limited(self) -> bool:
+        """Return whether it sets any limit."""
+        return self.max_cost_usd is not None or self.max_tokens is not None
+
+    def is_used_up(self, usd: float, tokens: float, share: float = 1.0) -> bool:
+        """Return whether *usd* or *tokens* are *share* of it or more."""
+        cost, most = self.max_cost_usd, self.max_tokens
+        return (cost is not None and usd >= share * cost) or (
+            most is not None and tokens >= share * most
+        )
+
 
 class _WithStepFields(BaseModel):
     """Fields of its own, and those of a step beside them."""

@@ -171,9 +171,9 @@ def held_claim(head: Head, token: int) -> Claim:
     return claim
 
 
-def initialise(head: Head) -> Transition:
-    """Return the first transition of a run."""
-    fact = Fact(Event.INITIALISED, head.expected_step, head.step_index)
+def initialise(head: Head, told: Mapping[str, Any] | None = None) -> Transition:
+    """Return the first transition of a run; *told* is kept with it."""
+    fact = Fact(Event.INITIALISED, head.expected_step, head.step_index, outcome=told)
     return Transition(head, (fact,))
 
 

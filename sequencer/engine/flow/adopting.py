@@ -13,6 +13,7 @@ from sequencer.model import flow_record
 from sequencer.model.flow_record import Chain
 from sequencer.model.flow_source import FlowSource, differences
 from sequencer.model.graph import Graph
+from sequencer.model.growth import grown_graph
 from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.marking import Marking
 from sequencer.model.transitions import Transition
@@ -40,7 +41,7 @@ def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> T
             hint=f"{command(head.run_name, 'reset')} begins again with the new workflow",
         )
     marking, chain = Keeper(store, before.graph).take(head)
-    _ensure_there(marking, new)
+    _ensure_there(marking, _with_growths(marking, new))
     carried = flow_record.restored(new, flow_record.snapshot(marking), marking.status)
     written = flow_record.write(carried, head.flow.rest, None, Chain(), ())
     if written.document is not None:
@@ -58,6 +59,21 @@ def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> T
     )
     flow = written.flow.replace(begun_at=head.flow.begun_at)
     return Transition(made.head.replace(flow=flow), facts)
+
+
+def _with_growths(marking: Marking, graph: Graph) -> Graph:
+    """Return *graph* with what was added to the run."""
+    for growth in marking.growths:
+        try:
+            graph = grown_graph(graph, growth)
+        except ValueError as error:
+            names = ", ".join(repr(node.id) for node in growth.nodes)
+            raise TransitionRefused(
+                f"adopt: the tasks {names} were added under way, and don't fit to the new "
+                f"workflow: {error}",
+                hint="keep the nodes that they hang on, and let no other one have their names",
+            ) from None
+    return graph
 
 
 def _begun_with(store: Store, head: Head) -> Workflow:

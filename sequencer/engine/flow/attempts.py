@@ -22,6 +22,7 @@ from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim
 from sequencer.model.marking import Reference
+from sequencer.model.outcome import Outcome
 from sequencer.store.watch import readable
 
 WAIT_S = 1.0
@@ -41,6 +42,8 @@ class Running:
     """Where its output was kept."""
     left: Left | None = None
     """Of a team's task: what became of what its agent has left."""
+    recorded: Outcome | None = None
+    """What the run took it as, where that is not what its agent has said."""
     error: BaseException | None = None
     """What was raised instead."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sequencer.engine.attempt import Observer
+from sequencer.model.graph import Graph, Node
 from sequencer.model.head import Head
 
 
@@ -17,6 +19,20 @@ class Board(Protocol):
 
     def observer(self, node: str) -> Observer:
         """Return who hears of the attempt at *node*."""
+
+
+@runtime_checkable
+class Overseer(Protocol):
+    """An observer that wants to hear each node on its own."""
+
+    def over(
+        self, board: Board | None, graph: Graph, node_of: Callable[[str], Node | None]
+    ) -> Board:
+        """Return a board that shows on *board* and tells this observer too.
+
+        None: what is shown goes where this observer shows it. *graph* is as the run began;
+        *node_of* knows what was added too, for the thread that works on the run.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ none of it is looked at again. A long output is cut, and the file is named that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 from sequencer.engine.composing import request_block, substitute
 from sequencer.engine.flow.values import NodeValues
 from sequencer.errors import StorageFailed
+from sequencer.model.branching import shortened
 from sequencer.model.graph import Node
 from sequencer.model.marking import Marking, Reference
 from sequencer.model.request import Request
@@ -24,6 +26,8 @@ MOST_CHARS = 48_000
 """Of all outputs together that stand in one prompt."""
 LEAST_CHARS = 800
 """Of one of them, however many there are."""
+_TAG = re.compile(r"<(?=\s*/?\s*result\b)", re.IGNORECASE)
+"""What could begin or end a block like those that outputs stand in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Brief:
     substitutions: Mapping[str, str]
     outputs: tuple[tuple[Node, Reference | None], ...]
     """Of the tasks that were done before it, in order."""
+    added: tuple[Node, ...]
+    """The tasks that were added to the run."""
     messages: tuple[tuple[str, str, str], ...]
     """Where the text is, who said it, when."""
     note: str | None
@@ -88,14 +94,21 @@ class Brief:
 
     def _earlier(self) -> Iterator[str]:
         """Yield what the tasks have said that were done before this one."""
-        said = [(node, at) for node, at in self.outputs if isinstance(at, str)]
+        outputs = [(node, at) for node, at in self.outputs if isinstance(at, str)]
+        # A list of tasks is for the program; to those that do them it would say all twice.
+        said = [(node, at) for node, at in outputs if node.task is None or not node.task.adds]
+        if len(said) < len(outputs) and self.added:
+            lines = (f"- {one.id}: {_quoted(shortened(one.label))}" for one in self.added)
+            listed = shortened("\n".join(lines), MOST_CHARS)
+            yield f"# The parts into which the work was cut\n\n{listed}"
         most = max(LEAST_CHARS, MOST_CHARS // max(len(said), 1))
         for node, at in said:
             text = self._read(at)
+            more = ""
             if len(text) > most:
-                left = len(text) - most
-                text = f"{text[:most]}\n… {left} more characters are in {self.path_of(at)}"
-            yield f'<result task="{node.id}" of="{_quoted(node.label)}">\n{text}\n</result>'
+                more = f"\n… {len(text) - most} more characters are in {self.path_of(at)}"
+            begin = f'<result task="{node.id}" of="{_quoted(node.label)}">'
+            yield f"{begin}\n{_inert(text[:most])}{more}\n</result>"
 
     def _read(self, name: str) -> str:
         try:
@@ -104,8 +117,13 @@ class Brief:
             return f"(it can't be read here: {error.message}; it is in {self.path_of(name)})"
 
 
+def _inert(text: str) -> str:
+    """Return *text*, which somebody else wrote, unable to end the block that it stands in."""
+    return _TAG.sub("&lt;", text)
+
+
 def _quoted(text: str) -> str:
-    return text.replace('"', "'")
+    return _inert(" ".join(text.split())).replace('"', "'").replace(">", "&gt;")
 
 
 def brief_of(
@@ -129,11 +147,17 @@ def brief_of(
         request,
         substitutions,
         tuple((one, marking.outputs.get(one.id)) for one in _before(marking, node)),
+        tuple(_added(marking)),
         tuple((name, by, at) for name, by, at in team.told.get(node.id, ())),
         team.notes.get(node.id),
         validation,
         path_of,
     )
+
+
+def _added(marking: Marking) -> Iterator[Node]:
+    for growth in marking.growths:
+        yield from (one for one in growth.nodes if one.task is None or one.task.fixes is None)
 
 
 def _before(marking: Marking, node: Node) -> list[Node]:

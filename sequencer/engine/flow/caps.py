@@ -3,19 +3,21 @@
 Decided from the run's own counters, so that they hold over restarts and for all processes
 together. What is decided here starts no task; what runs goes on, or is stopped, as
 ``teams.budget.on_hard`` says.
+
+Looked at in each transition, so it goes by the marking's tally: nothing here may look at
+every task, but where a person is told of all.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from sequencer.engine.flow.transitions import OpenTransition
-from sequencer.model.graph import Node
+from sequencer.errors import TooManyFailures
 from sequencer.model.marking import Marking
 from sequencer.model.team import Budget, TeamRules
-from sequencer.model.team_state import Spent
+from sequencer.model.team_tally import Used
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,19 @@ class Cap:
     tokens: float
 
     @property
+    def name(self) -> str:
+        """Return what is warned of once: a cap that was raised is another one."""
+        most = self.budget
+        return f"{self.what}, {most.max_cost_usd or 0:g} USD, {most.max_tokens or 0} tokens"
+
+    @property
     def is_reached(self) -> bool:
         """Return whether nothing is left."""
-        return bool(self._parts_from(1.0))
+        return self.budget.is_used_up(self.usd, self.tokens)
 
     def is_near(self, soft: float) -> bool:
         """Return whether the part *soft* of it is used."""
-        return bool(self._parts_from(soft))
+        return self.budget.is_used_up(self.usd, self.tokens, soft)
 
     def left_usd(self) -> float | None:
         """Return what may still be spent; None: there is no limit on it."""
@@ -57,6 +65,10 @@ class Cap:
         return f"{self.what} has used {' and '.join(self._parts_from(share))} ({self.key})"
 
 
+_NOTHING = Used()
+"""What a role has used that has not begun."""
+
+
 class Caps:
     """What one team may use."""
 
@@ -66,39 +78,43 @@ class Caps:
 
     def of_team(self, marking: Marking) -> Cap:
         """Return the whole team's budget."""
-        spent = marking.team.spent.values()
-        usd, tokens = sum(one[0] for one in spent), sum(one[1] for one in spent)
-        return Cap("the team", "teams.budget", self.rules.budget, usd, tokens)
+        used = marking.tally.team
+        return Cap("the team", "teams.budget", self.rules.budget, used.usd, used.tokens)
 
     def of_roles(self, marking: Marking) -> Iterator[tuple[str, Cap]]:
         """Yield the budgets of roles that have one, by the role."""
-        budgets = self.rules.role_budgets
-        if not budgets:
-            return
-        used: defaultdict[str, Spent] = defaultdict(lambda: [0.0, 0, 0.0])
-        for name, spent in marking.team.spent.items():
-            role = _role(marking.graph.by_id[name])
-            if role in budgets:
-                used[role] = [sum(pair) for pair in zip(used[role], spent, strict=True)]
-        for role, budget in budgets.items():
+        for role, budget in self.rules.role_budgets.items():
+            used = marking.tally.roles.get(role, _NOTHING)
             key = f"teams.roles.{role}.budget"
-            yield role, Cap(f"role {role}", key, budget, used[role][0], used[role][1])
+            yield role, Cap(f"role {role}", key, budget, used.usd, used.tokens)
 
-    def of_tasks(self, marking: Marking) -> Iterator[tuple[str, Cap]]:
-        """Yield the budgets of tasks that have one and have used something, by the task."""
-        for name, spent in marking.team.spent.items():
-            task = marking.graph.by_id[name].task
-            if task is not None and task.budget != Budget():
-                yield name, Cap(f"task {name}", "the task's budget", task.budget, *spent[:2])
+    def of_tasks(
+        self, marking: Marking, names: Collection[str] | None = None
+    ) -> Iterator[tuple[str, Cap]]:
+        """Yield the budgets of tasks that have one and have used something, by the task.
+
+        With *names* only those of these tasks.
+        """
+        graph, spent = marking.graph, marking.team.spent
+        for name in graph.with_budget if names is None else names:
+            task = graph.by_id[name].task
+            if name in spent and task is not None and task.budget.is_limited:
+                usd, tokens, _ = spent[name]
+                yield name, Cap(f"task {name}", "the task's budget", task.budget, usd, tokens)
 
     def closed(self, marking: Marking) -> Collection[str]:
         """Return the tasks that must not be begun now."""
-        names = marking.graph.by_id
         if self.stop(marking) is not None:
-            return names.keys()
-        roles = {role for role, cap in self.of_roles(marking) if cap.is_reached}
-        found = {name for name, cap in self.of_tasks(marking) if cap.is_reached}
-        return found | {name for name, node in names.items() if roles and _role(node) in roles}
+            return marking.graph.by_id.keys()
+        return self._spent(marking)
+
+    def _spent(self, marking: Marking) -> Collection[str]:
+        """Return the tasks whose own or whose role's budget is at its end."""
+        found: Collection[str] = marking.tally.used_up
+        for role, cap in self.of_roles(marking):
+            if cap.is_reached:
+                found = frozenset(found) | marking.graph.by_role.get(role, frozenset())
+        return found
 
     def stop(self, marking: Marking) -> str | None:
         """Return why no task at all may be begun, if that is so."""
@@ -114,6 +130,20 @@ class Caps:
             return None
         return f"{streak} attempts in a row have failed (teams.max_failures: {most})"
 
+    def end_of_the_work(self, marking: Marking) -> str | None:
+        """Return which budgets keep what could be done from being begun, if any does.
+
+        Raises:
+            TooManyFailures: the circuit breaker has opened.
+        """
+        if (broken := self.broken(marking)) is not None:
+            raise TooManyFailures(
+                f"{broken}, so no other task is begun",
+                hint="look at 'sequencer log', then 'sequencer retry' lets it go on",
+            )
+        reached = self.reached(marking)
+        return "; ".join(reached) + ": nothing more is begun" if reached else None
+
     def reached(self, marking: Marking) -> list[str]:
         """Return every budget that is at its end, in words."""
         team = self.of_team(marking)
@@ -127,31 +157,32 @@ class Caps:
             return ()
         if self.of_team(marking).is_reached:
             return marking.graph.by_id.keys()
-        return () if not self.reached(marking) else self.closed(marking)
+        # Not `closed`: the circuit breaker lets go on what runs.
+        return self._spent(marking)
 
     def left_usd(self, marking: Marking, name: str) -> float | None:
         """Return what an attempt at task *name* may cost; None: no budget says so."""
-        role = _role(marking.graph.by_id[name])
-        left = [self.of_team(marking).left_usd()]
-        left += [cap.left_usd() for known, cap in self.of_roles(marking) if known == role]
-        own = [cap for known, cap in self.of_tasks(marking) if known == name]
         task = marking.graph.by_id[name].task
-        left += [cap.left_usd() for cap in own]
-        if not own and task is not None:
-            left.append(task.budget.max_cost_usd)
-        present = [value for value in left if value is not None]
-        return min(present) if present else None
+        if task is None:
+            return self.of_team(marking).left_usd()
+        caps = [self.of_team(marking)]
+        caps += [cap for role, cap in self.of_roles(marking) if role == task.role]
+        usd, tokens, _ = marking.team.spent.get(name, (0.0, 0, 0.0))
+        caps.append(Cap("", "", task.budget, usd, tokens))
+        return min((left for cap in caps if (left := cap.left_usd()) is not None), default=None)
 
     def watch(self, step: OpenTransition) -> None:
         """Tell in *step* what has come near its end or to it, each once."""
         marking, soft = step.marking, self.rules.budget.soft
+        # Of tasks those that have used something in this transition: no other has come nearer.
+        paid = {one[2] for one in step.course.operations if one[:2] == ["team", "spend"]}
         caps = [self.of_team(marking)]
-        caps += [cap for _, cap in (*self.of_roles(marking), *self.of_tasks(marking))]
+        caps += [cap for _, cap in (*self.of_roles(marking), *self.of_tasks(marking, paid))]
         for cap in caps:
             if cap.is_reached:
-                self._warn(step, f"hard: {cap.what}", f"{cap.told(1.0)}: nothing more is begun")
+                self._warn(step, f"hard: {cap.name}", f"{cap.told(1.0)}: nothing more is begun")
             elif cap.is_near(soft):
-                self._warn(step, f"soft: {cap.what}", cap.told(soft))
+                self._warn(step, f"soft: {cap.name}", cap.told(soft))
         if (broken := self.broken(marking)) is not None:
             number = marking.team.streak
             self._warn(step, f"breaker: {number}", f"{broken}: nothing more is begun")
@@ -160,7 +191,3 @@ class Caps:
     def _warn(step: OpenTransition, what: str, message: str) -> None:
         if what not in step.marking.team.warned:
             step.warn(what, message)
-
-
-def _role(node: Node) -> str:
-    return node.task.role or "" if node.task is not None else ""

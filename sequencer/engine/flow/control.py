@@ -29,7 +29,7 @@ from sequencer.model import flow_record
 from sequencer.model.branching import is_choice, normalise
 from sequencer.model.flow_record import Chain
 from sequencer.model.graph import Graph, Node, Option
-from sequencer.model.growth import grown
+from sequencer.model.growth import Growth, grown
 from sequencer.model.head import Head, Work
 from sequencer.model.marking import FlowStatus, Marking, Reference
 from sequencer.model.transitions import Transition
@@ -85,7 +85,7 @@ class FlowControl:
         self.begun_with: Graph = workflow.graph
         """What a run begins with; a marking has the graph with what was added to it."""
         self._keeper = Keeper(store, workflow.graph)
-        self._grown: tuple[int, str, Workflow] = (0, "", workflow)
+        self._grown: tuple[list[Growth], Workflow] = ([], workflow)
 
     # --- looking -------------------------------------------------------------------
 
@@ -107,11 +107,16 @@ class FlowControl:
 
     def workflow_at(self, marking: Marking) -> Workflow:
         """Return the workflow with what *marking* has added to it."""
-        count = len(marking.growths)
-        last = marking.growths[-1].nodes[-1].id if count else ""
-        if self._grown[:2] != (count, last):
-            self._grown = (count, last, grown(self.workflow, marking.growths))
-        return self._grown[2]
+        if self._grown[0] != marking.growths:
+            self._grown = (list(marking.growths), grown(self.workflow, marking.growths))
+        return self._grown[1]
+
+    def workflow_of(self, head: Head) -> Workflow:
+        """Return the workflow of the run of *head*, with what was added to it.
+
+        Raises: see `marking`.
+        """
+        return self.workflow_at(self.marking(head)[1])
 
     def text(self, reference: Reference | None) -> str:
         """Return the output at *reference*.
@@ -349,6 +354,8 @@ class FlowControl:
             marking = step.marking
             if not marking.graph.is_team:
                 raise TransitionRefused("tell: the run is no team's, so it has no tasks")
+            if marking.status is not FlowStatus.RUNNING:
+                raise TransitionRefused(f"tell: the run has ended as {marking.status}")
             if name not in marking.graph.by_id:
                 raise UnknownName("task", name, marking.graph.by_id, where="sequencer tell")
             if marking.done.get(name) and not marking.is_live(name):

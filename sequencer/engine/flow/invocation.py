@@ -111,6 +111,8 @@ class FlowInvocation:
             for one in ended:
                 self._count(one)
             head = worker.record(ended, self._steps_left)
+            for one in ended:
+                self._count_anew(one)
             self._notify(*self._control.store.take_notices())
             if head is not None:
                 self._went_on(head)
@@ -130,6 +132,19 @@ class FlowInvocation:
             steps = int(outcome.is_accepted)
             self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
             self.summary.failures += int(outcome.status is OutcomeStatus.FAILED)
+
+    def _count_anew(self, ended: Running) -> None:
+        """Correct what was counted before the run took *ended* as something else."""
+        taken, performed = ended.recorded, ended.performed
+        if taken is None or performed is None or ended.error is not None:
+            return
+        more = int(taken.is_accepted) - int(performed.outcome.is_accepted)
+        usage = self.summary.usage
+        self.summary.usage = usage.replace(steps=usage.steps + more)
+        self.summary.failures -= more
+        self._failure = None
+        if not taken.is_accepted:
+            self._failure = f"node {ended.claim.step!r} failed: {taken.error}"
 
     def _went_on(self, head: Head) -> None:
         self._known, self._waiting_since = head, None
@@ -256,10 +271,14 @@ class FlowInvocation:
         if head.claims or kind is Kind.PAUSED:
             self._wait_for_others(head)
             return None
-        rests = [one.due for one in marking.active.values() if one.due and not one.since]
+        caps = self._worker.caps
+        # What a budget has closed is not begun when its time comes either.
+        closed = () if caps is None else caps.closed(marking)
+        waiting = [one for name, one in marking.active.items() if name not in closed]
+        rests = [one.due for one in waiting if one.due and not one.since]
         if rests:
             return self._until_next_try(min(rests))
-        stopped = self._worker.stopped_by(marking)
+        stopped = None if caps is None else caps.end_of_the_work(marking)
         if stopped is None:
             _ensure_nobody_is_asked(marking)
         return stopped

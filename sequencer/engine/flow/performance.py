@@ -118,14 +118,16 @@ class Performances:
         return attempt.performed.outcome.is_accepted
 
     def _keep(self, attempt: Running, is_accepted: bool) -> None:
-        """Keep what an accepted attempt has said."""
+        """Keep what an accepted attempt has said, and what a judge has."""
         performed, claim = attempt.performed, attempt.claim
-        if performed is None or not is_accepted:
+        # The run may go on behind a judge that says no to the last.
+        if performed is None or not (is_accepted or performed.verdict):
             return
         attempt.reference = self.control.keep_output(
             claim.step_index, claim.token, performed.outcome.output
         )
-        self._sessions.keep(claim, performed)
+        if is_accepted:
+            self._sessions.keep(claim, performed)
 
     # --- teams ---------------------------------------------------------------------
 
@@ -142,9 +144,7 @@ class Performances:
         if team is None or task is None:
             self._keep(attempt, perform(attempt, performer))
             return
-        place = team.workplaces.open(
-            claim.step, claim.token, writes=task.writes, worktree=task.worktree
-        )
+        place = team.workplaces.open(claim.step, claim.token, run_id=attempt.run_id, traits=task)
         for text in place.notices:
             performer.observer.notice(text)
         is_accepted = False
@@ -223,11 +223,15 @@ def _take(attempt: Running, left: Left) -> None:
     """Let the attempt end as what it has left says."""
     attempt.left = left
     performed = attempt.performed
-    if left.error is None or performed is None or not performed.outcome.is_accepted:
+    if left.error is None or performed is None:
         return
-    is_stopped = attempt.cancellation.is_set()
-    status = OutcomeStatus.INTERRUPTED if is_stopped else OutcomeStatus.FAILED
-    outcome = performed.outcome.replace(status=status, error=left.error)
+    outcome = performed.outcome
+    if outcome.is_accepted:
+        is_stopped = attempt.cancellation.is_set()
+        status = OutcomeStatus.INTERRUPTED if is_stopped else OutcomeStatus.FAILED
+        outcome = outcome.replace(status=status, error=left.error)
+    else:
+        outcome = outcome.replace(error="\n".join(filter(None, (outcome.error, left.error))))
     attempt.performed = replace(performed, outcome=outcome)
 
 

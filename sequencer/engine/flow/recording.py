@@ -95,8 +95,11 @@ class Recorder:
                 message = self.performer.redact(refusal.message)
                 failed = outcome.replace(status=OutcomeStatus.FAILED, error=message)
                 told = {**record, "status": str(failed.status), "error": message[:4000]}
+                ended.recorded = failed
                 self._fail(step, ended, failed, told)
                 return
+        # A transition may be made anew, on a graph to which the tasks can be added.
+        ended.recorded = None
         step.accept(token, outcome, ended.reference, record, growth)
 
     @staticmethod
@@ -115,7 +118,8 @@ class Recorder:
         told = {**record, "verdict": {"pass": False, "round": number}}
         if validation is None or number >= validation.max_attempts:
             if validation is not None and validation.on_exhausted == "continue":
-                step.accept(token, outcome, ended.reference, told)
+                ended.recorded = outcome.replace(status=OutcomeStatus.OK)
+                step.accept(token, ended.recorded, ended.reference, told)
                 return
             error = f"{outcome.error} (after {number} judgements)"
             step.fail(token, outcome.replace(error=error), told, due=None, kind="Refused")
@@ -140,7 +144,18 @@ class Recorder:
             output["work"] = self.control.work.model_dump()
         log = shown_log(performed.log, self.performer.project)
         record = journal_record(outcome, performed.agent, log, output)
-        return {**record, **circumstances(performed)}
+        return {**record, **circumstances(performed), **_left(ended)}
+
+
+def _left(ended: Running) -> dict[str, Any]:
+    """Return what became of what a task has left where it worked."""
+    left = ended.left
+    if left is None:
+        return {}
+    found: dict[str, Any] = {"left": dict(left.told)} if left.told else {}
+    if left.notices:
+        found["notices"] = [text[:1000] for text in left.notices[:20]]
+    return found
 
 
 def _answer(outcome: Outcome) -> str:

@@ -82,7 +82,8 @@ class OpenTransition:
             iteration=index + 1,
             last_prompt=outcome.prompt or self.head.last_prompt,
         )
-        if self.marking.graph.is_team:
+        team = self.marking.team
+        if team.streak or held.step in team.notes:
             self.course.do("team", "accepted", held.step)
         if growth is not None:
             # Before its tokens go on: who waits for it waits for what it adds as well.
@@ -206,6 +207,7 @@ class OpenTransition:
             TransitionRefused: nothing failed, and nothing waits for another try.
         """
         marking = self.marking
+        streak = marking.team.streak
         if marking.graph.is_team:
             self.course.do("team", "again")
         if marking.ended_at:
@@ -217,7 +219,7 @@ class OpenTransition:
             return
         resting = [name for name, active in marking.active.items() if rests(active)]
         failed = list(marking.failed)
-        if not resting and not failed:
+        if not resting and not failed and not streak:
             raise TransitionRefused(
                 "retry: nothing failed, and no node waits for another try",
                 hint="'sequencer status' shows where the run stands",
@@ -226,7 +228,8 @@ class OpenTransition:
             self.course.do("drop", name, None)
         for name in failed:
             self.course.do("unblock", name)
-        self._tell_by_hand(f"retry: {', '.join([*resting, *failed])} at once")
+        names = ", ".join([*resting, *failed])
+        self._tell_by_hand(f"retry: {names} at once" if names else "retry: failures count anew")
 
     def _begin_again(self) -> None:
         """Ask and pass what has begun; agents are claimed like those that nobody holds."""

@@ -67,6 +67,8 @@ class Story:
             told.end, told.line = NodeState.DONE, _line(outcome)
         elif event == Event.FAILED:
             told.end, told.line = NodeState.FAILED, str(outcome.get("error", ""))[:LINE_CHARS]
+        elif event == Event.INVALID:
+            told.line = " ".join(str(outcome.get("reason", "")).split())[:LINE_CHARS]
         usage = outcome.get("usage") or {}
         told.seconds += float(usage.get("seconds", 0.0))
         told.cost_usd += float(usage.get("cost_usd", 0.0))

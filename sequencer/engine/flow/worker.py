@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from sequencer.engine.fitting import fitted
 from sequencer.engine.flow.attempts import Attempts, Running
 from sequencer.engine.flow.boards import Board
 from sequencer.engine.flow.caps import Caps
 from sequencer.engine.flow.code import FlowCode, accepted
 from sequencer.engine.flow.control import Act, FlowControl
-from sequencer.engine.flow.honouring import honoured
 from sequencer.engine.flow.performance import Performances
 from sequencer.engine.flow.recording import Recorder, has_cost
 from sequencer.engine.flow.room import Room
@@ -29,7 +29,6 @@ from sequencer.errors import (
     SequencerError,
     StaleClaim,
     StateRefused,
-    TooManyFailures,
     WorkTreeRefused,
 )
 from sequencer.executors.protocol import Cancellation, StopReason
@@ -87,6 +86,14 @@ class FlowWorker:
         self.attempts.cancel(StopReason.INTERRUPTED)
         self.attempts.wake()
 
+    def tidy(self, head: Head) -> None:
+        """Remove the work trees that killed processes have left."""
+        team = self.performer.team
+        if self.caps is None or team is None:
+            return
+        for text in team.workplaces.clean([claim.token for claim in self._live(head)]):
+            self.performer.observer.notice(text)
+
     def leave(self) -> None:
         """Leave no thread, no process and no descriptor behind."""
         self.control.patience = None
@@ -115,8 +122,8 @@ class FlowWorker:
         task = workflow.graph.by_id[name].task if workflow.graph is not None else None
         if task is None or not task.brought:
             return step
-        kept, left_out = honoured(step, task.brought, self.performer.agents)
-        if left_out:
+        kept, left_out = fitted(self.performer.agents, step, name, task.brought)
+        if left_out and name not in self._prepared:
             what = f"{', '.join(left_out)} of role {task.role}"
             self.performer.observer.notice(f"task {name}: its agent can't honour {what}; left out")
         return kept
@@ -197,6 +204,10 @@ class FlowWorker:
 
     def _go_on(self, head: Head, granted: list[int]) -> Head:
         if granted:
+            if any(claim.attempt > 1 for claim in head.claims if claim.token in granted):
+                self.tidy(head)
+            # Now, and not behind it: who is done at once asks whose turn it is.
+            self._performances.live = self._live(head, granted)
             self._start(head, granted)
         self.board.changed(head)
         self.keep_only(head)
@@ -206,17 +217,20 @@ class FlowWorker:
         """Stop the attempts whose claims are not in *head*, or that a budget has no more for."""
         held = frozenset(claim.token for claim in head.claims)
         self.attempts.cancel(StopReason.CLAIM_LOST, but=held)
+        self._performances.live = self._live(head)
         if self.caps is None or not head.claims:
-            self._performances.live = ()
             return
-        gone = self.gone(head)
-        self._performances.live = tuple(one for one in head.claims if one.token not in gone)
         _, marking = self.control.marking(head)
         if kept := self.caps.to_kill(marking):
             live = {
                 token for token, one in self.attempts.running.items() if one.claim.step not in kept
             }
             self.attempts.cancel(StopReason.BUDGET, but=frozenset(live))
+
+    def _live(self, head: Head, granted: Collection[int] = ()) -> tuple[Claim, ...]:
+        """Return a team's claims whose holders may be alive; those *granted* now are."""
+        gone = self.gone(head, granted) if self.caps is not None else frozenset()
+        return tuple(one for one in head.claims if self.caps and one.token not in gone)
 
     def _start(self, head: Head, granted: list[int]) -> None:
         _, marking = self.control.marking(head)
@@ -233,9 +247,8 @@ class FlowWorker:
             except (SequencerError, OSError) as error:
                 failure = error
             # After a failure what it was before, for the record.
-            prepared = replace(
-                self._prepared[claim.step], place=Place(claim.step_index, claim.step, "")
-            )
+            known = self._prepared.get(claim.step) or self._unprepared(workflow, claim.step)
+            prepared = replace(known, place=Place(claim.step_index, claim.step, ""))
             running = Running(claim, prepared, head.run_id)
             if failure is None:
                 budget = self.narrow(self.budget(head, marking, claim.step))
@@ -243,6 +256,11 @@ class FlowWorker:
             else:
                 task = self._recorder.failing(failure)
             self.attempts.start(running, task)
+
+    def _unprepared(self, workflow: Workflow, name: str) -> Prepared:
+        """Return what a record needs of a task that was added, and can't even start."""
+        anybody = next(iter(self._prepared.values()))
+        return replace(anybody, step=workflow.steps_by_name[name], position=name, agent="")
 
     def _arrive(self, head: Head, granted: list[int]) -> None:
         """Bring the work tree to the code of *head*, or give back what was *granted*."""
@@ -302,6 +320,8 @@ class FlowWorker:
                 usage = self._recorder.performed(one).outcome.usage
                 told = {**self._recorder.record(one), "reason": str(StopReason.CLAIM_LOST)}
                 step.charge(one.claim, usage, told)
+            if lost and self.caps is not None:
+                self.caps.watch(step)
             record(step)
 
         try:
@@ -360,22 +380,6 @@ class FlowWorker:
                     step.settle(self.room(step.head, steps_left(step.head), held))
 
         return act
-
-    def stopped_by(self, marking: Marking) -> str | None:
-        """Return which budget keeps what could be done from being begun, if one does.
-
-        Raises:
-            TooManyFailures: the circuit breaker of a team has opened.
-        """
-        if self.caps is None:
-            return None
-        if (broken := self.caps.broken(marking)) is not None:
-            raise TooManyFailures(
-                f"{broken}, so no other task is begun",
-                hint="look at 'sequencer log', then 'sequencer retry' lets it go on",
-            )
-        reached = self.caps.reached(marking)
-        return "; ".join(reached) + ": nothing more is begun" if reached else None
 
     def must_wait(self, head: Head) -> bool:
         """Return whether other processes work on the code that this one would work on."""

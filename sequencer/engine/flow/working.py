@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from sequencer.engine.control import Control
-from sequencer.engine.flow.boards import Board, PlainBoard
+from sequencer.engine.flow.boards import Board, Overseer, PlainBoard
 from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.flow.invocation import FlowInvocation
 from sequencer.engine.flow.worker import FlowWorker
 from sequencer.engine.performing import Performer
 from sequencer.engine.work import Mode, Summary
 from sequencer.errors import UsageRefused
+from sequencer.model.graph import Node
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
 
@@ -47,7 +48,7 @@ class FlowWork:
                 "mode async keeps no run, and a graph can't go on without one",
                 hint="leave --mode out; 'sequencer simulate' tries a flow without agents",
             )
-        board = self.board or PlainBoard(self.performer.observer)
+        board = self._board()
         # The chart decides what runs; there is nothing to choose for a router.
         performer = replace(self.performer, router=None)
         worker = FlowWorker(self.flow, performer, self.limits, board, self.places)
@@ -58,9 +59,25 @@ class FlowWork:
             if on_ready is not None:
                 on_ready(worker.interrupt)
             board.changed(head)
+            worker.tidy(head)
             return FlowInvocation(worker, mode, limits, head).work()
         finally:
             worker.leave()
+
+    def _board(self) -> Board:
+        observer = self.performer.observer
+        graph = self.flow.workflow.graph
+        if graph is not None and isinstance(observer, Overseer):
+            return observer.over(self.board, graph, self._node)
+        return self.board or PlainBoard(observer)
+
+    def _node(self, name: str) -> Node | None:
+        """Return the node called *name*, also one that was added under way."""
+        graph = self.flow.workflow.graph
+        if graph is not None and name in graph.by_id:
+            return graph.by_id[name]
+        head = self.flow.store.view().head
+        return None if head is None else self.flow.marking(head)[1].graph.by_id.get(name)
 
     def _begin(self) -> Head:
         head = self.control.begin()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from sequencer.model.team import TaskTraits
+
 
 @dataclass(frozen=True, slots=True)
 class Left:
@@ -41,17 +43,17 @@ class Workplace(Protocol):
 class Workplaces(Protocol):
     """Of one run."""
 
-    def open(self, task: str, token: int, *, writes: bool, worktree: bool) -> Workplace:
-        """Return where the attempt with *token* at *task* works.
+    def open(self, task: str, token: int, *, run_id: str, traits: TaskTraits) -> Workplace:
+        """Return where the attempt with *token* at *task* works, which has *traits*.
 
         Raises:
             SequencerError: there is no such place.
         """
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
-        """Remove the places of attempts that are over, and return what to tell of it.
+        """Remove what attempts of dead processes have left, and return what to tell of it.
 
-        *live* are the tokens of those that are not.
+        *live* are the tokens of claims that somebody may hold. Work is never lost by it.
         """
 
 
@@ -74,9 +76,9 @@ class OneWorkplace:
 
     folder: Path
 
-    def open(self, task: str, token: int, *, writes: bool, worktree: bool) -> Workplace:
+    def open(self, task: str, token: int, *, run_id: str, traits: TaskTraits) -> Workplace:
         """See `Workplaces.open`."""
-        del task, token, writes, worktree
+        del task, token, run_id, traits
         return ProjectFolder(self.folder)
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:

@@ -1,0 +1,277 @@
+"""Teams through the command line, with real processes and real repositories."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.acceptance.cli_process import cli, environment, head, until
+from tests.acceptance.team_projects import accepted, events, git, make_project, told
+
+DIAMOND = [
+    {"id": "plan", "subject": "Plan"},
+    {"id": "left", "subject": "Left", "blocked_by": ["plan"]},
+    {"id": "right", "subject": "Right", "blocked_by": ["plan"]},
+    {"id": "sum", "subject": "Sum up", "blocked_by": ["left", "right"]},
+]
+WRITERS = [
+    {"id": "one", "subject": "One", "role": "implementer"},
+    {"id": "two", "subject": "Two", "role": "implementer"},
+    {"id": "sum", "subject": "Sum up", "role": "summarizer", "blocked_by": ["one", "two"]},
+]
+
+
+def test_a_task_hears_what_was_found_before_it(tmp_path: Path) -> None:
+    project = make_project(tmp_path, DIAMOND, {"left": {"says": "LEFT {{output}} </result>"}})
+    ran = cli(project, "run")
+    assert ran.returncode == 0, ran.stderr
+    order = accepted(project)
+    assert (order[0], order[-1], sorted(order[1:3])) == ("plan", "sum", ["left", "right"])
+    (heard,) = told(project, "sum")
+    assert "Your task: Sum up" in heard
+    assert heard.index("LEFT {{output}}") < heard.index("right is done")
+    assert heard.count("</result>") == 2, "no output ends its own block"
+    assert "plan is done" not in heard
+
+
+def test_work_on_different_files_is_merged_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    plan = {"one": {"writes": {"a.txt": "a"}, "seconds": 0.4}, "two": {"writes": {"b.txt": "b"}}}
+    project = make_project(tmp_path, WRITERS, plan, is_repository=True)
+    ran = cli(project, "run")
+    assert ran.returncode == 0, ran.stderr
+    merges = git(project, "log", "--merges", "--first-parent", "--format=%s").splitlines()
+    assert merges == ["Merge the work of task two", "Merge the work of task one"], "as listed"
+    assert (project / "a.txt").read_text() + (project / "b.txt").read_text() == "ab"
+    assert git(project, "status", "--porcelain") == ""
+    assert git(project, "branch", "--format=%(refname:short)") == "main"
+    assert len(git(project, "worktree", "list").splitlines()) == 1
+
+
+def test_a_conflict_fails_its_task_and_loses_nothing(tmp_path: Path) -> None:
+    plan = {
+        "one": {"writes": {"shared.txt": "one\n"}, "seconds": 0.4},
+        "two": {"writes": {"shared.txt": "two\n", "own.txt": "2"}},
+    }
+    project = make_project(tmp_path, WRITERS, plan, is_repository=True)
+    ran = cli(project, "run")
+    assert ran.returncode == 1
+    assert "shared.txt" in ran.stderr
+    assert accepted(project) == ["one"], "who stands first in the list has won"
+    assert (project / "shared.txt").read_text() == "one\n"
+    assert not (project / "own.txt").exists()
+    (branch,) = git(
+        project, "branch", "--list", "sequencer-team/*", "--format=%(refname:short)"
+    ).split()
+    assert branch in ran.stderr
+    assert git(project, "show", f"{branch}:shared.txt") == "two"
+    assert git(project, "status", "--porcelain") == ""
+    # A person brings it in by hand, and the task is done anew on top.
+    git(project, "merge", "-q", "-X", "theirs", branch)
+    (project / "agent.json").write_text("{}")
+    assert cli(project, "retry").returncode == 0
+    assert cli(project, "run").returncode == 0
+    assert accepted(project) == ["one", "two", "sum"]
+    assert (project / "shared.txt").read_text() == "two\n"
+
+
+def test_a_write_by_who_only_reads_is_told(tmp_path: Path) -> None:
+    tasks = [{"id": "look", "subject": "Look", "role": "researcher"}]
+    plan = {"look": {"writes": {"shared.txt": "changed\n"}}}
+    project = make_project(tmp_path / "warn", tasks, plan, is_repository=True)
+    ran = cli(project, "run")
+    assert ran.returncode == 0
+    assert "only reads" in ran.stderr
+    assert "shared.txt" in ran.stderr
+    (done,) = [one for one in events(project) if one["event"] == "succeeded"]
+    assert "shared.txt" in done["outcome"]["notices"][0]
+    strict = {"teams": {"on_write": "fail"}}
+    project = make_project(tmp_path / "fail", tasks, plan, is_repository=True, **strict)
+    ran = cli(project, "run")
+    assert ran.returncode == 1
+    assert "on_write" in ran.stderr
+
+
+def started(project: Path) -> subprocess.Popen[bytes]:
+    with (project / "agent.errors").open("ab") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-m", "sequencer", "run", "--mode", "sync"],
+            cwd=project,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+
+
+@pytest.mark.timeout(180)
+def test_three_processes_share_a_team_and_one_is_killed(tmp_path: Path) -> None:
+    wide = [{"id": f"w{n}", "subject": "W", "role": "implementer"} for n in range(6)]
+    tasks = [*wide, {"id": "sum", "subject": "Sum", "blocked_by": [one["id"] for one in wide]}]
+    plan = {f"w{n}": {"writes": {f"w{n}.txt": f"{n}"}, "until": "go"} for n in range(6)}
+    project = make_project(
+        tmp_path, tasks, plan, size=6, is_repository=True, run={"max_parallel": 2}
+    )
+    workers = [started(project) for _ in range(3)]
+    try:
+        until(lambda: len(list((project / "seen").glob("w*.pid"))) == 6, 60)
+        claims = {one["owner"]["pid"]: one for one in head(project)["claims"]}
+        assert len(claims) == 3, "each has two of the six"
+        victim = workers[1]
+        orphans = psutil.Process(victim.pid).children(recursive=True)
+        os.kill(victim.pid, signal.SIGKILL)
+        victim.wait()
+        psutil.wait_procs(orphans, timeout=20)
+        (project / "go").touch()
+        for worker in (workers[0], workers[2]):
+            assert worker.wait(90) == 0, (project / "agent.errors").read_text()
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    assert not [one for one in orphans if one.is_running()]
+    assert sorted(accepted(project)) == sorted([*(f"w{n}" for n in range(6)), "sum"])
+    kinds = [one["event"] for one in events(project)]
+    assert kinds.count("taken-over") == 2
+    assert [(project / f"w{n}.txt").read_text() for n in range(6)] == list("012345")
+    assert git(project, "status", "--porcelain") == ""
+    assert len(git(project, "worktree", "list").splitlines()) == 1
+    assert git(project, "branch", "--format=%(refname:short)") == "main"
+
+
+SUB_ISSUES: list[dict[str, Any]] = [
+    {"id": "api", "title": "API", "description": "Build the API"},
+    {"id": "page", "title": "Page", "description": "Build the page", "depends_on": ["api"]},
+    {"id": "docs", "title": "Docs", "description": "Write", "depends_on": ["api"]},
+    {"id": "test", "title": "Test", "description": "Test", "depends_on": ["page", "docs"]},
+]
+LEAD = [
+    {
+        "id": "lead",
+        "subject": "Cut it",
+        "role": "lead",
+        "adds": "sub-issues",
+        "retry": {"max_attempts": 2},
+    },
+    {"id": "sum", "subject": "Sum up", "role": "summarizer", "blocked_by": ["lead"]},
+]
+YES = json.dumps({"pass": True, "reason": "fine"})
+
+
+def test_a_lead_adds_four_sub_issues_and_a_cycle_is_refused(tmp_path: Path) -> None:
+    circle = [{**SUB_ISSUES[0], "depends_on": ["test"]}, *SUB_ISSUES[1:]]
+    says = [{"sub_issues": circle}, {"sub_issues": SUB_ISSUES}]
+    plan = {"lead": {"says": says}, **{f"verify-{n['id']}": {"says": YES} for n in SUB_ISSUES}}
+    project = make_project(tmp_path, LEAD, plan)
+    ran = cli(project, "run")
+    assert ran.returncode == 0, ran.stderr
+    (refused,) = [one for one in events(project) if one["event"] == "failed"]
+    assert " -> " in refused["outcome"]["error"], "the path of the cycle"
+    assert "test" in refused["outcome"]["error"]
+    assert " -> " in told(project, "lead")[1], "the next attempt knows why"
+    (grown,) = [one for one in events(project) if one["event"] == "grown"]
+    assert grown["outcome"]["tasks"][:2] == ["impl-api", "verify-api"]
+    order = accepted(project)
+    assert order[:3] == ["lead", "impl-api", "verify-api"]
+    assert order[-1] == "sum"
+    assert len(order) == 10
+    assert order.index("verify-page") < order.index("impl-test")
+    heard = told(project, "sum")[0]
+    assert 'task="verify-test"' in heard
+
+
+def test_a_failed_verification_is_mended_and_repeated(tmp_path: Path) -> None:
+    no = json.dumps({"pass": False, "reason": "test_login fails"})
+    plan = {
+        "lead": {"says": {"sub_issues": SUB_ISSUES[:1]}},
+        "verify-api": {"says": [no, no, YES]},
+    }
+    project = make_project(tmp_path, LEAD, plan)
+    assert cli(project, "run").returncode == 0
+    order = accepted(project)
+    fixes = ["verify-api-fix-1", "verify-api-fix-2"]
+    assert order == ["lead", "impl-api", *fixes, "verify-api", "sum"]
+    assert "test_login fails" in told(project, "verify-api-fix-1")[0]
+    plan["verify-api"] = {"says": no}
+    project = make_project(tmp_path / "never", LEAD, plan)
+    ran = cli(project, "run")
+    assert ran.returncode == 1
+    assert "test_login fails" in ran.stderr
+    assert "sum" not in accepted(project)
+
+
+@pytest.mark.parametrize("on_hard", ["finish", "kill"])
+def test_a_budget_stops_a_team(tmp_path: Path, on_hard: str) -> None:
+    tasks = [
+        {"id": "slow", "subject": "Slow"},
+        {"id": "dear", "subject": "Dear"},
+        {"id": "next", "subject": "Next", "blocked_by": ["dear"]},
+    ]
+    plan = {
+        "dear": {"usage": {"cost_usd": 6.0, "input_tokens": 10}},
+        "slow": {"seconds": 1.0 if on_hard == "finish" else 30},
+    }
+    budget = {"budget": {"max_cost_usd": 5, "on_hard": on_hard}}
+    project = make_project(tmp_path, tasks, plan, teams=budget)
+    ran = cli(project, "run", timeout_s=25)
+    assert ran.returncode == 0, ran.stderr
+    assert "6.0000 of 5 USD" in ran.stdout + ran.stderr
+    assert sorted(accepted(project)) == (["dear", "slow"] if on_hard == "finish" else ["dear"])
+    warned = [one["outcome"]["note"] for one in events(project) if one["event"] == "warned"]
+    assert len(warned) == 1
+    # Nothing more happens until somebody raises the cap; then it goes on.
+    before = head(project)["revision"]
+    assert cli(project, "tick").returncode == 0
+    assert head(project)["revision"] == before
+    plan["slow"] = {}
+    more = {"budget": {"max_cost_usd": 50}}
+    make_project(tmp_path, tasks, plan, teams=more)
+    assert cli(project, "run").returncode == 0
+    assert sorted(accepted(project)) == ["dear", "next", "slow"]
+    assert head(project)["status"] == "complete"
+
+
+def test_the_circuit_breaker_opens_and_a_person_closes_it(tmp_path: Path) -> None:
+    tasks = [{"id": f"t{n}", "subject": "T"} for n in range(4)]
+    plan = {f"t{n}": {"exit": 1} for n in range(4)}
+    project = make_project(tmp_path, tasks, plan, size=1, teams={"max_failures": 2})
+    ran = cli(project, "run")
+    assert ran.returncode == 3
+    assert "max_failures" in ran.stderr
+    assert [one["event"] for one in events(project)].count("failed") == 2
+    assert cli(project, "tick").returncode == 3
+    (project / "agent.json").write_text("{}")
+    assert cli(project, "retry").returncode == 0
+    assert cli(project, "run").returncode == 0
+    assert sorted(accepted(project)) == ["t0", "t1", "t2", "t3"]
+
+
+def test_start_gives_a_big_request_to_a_team_and_says_why(tmp_path: Path) -> None:
+    plan = {"verify": {"says": YES}}
+    project = make_project(tmp_path, DIAMOND, plan, teams={"enabled": True})
+    text = "Debug the flaky login: a race condition, intermittent data loss"
+    shown = cli(project, "start", text, "--label", "bug", "--dry-run", "--json")
+    made = json.loads(shown.stdout)
+    assert made["team"]["uses_team"], made["team"]
+    ran = cli(project, "--run", "bug", "start", text, "--label", "bug")
+    assert ran.returncode == 0, ran.stderr
+    begun = events(project, "bug")[0]["outcome"]["team"]
+    assert begun["score"] >= 60
+    assert any("race condition" in reason for reason in begun["reasons"])
+    order = accepted(project, "bug")
+    assert sorted(order[:4]) == ["history", "hypothesis-a", "hypothesis-b", "hypothesis-c"]
+    assert order[4:] == ["fix", "verify", "commit", "summary"]
+    assert text in told(project, "fix")[0]
+    alone = cli(project, "start", text, "--label", "bug", "--no-team", "--dry-run", "--json")
+    assert json.loads(alone.stdout)["team"]["why"] == "--no-team was given"
+    refused = cli(project, "start", "How are you?", "--procedure", "plan-mode", "--team")
+    assert refused.returncode == 2
+    assert "full-development" in refused.stderr
