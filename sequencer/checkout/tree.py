@@ -30,7 +30,7 @@ _UNDER_WAY = {
     "REVERT_HEAD": "a revert",
     "BISECT_LOG": "a bisection",
 }
-_RUN_FILES = (
+RUN_FILES = (
     *("state.json", "state.json.*", "journal*.jsonl", "journal.jsonl.*", "*.tmp"),
     *("flow.json", "flow-*.json", "definition.json", "remote.json", "turnstile*.lock"),
     *("beats/", "results/", "runs/", "activity/", "activity.jsonl"),
@@ -150,7 +150,7 @@ class WorkTree:
         state = self._below(folders.state_file.parent)
         if state is not None and _holds(state, project):
             name = folders.state_file.name
-            found += [_joined(state, name) for name in (*_RUN_FILES, _literal(name))]
+            found += [_joined(state, name) for name in (*RUN_FILES, _literal(name))]
             found.append(_joined(state, f"{_literal(name)}.*"))
         elif state is not None:
             found.append(f"/{_literal(state)}/")
@@ -186,8 +186,7 @@ class WorkTree:
 
     def under_way(self) -> str | None:
         """Return what somebody has begun here and not ended: "a merge", … or None."""
-        found = (text for name, text in _UNDER_WAY.items() if (self.git_dir / name).exists())
-        return next(found, None)
+        return under_way_in(self.git_dir)
 
     def resolve(self, name: str) -> str | None:
         """Return the object that *name* means, or None; without a process of its own.
@@ -282,6 +281,11 @@ class WorkTree:
     def refused(self, message: str, hint: str | None = None) -> WorkTreeRefused:
         """Return a refusal about this work tree."""
         return WorkTreeRefused(message, where=f"work tree {self.top}", hint=hint)
+
+
+def under_way_in(git_dir: Path) -> str | None:
+    """Return what was begun and not ended where *git_dir* has HEAD and index; see `WorkTree`."""
+    return next((text for name, text in _UNDER_WAY.items() if (git_dir / name).exists()), None)
 
 
 def _holds(folder: str, inner: str) -> bool:

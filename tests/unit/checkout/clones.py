@@ -103,13 +103,18 @@ def everything(folder: Path) -> dict[str, str]:
 
 def tree_of(folder: Path, commit_name: str = "HEAD") -> dict[str, str]:
     """Return mode and content of each path of a commit."""
-    found = {}
-    for line in git(folder, "ls-tree", "-r", "-z", commit_name).split(b"\0"):
-        if line:
-            facts, _, path = line.partition(b"\t")
-            mode, _, oid = facts.decode().split()
-            content = git(folder, "cat-file", "blob", oid) if mode != "160000" else b""
-            found[os.fsdecode(path)] = f"{mode} {os.fsdecode(content)}"
+    lines = git(folder, "ls-tree", "-r", "-z", commit_name).split(b"\0")[:-1]
+    facts = [(*facts.split(), path) for facts, _, path in (line.partition(b"\t") for line in lines)]
+    # In one process, however many files there are.
+    oids = b"".join(oid + b"\n" for _, kind, oid, _ in facts if kind == b"blob")
+    told, found = git(folder, "cat-file", "--batch", stdin=oids), {}
+    for mode, kind, _, path in facts:
+        content = b""
+        if kind == b"blob":
+            head, _, rest = told.partition(b"\n")
+            size = int(head.split()[2])
+            content, told = rest[:size], rest[size + 1 :]
+        found[os.fsdecode(path)] = f"{mode.decode()} {os.fsdecode(content)}"
     return found
 
 
