@@ -104,7 +104,7 @@ def test_the_types_and_figures() -> None:
     ]
     assert set(ActivityType) == set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
     assert "at most one in two seconds" in text
-    assert THOUGHT_EVERY_S == 2.0
+    assert THOUGHT_EVERY_S == ActivityOptions().min_interval_s == 2.0
     assert "up to five minutes" in text
     assert LONGEST_PAUSE_S == 300.0
     assert ActivityOptions().drain_s == DRAIN_S

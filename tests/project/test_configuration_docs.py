@@ -44,7 +44,7 @@ def as_written(default: Any) -> str:
     if isinstance(default, bool):
         return str(default).lower()
     if isinstance(default, tuple):
-        return ", ".join(default)
+        return ", ".join(map(str, default))
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 

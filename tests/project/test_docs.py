@@ -251,6 +251,9 @@ def test_the_readme_and_the_tutorial_are_run() -> None:
         "README.md",
         "docs/how-to/answer-a-flow.md",
         "docs/how-to/draw-a-flow-and-run-it.md",
+        "docs/how-to/gantt.md",
+        "docs/how-to/metrics.md",
+        "docs/how-to/teams.md",
         "docs/how-to/two-machines.md",
         "docs/tutorial.md",
     ]

@@ -25,7 +25,7 @@ def project(tmp_path: Path) -> Project:
     """Copy an example, so that the repository stays clean."""
 
     def copy(name: str) -> Path:
-        left = ("sync", "logs", "notes.md", "posted.jsonl", "program.txt")
+        left = ("sync", "logs", "notes.md", "posted.jsonl", "program.txt", "greeting.txt")
         skipped = shutil.ignore_patterns(*left)
         return Path(shutil.copytree(ROOT / "examples" / name, tmp_path / name, ignore=skipped))
 
@@ -253,6 +253,19 @@ def test_procedures(project: Project) -> None:
     ]
     posted = (folder / "posted.jsonl").read_text().splitlines()
     assert [json.loads(line)["type"] for line in posted].count("elicitation") == 2
+
+
+def test_teams(project: Project) -> None:
+    folder = project("teams")
+    ensure_true(run_region(ROOT / "examples" / "teams" / "README.md", folder))
+    history = sequencer(folder, "--run", "greeting", "history", "--json").splitlines()
+    facts = [json.loads(line) for line in history]
+    begun = [fact["step"] for fact in facts if fact["event"] == "claimed"]
+    assert sorted(begun[:2]) == ["manners", "places"]
+    assert begun[2:] == ["build", "verify", "verify-fix-1", "verify", "tell"]
+    # Whoever builds was told what both others have found out.
+    build = next(f for f in facts if f["step"] == "build" and f["event"] == "succeeded")
+    assert build["outcome"]["output"].endswith("by what manners and places found out.")
 
 
 def test_every_example_has_a_test() -> None:

@@ -18,6 +18,7 @@ from sequencer.resolution.prompts import (
     relative_name,
     with_suffix,
 )
+from tests.property.amounts import PART
 
 CANARY = "the canary"
 INSIDE = "a prompt"
@@ -56,7 +57,7 @@ names = st.one_of(
 )
 
 
-@settings(max_examples=2_000, deadline=None)
+@settings(max_examples=PART, deadline=None)
 @given(name=names)
 def test_only_what_is_inside_is_read(folder: Path, name: str) -> None:
     try:

@@ -1,0 +1,164 @@
+"""`gantt`: who worked when, on what the time was spent, and what would have made it shorter."""
+
+from __future__ import annotations
+
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.errors import SequencerError, UsageRefused
+
+if TYPE_CHECKING:
+    from sequencer.cli.gantt_rows import Chart
+    from sequencer.engine.run import Run
+    from sequencer.model.graph import Graph
+    from sequencer.model.head import Head
+    from sequencer.resolution.critical_path import Figures
+    from sequencer.resolution.timeline import Timeline
+
+COLUMNS = 100
+"""Where it is printed to no terminal."""
+_PATH = click.Path(path_type=Path)
+
+
+@verb("gantt")
+@click.option("--svg", type=_PATH, metavar="FILE", help="Draw it into FILE.")
+@click.option("--png", type=_PATH, metavar="FILE", help="Draw it into FILE.")
+@click.option(
+    "--width", type=click.IntRange(min=60, max=1000), metavar="N", help="Columns of the text."
+)
+@pass_invocation
+def gantt(invocation: Invocation, svg: Path | None, png: Path | None, width: int | None) -> None:
+    """Show who worked when, a line a task, with the critical path and the speed-up.
+
+    Of a run that goes on, what runs now ends now. --png needs the extra 'picture'.
+
+    \b
+    Examples:
+      sequencer --run review gantt
+      sequencer --run review gantt --svg review.svg
+      sequencer --run review gantt --json | jq .figures
+    """
+    from sequencer.cli.gantt_rows import chart_of  # noqa: PLC0415 - `--help` needs none
+    from sequencer.resolution.critical_path import figures_of  # noqa: PLC0415
+    from sequencer.resolution.timeline import timeline_of  # noqa: PLC0415
+
+    if invocation.is_json and (svg or png or width):
+        raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
+    run = invocation.run()
+    head = run.head
+    graph = _graph_of(invocation, run, head)
+    timeline = timeline_of(run.history(), time.time())
+    figures = figures_of(timeline, _places(head, graph))
+    chart = chart_of(_title(run, head), timeline, figures, graph)
+    if invocation.is_json:
+        invocation.print_json(_as_json(run, head, timeline, figures, chart))
+        return
+    if not chart.rows:
+        invocation.say("nothing has happened yet")
+        return
+    _draw(invocation, chart, svg, png)
+    if not (svg or png):
+        _print(chart, width)
+
+
+def _graph_of(invocation: Invocation, run: Run, head: Head | None) -> Graph | None:
+    """Return the run's graph with what was added to it; None: none, or it can't be known."""
+    if head is None or head.flow is None:
+        return None
+    try:
+        return run.flow.marking(head)[1].graph
+    except SequencerError as error:
+        invocation.say(f"warning: roles and places are not known: {error.message}")
+        return None
+
+
+def _places(head: Head | None, graph: Graph | None) -> int | None:
+    """Return how many attempts may run at once; None: nobody has said."""
+    if head is not None and head.flow is None:
+        return 1
+    return None if graph is None else graph.max_parallel
+
+
+def _title(run: Run, head: Head | None) -> str:
+    if head is None:
+        return run.name or "(default)"
+    status = head.exit_reason or str(head.status)
+    name = "" if run.name in (None, head.workflow_name) else f"{run.name} · "
+    return f"{name}{head.workflow_name} · {status.replace('_', ' ').replace('-', ' ')}"
+
+
+def _draw(invocation: Invocation, chart: Chart, svg: Path | None, png: Path | None) -> None:
+    if not (svg or png):
+        return
+    from sequencer.cli import gantt_picture  # noqa: PLC0415 - only who draws needs it
+    from sequencer.cli.svg import png_of, save  # noqa: PLC0415
+
+    text = gantt_picture.svg(chart)
+    pictures = [(svg, text.encode())] if svg else []
+    pictures += [(png, png_of(text))] if png else []
+    for path, data in pictures:
+        save(path, data)
+        invocation.say(f"{path} was written")
+
+
+def _print(chart: Chart, width: int | None) -> None:
+    from sequencer.cli.flow.screen import can_write, print_drawing  # noqa: PLC0415
+    from sequencer.cli.gantt_text import NEEDED, drawn  # noqa: PLC0415 - as in `_draw`
+    from sequencer.cli.tables import columns_of  # noqa: PLC0415
+
+    stream = sys.stdout
+    columns = width or columns_of(stream) or COLUMNS
+    print_drawing(drawn(chart, columns, is_ascii=not can_write(stream, NEEDED)), stream)
+
+
+def _as_json(
+    run: Run, head: Head | None, timeline: Timeline, figures: Figures, chart: Chart
+) -> dict[str, Any]:
+    roles = {row.name: row.role for row in chart.rows}
+    on_path = frozenset(figures.critical)
+    begin = min((span.begin for span in timeline.spans), default=0.0)
+    return {
+        "run": run.name,
+        "workflow": head.workflow_name if head else None,
+        "is_over": timeline.is_over,
+        "began_at": datetime.fromtimestamp(begin, UTC).isoformat() if timeline.spans else None,
+        "figures": {
+            "wall_s": round(figures.wall_s, 6),
+            "work_s": round(figures.work_s, 6),
+            "people_s": round(figures.people_s, 6),
+            "critical_s": round(figures.critical_s, 6),
+            "speed_up": figures.speed_up,
+            "overhead": figures.overhead,
+            "utilisation": figures.utilisation,
+            "peak": figures.peak,
+            "places": figures.places,
+        },
+        "critical_path": list(chart.critical),
+        "executions": [
+            {
+                "step": one.step,
+                "role": roles.get(one.step, ""),
+                "from": list(one.sources),
+                "accepted": one.is_accepted,
+                "critical": number in on_path,
+                "spans": [
+                    {
+                        "kind": str(span.kind),
+                        "begin_s": round(span.begin - begin, 6),
+                        "end_s": round(span.end - begin, 6),
+                        "attempt": span.attempt,
+                        "agent": span.agent,
+                    }
+                    for span in one.spans
+                ],
+            }
+            for number, one in enumerate(timeline.executions)
+        ],
+    }

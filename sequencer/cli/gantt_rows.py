@@ -1,0 +1,212 @@
+"""What a Gantt chart shows, before anybody knows how wide it is: rows, bars, and a time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import pairwise
+
+from sequencer.cli.flow.marks import cut
+from sequencer.cli.tables import width
+from sequencer.cli.wording import duration
+from sequencer.model.graph import Graph
+from sequencer.resolution.critical_path import Figures
+from sequencer.resolution.timeline import Execution, Span, SpanKind, Timeline
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+SHORTEST_SHOWN_S = 0.05
+STEPS_S = (
+    *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
+    *(_MINUTE, 2 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE),
+    *(_HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR, _DAY, 2 * _DAY, 7 * _DAY, 28 * _DAY),
+)
+"""Between two ticks of an axis."""
+
+
+class Look(StrEnum):
+    """How a bar is drawn."""
+
+    CRITICAL = "critical path"
+    DONE = "accepted"
+    FAILED = "failed"
+    CUT = "given back or lost"
+    RUNNING = "runs"
+    PERSON = "waits for a person"
+    RETRY = "waits for another try"
+
+
+LOOKS: Mapping[SpanKind, Look] = {
+    SpanKind.DONE: Look.DONE,
+    SpanKind.FAILED: Look.FAILED,
+    SpanKind.RELEASED: Look.CUT,
+    SpanKind.CUT: Look.CUT,
+    SpanKind.RUNNING: Look.RUNNING,
+    SpanKind.PERSON: Look.PERSON,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One attempt, or one wait; seconds from the chart's beginning."""
+
+    look: Look
+    begin: float
+    end: float
+    attempt: int = 0
+    is_critical: bool = False
+    """Also of a look that says something more important."""
+
+    @property
+    def told(self) -> str:
+        """Return it in words."""
+        number = f"attempt {self.attempt}, " if self.attempt > 1 else ""
+        return f"{number}{self.look}, {duration(self.end - self.begin)}"
+
+
+@dataclass(slots=True)
+class Row:
+    """One task."""
+
+    name: str
+    role: str
+    bars: list[Bar] = field(default_factory=list)
+    work_s: float = 0.0
+    """Of its agents, all attempts."""
+
+    @property
+    def is_critical(self) -> bool:
+        """Return whether the critical path goes through it."""
+        return any(bar.is_critical for bar in self.bars)
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A run's time."""
+
+    title: str
+    rows: tuple[Row, ...]
+    figures: Figures
+    critical: tuple[str, ...]
+    """The names on the critical path, without what takes no time."""
+
+    @property
+    def looks(self) -> tuple[Look, ...]:
+        """Return what a legend has to explain."""
+        found = {bar.look for row in self.rows for bar in row.bars}
+        return tuple(look for look in Look if look in found)
+
+
+def chart_of(title: str, timeline: Timeline, figures: Figures, graph: Graph | None) -> Chart:
+    """Return the chart of *timeline*: who began first comes first.
+
+    While a team works, its tasks that nothing has reached yet have rows without bars.
+    """
+    executions = timeline.executions
+    worked = [(n, one) for n, one in enumerate(executions) if one.spans]
+    first = min((span.begin for span in timeline.spans), default=0.0)
+    nodes = {} if graph is None else graph.by_id
+    roles = {name: node.task.role or "" for name, node in nodes.items() if node.task is not None}
+    on_path = frozenset(figures.critical)
+    rows: dict[str, Row] = {}
+    for number, one in sorted(worked, key=lambda pair: pair[1].spans[0].begin):
+        row = rows.setdefault(one.step, Row(one.step, roles.get(one.step, "")))
+        row.bars += _bars(one, first, is_critical=number in on_path)
+        row.work_s += sum(span.seconds for span in one.spans if span.is_work)
+    if graph is not None and graph.is_team and not timeline.is_over:
+        for name in nodes:
+            rows.setdefault(name, Row(name, roles.get(name, "")))
+    critical = tuple(executions[n].step for n in figures.critical if executions[n].spans)
+    return Chart(title, tuple(rows.values()), figures, critical)
+
+
+def _bars(one: Execution, first: float, *, is_critical: bool) -> list[Bar]:
+    # What counted is the last attempt, and the people behind it.
+    last = max((n for n, span in enumerate(one.spans) if span.is_work), default=0)
+    bars: list[Bar] = []
+    for number, span in enumerate(one.spans):
+        counts = is_critical and number >= last
+        bars.append(_bar(span, first, is_critical=counts))
+    for before, after in pairwise(one.spans):
+        if after.begin > before.end and after.is_work:
+            bars.append(Bar(Look.RETRY, before.end - first, after.begin - first))
+    return bars
+
+
+def _bar(span: Span, first: float, *, is_critical: bool) -> Bar:
+    look = LOOKS[span.kind]
+    if is_critical and look is Look.DONE:
+        look = Look.CRITICAL
+    return Bar(look, span.begin - first, span.end - first, span.attempt, is_critical)
+
+
+def short(text: str, columns: int, *, dots: str = "…") -> str:
+    """Return a name in at most *columns* columns, cut in its middle: ends tell names apart.
+
+    >>> short("implement-the-new-parser-12", 16), short("plan", 16)
+    ('implemen…rser-12', 'plan')
+    """
+    if width(text) <= columns:
+        return text
+    room = columns - width(dots)
+    tail = cut(text[::-1], room // 2, dots="")[::-1]
+    return cut(text, room - width(tail), dots="") + dots + tail
+
+
+def ticks(total_s: float, most: int) -> list[tuple[float, str]]:
+    """Return at most *most* moments of an axis of *total_s*, with their names.
+
+    >>> ticks(9, 5), ticks(5400, 4)
+    ([(0, '0s'), (2, '2s'), (4, '4s'), (6, '6s'), (8, '8s')], [(0, '0s'), (1800, '30m'), \
+(3600, '1h'), (5400, '1h30')])
+    """
+    step = next((one for one in STEPS_S if total_s / one < most), None)
+    if step is None:
+        step = (int(total_s / most / STEPS_S[-1]) + 1) * STEPS_S[-1]
+    count = int(total_s / step + 1e-9)
+    return [(number * step, _moment(number * step)) for number in range(count + 1)]
+
+
+def _moment(seconds: float) -> str:
+    if seconds < _MINUTE:
+        return (
+            f"{seconds:g}s" if seconds >= 1 or not seconds else f"{seconds:.2f}".rstrip("0") + "s"
+        )
+    days, rest = divmod(round(seconds), _DAY)
+    hours, rest = divmod(rest, _HOUR)
+    minutes, left = divmod(rest, _MINUTE)
+    if days:
+        return f"{days}d{hours}h" if hours else f"{days}d"
+    if hours:
+        return f"{hours}h{minutes:02d}" if minutes else f"{hours}h"
+    return f"{minutes}m{left:02d}" if left else f"{minutes}m"
+
+
+def summary(figures: Figures, names: str, shortened: Callable[[str], str]) -> list[str]:
+    """Return the figures in words, a line each; *shortened* makes the line of *names* fit."""
+    speed, over, used = figures.speed_up, figures.overhead, figures.utilisation
+    lines = [
+        f"wall-clock time {duration(figures.wall_s)}, work of one worker "
+        f"{duration(figures.work_s)}" + (f", speed-up {speed:.2f}" if speed is not None else "")
+    ]
+    if names:
+        longer = f", wall-clock time is {over:.1%} longer" if over is not None else ""
+        lines.append(
+            f"critical path {duration(figures.critical_s)}{longer}".replace("-0.0%", "0.0%")
+        )
+        lines.append(shortened(f"  {names}"))
+    if used is not None:
+        lines.append(
+            f"{used:.0%} of the time of {_places(figures.places)} was work, "
+            f"{figures.peak} at once at most"
+        )
+    if figures.people_s >= SHORTEST_SHOWN_S:
+        lines.append(
+            f"{duration(figures.people_s)} only people were waited for; "
+            "speed-up and places leave that out"
+        )
+    return lines
+
+
+def _places(count: int) -> str:
+    return "1 place" if count == 1 else f"{count} places"

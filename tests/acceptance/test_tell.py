@@ -1,0 +1,236 @@
+"""`tell` as a person uses it: before, while and after a task runs, from files and pipes."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.cli_process import environment, until
+from tests.acceptance.flow_projects import as_json, cli
+from tests.forked import Forked
+
+SECRET = "hunter2-" + "correct-horse"
+AGENT = """\
+import os, sys, time
+text = sys.stdin.read()
+step = os.environ["SEQUENCER_STEP"]
+with open("asked-" + step + ".txt", "a") as file:
+    file.write(text + "\\n=====\\n")
+if "please wait" in text:
+    while not os.path.exists("go"):
+        time.sleep(0.01)
+if "please fail" in text and not os.path.exists("mended"):
+    sys.exit("it broke")
+print(step + " is done")
+"""
+CONFIGURATION = """\
+agent: {default: script}
+agents:
+  script: {kind: command, argv: ["{python}", -IS, agent.py]}
+workflow: {name: crew}
+workflows:
+  crew:
+    size: 2
+    tasks:
+      - {id: look, subject: Look around}
+      - {id: build, subject: Build it, blocked_by: [look], description: "%s"}
+      - {id: sum, subject: Sum it up, blocked_by: [build]}
+"""
+
+
+def make_project(folder: Path, description: str = "As ever.") -> Path:
+    (folder / "agent.py").write_text(AGENT)
+    (folder / "orchestration.yaml").write_text(CONFIGURATION % description)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return make_project(tmp_path)
+
+
+def heard(project: Path, task: str) -> list[str]:
+    """Return what stands behind the title of the messages in each prompt of *task*."""
+    path = project / f"asked-{task}.txt"
+    prompts = path.read_text().split("\n=====\n")[:-1] if path.exists() else []
+    return [prompt.partition("# Messages to you")[2] for prompt in prompts]
+
+
+@pytest.fixture
+def at_work(tmp_path: Path) -> Iterator[Forked]:
+    """A process that works on a run whose task ``build`` waits until there is a file ``go``."""
+    make_project(tmp_path, "please wait")
+    child = Forked(
+        [sys.executable, "-m", "sequencer", "run", "--quiet"],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: heard(tmp_path, "build"))
+        yield child
+    finally:
+        (tmp_path / "go").touch()
+        child.wait(20)
+
+
+def test_before_a_task_begins(project: Path) -> None:
+    assert cli(project, "run", "--max-steps", "1", "--quiet").returncode == 0
+    told = cli(project, "tell", "sum", "In three lines, please")
+    assert (told.returncode, told.stderr) == (0, "told sum: it reads it when it begins\n")
+    assert cli(project, "run", "--quiet").returncode == 0
+    assert [("In three lines, please" in text) for text in heard(project, "sum")] == [True]
+    assert heard(project, "build") == [""]
+
+
+def test_while_it_runs(tmp_path: Path, at_work: Forked) -> None:
+    told = cli(tmp_path, "tell", "build", "Hurry")
+    assert told.stderr == "told build: it runs now, so its next attempt reads it\n"
+    said = as_json(cli(tmp_path, "--json", "tell", "sum", "Hello"))
+    assert (said["task"], said["is_running"]) == ("sum", False)
+    assert said["revision"] > 0
+    (tmp_path / "go").touch()
+    assert at_work.wait(20) == 0
+    assert "Hello" in heard(tmp_path, "sum")[0]
+    assert "Hurry" not in heard(tmp_path, "build")[0]
+
+
+def test_two_people_at_once(tmp_path: Path, at_work: Forked) -> None:
+    """Two processes each, and the one that works: no message is lost."""
+    children = [
+        Forked(
+            [sys.executable, "-m", "sequencer", "tell", "sum", f"message {number}"],
+            cwd=tmp_path,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for number in range(4)
+    ]
+    assert [child.wait(20) for child in children] == [0] * 4
+    (tmp_path / "go").touch()
+    assert at_work.wait(20) == 0
+    (text,) = heard(tmp_path, "sum")
+    assert all(text.count(f"message {number}") == 1 for number in range(4))
+
+
+def test_after_a_failure_and_a_retry(tmp_path: Path) -> None:
+    project = make_project(tmp_path, "please fail")
+    assert cli(project, "run", "--quiet").returncode == 1
+    late = cli(project, "tell", "build", "Use port 80")
+    assert late.returncode == 3
+    assert "the run has ended as failed" in late.stderr
+    assert cli(project, "retry").returncode == 0
+    assert cli(project, "tell", "build", "Use port 80").returncode == 0
+    (project / "mended").touch()
+    assert cli(project, "run", "--quiet").returncode == 0
+    first, second = heard(project, "build")
+    assert "Use port 80" not in first
+    assert "Use port 80" in second
+
+
+def test_a_task_that_is_done(project: Path) -> None:
+    cli(project, "run", "--max-steps", "1", "--quiet")
+    late = cli(project, "tell", "look", "Once more")
+    assert late.returncode == 3
+    assert "task 'look' is done, and nobody would read it" in late.stderr
+    assert "sequencer status" in late.stderr
+
+
+def test_an_unknown_task(project: Path) -> None:
+    cli(project, "run", "--max-steps", "1", "--quiet")
+    ended = cli(project, "tell", "bild", "Hello")
+    assert ended.returncode == 2
+    assert "'bild'" in ended.stderr
+    assert "known tasks: build, look, sum" in ended.stderr
+
+
+@pytest.mark.parametrize("text", ["", " \n "])
+def test_an_empty_message(project: Path, text: str) -> None:
+    cli(project, "run", "--max-steps", "1", "--quiet")
+    ended = cli(project, "tell", "sum", text)
+    assert ended.returncode == 2
+    assert "a message has 1 to 20000 characters" in ended.stderr
+
+
+def test_a_run_that_was_never_begun(project: Path) -> None:
+    ended = cli(project, "tell", "sum", "Hello")
+    assert ended.returncode == 3
+    assert "tell:" in ended.stderr
+    assert not (project / "sync" / "state.json").exists()
+
+
+def test_a_run_that_is_complete(project: Path) -> None:
+    assert cli(project, "run", "--quiet").returncode == 0
+    ended = cli(project, "tell", "sum", "Thanks")
+    assert ended.returncode == 3
+    assert "the run has ended as completed" in ended.stderr
+
+
+def test_a_run_that_is_no_teams(tmp_path: Path) -> None:
+    (tmp_path / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
+    cli(tmp_path, "init")
+    cli(tmp_path, "run", "--max-steps", "1", "--quiet")
+    ended = cli(tmp_path, "tell", "main", "Hello")
+    assert ended.returncode == 3
+    assert "the run is no team's, so it has no tasks" in ended.stderr
+
+
+def test_a_pipe(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli(project, "run", "--max-steps", "1", "--quiet")
+    lines = "one\n- two\n{{output}}\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))
+    assert cli(project, "tell", "build", "-").returncode == 0
+    cli(project, "run", "--quiet")
+    assert lines in heard(project, "build")[0]
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe", b""])
+def test_a_pipe_with_nothing_that_could_be_told(
+    project: Path, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    cli(project, "run", "--max-steps", "1", "--quiet")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    assert cli(project, "tell", "build", "-").returncode == 2
+
+
+def test_no_secret_gets_into_files_or_prompts(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_PASSWORD", SECRET)
+    cli(project, "run", "--max-steps", "1", "--quiet")
+    assert cli(project, "tell", "build", f"Log in with {SECRET}").returncode == 0
+    cli(project, "run", "--quiet")
+    assert "Log in with" in heard(project, "build")[0]
+    files = [path for path in project.rglob("*") if path.is_file()]
+    assert len(files) > 5
+    assert [path for path in files if SECRET.encode() in path.read_bytes()] == []
+
+
+def test_who_said_it_and_what_stands_in_the_journal(project: Path) -> None:
+    cli(project, "run", "--max-steps", "1", "--quiet")
+    cli(project, "tell", "build", "Mind the gap\x1b[31m")
+    journal = (project / "sync" / "journal.jsonl").read_text().splitlines()
+    told = [fact for fact in map(json.loads, journal) if fact["event"] == "told"]
+    assert [(fact["step"], fact["outcome"]["output"]) for fact in told] == [
+        ("build", "Mind the gap\x1b[31m")
+    ]
+    assert told[0]["outcome"]["by"]
+    # Shown, it can't colour anybody's terminal.
+    assert "\x1b" not in cli(project, "log").stdout
+    assert "\x1b" not in cli(project, "history").stdout
+
+
+def test_the_help_has_its_examples(project: Path) -> None:
+    text = cli(project, "tell", "--help").stdout
+    assert "sequencer tell implement" in text
+    assert "tell verify -" in text

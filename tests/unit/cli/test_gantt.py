@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from sequencer.cli.gantt import COLUMNS
+from sequencer.cli.tables import width
+from tests.acceptance.flow_projects import make_project, write_flow
+from tests.unit.cli.calling import Called, call, project, worked
+
+CHART = """\
+  plan --> parser & tests
+  parser & tests --> join((All)) --> publish
+"""
+PROMPTS = {name: f"Say {name}" for name in ("plan", "parser", "tests", "publish")}
+
+
+# What has no encoding of its own, as here, is written to in ASCII.
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    """Make a project with the finished run ``f``."""
+    folder = make_project(tmp_path)
+    write_flow(folder, "f", CHART, **PROMPTS)
+    assert call(folder, "run", "f", "--quiet").code == 0
+    return folder
+
+
+def gantt(folder: Path, *arguments: str) -> Called:
+    ended = call(folder, "gantt", *arguments)
+    assert ended.code == 0, ended.err
+    return ended
+
+
+def as_json(folder: Path, *arguments: str) -> Any:
+    return json.loads(gantt(folder, "--json", *arguments).out)
+
+
+def test_a_line_a_task_and_what_the_time_was_spent_on(finished: Path) -> None:
+    lines = gantt(finished, "--run", "f").out.splitlines()
+    assert lines[0] == "f - complete"
+    assert [line[2:].split()[0] for line in lines[3:7]] == ["plan", "parser", "tests", "publish"]
+    assert all(width(line) <= COLUMNS for line in lines)
+    assert lines[3].startswith("* plan")
+    assert lines[6].startswith("* publish")
+    assert lines[10].startswith("wall-clock time ")
+    assert lines[11].startswith("critical path ")
+    assert lines[12].startswith("  plan -> ")
+    assert lines[12].endswith(" -> publish")
+    assert "2 at once at most" in lines[13]
+
+
+def test_for_programs(finished: Path) -> None:
+    told = as_json(finished, "--run", "f")
+    assert (told["run"], told["workflow"], told["is_over"]) == ("f", "f", True)
+    by_step = {one["step"]: one for one in told["executions"]}
+    assert set(by_step) == {"plan", "parser", "tests", "join", "publish"}
+    names = [one["step"] for one in told["executions"]]
+    assert sorted(names[place] for place in by_step["join"]["from"]) == ["parser", "tests"]
+    assert all(one["accepted"] for one in told["executions"])
+    assert by_step["join"]["spans"] == []
+    (span,) = by_step["plan"]["spans"]
+    assert (span["kind"], span["attempt"], span["agent"]) == ("done", 1, "script")
+    assert span["begin_s"] == 0
+    figures = told["figures"]
+    work = sum(s["end_s"] - s["begin_s"] for one in told["executions"] for s in one["spans"])
+    assert figures["work_s"] == pytest.approx(work, abs=1e-4)
+    assert figures["speed_up"] == pytest.approx(work / figures["wall_s"], rel=1e-3)
+    assert figures["critical_s"] <= figures["wall_s"] + 1e-6
+    assert figures["overhead"] == pytest.approx(
+        figures["wall_s"] / figures["critical_s"] - 1, rel=1e-3
+    )
+    critical = [one["step"] for one in told["executions"] if one["critical"]]
+    assert [name for name in critical if name != "join"] == told["critical_path"]
+
+
+def test_attempts_are_as_precise_as_what_they_waited_for(finished: Path) -> None:
+    """Whole seconds would let the tasks behind the plan begin before its end."""
+    told = as_json(finished, "--run", "f")
+    spans = {one["step"]: one["spans"][0] for one in told["executions"] if one["spans"]}
+    for before, after in (("plan", "parser"), ("plan", "tests"), ("tests", "publish")):
+        # A millisecond is what the record of a beginning cuts off.
+        assert spans[before]["end_s"] <= spans[after]["begin_s"] + 0.001
+
+
+def test_pictures(finished: Path) -> None:
+    ended = gantt(finished, "--run", "f", "--svg", "f.svg", "--png", "f.png")
+    assert ended.out == ""
+    assert "f.svg was written" in ended.err
+    root = ET.parse(finished / "f.svg").getroot()  # noqa: S314 - our own
+    assert any("speed-up" in (element.text or "") for element in root.iter())
+    assert (finished / "f.png").read_bytes().startswith(b"\x89PNG")
+    again = call(finished, "gantt", "--run", "f", "--svg", "orchestration.yaml")
+    assert again.code == 2
+    assert "something else than a picture" in again.err
+
+
+def test_a_width_of_ones_own(finished: Path) -> None:
+    lines = gantt(finished, "--run", "f", "--width", "72").out.splitlines()
+    assert max(map(width, lines)) <= 72
+    assert call(finished, "gantt", "--run", "f", "--width", "20").code == 2
+
+
+def test_what_is_refused(finished: Path) -> None:
+    assert call(finished, "gantt", "--run", "nobody").code == 2
+    for more in (("--svg", "x.svg"), ("--png", "x.png"), ("--width", "80")):
+        ended = call(finished, "gantt", "--run", "f", "--json", *more)
+        assert ended.code == 2
+        assert "a drawing is no JSON" in ended.err
+
+
+def test_a_person_who_is_waited_for(tmp_path: Path) -> None:
+    folder = make_project(tmp_path)
+    assert call(folder, "run", "review", "--quiet").code == 4
+    told = as_json(folder, "--run", "review")
+    assert not told["is_over"]
+    (fine,) = (one for one in told["executions"] if one["step"] == "fine")
+    assert [span["kind"] for span in fine["spans"]] == ["person"]
+    assert "??" in gantt(folder, "--run", "review").out
+    assert "review - waiting approval" in gantt(folder, "--run", "review").out
+
+
+def test_tries_of_a_task_that_fails(tmp_path: Path) -> None:
+    folder = make_project(tmp_path)
+    retry = "retry: {maxAttempts: 2, backoff: fixed, initialDelay: 10}\n"
+    write_flow(folder, "f", "  a[A] --> b\n", retry, a="Say a", b="please fail")
+    assert call(folder, "run", "f", "--quiet").code == 1
+    told = as_json(folder, "--run", "f")
+    kinds = {one["step"]: [span["kind"] for span in one["spans"]] for one in told["executions"]}
+    assert kinds == {"a": ["done"], "b": ["failed", "failed"]}
+    text = gantt(folder, "--run", "f").out
+    assert "xx" in text
+    assert text.startswith("f - failed\n")
+
+
+def test_a_cycle_is_a_chain(tmp_path: Path) -> None:
+    told = as_json(worked(tmp_path / "p", 4))
+    assert [one["step"] for one in told["executions"]] == [
+        "supervisor", "main", "reviewer", "reviewer",
+    ]  # fmt: skip
+    assert [one["from"] for one in told["executions"]] == [[], [0], [1], [2]]
+    assert (told["figures"]["places"], told["figures"]["peak"]) == (1, 1)
+    assert len(told["critical_path"]) == 4
+
+
+def test_a_run_that_was_never_begun(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p")
+    ended = gantt(folder)
+    assert ended.out == ""
+    assert "nothing has happened yet" in ended.err
+    told = as_json(folder)
+    assert (told["executions"], told["began_at"], told["workflow"]) == ([], None, None)
+
+
+def test_a_flow_that_was_changed_is_still_shown(finished: Path) -> None:
+    write_flow(finished, "f", CHART.replace("publish", "announce"), **PROMPTS)
+    ended = gantt(finished, "--run", "f")
+    assert "* publish" in ended.out

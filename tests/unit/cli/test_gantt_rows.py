@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequencer.cli.gantt_rows import Bar, Look, short, summary, ticks
+from sequencer.cli.tables import width
+from tests.unit.cli.charts import chart, side_by_side, team, troubled
+from tests.unit.resolution.journal_facts import Told
+
+
+def looks(told: Told, step: str) -> list[tuple[Look, float, float]]:
+    (row,) = (row for row in chart(told).rows if row.name == step)
+    bars = sorted(row.bars, key=lambda bar: bar.begin)
+    return [(bar.look, round(bar.begin, 3), round(bar.end, 3)) for bar in bars]
+
+
+def test_rows_come_as_they_began() -> None:
+    rows = chart(side_by_side()).rows
+    assert [row.name for row in rows] == ["plan", "parser", "tests", "notes", "join"]
+    assert [row.is_critical for row in rows] == [True, True, False, False, True]
+    assert [round(row.work_s, 3) for row in rows] == [2, 6, 3, 1, 2]
+    assert chart(side_by_side()).critical == ("plan", "parser", "join")
+
+
+def test_what_each_stretch_of_time_looks_like() -> None:
+    assert looks(troubled(), "flaky") == [
+        (Look.FAILED, 0, 10), (Look.RETRY, 10, 30), (Look.CRITICAL, 30, 50),
+    ]  # fmt: skip
+    assert looks(troubled(), "lost") == [(Look.CUT, 0, 40), (Look.CUT, 40, 45), (Look.DONE, 45, 50)]
+    assert looks(troubled(), "fine") == [(Look.PERSON, 50, 90)]
+    assert looks(Told().run("a", 0, 5).claim("b", 5, ["a"]), "b") == [(Look.RUNNING, 5, 1000)]
+
+
+def test_a_persons_wait_and_a_running_task_may_be_critical_too() -> None:
+    by_name = {row.name: row for row in chart(troubled()).rows}
+    assert by_name["fine"].is_critical
+    assert by_name["publish"].is_critical
+    assert not by_name["lost"].is_critical
+    assert chart(Told().claim("a", 0)).rows[0].is_critical
+
+
+def test_only_what_counted_is_on_the_path() -> None:
+    (row,) = (row for row in chart(troubled()).rows if row.name == "flaky")
+    assert [bar.attempt for bar in row.bars if bar.is_critical] == [2]
+
+
+def test_a_node_in_a_loop_has_one_row() -> None:
+    told = Told().run("write", 0, 1).run("check", 1, 2, ["write"]).run("write", 2, 3, ["check"])
+    assert looks(told, "write") == [(Look.CRITICAL, 0, 1), (Look.CRITICAL, 2, 3)]
+    assert len(chart(told).rows) == 2
+
+
+def test_markers_have_no_row_and_are_on_no_path() -> None:
+    told = Told().run("a", 0, 1).tell("started", "m", 1, {"from": ["a"]}).tell("passed", "m", 1)
+    found = chart(told.run("b", 1, 2, ["m"]))
+    assert [row.name for row in found.rows] == ["a", "b"]
+    assert found.critical == ("a", "b")
+
+
+def test_roles_and_tasks_that_nothing_has_reached_yet() -> None:
+    graph = team({"a": "researcher", "b": "verifier"}, more=["c"])
+    told = Told().run("a", 0, 1)
+    found = chart(told, graph=graph).rows
+    assert [(row.name, row.role, len(row.bars)) for row in found] == [
+        ("a", "researcher", 1), ("b", "verifier", 0), ("c", "", 0),
+    ]  # fmt: skip
+    over = told.tell("completed", "", 2, {"status": "failed"})
+    assert [row.name for row in chart(over, graph=graph).rows] == ["a"]
+
+
+def test_a_legend_explains_what_is_there_and_nothing_else() -> None:
+    assert chart(side_by_side()).looks == (Look.CRITICAL, Look.DONE)
+    assert chart(troubled()).looks == (
+        Look.CRITICAL, Look.DONE, Look.FAILED, Look.CUT, Look.PERSON, Look.RETRY,
+    )  # fmt: skip
+    assert chart(Told()).looks == ()
+
+
+def test_a_bar_in_words() -> None:
+    assert Bar(Look.FAILED, 1, 5.5, attempt=1).told == "failed, 4.5 s"
+    assert Bar(Look.CRITICAL, 0, 75, attempt=3).told == "attempt 3, critical path, 1 min 15 s"
+
+
+# --- the axis ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("total", "most", "names"),
+    [
+        (3, 8, ["0s", "0.5s", "1s", "1.5s", "2s", "2.5s", "3s"]),
+        (0.09, 5, ["0s", "0.02s", "0.04s", "0.06s", "0.08s"]),
+        (100, 8, ["0s", "15s", "30s", "45s", "1m", "1m15", "1m30"]),
+        (9 * 3600, 7, ["0s", "2h", "4h", "6h", "8h"]),
+        (3 * 86_400, 8, ["0s", "12h", "1d", "1d12h", "2d", "2d12h", "3d"]),
+        (5400, 4, ["0s", "30m", "1h", "1h30"]),
+        (0, 5, ["0s"]),
+    ],
+)
+def test_ticks_are_at_moments_that_people_count_in(
+    total: float, most: int, names: list[str]
+) -> None:
+    assert [name for _, name in ticks(total, most)] == names
+
+
+@given(st.floats(0, 1e10), st.integers(2, 100))
+def test_there_are_never_too_many_ticks(total: float, most: int) -> None:
+    found = [moment for moment, _ in ticks(total, most)]
+    assert 1 <= len(found) <= most
+    assert found[0] == 0
+    assert found == sorted(found)
+    assert found[-1] <= total * (1 + 1e-6)
+
+
+@given(st.floats(0.1, 1e8))
+def test_a_ticks_name_is_its_own(total: float) -> None:
+    names = [name for _, name in ticks(total, 9)]
+    assert len(set(names)) == len(names)
+    assert all(len(name) <= 8 for name in names)
+
+
+# --- words -------------------------------------------------------------------------------
+
+
+@given(st.text(max_size=60), st.integers(8, 40))
+def test_a_short_name_fits(text: str, columns: int) -> None:
+    found = short(text, columns)
+    assert width(found) <= columns
+    assert found == text or width(text) > columns
+
+
+def test_a_short_name_keeps_what_tells_it_apart() -> None:
+    names = [f"implement-the-subtask-number-{n}" for n in range(12)]
+    assert len({short(name, 16) for name in names}) == 12
+    assert short("計画を立てる計画を立てる", 11) == "計画を…てる"
+
+
+def test_the_figures_in_words() -> None:
+    lines = summary(chart(side_by_side()).figures, "plan → parser → join", lambda text: text)
+    assert lines == [
+        "wall-clock time 10.0 s, work of one worker 14.0 s, speed-up 1.40",
+        "critical path 10.0 s, wall-clock time is 0.0% longer",
+        "  plan → parser → join",
+        "47% of the time of 3 places was work, 3 at once at most",
+    ]
+
+
+def test_the_figures_of_a_run_in_which_people_were_waited_for() -> None:
+    lines = summary(chart(troubled(), places=2).figures, "a", lambda text: text)
+    assert lines[0] == "wall-clock time 1 min 40 s, work of one worker 1 min 30 s, speed-up 1.50"
+    assert lines[1] == "critical path 1 min 10 s, wall-clock time is 42.9% longer"
+    assert lines[-1] == "40.0 s only people were waited for; speed-up and places leave that out"
+
+
+def test_the_figures_of_nothing() -> None:
+    lines = summary(chart(Told()).figures, "", lambda text: text)
+    assert lines == ["wall-clock time 0.0 s, work of one worker 0.0 s"]
+    one = summary(chart(Told().run("a", 0, 5)).figures, "a", lambda text: text)
+    assert one[-1] == "100% of the time of 1 place was work, 1 at once at most"

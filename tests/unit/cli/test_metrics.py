@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+
+from sequencer.assembly import open_project
+from sequencer.cli.metrics import _models
+from sequencer.resolution.tallies import Maker
+from tests.unit.cli.calling import call, project, state, worked
+
+READ: Callable[[str], Iterable[Metric]] = read_openmetrics
+FAILING = """\
+agent: {default: broken}
+limits: {max_cost_usd: 5, max_steps: 40}
+agents:
+  broken:
+    kind: scripted
+    outcomes:
+      - {usage: {input_tokens: 900, output_tokens: 40, cost_usd: 0.5}, output: done}
+      - {status: failed, error: no luck, usage: {cost_usd: 0.25}}
+"""
+
+
+def samples(folder: Path, *arguments: str) -> dict[str, float]:
+    """Return what ``metrics`` prints: name and labels to value."""
+    ended = call(folder, "metrics", *arguments)
+    assert ended.code == 0, ended.err
+    assert ended.out.endswith("# EOF\n")
+    return {
+        f"{one.name}{sorted(one.labels.items())}": one.value
+        for family in READ(ended.out)
+        for one in family.samples
+    }
+
+
+def total(found: dict[str, float], name: str) -> float:
+    """Return the sum of all samples called *name*."""
+    return sum(number for key, number in found.items() if key.startswith(f"{name}["))
+
+
+def test_the_journal_and_the_state_agree(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", FAILING)
+    assert call(folder, "run", "--quiet").code == 1
+    found = samples(folder)
+    usage = state(folder)["usage"]
+    for name, key in (
+        ("steps_accepted", "steps"),
+        ("agent_seconds", "seconds"),
+        ("input_tokens", "input_tokens"),
+        ("output_tokens", "output_tokens"),
+        ("cost_usd", "cost_usd"),
+    ):
+        exact = total(found, f"sequencer_run_{name}_total")
+        assert exact == pytest.approx(usage[key])
+        assert total(found, f"sequencer_{name}_total") == pytest.approx(exact)
+    assert total(found, "sequencer_attempts_failed_total") == 1
+    assert total(found, "sequencer_budget_usd") == 5
+    assert total(found, "sequencer_budget_left_usd") == 5 - usage["cost_usd"]
+    assert total(found, "sequencer_budget_left_steps") == 40 - usage["steps"]
+
+
+def test_every_run_of_the_project(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 2)
+    assert call(folder, "run", "--run", "docs", "--max-steps", "1", "--quiet").code == 0
+    found = samples(folder, "--all-runs")
+    runs = {key.split("'run', '")[1].split("'")[0] for key in found}
+    assert runs == {"(default)", "docs"}
+    assert total(found, "sequencer_run_step_index") == 3
+    assert total(samples(folder, "--run", "docs"), "sequencer_run_step_index") == 1
+    assert total(samples(folder), "sequencer_run_step_index") == 2
+
+
+def test_a_damaged_run_does_not_hide_the_others(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    assert call(folder, "run", "--run", "docs", "--max-steps", "1", "--quiet").code == 0
+    for path in (folder / "sync" / "runs" / "docs").glob("*.json*"):
+        path.write_text("damaged")
+    ended = call(folder, "metrics", "--all-runs")
+    assert ended.code == 0
+    assert 'sequencer_run_readable{run="docs"} 0.0' in ended.out
+    assert 'sequencer_run_readable{run="(default)"} 1.0' in ended.out
+    assert "warning: run docs: " in ended.err
+    assert call(folder, "metrics", "--run", "docs").code == 3
+
+
+def test_a_run_that_was_never_begun(tmp_path: Path) -> None:
+    ended = call(project(tmp_path / "p"), "metrics")
+    assert (ended.code, ended.out) == (0, "# EOF\n")
+    assert "never begun" in ended.err
+    assert call(tmp_path / "p", "metrics", "--all-runs").out == "# EOF\n"
+
+
+def test_looking_changes_nothing_and_takes_no_lock(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    lock = folder / "sync" / "state.json.lock"
+    lock.unlink()
+    before = {path: path.stat().st_mtime_ns for path in (folder / "sync").rglob("*")}
+    samples(folder)
+    assert {path: path.stat().st_mtime_ns for path in (folder / "sync").rglob("*")} == before
+
+
+def test_a_file_for_a_node_exporter(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    path = tmp_path / "textfile" / "sequencer.prom"
+    path.parent.mkdir()
+    arguments = ("metrics", "--format", "prometheus", "--output", str(path))
+    before = os.umask(0o077)
+    try:
+        ended = call(folder, *arguments)
+    finally:
+        os.umask(before)
+    assert (ended.code, ended.out) == (0, "")
+    assert f"{path} was written" in ended.err
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert path.read_text() == call(folder, "metrics", "--format", "prometheus").out
+    assert "# EOF" not in path.read_text()
+    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+    earlier = path.read_text()
+    assert call(folder, *arguments, "--quiet").err == ""
+    assert path.read_text() != earlier
+    assert [found.name for found in path.parent.iterdir()] == ["sequencer.prom"]
+
+
+def test_no_other_file_is_overwritten(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    ended = call(folder, "metrics", "--output", "orchestration.yaml")
+    assert ended.code == 2
+    assert "something else than metrics" in ended.err
+    assert "review_cadence" in (folder / "orchestration.yaml").read_text()
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    assert call(folder, "metrics", "--json").code == 2
+    assert call(folder, "metrics", "--format", "xml").code == 2
+    assert call(folder, "metrics", "--run", "nobody").code == 2
+    both = call(folder, "metrics", "--all-runs", "--run", "docs")
+    assert both.code == 2
+    assert "exclude each other" in both.err
+
+
+def test_a_changed_definition_costs_the_roles_and_nothing_else(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    text = (folder / "orchestration.yaml").read_text()
+    (folder / "orchestration.yaml").write_text(
+        f"{text}workflows: {{review_cadence: {{steps: [main]}}}}\n"
+    )
+    ended = call(folder, "metrics")
+    assert ended.code == 0
+    assert "warning: roles and models are not known" in ended.err
+    assert 'sequencer_run_step_index{run="(default)",workflow="review_cadence"} 1.0' in ended.out
+
+
+MODELS = """\
+workflow: {name: two}
+agent: {default: s}
+agents:
+  s: {kind: scripted, outcomes: [{output: x}]}
+  deep: {kind: claude, model: opus}
+workflows: {two: {steps: [{name: plan, model: haiku}, build]}}
+"""
+
+
+def test_the_model_that_was_asked_for(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", MODELS, "plan.md", "build.md")
+    assert call(folder, "run", "--max-steps", "2", "--quiet").code == 0
+    facts = [json.loads(line) for line in call(folder, "history", "--json").out.splitlines()]
+    kept = {f["step"]: f["outcome"].get("model") for f in facts if f["event"] == "succeeded"}
+    assert kept == {"plan": "haiku", "build": None}
+    found = samples(folder)
+    (plan,) = (k for k in found if k.startswith("sequencer_steps_accepted") and "'plan'" in k)
+    (build,) = (k for k in found if k.startswith("sequencer_steps_accepted") and "'build'" in k)
+    assert "('model', 'haiku')" in plan
+    assert "('model', '')" in build
+
+
+def test_where_the_journal_names_no_model_the_configuration_may(tmp_path: Path) -> None:
+    opened = open_project(project(tmp_path / "p", MODELS, "plan.md", "build.md"))
+    workflow = opened.settings.chosen_workflow()
+    model_of = _models(opened, workflow)
+    assert model_of(Maker("plan", "s", "")) == "haiku"
+    assert model_of(Maker("plan", "s", "sonnet")) == "sonnet"
+    assert model_of(Maker("build", "s", "")) == ""
+    assert model_of(Maker("build", "deep", "")) == "opus"
+    assert model_of(Maker("gone", "nobody", "")) == ""
+    assert _models(opened, None)(Maker("plan", "s", "")) == ""
+
+
+TEAM = """\
+agent: {default: s}
+agents:
+  s:
+    kind: scripted
+    outcomes: [{output: x, usage: {input_tokens: 90, output_tokens: 10, cost_usd: 0.25}}]
+teams:
+  budget: {max_tokens: 5000}
+  roles: {researcher: {budget: {max_cost_usd: 2}}}
+workflows:
+  errand:
+    size: 2
+    tasks:
+      - {id: left, subject: Look to the left, role: researcher}
+      - {id: right, subject: Look to the right, role: researcher, budget: {max_tokens: 150}}
+      - {id: cross, subject: Cross, role: summarizer, blocked_by: [left, right]}
+"""
+
+
+def test_the_roles_and_the_budgets_of_a_team(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", TEAM)
+    ended = call(folder, "run", "errand", "--quiet")
+    assert ended.code == 0, ended.err
+    lines = call(folder, "metrics", "--run", "errand").out.splitlines()
+    roles = {
+        match[2]: match[1]
+        for line in lines
+        if line.startswith("sequencer_steps_accepted_total")
+        if (match := re.search('role="([^"]*)",run="errand",step="([^"]*)"', line))
+    }
+    assert roles == {"left": "researcher", "right": "researcher", "cross": "summarizer"}
+    left = {
+        (match[3], match[2], match[1]): float(line.split()[-1])
+        for line in lines
+        if (match := re.match(r'sequencer_budget_left_(\w+){name="(.*?)",.*scope="(.*?)"', line))
+    }
+    assert left == {
+        ("team", "", "tokens"): 4700,
+        ("role", "researcher", "usd"): 1.5,
+        ("task", "right", "tokens"): 50,
+    }
+    told = json.loads(call(folder, "gantt", "--run", "errand", "--json").out)
+    assert {one["step"]: one["role"] for one in told["executions"]} == roles
+    assert told["figures"]["places"] == 2
+
+
+def test_an_attempt_says_when_it_began(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    facts = [json.loads(line) for line in call(folder, "history", "--json").out.splitlines()]
+    (done,) = (fact for fact in facts if fact["event"] == "succeeded")
+    began = datetime.fromisoformat(done["outcome"]["began_at"])
+    assert len(done["outcome"]["began_at"]) == len("2026-11-22T12:00:00.000Z")
+    ended = began + timedelta(seconds=done["outcome"]["usage"]["seconds"])
+    # The journal's own moments have whole seconds.
+    assert datetime.fromisoformat(facts[1]["at"]) <= began
+    assert ended <= datetime.fromisoformat(done["at"]) + timedelta(seconds=1.1)
+
+
+def test_who_asks_for_no_metrics_loads_nothing_for_them() -> None:
+    code = (
+        "import sys\n"
+        "from sequencer.cli.program import group\n"
+        "from sequencer.cli import gantt, metrics\n"
+        "assert group().get_command(None, 'metrics') is metrics.metrics\n"
+        "loaded = {name.partition('.')[0] for name in sys.modules}\n"
+        "assert not loaded & {'prometheus_client', 'pydantic', 'resvg_py'}, loaded\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

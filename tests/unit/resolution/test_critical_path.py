@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+from graphlib import CycleError
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequencer.resolution.critical_path import Figures, critical_path, figures_of
+from sequencer.resolution.timeline import timeline_of
+from tests.unit.resolution.journal_facts import NOON_S, Told
+
+Dag = tuple[dict[int, float], dict[int, list[int]]]
+
+
+@st.composite
+def dags(draw: st.DrawFn, most: int = 7) -> Dag:
+    """Return durations and blockers of a few tasks, in an order that is not theirs."""
+    count = draw(st.integers(0, most))
+    pairs = [pair for pair in combinations(range(count), 2) if draw(st.booleans())]
+    names = draw(st.permutations(range(count)))
+    lengths = st.one_of(st.integers(0, 5).map(float), st.floats(0, 1000))
+    durations = {name: draw(lengths) for name in names}
+    blockers: dict[int, list[int]] = {}
+    for before, after in pairs:
+        blockers.setdefault(after, []).append(before)
+    return durations, blockers
+
+
+def every_chain(durations: dict[int, float], blockers: dict[int, list[int]]) -> list[list[int]]:
+    """Return every chain of tasks each of which blocks the next: brute force."""
+    found = [[task] for task in durations]
+    for chain in found:
+        found += [[before, *chain] for before in blockers.get(chain[0], ())]
+    return found
+
+
+@given(dags())
+def test_no_chain_is_longer(dag: Dag) -> None:
+    durations, blockers = dag
+    path = critical_path(durations, blockers)
+    chains = every_chain(durations, blockers)
+    longest = max((sum(durations[task] for task in chain) for chain in chains), default=0.0)
+    assert sum(durations[task] for task in path) == pytest.approx(longest)
+    assert list(path) in chains or not durations
+
+
+@given(dags())
+def test_it_does_not_depend_on_the_order_of_the_blockers(dag: Dag) -> None:
+    durations, blockers = dag
+    turned = {task: before[::-1] for task, before in blockers.items()}
+    first, second = critical_path(durations, blockers), critical_path(durations, turned)
+    assert sum(durations[t] for t in first) == pytest.approx(sum(durations[t] for t in second))
+
+
+@given(dags(), st.floats(0.1, 100))
+def test_a_longer_task_never_makes_it_shorter(dag: Dag, more: float) -> None:
+    durations, blockers = dag
+    before = sum(durations[task] for task in critical_path(durations, blockers))
+    for task in durations:
+        slower = {**durations, task: durations[task] + more}
+        path = critical_path(slower, blockers)
+        assert sum(slower[name] for name in path) >= before - 1e-9
+        if task in critical_path(durations, blockers):
+            assert sum(slower[name] for name in path) == pytest.approx(before + more)
+
+
+@given(dags())
+def test_nobody_can_be_faster_than_the_path_nor_needs_to_be_slower(dag: Dag) -> None:
+    """With a worker for every task it takes exactly as long as the path."""
+    durations, blockers = dag
+    ends: dict[int, float] = {}
+
+    def end(task: int) -> float:
+        if task not in ends:
+            begin = max((end(before) for before in blockers.get(task, ())), default=0.0)
+            ends[task] = begin + durations[task]
+        return ends[task]
+
+    whole = max(map(end, durations), default=0.0)
+    path = critical_path(durations, blockers)
+    assert sum(durations[task] for task in path) == pytest.approx(whole)
+
+
+def test_small_ones() -> None:
+    assert critical_path({}, {}) == ()
+    assert critical_path({"a": 0.0}, {}) == ("a",)
+    assert critical_path({"a": 1, "b": 2}, {}) == ("b",)
+    assert critical_path({"a": 1, "b": 1}, {"b": ["a"]}) == ("a", "b")
+
+
+def test_of_equals_the_first_is_taken() -> None:
+    assert critical_path({"a": 1, "b": 1, "c": 1}, {}) == ("a",)
+    diamond = {"d": ["b", "c"], "b": ["a"], "c": ["a"]}
+    assert critical_path(dict.fromkeys("abcd", 1.0), diamond) == ("a", "b", "d")
+
+
+def test_a_long_chain_is_no_deep_recursion() -> None:
+    count = 20_000
+    blockers = {n: [n - 1] for n in range(1, count)}
+    assert critical_path(dict.fromkeys(range(count), 1.0), blockers) == tuple(range(count))
+
+
+def test_tasks_that_wait_for_each_other_have_none() -> None:
+    with pytest.raises(CycleError):
+        critical_path({"a": 1.0, "b": 1.0}, {"a": ["b"], "b": ["a"]})
+
+
+# --- figures -----------------------------------------------------------------------------
+
+
+def figures(told: Told, places: int | None = None) -> Figures:
+    return figures_of(timeline_of(told.facts, NOON_S + 1000), places)
+
+
+def side_by_side() -> Told:
+    """Tell a of 1 s, then b of 3 s beside c of 2 s, then d of 1 s, with small gaps."""
+    told = Told().run("a", 0, 1)
+    told.claim("b", 1, ["a"]).claim("c", 1, ["a"]).end("c", 1.1, 3.1).end("b", 1.1, 4.1)
+    return told.run("d", 4.2, 5.2, ["b", "c"])
+
+
+def test_the_figures_of_a_run() -> None:
+    found = figures(side_by_side(), 4)
+    assert found.wall_s == pytest.approx(5.2)
+    assert found.work_s == pytest.approx(7.0)
+    assert found.critical_s == pytest.approx(5.0)
+    assert found.critical == (0, 1, 3)
+    assert (found.peak, found.places, found.people_s) == (2, 4, 0.0)
+    assert found.speed_up == pytest.approx(7.0 / 5.2)
+    assert found.overhead == pytest.approx(0.04)
+    assert found.utilisation == pytest.approx(7.0 / (4 * 5.2))
+
+
+def test_without_a_number_of_places_there_were_as_many_as_were_used() -> None:
+    found = figures(side_by_side())
+    assert found.places == 2
+    assert found.utilisation == pytest.approx(7.0 / (2 * 5.2))
+
+
+def test_failed_tries_are_work_and_make_it_longer_than_its_path() -> None:
+    told = Told().claim("a", 0).end("a", 0, 4, "failed")
+    told.claim("a", 6, None, attempt=2).end("a", 6, 8, attempt=2)
+    found = figures(told)
+    assert [found.wall_s, found.work_s] == pytest.approx([8, 6])
+    assert found.critical_s == pytest.approx(2)
+    assert found.overhead == pytest.approx(3.0)
+
+
+def test_while_only_people_are_waited_for_no_worker_is_slow() -> None:
+    told = Told().run("a", 0, 2)
+    told.tell("asked", "ok", 2, {"from": ["a"]}, token=7)
+    told.claim("b", 2, ["a"]).end("b", 2, 5)
+    told.tell("answered", "ok", 65, token=7).run("c", 65, 66, ["ok", "b"])
+    found = figures(told)
+    assert found.people_s == pytest.approx(60)
+    assert found.wall_s == pytest.approx(66)
+    assert found.speed_up == pytest.approx(6 / 6)
+    # The person is on the critical path all the same: 2 + 63 + 1.
+    assert found.critical_s == pytest.approx(66)
+    assert found.overhead == pytest.approx(0, abs=1e-6)
+    assert found.peak == 1
+
+
+def test_two_people_at_once_are_waited_for_once() -> None:
+    told = Told().tell("asked", "x", 0, {"from": []}, token=1)
+    told.tell("asked", "y", 5, {"from": []}, token=2)
+    told.tell("answered", "x", 10, token=1).tell("answered", "y", 20, token=2)
+    assert figures(told).people_s == pytest.approx(20)
+    assert figures(told).speed_up is None
+    assert figures(told).utilisation is None
+
+
+def test_one_behind_the_other_is_not_side_by_side() -> None:
+    told = Told().run("a", 0, 1).run("b", 1, 2, ["a"]).run("c", 2, 3, ["b"])
+    assert figures(told).peak == 1
+    assert figures(told).speed_up == pytest.approx(1.0)
+    assert figures(told).overhead == pytest.approx(0.0, abs=1e-6)
+
+
+def test_a_run_that_has_not_begun_has_no_ratio() -> None:
+    found = figures(Told())
+    assert (found.wall_s, found.work_s, found.critical, found.places) == (0.0, 0.0, (), 1)
+    assert (found.speed_up, found.overhead, found.utilisation) == (None, None, None)
+
+
+def test_a_task_that_took_no_time_is_no_division_by_zero() -> None:
+    found = figures(Told().run("a", 0, 0))
+    assert (found.speed_up, found.overhead) == (None, None)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), min_size=1, max_size=8))
+def test_the_peak_and_the_bounds(times: list[tuple[int, int]]) -> None:
+    told = Told()
+    for number, (begin, length) in enumerate(times):
+        told.claim(f"t{number}", begin).end(f"t{number}", begin, begin + length)
+    found = figures(told)
+    at_once = [sum(b <= moment < b + n for b, n in times) for moment in range(71)]
+    assert found.peak == max(at_once)
+    assert found.speed_up is not None
+    assert found.utilisation is not None
+    assert found.speed_up <= found.peak + 1e-6
+    assert found.utilisation <= 1 + 1e-6
+    assert found.wall_s >= found.critical_s - 1e-6
+
+
+def test_a_thousand_tasks_take_no_time_to_read() -> None:
+    told, before = Told(), "s"
+    told.run("s", 0, 1)
+    for number in range(1000):
+        told.run(f"t{number}", 1 + number, 2 + number, [before] if number % 10 else ["s"])
+        before = f"t{number}"
+    found = figures(told)
+    assert len(found.critical) == 11
+    assert found.work_s == pytest.approx(1001)

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sequencer.resolution.tallies import BY_HAND, Maker, Tally, tallies_of
+from tests.unit.resolution.journal_facts import Told
+
+USAGE = {"input_tokens": 100, "output_tokens": 7, "cost_usd": 0.25}
+
+
+def tallies(told: Told) -> dict[Maker, Tally]:
+    return tallies_of(told.facts).by_maker
+
+
+def only(told: Told) -> Tally:
+    (tally,) = tallies(told).values()
+    return tally
+
+
+def test_an_accepted_step() -> None:
+    told = Told().claim("a", 0).end("a", 0, 1.5, usage=USAGE)
+    assert tallies(told) == {
+        Maker("a", "claude", ""): Tally(
+            accepted=1, seconds=1.5, input_tokens=100, output_tokens=7, cost_usd=0.25
+        )
+    }
+
+
+def test_attempts_are_summed_by_step_agent_and_model() -> None:
+    told = Told()
+    for number in range(3):
+        told.claim("a", number).end("a", number, number + 1, usage=USAGE, model="opus")
+    told.claim("a", 4).end("a", 4, 5, usage=USAGE, model="haiku")
+    told.claim("a", 5).end("a", 5, 6, agent="codex")
+    told.claim("b", 6).end("b", 6, 7)
+    found = tallies(told)
+    assert {maker: tally.accepted for maker, tally in found.items()} == {
+        Maker("a", "claude", "opus"): 3,
+        Maker("a", "claude", "haiku"): 1,
+        Maker("a", "codex", ""): 1,
+        Maker("b", "claude", ""): 1,
+    }
+    assert found[Maker("a", "claude", "opus")].cost_usd == pytest.approx(0.75)
+    assert found[Maker("a", "claude", "opus")].input_tokens == 300
+
+
+@pytest.mark.parametrize(
+    ("event", "field"),
+    [
+        ("succeeded", "accepted"),
+        ("fixed", "accepted"),
+        ("failed", "failed"),
+        ("invalid", "failed"),
+        ("released", "released"),
+    ],
+)
+def test_how_an_attempt_ends_counts_once_and_its_cost_always(event: str, field: str) -> None:
+    tally = only(Told().claim("a", 0).end("a", 0, 2, event, usage=USAGE))
+    counts = {name: getattr(tally, name) for name in ("accepted", "failed", "released")}
+    assert counts == {"accepted": 0, "failed": 0, "released": 0, field: 1}
+    assert tally.seconds == 2
+    assert tally.output_tokens == 7
+
+
+def test_a_claim_that_was_taken_over_is_of_who_tried_last() -> None:
+    told = Told().claim("a", 0).end("a", 0, 1, "failed", model="opus")
+    told.claim("a", 2, None, attempt=2).tell("taken-over", "a", 60, {"note": "token 2"})
+    assert tallies(told) == {Maker("a", "claude", "opus"): Tally(failed=1, taken_over=1, seconds=1)}
+
+
+def test_a_claim_that_was_lost_before_anybody_said_who_it_was() -> None:
+    told = Told().claim("a", 0).tell("taken-over", "a", 60, {"note": "token 1"})
+    assert tallies(told) == {Maker("a", "", ""): Tally(taken_over=1)}
+
+
+def test_what_a_lost_attempt_used_is_counted_when_it_is_known() -> None:
+    told = Told().claim("a", 0).tell("taken-over", "a", 60)
+    told.tell("released", "a", 70, {"agent": "claude", "usage": USAGE})
+    assert sum(tally.cost_usd for tally in tallies(told).values()) == 0.25
+
+
+def test_a_stamp_is_of_a_person() -> None:
+    told = Told().tell("stamped", "a", 0, {"note": "ok: looks good"})
+    told.tell("stamped", "b", 0, {"note": "fail"}).tell("stamped", "c", 0, {"note": "ok"})
+    assert tallies(told) == {
+        Maker("a", BY_HAND, ""): Tally(accepted=1),
+        Maker("b", BY_HAND, ""): Tally(failed=1),
+        Maker("c", BY_HAND, ""): Tally(accepted=1),
+    }
+
+
+@pytest.mark.parametrize("event", ["claimed", "asked", "answered", "paused", "skipped", "told"])
+def test_other_facts_count_nothing(event: str) -> None:
+    assert tallies(Told().tell(event, "a", 0, {"from": []})) == {}
+    assert tallies(Told().tell(event, "a", 0)) == {}
+
+
+@pytest.mark.parametrize("event", ["initialised", "reset"])
+def test_a_beginning_counts_from_nothing(event: str) -> None:
+    told = Told().claim("a", 0).end("a", 0, 1, model="opus").tell(event, "a", 2)
+    assert tallies(told) == {}
+    # Not even the name of who tried last is remembered.
+    told.tell("taken-over", "a", 3)
+    assert list(tallies(told)) == [Maker("a", "", "")]
+
+
+def test_the_oldest_revision_that_is_left() -> None:
+    told = Told().claim("a", 0).end("a", 0, 1).claim("b", 1).end("b", 1, 2)
+    assert tallies_of(told.facts).first_revision == 1
+    assert tallies_of(told.facts[2:]).first_revision == 3
+    assert tallies_of([]).first_revision is None
+
+
+def test_facts_are_taken_one_by_one() -> None:
+    given: list[dict[str, Any]] = []
+
+    def facts() -> Iterator[dict[str, Any]]:
+        for fact in Told().claim("a", 0).end("a", 0, 1).facts:
+            given.append(fact)
+            yield fact
+            fact.clear()  # whoever kept it has nothing now
+
+    assert tallies_of(facts()).by_maker[Maker("a", "claude", "")].accepted == 1
+    assert given == [{}, {}]

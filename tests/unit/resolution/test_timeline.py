@@ -1,0 +1,335 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequencer.resolution.timeline import Execution, Span, SpanKind, timeline_of
+from tests.unit.resolution.journal_facts import NOON_S, Told
+
+LATER = NOON_S + 1000
+
+
+def spans(told: Told, step: str, now: float = LATER) -> list[tuple[str, float, float]]:
+    """Return kind, begin and end of each span of *step*, in seconds since noon."""
+    return [
+        (str(span.kind), round(span.begin - NOON_S, 3), round(span.end - NOON_S, 3))
+        for one in executions(told, now)
+        if one.step == step
+        for span in one.spans
+    ]
+
+
+def executions(told: Told, now: float = LATER) -> tuple[Execution, ...]:
+    return timeline_of(told.facts, now).executions
+
+
+def sources(told: Told) -> list[tuple[str, list[str]]]:
+    """Return the steps of all executions, each with the steps it came from."""
+    found = executions(told)
+    return [(one.step, [found[place].step for place in one.sources]) for one in found]
+
+
+def test_nothing_has_happened() -> None:
+    timeline = timeline_of([], LATER)
+    assert (timeline.executions, timeline.spans, timeline.is_over) == ((), [], False)
+
+
+def test_an_attempt_is_known_to_the_millisecond() -> None:
+    told = Told().run("a", 0.25, 1.75).tell("completed", "", 1.8, {"status": "completed"})
+    assert spans(told, "a") == [("done", 0.25, 1.75)]
+    timeline = timeline_of(told.facts, LATER)
+    assert timeline.is_over
+    assert timeline.executions[0].is_accepted
+    assert timeline.executions[0].begin == pytest.approx(NOON_S + 0.25)
+    assert timeline.spans[0].agent == "claude"
+
+
+def test_a_journal_of_an_earlier_version_knows_how_long_it_took() -> None:
+    told = Told().claim("a", 3.9).end("a", 3.9, 6.4)
+    del told.facts[-1]["outcome"]["began_at"]
+    # 3.9 is written as 3; the length is exact all the same.
+    assert spans(told, "a") == [("done", 3.0, 5.5)]
+
+
+def test_an_attempt_without_any_record_has_whole_seconds() -> None:
+    told = Told().claim("a", 3.9).tell("succeeded", "a", 6.4, {}, token=1)
+    assert spans(told, "a") == [("done", 3.0, 6.0)]
+
+
+def test_tasks_side_by_side_and_what_joins_them() -> None:
+    told = Told().run("a", 0, 1)
+    told.claim("b", 1, ["a"]).claim("c", 1, ["a"]).end("c", 1.1, 2).end("b", 1.1, 3)
+    told.run("d", 3.01, 4, ["b", "c", "b"])
+    assert sources(told) == [("a", []), ("b", ["a"]), ("c", ["a"]), ("d", ["b", "c"])]
+    assert [one.step_index for one in executions(told)] == [0, 1, 1, 3]
+
+
+def test_tries_of_one_execution_stand_beside_each_other() -> None:
+    told = Told().claim("a", 0).end("a", 0.1, 1, "failed", error="no")
+    told.claim("a", 5, None, attempt=2).end("a", 5.2, 6.2, "failed", attempt=2)
+    told.claim("a", 9, None, attempt=3).end("a", 9.5, 10, attempt=3)
+    (one,) = executions(told)
+    assert spans(told, "a") == [("failed", 0.1, 1), ("failed", 5.2, 6.2), ("done", 9.5, 10)]
+    assert [span.attempt for span in one.spans] == [1, 2, 3]
+    assert one.is_accepted
+    assert one.seconds == pytest.approx(0.5)
+    assert one.end == pytest.approx(NOON_S + 10)
+
+
+def test_a_loop_makes_another_execution_of_the_same_node() -> None:
+    told = Told().run("write", 0, 1).run("check", 1, 2, ["write"])
+    told.tell("looped", "check", 2, {"to": "write", "number": 1})
+    told.run("write", 2, 3, ["check"]).run("check", 3, 4, ["write"])
+    assert sources(told) == [
+        ("write", []), ("check", ["write"]), ("write", ["check"]), ("check", ["write"]),
+    ]  # fmt: skip
+    found = executions(told)
+    assert [one.sources for one in found] == [(), (0,), (1,), (2,)]
+
+
+def test_a_question_is_waited_for_from_the_end_of_what_came_before() -> None:
+    told = Told().run("a", 0.3, 1.7)
+    told.tell("asked", "ok", 1.8, {"from": ["a"]}, token=7)
+    told.tell("answered", "ok", 61.2, {"choice": "yes"}, token=7)
+    # "Asked at 1" is what the journal says; it can't have been before 1.7.
+    assert spans(told, "ok") == [("person", 1.7, 61.0)]
+    assert executions(told)[1].is_accepted
+    assert not executions(told)[1].spans[0].is_work
+
+
+def test_a_question_that_nobody_answered_in_time() -> None:
+    told = Told().tell("asked", "ok", 0, {"from": []}, token=1).tell("expired", "ok", 30, token=1)
+    told.run("after", 30, 31, ["ok"])
+    assert spans(told, "ok") == [("person", 0, 30)]
+    assert sources(told)[1] == ("after", ["ok"])
+
+
+def test_a_gate_behind_a_step_is_a_wait_in_its_own_row() -> None:
+    told = Told()
+    told.tell("claimed", "plan", 0, token=1, attempt=1).tokens["plan"] = 1
+    told.end("plan", 0, 2, gate=True).tell("approved", "plan", 12, {"note": "by me"}, step_index=0)
+    told.tell("claimed", "build", 12, token=2, attempt=1).tokens["build"] = 2
+    told.end("build", 12.5, 13)
+    assert spans(told, "plan") == [("done", 0, 2), ("person", 2, 12)]
+    plan, build = executions(told)
+    assert build.sources == (0,)
+    # What counts of the plan is its attempt and the time until the decision.
+    assert plan.seconds == pytest.approx(12)
+
+
+def test_a_gate_that_still_waits_waits_until_now() -> None:
+    told = Told().tell("claimed", "plan", 0, token=1)
+    told.tokens["plan"] = 1
+    told.end("plan", 0, 2, gate=True)
+    assert spans(told, "plan", NOON_S + 50)[-1] == ("person", 2, 50)
+
+
+@pytest.mark.parametrize("decision", ["approved", "rejected", "feedback"])
+def test_every_decision_ends_the_wait(decision: str) -> None:
+    told = Told().tell("claimed", "plan", 0, token=1)
+    told.tokens["plan"] = 1
+    told.end("plan", 0, 2, gate=True).tell(decision, "plan", 9)
+    assert spans(told, "plan")[-1] == ("person", 2, 9)
+
+
+def test_what_runs_now_ends_now() -> None:
+    told = Told().run("a", 0, 1).claim("b", 1, ["a"]).claim("c", 1, ["a"])
+    told.tell("asked", "d", 1, {"from": ["a"]}, token=9)
+    now = NOON_S + 20
+    assert spans(told, "b", now) == [("running", 1, 20)]
+    assert spans(told, "d", now) == [("person", 1, 20)]
+    assert not timeline_of(told.facts, now).is_over
+    assert not executions(told)[1].is_accepted
+
+
+def test_a_clock_that_is_behind_makes_no_negative_span() -> None:
+    told = Told().claim("a", 30)
+    assert spans(told, "a", NOON_S) == [("running", 30, 30)]
+
+
+def test_a_lost_process_and_who_takes_over() -> None:
+    told = Told().claim("a", 0)
+    told.tell("taken-over", "a", 60, {"note": "token 1"}, token=told.tokens["a"], attempt=1)
+    told.tell("claimed", "a", 60, {"again": True}, token=5, attempt=2).tokens["a"] = 5
+    told.end("a", 60.5, 70, attempt=2)
+    (one,) = executions(told)
+    assert spans(told, "a") == [("cut", 0, 60), ("done", 60.5, 70)]
+    assert one.is_accepted
+
+
+def test_what_a_lost_attempt_cost_is_no_second_end() -> None:
+    told = Told().claim("a", 0)
+    lost = told.tokens["a"]
+    told.tell("taken-over", "a", 60, token=lost)
+    told.tell("claimed", "a", 60, {"again": True}, token=5, attempt=2).tokens["a"] = 5
+    # The old process comes back and is told that its claim is gone; its costs are counted.
+    told.tell("released", "a", 65, {"usage": {"seconds": 64.0}}, token=lost)
+    told.end("a", 60.5, 70, attempt=2)
+    assert spans(told, "a") == [("cut", 0, 60), ("done", 60.5, 70)]
+
+
+def test_an_attempt_that_was_given_back_is_nobodys_failure() -> None:
+    told = Told().claim("a", 0).end("a", 0, 4, "released", reason="interrupted")
+    told.tell("claimed", "a", 9, {"again": True}, token=5, attempt=2).tokens["a"] = 5
+    told.end("a", 9, 10, attempt=2)
+    assert [kind for kind, _, _ in spans(told, "a")] == ["released", "done"]
+
+
+@pytest.mark.parametrize("event", ["diverted", "exhausted", "timed-out", "cancelled"])
+def test_what_is_cancelled_ends_there(event: str) -> None:
+    told = Told().claim("a", 0).claim("b", 0).end("b", 0, 3, "failed")
+    told.tell(event, "b", 3, {"to": "mend", "cancelled": ["a"]})
+    assert spans(told, "a") == [("cut", 0, 3)]
+
+
+def test_the_error_node_comes_from_what_failed() -> None:
+    told = Told().run("a", 0, 1).claim("b", 1, ["a"]).end("b", 1, 2, "failed")
+    told.tell("diverted", "b", 2, {"to": "mend", "cancelled": []}).run("mend", 2, 3)
+    assert sources(told) == [("a", []), ("b", ["a"]), ("mend", ["b"])]
+
+
+def test_the_end_of_the_run_ends_everything() -> None:
+    told = Told().claim("a", 0).claim("b", 0).end("b", 0, 2, "failed")
+    told.tell("completed", "", 2, {"status": "failed"})
+    assert spans(told, "a") == [("cut", 0, 2)]
+    assert timeline_of(told.facts, LATER).is_over
+    told.tell("resumed", "", 9, {"note": "retry"})
+    told.tell("claimed", "b", 9, {"again": True}, token=9, attempt=2)
+    assert not timeline_of(told.facts, LATER).is_over
+    assert spans(told, "b", NOON_S + 11)[-1] == ("running", 9, 11)
+
+
+def test_a_marker_takes_no_time_and_still_links() -> None:
+    told = Told().run("a", 0, 1.5)
+    told.tell("started", "all", 1.5, {"from": ["a"]}).tell("passed", "all", 1.5)
+    told.run("b", 1.6, 2, ["all"])
+    found = executions(told)
+    assert sources(told) == [("a", []), ("all", ["a"]), ("b", ["all"])]
+    assert (found[1].spans, found[1].seconds) == ([], 0.0)
+    assert found[1].end == pytest.approx(NOON_S + 1.5)
+
+
+def test_an_answer_that_leads_nowhere_has_failed() -> None:
+    told = Told().run("a", 0, 1).tell("failed", "a", 1, {"type": "NoMatchingBranch"}, token=1)
+    assert spans(told, "a") == [("failed", 0, 1)]
+    assert not executions(told)[0].is_accepted
+
+
+def test_a_verification_that_says_no_and_its_fix() -> None:
+    told = Told().run("code", 0, 1).claim("check", 1, ["code"]).end("check", 1, 2, "invalid")
+    told.tell("grown", "check", 2, {"tasks": ["fix"]})
+    told.run("fix", 2, 4, ["check"]).run("check", 4, 5, ["fix"])
+    assert sources(told) == [
+        ("code", []), ("check", ["code"]), ("fix", ["check"]), ("check", ["fix"]),
+    ]  # fmt: skip
+    assert spans(told, "check") == [("failed", 1, 2), ("done", 4, 5)]
+
+
+def serial(told: Told, step: str, index: int, began: float, event: str = "succeeded") -> None:
+    """Tell one attempt of a second at a step of a cycle."""
+    told.tell("claimed", step, began, token=len(told.facts) + 1, attempt=1, step_index=index)
+    told.tokens[step] = len(told.facts)
+    told.end(step, began, began + 1, event)
+
+
+def test_steps_of_a_cycle_come_one_behind_the_other() -> None:
+    told = Told()
+    for index, step in enumerate(["plan", "build", "plan"]):
+        serial(told, step, index, index)
+    assert [one.sources for one in executions(told)] == [(), (0,), (1,)]
+    serial(told, "build", 3, 3, "failed")
+    serial(told, "build", 3, 5)
+    assert len(executions(told)) == 4
+    assert spans(told, "build") == [("done", 1, 2), ("failed", 3, 4), ("done", 5, 6)]
+
+
+def test_a_step_that_a_person_stamped_was_accepted() -> None:
+    told = Told()
+    serial(told, "plan", 0, 0, "failed")
+    told.tell("stamped", "plan", 5, {"note": "fail: again"})
+    assert not executions(told)[0].is_accepted
+    told.tell("stamped", "plan", 9, {"note": "ok: by hand"})
+    assert executions(told)[0].is_accepted
+    assert spans(told, "plan") == [("failed", 0, 1)]
+
+
+def test_a_stamp_of_a_step_that_never_ran_is_no_error() -> None:
+    told = Told().tell("stamped", "plan", 5, {"note": "ok"}).tell("skipped", "build", 6)
+    assert executions(told) == ()
+
+
+def test_a_reset_begins_anew() -> None:
+    told = Told().run("a", 0, 1).tell("reset", "a", 2).run("b", 3, 4)
+    assert sources(told) == [("b", [])]
+    assert sources(Told().run("a", 0, 1).tell("initialised", "a", 2)) == []
+
+
+def test_a_source_that_an_old_journal_no_longer_has_is_left_out() -> None:
+    told = Told().run("b", 3, 4, ["gone", "b"])
+    assert sources(told) == [("b", [])]
+
+
+def test_an_end_without_a_beginning_is_passed_over() -> None:
+    told = Told()
+    told.tokens["a"] = 4
+    told.end("a", 0, 1).tell("released", "b", 2, token=3)
+    assert executions(told) == ()
+
+
+def test_events_that_are_not_known_here_change_nothing() -> None:
+    told = Told().claim("a", 0)
+    for event in ("paused", "told", "warned", "edited", "adopted", "something-new"):
+        told.tell(event, "a", 1, {"note": "x"})
+    told.end("a", 0, 2)
+    assert spans(told, "a") == [("done", 0, 2)]
+
+
+def test_the_time_of_an_execution_is_that_of_what_counted() -> None:
+    failed = Span(SpanKind.FAILED, 0, 50)
+    done, person = Span(SpanKind.DONE, 60, 70), Span(SpanKind.PERSON, 70, 100)
+    assert Execution("a", (), 0, spans=[failed, done, person]).seconds == 40
+    assert Execution("a", (), 0, spans=[failed]).seconds == 50
+    assert Execution("a", (), 0).seconds == 0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "c"]),
+            st.sampled_from(
+                [
+                    "claimed",
+                    "succeeded",
+                    "failed",
+                    "released",
+                    "taken-over",
+                    "asked",
+                    "answered",
+                    "started",
+                    "passed",
+                    "diverted",
+                    "completed",
+                    "cancelled",
+                    "stamped",
+                    "invalid",
+                ]
+            ),
+            st.floats(0, 100),
+            st.booleans(),
+        ),
+        max_size=40,
+    )
+)
+def test_whatever_a_journal_says_is_read(moves: list[tuple[str, str, float, bool]]) -> None:
+    told = Told()
+    for step, event, took, has_record in moves:
+        record = {"usage": {"seconds": took}} if has_record else {"cancelled": ["a"], "to": "b"}
+        more = {"from": ["a", "c"]} if event in ("claimed", "asked", "started") else {}
+        told.tell(event, step, len(told.facts), {"to": "b", **record, **more}, token=took > 50)
+    timeline = timeline_of(told.facts, LATER)
+    for number, one in enumerate(timeline.executions):
+        # A source began before, so that no chain runs in a circle.
+        assert all(place < number for place in one.sources)
+        assert all(span.end >= span.begin for span in one.spans)
+        assert one.seconds >= 0
