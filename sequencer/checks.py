@@ -154,6 +154,7 @@ def _check_graph(project: Project, flow: Flow | TaskList) -> Iterator[Finding]:
         yield from of_error(Area.WORKFLOW, warning, Level.WARNING)
     if flow.graph.is_team:
         yield from check_prompts(project, flow.workflow, Level.ERROR)
+        yield from _check_worktrees(project, flow)
     brought = brought_of(flow.graph)
     left_out: dict[str, set[str]] = {}
     for step in flow.workflow.steps:
@@ -174,6 +175,16 @@ def _check_graph(project: Project, flow: Flow | TaskList) -> Iterator[Finding]:
             hint = "they work without; the fields of a role are changed below teams.roles"
             where = f"workflow {flow.workflow.name}, agent {name}"
             yield Finding(Level.WARNING, Area.AGENT, message, where, hint)
+
+
+def _check_worktrees(project: Project, flow: Flow | TaskList) -> Iterator[Finding]:
+    """Yield why tasks that want work trees of their own would not get them."""
+    if not any(node.task is not None and node.task.worktree for node in flow.graph.nodes):
+        return
+    from sequencer.assembly.teams import workplaces_of  # noqa: PLC0415 - few projects have teams
+
+    for problem in workplaces_of(project, None).problems():
+        yield from of_error(Area.WORKFLOW, problem, Level.WARNING)
 
 
 def _performed(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:

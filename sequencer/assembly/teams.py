@@ -54,12 +54,18 @@ class Places:
     trees: Workplaces
     on_write: Literal["warn", "fail"]
 
-    def open(self, task: str, token: int, *, run_id: str, traits: TaskTraits) -> _Place:
+    def open(
+        self, task: str, token: int, *, run_id: str, traits: TaskTraits, is_first: bool
+    ) -> _Place:
         """See `engine.flow.workplaces.Workplaces`."""
         made = self.trees.open(
             task, token, run_id=run_id, writes=traits.writes, worktree=traits.worktree
         )
-        return _Place(made, self.on_write)
+        notices = made.notices
+        if not is_first and traits.worktree and self.trees.merged(task, run_id):
+            # Its process ended between the merge and the record of it.
+            notices += (f"the work of an earlier attempt at {task} is in the checkout already",)
+        return _Place(made, self.on_write, notices)
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
         """See `engine.flow.workplaces.Workplaces`."""
@@ -70,14 +76,11 @@ class Places:
 class _Place:
     made: workplace.OwnPlace | workplace.SharedPlace
     on_write: Literal["warn", "fail"]
+    notices: tuple[str, ...]
 
     @property
     def cwd(self) -> Path:
         return self.made.cwd
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        return self.made.notices
 
     def close(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> Left:
         left = self.made.close(is_accepted, wait_for_turn)

@@ -144,7 +144,13 @@ class Performances:
         if team is None or task is None:
             self._keep(attempt, perform(attempt, performer))
             return
-        place = team.workplaces.open(claim.step, claim.token, run_id=attempt.run_id, traits=task)
+        place = team.workplaces.open(
+            claim.step,
+            claim.token,
+            run_id=attempt.run_id,
+            traits=task,
+            is_first=claim.attempt == 1,
+        )
         for text in place.notices:
             performer.observer.notice(text)
         is_accepted = False

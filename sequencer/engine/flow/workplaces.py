@@ -43,8 +43,12 @@ class Workplace(Protocol):
 class Workplaces(Protocol):
     """Of one run."""
 
-    def open(self, task: str, token: int, *, run_id: str, traits: TaskTraits) -> Workplace:
+    def open(
+        self, task: str, token: int, *, run_id: str, traits: TaskTraits, is_first: bool
+    ) -> Workplace:
         """Return where the attempt with *token* at *task* works, which has *traits*.
+
+        Where it is not the first, its notices say whether an earlier one's work is there.
 
         Raises:
             SequencerError: there is no such place.
@@ -76,9 +80,11 @@ class OneWorkplace:
 
     folder: Path
 
-    def open(self, task: str, token: int, *, run_id: str, traits: TaskTraits) -> Workplace:
+    def open(
+        self, task: str, token: int, *, run_id: str, traits: TaskTraits, is_first: bool
+    ) -> Workplace:
         """See `Workplaces.open`."""
-        del task, token, run_id, traits
+        del task, token, run_id, traits, is_first
         return ProjectFolder(self.folder)
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:
