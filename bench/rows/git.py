@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import statistics
 import subprocess
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from bench.child import Child
 from bench.disk import undisturbed
-from bench.measuring import compare, rounds
+from bench.measuring import MINIMUM_ROUNDS, QUICK, compare, rounds
 from bench.project import make_project
 from bench.result import Row, capped, compared
 from bench.rows import Setting
@@ -26,6 +27,8 @@ BAR = 1.5
 BLOCK, SHORT = 10, 4
 """Steps of each clone in a row; the short blocks tell what an invocation costs besides."""
 PROCESSES = 6
+FEWEST_ROUNDS = 4
+"""Of the quick form: each takes ten seconds and more, and the first one does not count."""
 HOIDN = "hoidn/orchestration: git pull and push, stated, not run"
 HOIDN_MS = (("at poll 0", 274.0), ("at its default", 4785.0))
 STORE = "store: {kind: git, work: {branch: none}}\n"
@@ -51,7 +54,7 @@ def measure(setting: Setting) -> list[Row]:
             arguments = [str(setting.folder / "git"), position, str(index)]
             log = setting.folder / f"{position}.log"
             pair.append(stack.enter_context(Child("bench.rows.git_child", arguments, log)))
-        for number in rounds(setting.effort.seconds):
+        for number in _rounds(setting.effort.seconds):
             answers = _both(pair, {"do": "ours", "count": BLOCK})
             theirs = _both(pair, {"do": "raw", "count": BLOCK})
             few = _both(pair, {"do": "ours", "count": SHORT})
@@ -88,6 +91,10 @@ def measure(setting: Setting) -> list[Row]:
             for when, value in HOIDN_MS
         ),
     ]
+
+
+def _rounds(seconds: float) -> Iterator[int]:
+    return rounds(seconds, FEWEST_ROUNDS if seconds <= QUICK.seconds else MINIMUM_ROUNDS)
 
 
 def _both(pair: list[Child], request: dict[str, Any]) -> list[dict[str, Any]]:

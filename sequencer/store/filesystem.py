@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -21,26 +22,29 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 
 def type_of(folder: Path) -> str:
     """Return the type of the file system that holds *folder*; empty if it can't be told."""
-    resolved = folder.resolve()
-    best, found = -1, ""
+    resolved = os.path.realpath(folder)
+    below = f"{resolved.rstrip('/')}/"
+    longest, found = -1, ""
     for mount_point, kind in _mounts():
-        is_above = mount_point == resolved or mount_point in resolved.parents
         # Of several mounts on one point the last is the one that is seen.
-        if is_above and len(mount_point.parts) >= best:
-            best, found = len(mount_point.parts), kind
+        if below.startswith(f"{mount_point.rstrip('/')}/") and len(mount_point) >= longest:
+            longest, found = len(mount_point), kind
     return found
 
 
-def _mounts() -> list[tuple[Path, str]]:
+def _mounts() -> list[tuple[str, str]]:
+    """Return each mount's folder and type; as texts, because each store looks at them all."""
     if sys.platform != "linux":
         import psutil  # noqa: PLC0415 (only where there is no /proc)
 
-        return [(Path(p.mountpoint), p.fstype) for p in psutil.disk_partitions(all=True)]
+        return [(p.mountpoint, p.fstype) for p in psutil.disk_partitions(all=True)]
     mounts = []
     for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
-        point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), before.split()[4])
-        mounts.append((Path(point), after.split()[0]))
+        point = before.split(" ", 5)[4]
+        if "\\" in point:
+            point = _OCTAL.sub(lambda found: chr(int(found[1], 8)), point)
+        mounts.append((point, after.split(" ", 1)[0]))
     return mounts
 
 

@@ -248,9 +248,9 @@ def test_a_document_is_kept_with_the_change_and_seen_by_all(peer: Peers) -> None
     assert other.document("other.json") is None
 
 
-def test_racing_changes_are_all_accepted_one_after_the_other(peer: Peers) -> None:
+def test_racing_changes_are_all_accepted_one_after_the_other(peer: Peers, slowness: float) -> None:
     cases.begin(peer())
-    rounds, workers = 15, 4
+    rounds, workers = 15 if slowness == 1 else 6, 4
     seen: list[int] = []
 
     def stamp(store: Store) -> None:

@@ -83,9 +83,10 @@ def campaign(name: str) -> Campaign:
 
 
 def in_own_process(name: str, size: Size, log: Path, limit_s: float = LIMIT_S) -> dict[str, Any]:
-    """Run the campaign called *name* and return its report with its name and seconds."""
+    """Run the campaign called *name* beside its *log*; return its report, name and seconds."""
     started = time.monotonic()
     command = [sys.executable, "-m", "tests.long", "--one", name, "--size", size]
+    command += ["--within", str(log.parent)]
     with log.open("wb") as stderr:
         process = subprocess.Popen(
             command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
@@ -201,6 +202,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--one", type=known, help=argparse.SUPPRESS)
     parser.add_argument("--size", type=Size, default=Size.LONG, help=argparse.SUPPRESS)
+    parser.add_argument("--within", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -225,7 +227,7 @@ def whole_report(reports: list[dict[str, Any]], size: Size, minutes: float) -> d
 def main() -> int:
     """Return 0 if nothing was violated."""
     given = arguments()
-    with tempfile.TemporaryDirectory(prefix="sequencer-long-") as made:
+    with tempfile.TemporaryDirectory(prefix="sequencer-long-", dir=given.within) as made:
         folder = Path(made)
         if given.one:
             print(json.dumps(asdict(campaign(given.one)(folder, given.size))))

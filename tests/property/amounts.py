@@ -15,6 +15,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 EXAMPLES = 2_000
+"""For each kind of input that somebody else may make."""
+PART = EXAMPLES // 2
+"""Where two properties or more look at inputs of one kind."""
 RULES = 300
 """For plain rules, whose inputs are no attacker's."""
 FEW = 50

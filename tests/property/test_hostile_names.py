@@ -17,7 +17,7 @@ from sequencer.model.names import slug
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.resolution.prompts import read_prompt
-from tests.property.amounts import FEW, for_all, in_memory
+from tests.property.amounts import FEW, PART, for_all, in_memory
 from tests.unit.cli.calling import call
 
 MOST_BYTES = 255
@@ -52,7 +52,7 @@ def test_twins_of_a_name_have_slugs_of_their_own() -> None:
             assert Path(slug(one)).parts == (slug(one),)
             assert slug(one) not in (".", "..")
 
-    for_all(check, names)
+    for_all(check, names, examples=PART)
 
 
 def test_the_path_of_a_log_stays_in_its_folder() -> None:
@@ -74,7 +74,8 @@ def test_the_path_of_a_log_stays_in_its_folder() -> None:
         assert name.startswith(f"iter-{index + 1:05d}_{slug(step)}.")
 
     indexes = st.integers(0, 2**63 - 2)
-    for_all(check, names, st.none() | names, names, indexes, st.integers(0, 2**63))
+    attempts = st.integers(0, 2**63)
+    for_all(check, names, st.none() | names, names, indexes, attempts, examples=PART)
 
 
 def tree(folder: Path) -> set[Path]:
@@ -121,7 +122,7 @@ def ensure_logs_stay_in_their_folder(folder: Path) -> None:
         assert rest[1].startswith("# started ")
 
     branches = names.map(lambda name: name.encode("utf-8", "replace").decode())
-    for_all(check, branches, names)
+    for_all(check, branches, names, examples=PART // 2)
 
 
 def test_no_spelling_of_a_way_out_reads_a_file(tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_no_spelling_of_a_way_out_reads_a_file(tmp_path: Path) -> None:
         assert refused.value.exit_code == 2
         assert "the canary" not in str(refused.value)
 
-    for_all(check, before, ways, after)
+    for_all(check, before, ways, after, examples=PART)
 
 
 # --- names that would be commands --------------------------------------------------

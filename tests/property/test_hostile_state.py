@@ -19,9 +19,9 @@ from sequencer.store.file import FileStore
 from sequencer.store.journal import decode, encode, facts_of, scan
 from sequencer.store.strictjson import MAX_DEPTH, MAX_INT_DIGITS, parse_object
 from tests.contract import store_cases as cases
-from tests.property.amounts import EXAMPLES, for_all, in_memory
+from tests.property.amounts import PART, for_all, in_memory
 
-HALF = EXAMPLES // 2
+HALF = PART // 2
 """For properties that are tried with a run that is claimed and one that is not."""
 
 # --- what may stand in a file ------------------------------------------------------
@@ -288,7 +288,7 @@ def test_the_strict_reader_is_the_standard_one_with_refusals() -> None:
             assert mine == read_by(lambda text=text: strictly(text)), text  # type: ignore[misc]
 
     depths, ats = st.integers(1, 130), st.integers(0, 10_000)
-    for_all(check, objects, oddities | texts, depths, ats, st.integers(0, 3))
+    for_all(check, objects, oddities | texts, depths, ats, st.integers(0, 3), examples=PART)
 
 
 facts = st.fixed_dictionaries(
@@ -349,4 +349,4 @@ def test_records_come_back_and_losers_and_torn_lines_anywhere_change_no_winner()
     kinds = st.sampled_from(["loser", "torn", "blank", "raw"])
     rubbish = st.lists(st.tuples(st.integers(0, 9), kinds, st.integers(0, 10_000)), max_size=6)
     several = st.lists(records, min_size=1, max_size=3)
-    for_all(check, several, st.integers(1, 2**63 - 9), rubbish)
+    for_all(check, several, st.integers(1, 2**63 - 9), rubbish, examples=PART)

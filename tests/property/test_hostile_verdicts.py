@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.resolution.verdict import REASON_CHARS, check_schema, verdict_of
-from tests.property.amounts import RULES, for_all
+from tests.property.amounts import PART, RULES, for_all
 
 prose = st.text(st.sampled_from('{}[]"\\:, \nabctrue`1'), max_size=30)
 plain = st.recursive(
@@ -58,7 +58,7 @@ def test_a_verdict_behind_any_prose_is_read_as_it_was_meant() -> None:
             assert (read.is_pass, read.source) == (verdict["pass"], "json")
             assert read.reason == verdict.get("reason", "").strip()[:REASON_CHARS]
 
-    for_all(check, prose, verdicts, indents)
+    for_all(check, prose, verdicts, indents, examples=PART)
 
 
 def test_nothing_passes_that_brute_force_would_not_pass() -> None:
@@ -78,7 +78,7 @@ def test_nothing_passes_that_brute_force_would_not_pass() -> None:
             assert read.is_pass == reference(text)
         assert not read.is_pass or '"pass"' in text
 
-    for_all(check, st.lists(pieces, max_size=8))
+    for_all(check, st.lists(pieces, max_size=8), examples=PART)
 
 
 def test_any_answer_has_a_verdict_and_a_reason_that_can_be_kept() -> None:

@@ -21,7 +21,7 @@ from tests.property.team_rehearsal import (
     tasks_of,
 )
 
-SEEDS, SIZES = st.integers(0, 2**32), st.integers(1, 14)
+SEEDS, SIZES = st.integers(0, 2**32), st.integers(1, 10)
 WORKERS = st.integers(1, 5)
 
 
@@ -57,7 +57,7 @@ def test_every_task_once_and_never_before_its_blockers_within_the_greedy_bound()
         work, longest = sum(length(graph, name) for name in graph.by_id), critical_path(graph)
         assert longest <= made.now <= work / workers + longest * (1 - 1 / workers) + 1e-6
 
-    for_all(check, SEEDS, SIZES, WORKERS, examples=150)
+    for_all(check, SEEDS, SIZES, WORKERS, examples=120)
 
 
 def test_with_enough_workers_it_takes_as_long_as_the_critical_path() -> None:
@@ -66,7 +66,7 @@ def test_with_enough_workers_it_takes_as_long_as_the_critical_path() -> None:
         graph = graph_of(tasks_of(random, size), None)
         assert TeamRehearsal(graph, random).run().now == critical_path(graph)
 
-    for_all(check, SEEDS, SIZES, examples=60)
+    for_all(check, SEEDS, SIZES, examples=80)
 
 
 def test_the_order_is_that_of_the_longest_way_to_the_end() -> None:
@@ -89,7 +89,7 @@ def test_the_order_is_that_of_the_longest_way_to_the_end() -> None:
             assert name == max(free, key=lambda one: (rest(one), -graph.order[one]))
             done.add(name)
 
-    for_all(check, SEEDS, SIZES, examples=60)
+    for_all(check, SEEDS, SIZES, examples=80)
 
 
 def check_anything(seed: int, size: int, workers: int, seen: Counter[str]) -> None:
@@ -147,7 +147,7 @@ def test_however_it_was_cut(
     def check(seed: int, size: int, workers: int) -> None:
         check_anything(seed, size, workers, Counter())
 
-    for_all(check, SEEDS, SIZES, WORKERS, examples=25)
+    for_all(check, SEEDS, SIZES, WORKERS, examples=12)
 
 
 def test_a_retry_brings_every_failed_team_to_its_end() -> None:
@@ -156,7 +156,7 @@ def test_a_retry_brings_every_failed_team_to_its_end() -> None:
         graph = graph_of(tasks_of(random, size), 3)
         made = TeamRehearsal(graph, random, parts=("ok", "fail", "grow")).run()
         made.parts = ("ok",)
-        if made.kept.status is FlowStatus.FAILED:
+        if made.kept.lost:
             made.update(lambda step: step.restore())
             assert made.kept.lost == {}
             while made.kept.status is FlowStatus.RUNNING:
@@ -164,4 +164,4 @@ def test_a_retry_brings_every_failed_team_to_its_end() -> None:
         assert made.kept.status is FlowStatus.COMPLETED
         assert made.kept.done == dict.fromkeys(made.kept.graph.by_id, 1)
 
-    for_all(check, SEEDS, SIZES, examples=40)
+    for_all(check, SEEDS, SIZES, examples=20)

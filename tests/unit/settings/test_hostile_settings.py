@@ -20,7 +20,7 @@ from sequencer.settings.location import locate
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import Settings, load
 from sequencer.settings.sources import DEFAULT, Given, variable_name
-from tests.property.amounts import EXAMPLES, in_memory
+from tests.property.amounts import EXAMPLES, PART, in_memory
 
 _Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
@@ -117,7 +117,7 @@ scalar_paths = st.sampled_from(
 )
 
 
-@settings(max_examples=EXAMPLES, deadline=None, database=None)
+@settings(max_examples=PART, deadline=None, database=None)
 @given(
     path=scalar_paths,
     text=st.one_of(

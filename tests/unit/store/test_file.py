@@ -231,13 +231,10 @@ def test_a_lock_that_is_held_for_long_is_an_answer(
     assert cases.claim(store).token == 1
 
 
-def test_the_lock_is_held_while_a_change_decides(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_lock_is_held_while_a_change_decides(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "state.json")
     cases.begin(store)
-    other = RunLock(tmp_path / "state.json.lock", allow_network_fs=False)
-    monkeypatch.setattr(lock_module, "TIMEOUT_S", 0.05)
+    other = RunLock(tmp_path / "state.json.lock", allow_network_fs=False, timeout_s=0.05)
     held: list[bool] = []
 
     def look(_: Head | None) -> None:

@@ -197,15 +197,13 @@ CHILD = """
 import os, sys
 from pathlib import Path
 from sequencer.store.lock import RunLock
-lock = RunLock(Path(sys.argv[1]), allow_network_fs=False)
+lock = RunLock(Path(sys.argv[1]), allow_network_fs=False, timeout_s=0.1)
 with lock.held():
     pass
 read, write = os.pipe()
 child = os.fork()
 if child == 0:
     os.read(read, 1)  # the parent holds the lock by now
-    import sequencer.store.lock as module
-    module.TIMEOUT_S = 0.1
     try:
         with lock.held():
             os._exit(1)

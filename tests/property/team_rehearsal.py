@@ -1,0 +1,245 @@
+"""Random teams on a virtual clock: each event is a transition that is written and read back.
+
+Tasks end well, fail, say no, add others, are given back, or their process dies. Two processes
+share the run. What was kept is compared with what is read after every transition.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+from sequencer.engine.flow.resulting import rest_of, transition_of
+from sequencer.engine.flow.room import Room
+from sequencer.engine.flow.transitions import OpenTransition
+from sequencer.model import flow_record
+from sequencer.model.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.growth import Growth
+from sequencer.model.head import Claim, Flow, Head
+from sequencer.model.marking import FlowStatus, Marking
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.team import Task, TaskTraits
+from sequencer.model.transitions import Fact
+from sequencer.resolution.teams.graphs import growth_of, workflow_of
+from tests.contract.store_cases import STRANGER, new_head
+from tests.property.flow_rehearsal import ensure_same
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+PARTS = ("ok", "ok", "ok", "ok", "fail", "retry", "no", "no-fix", "grow", "release", "die")
+MOST_HEAD_BYTES = 4096
+MOST_EVENTS = 400
+MOST_NODES = 20
+"""After which nothing is added any more."""
+
+
+def tasks_of(
+    random: Random, size: int, *, prefix: str = "t", after: tuple[str, ...] = ()
+) -> list[Task]:
+    """Return tasks each of which waits for some before it in the list, and for some of *after*."""
+    made: list[Task] = []
+    for number in range(size):
+        known = [*after, *(one.id for one in made)]
+        blockers = random.sample(known, min(len(known), random.choice([0, 0, 1, 1, 2, 3])))
+        name = f"{prefix}{number}"
+        weight = random.choice([1, 1, 2, 3, 7])
+        made.append(Task(id=name, subject=name, blocked_by=tuple(blockers), weight=weight))
+    random.shuffle(made)
+    return made
+
+
+def graph_of(tasks: list[Task], size: int | None) -> Graph:
+    graph = workflow_of("team", tasks, {}, size=size).graph
+    assert graph is not None
+    return graph
+
+
+def length(graph: Graph, name: str) -> int:
+    """Return how long task *name* takes, in milliseconds."""
+    task = graph.by_id[name].task
+    assert task is not None
+    return round(task.weight * 1000)
+
+
+@dataclass
+class Story:
+    """What was seen of one run."""
+
+    claimed: list[str] = field(default_factory=list)
+    ended: dict[str, int] = field(default_factory=dict)
+    """When each task was accepted, in milliseconds."""
+    begun: dict[str, int] = field(default_factory=dict)
+    """When its last attempt began."""
+    held_back: list[tuple[str, frozenset[str]]] = field(default_factory=list)
+    """Who has waited for an adder, and what it added."""
+    events: dict[str, int] = field(default_factory=dict)
+    most_claims: int = 0
+    biggest_head: int = 0
+
+
+class TeamRehearsal:
+    """One team's run; *parts* are what may happen at the end of an attempt."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        random: Random,
+        *,
+        places: int = 100,
+        parts: tuple[str, ...] = ("ok",),
+    ) -> None:
+        self.first, self.random, self.places, self.parts = graph, random, places, parts
+        self.head: Head = new_head(flow=Flow(marking={}))
+        self.documents: dict[str, bytes] = {}
+        self.kept = Marking(graph)
+        """By operations alone; never read."""
+        self.now = 0
+        self.story = Story()
+        self._ends: list[tuple[int, int, str]] = []
+        """When, the token (0: a try is due), the task."""
+        self._gone: set[int] = set()
+        self._read = self.read()
+        """Of the head: what another process would have."""
+
+    def read(self) -> tuple[Marking, flow_record.Chain]:
+        assert self.head.flow is not None
+        return flow_record.read(self.first, self.head.flow, self.documents.__getitem__)
+
+    # --- a transition --------------------------------------------------------------
+
+    def update(self, act: Callable[[OpenTransition], None]) -> None:
+        marking, chain = self._read
+        moment = START + timedelta(milliseconds=self.now)
+        date = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        step = OpenTransition(self.head, marking, date, moment, lambda *_: ("", None))
+        act(step)
+        step.settle(self._room())
+        made = transition_of(step)
+        flow = self.head.flow
+        written = flow_record.write(marking, rest_of(marking), flow, chain, step.course.operations)
+        if written.document is not None:
+            name, data = written.document
+            if written.starts_anew:
+                kept = {name, *chain.names}
+                self.documents = {k: v for k, v in self.documents.items() if k in kept}
+            self.documents[name] = data
+        text = made.head.replace(flow=written.flow).model_dump_json(exclude_defaults=True)
+        self.head = Head.model_validate_json(text)
+        for operation in step.course.operations:
+            self.kept.apply(operation)
+        self._read = self.read()
+        ensure_same(self.kept, self._read[0])
+        if any(operation[0] == "grow" for operation in step.course.operations):
+            assert self.kept.graph == self._read[0].graph
+            assert self.kept.graph.urgency == self._read[0].graph.urgency
+        self._watch(text, made.facts)
+
+    def _room(self) -> Room:
+        live = [claim for claim in self.head.claims if claim.token not in self._gone]
+        slots = max(self.places - len(live), 0)
+        return Room(STRANGER, 60.0, 0.0, slots, frozenset(self._gone), max_attempts=1000)
+
+    def _watch(self, text: str, facts: tuple[Fact, ...]) -> None:
+        story, graph = self.story, self.kept.graph
+        story.biggest_head = max(story.biggest_head, len(text.encode()))
+        story.most_claims = max(story.most_claims, len(self.head.claims))
+        held = {claim.step: claim for claim in self.head.claims}
+        assert len(held) == len(self.head.claims), "one task is held twice"
+        for fact in facts:
+            if fact.event != "claimed":
+                continue
+            name = fact.step
+            story.claimed.append(name)
+            story.begun[name] = self.now
+            missing = [one for one in graph.incoming[name] if not self.kept.done.get(one)]
+            assert not missing, f"{name} was begun before {missing}"
+            claim = held.get(name)
+            if claim is not None and claim.token == fact.token:
+                end = self.now + length(graph, name)
+                heapq.heappush(self._ends, (end, claim.token, name))
+
+    # --- the clock -----------------------------------------------------------------
+
+    def run(self) -> TeamRehearsal:
+        self.update(lambda step: step.course.begin())
+        for _ in range(MOST_EVENTS):
+            if self.kept.status is not FlowStatus.RUNNING:
+                return self
+            self.step()
+        raise AssertionError("it goes on for ever")
+
+    def step(self) -> None:
+        """Let the next attempt end, or the next try come."""
+        assert self._ends, "nothing is under way, and it is not over"
+        due, token, name = heapq.heappop(self._ends)
+        claim = self.head.claim_with(token) if token else None
+        if token and (claim is None or token in self._gone):
+            return
+        self.now = max(self.now, due)
+        self.update(self._event(claim, name) if claim is not None else lambda _: None)
+
+    def _event(self, claim: Claim, name: str) -> Callable[[OpenTransition], None]:
+        parts = self.parts
+        if self.story.claimed.count(name) > 4 or len(self.kept.graph.nodes) > MOST_NODES:
+            parts = ("ok",)
+        part = self.random.choice(parts)
+        self.story.events[part] = self.story.events.get(part, 0) + 1
+        return getattr(self, f"_{part.replace('-', '_')}")(claim, name)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def _outcome(status: OutcomeStatus) -> Outcome:
+        usage = Usage(cost_usd=0.25, input_tokens=3, seconds=1)
+        return Outcome(status=status, output="x", usage=usage)
+
+    def _ok(
+        self, claim: Claim, name: str, growth: Growth | None = None
+    ) -> Callable[[OpenTransition], None]:
+        self.story.ended[name] = self.now
+        outcome, reference = self._outcome(OutcomeStatus.OK), f"0-{claim.token}"
+        return lambda step: step.accept(claim.token, outcome, reference, {}, growth)
+
+    def _grow(self, claim: Claim, name: str) -> Callable[[OpenTransition], None]:
+        graph, count = self.kept.graph, len(self.kept.growths)
+        done = tuple(one for one in graph.by_id if self.kept.done.get(one))
+        made = tasks_of(self.random, self.random.randint(1, 5), prefix=f"g{count}.", after=done)
+        growth = growth_of(graph, name, made, {})
+        added = frozenset(task.id for task in made)
+        followers = {graph.edges[place].target for place in graph.outgoing[name]}
+        self.story.held_back += [(follower, added) for follower in sorted(followers)]
+        return self._ok(claim, name, growth)
+
+    def _fail(self, claim: Claim, name: str) -> Callable[[OpenTransition], None]:
+        del name
+        outcome = self._outcome(OutcomeStatus.FAILED)
+        return lambda step: step.fail(claim.token, outcome, {}, due=None, kind="error")
+
+    def _retry(self, claim: Claim, name: str) -> Callable[[OpenTransition], None]:
+        outcome = self._outcome(OutcomeStatus.FAILED)
+        moment = START + timedelta(milliseconds=self.now + 500)
+        due = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        heapq.heappush(self._ends, (self.now + 500, 0, name))
+        return lambda step: step.fail(claim.token, outcome, {}, due=due, kind="error")
+
+    def _no(self, claim: Claim, name: str) -> Callable[[OpenTransition], None]:
+        count = len(self.kept.growths)
+        fix = Node(id=f"fix{count}", kind=NodeKind.AGENT, task=TaskTraits(fixes=name))
+        growth = Growth(nodes=(fix,), edges=(Edge(source=fix.id, target=name),))
+        outcome = self._outcome(OutcomeStatus.FAILED)
+        return lambda step: step.refuse(claim.token, outcome, {}, growth)
+
+    def _no_fix(self, claim: Claim, name: str) -> Callable[[OpenTransition], None]:
+        del name
+        outcome = self._outcome(OutcomeStatus.FAILED)
+        return lambda step: step.refuse(claim.token, outcome, {}, None)
+
+    def _release(self, claim: Claim, name: str) -> Callable[[OpenTransition], None]:
+        del name
+        return lambda step: step.release(claim.token, None, Usage(cost_usd=0.25))
+
+    def _die(self, claim: Claim, name: str) -> Callable[[OpenTransition], None]:
+        """Let the holder die: its claim is taken over."""
+        del name
+        self._gone.add(claim.token)
+        return lambda _: None

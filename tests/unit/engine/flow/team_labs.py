@@ -1,0 +1,140 @@
+"""A team's run in this process; each `work` is one more process for all that the run knows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sequencer.engine.attempt import Observer
+from sequencer.engine.flow.team import Team
+from sequencer.engine.flow.workplaces import OneWorkplace, Workplaces
+from sequencer.engine.performing import Performer
+from sequencer.errors import SequencerError
+from sequencer.executors.protocol import Cancellation, StepRequest
+from sequencer.model.graph import Graph
+from sequencer.model.marking import Marking
+from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.team import Role, Task, TeamRules
+from sequencer.resolution.teams.graphs import workflow_of
+from sequencer.resolution.teams.growing import TeamGrower
+from sequencer.store.memory import MemoryRun
+from tests.unit.engine.flow.labs import Actor, Lab, Said, failed, said
+
+NO_RETRY: dict[str, Any] = {}
+AT_ONCE: dict[str, Any] = {"retry": {"max_attempts": 3, "initial_delay_s": 0}}
+"""Step fields of a task with three attempts, one right after the other."""
+JUDGE: dict[str, Any] = {"validation": {"fixer": {"name": "mend"}, "max_attempts": 3}}
+"""Step fields of a task that judges three times at most."""
+
+
+def task(name: str, *blockers: str, **more: Any) -> Task:
+    """Return a task behind *blockers*; *more* may have step fields too."""
+    return Task.model_validate(
+        {"id": name, "subject": f"Do {name}", "blocked_by": blockers, **more}
+    )
+
+
+def adds(*tasks: tuple[str, ...], about: str = "", **more: Any) -> str:
+    """Return the answer of a lead that asks for *tasks*, each an id and its blockers."""
+    listed = [
+        {"id": name, "subject": f"Do {name}", "description": about, "blocked_by": blockers, **more}
+        for name, *blockers in tasks
+    ]
+    return json.dumps({"tasks": listed})
+
+
+def no(reason: str = "it is wrong", **more: Any) -> Outcome:
+    """Return what an agent says that judges, and refuses."""
+    return said(json.dumps({"pass": False, "reason": reason}), **more)
+
+
+YES = json.dumps({"pass": True, "reason": "fine"})
+
+
+def cost(usd: float = 0.0, tokens: int = 0, **more: Any) -> dict[str, Any]:
+    """Return the part of an outcome that says what it has used."""
+    return {"usage": Usage(cost_usd=usd, input_tokens=tokens, **more)}
+
+
+@dataclass
+class TeamLab(Lab):
+    """One team's run."""
+
+    rules: TeamRules = field(default_factory=TeamRules)
+    roles: Mapping[str, Role] = field(default_factory=dict)
+    workplaces: Workplaces | None = None
+    notices: list[str] = field(default_factory=list)
+
+    def _performer(self, made: Any, observer: Observer) -> Performer:
+        places = self.workplaces or OneWorkplace(self.folder)
+        grower = TeamGrower(self.roles, self.rules.max_tasks)
+        performer = super()._performer(made, observer)
+        return replace(performer, team=Team(self.rules, grower, places))
+
+    @property
+    def marking(self) -> Marking:
+        """Return how the run stands, read from its files."""
+        return self.run().flow.marking(self.head)[1]
+
+    @property
+    def graph(self) -> Graph:
+        return self.marking.graph
+
+    def under(self, **rules: Any) -> TeamLab:
+        """Return the same run after the settings were changed."""
+        return replace(self, rules=TeamRules.model_validate(rules))
+
+    def ended(self) -> str:
+        """Work, and return what is said at the end: the reason, or the error."""
+        try:
+            return str(self.work().reason)
+        except SequencerError as error:
+            return str(error)
+
+    def retry(self) -> None:
+        self.run().flow.retry()
+
+    def tell(self, name: str, text: str) -> None:
+        self.run().flow.tell(name, text, by="ann")
+
+    def warnings(self) -> list[str]:
+        return [fact["outcome"]["note"] for fact in self.facts("warned")]
+
+
+def team(
+    folder: Path,
+    tasks: Sequence[Task],
+    says: Mapping[str, Any] | None = None,
+    *,
+    roles: Mapping[str, Role] | None = None,
+    rules: Mapping[str, Any] | None = None,
+    size: int | None = None,
+    memory: MemoryRun | None = None,
+    prompts: Mapping[str, str] | None = None,
+) -> TeamLab:
+    """Return the lab of a team that works on *tasks*, *size* of them at once."""
+    given = {n: one if isinstance(one, list) else [one] for n, one in (says or {}).items()}
+    known = dict(roles or {})
+    return TeamLab(
+        folder,
+        workflow_of("crew", tasks, known, size=size),
+        Actor(given),
+        dict(prompts or {}),
+        memory=memory,
+        rules=TeamRules.model_validate(rules or {}),
+        roles=known,
+    )
+
+
+def fails(times: int, then: str = "at last") -> list[Said]:
+    """Return what a task says that fails *times* times."""
+    return [*(failed(f"boom {number}") for number in range(times)), then]
+
+
+def crash(request: StepRequest, cancellation: Cancellation) -> Outcome:
+    """Raise what no executor should."""
+    del request, cancellation
+    raise ValueError("a bug")

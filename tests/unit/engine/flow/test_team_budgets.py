@@ -1,0 +1,468 @@
+"""Caps of a team, its roles and its tasks, and the circuit breaker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine.flow.caps import Cap, Caps
+from sequencer.engine.work import Mode
+from sequencer.errors import TooManyFailures, TransitionRefused
+from sequencer.model.growth import Growth
+from sequencer.model.marking import Marking
+from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.team import Budget, Role, TeamRules
+from sequencer.store.memory import MemoryRun
+from tests.unit.engine.flow.labs import Actor, Hold, failed, let_go, limited, said, until
+from tests.unit.engine.flow.team_labs import AT_ONCE, TeamLab, cost, fails, task, team
+
+LINE = (task("a"), task("b", "a"), task("c", "b"))
+RETRY = {"retry": {"max_attempts": 9, "initial_delay_s": 0}}
+LATER = {"retry": {"max_attempts": 9, "initial_delay_s": 0.2, "backoff": "fixed"}}
+
+
+def paid(usd: float, tokens: int = 0) -> Any:
+    return said("ok", **cost(usd, tokens))
+
+
+def line(tmp_path: Path, rules: dict[str, Any], usd: float = 0.4, **more: Any) -> TeamLab:
+    says = {name: paid(usd, 100) for name in "abc"}
+    return team(tmp_path, LINE, says, rules=rules, **more)
+
+
+# --- the team's --------------------------------------------------------------------------
+
+
+def test_a_hard_cap_starts_nothing_more(tmp_path: Path) -> None:
+    made = line(tmp_path, {"budget": {"max_cost_usd": 0.8}})
+    reason = made.ended()
+    assert made.accepted() == ["a", "b"]
+    told = "the team has used 0.8000 of 0.8 USD (teams.budget): nothing more is begun"
+    assert reason == told
+    assert made.status == "running"
+    # Nor does any later process.
+    assert made.ended() == told
+    assert made.accepted() == ["a", "b"]
+
+
+def test_tokens_are_capped_as_well(tmp_path: Path) -> None:
+    made = line(tmp_path, {"budget": {"max_tokens": 100}})
+    assert "100 of 100 tokens" in made.ended()
+    assert made.accepted() == ["a"]
+
+
+def test_both_are_told_where_both_are_used(tmp_path: Path) -> None:
+    made = line(tmp_path, {"budget": {"max_tokens": 100, "max_cost_usd": 0.4}})
+    assert "0.4000 of 0.4 USD and 100 of 100 tokens" in made.ended()
+
+
+def test_a_raised_cap_lets_it_go_on(tmp_path: Path) -> None:
+    made = line(tmp_path, {"budget": {"max_cost_usd": 0.4}})
+    made.ended()
+    more = made.under(budget={"max_cost_usd": 0.8})
+    more.ended()
+    assert made.accepted() == ["a", "b"]
+    made.under().work()
+    assert made.status == "completed"
+
+
+def test_a_soft_cap_warns_once(tmp_path: Path) -> None:
+    made = line(tmp_path, {"budget": {"max_cost_usd": 1.0, "soft": 0.3}})
+    for _ in range(3):
+        made.work(limits={"max_steps": 1})
+    near = "the team has used 0.4000 of 1 USD (teams.budget)"
+    over = "the team has used 1.2000 of 1 USD (teams.budget): nothing more is begun"
+    assert made.warnings() == [near, over]
+    assert made.status == "completed"
+
+
+def test_a_raised_cap_warns_again(tmp_path: Path) -> None:
+    made = line(tmp_path, {"budget": {"max_cost_usd": 0.4}})
+    made.ended()
+    made.under(budget={"max_cost_usd": 0.8}).ended()
+    told = ["0.4000 of 0.4 USD", "0.8000 of 0.8 USD"]
+    assert [part for part, text in zip(told, made.warnings(), strict=True) if part in text] == told
+
+
+def test_what_runs_is_let_go_on(tmp_path: Path) -> None:
+    hold = Hold("done")
+    tasks = [task("cheap"), task("long"), task("next")]
+    says = {"cheap": paid(1.0), "long": hold}
+    made = team(tmp_path, tasks, says, rules={"budget": {"max_cost_usd": 1}}, size=2)
+    with let_go(hold):
+        at_work = made.works()
+        until(lambda: made.accepted() == ["cheap"])
+        assert at_work.is_on
+        assert not hold.was_stopped
+    at_work.summary()
+    assert made.accepted() == ["cheap", "long"]
+    assert "next" not in made.actor.names
+
+
+def test_what_runs_is_killed_where_the_settings_say_so(tmp_path: Path) -> None:
+    hold = Hold("done")
+    tasks = [task("cheap"), task("long"), task("next")]
+    rules = {"budget": {"max_cost_usd": 1, "on_hard": "kill"}}
+    made = team(tmp_path, tasks, {"cheap": paid(1.0), "long": hold}, rules=rules, size=2)
+    with let_go(hold):
+        at_work = made.works()
+        assert "nothing more is begun" in str(at_work.summary().reason)
+        assert hold.was_stopped
+    (released,) = made.facts("released")
+    assert (released["step"], released["outcome"]["reason"]) == ("long", "budget")
+    # It is nobody's failure, and goes on when there is money.
+    assert made.marking.team.streak == 0
+    hold.go.set()
+    made.under().work()
+    assert sorted(made.accepted()) == ["cheap", "long", "next"]
+
+
+def test_another_process_stops_its_task_as_well(tmp_path: Path) -> None:
+    memory = MemoryRun()
+    hold = Hold("done")
+    tasks = [task("long", weight=2), task("cheap"), task("next", "cheap")]
+    rules = {"budget": {"max_cost_usd": 1, "on_hard": "kill"}}
+    made = team(tmp_path, tasks, {"long": hold}, rules=rules, memory=memory)
+    with let_go(hold):
+        other = made.works(places=1)
+        hold.wait()
+        made.actor.says["cheap"] = [paid(1.0)]
+        made.works(places=1).end()
+        other.end()
+        assert hold.was_stopped
+    assert made.accepted() == ["cheap"]
+    memory.close()
+
+
+# --- what is counted ---------------------------------------------------------------------
+
+
+def test_failed_released_and_limited_attempts_are_paid_too(tmp_path: Path) -> None:
+    says = [
+        failed(**cost(0.1, 10, seconds=1.5)),
+        said("x", **cost(0.2, 20)).replace(status=OutcomeStatus.INTERRUPTED),
+        said("ok", **cost(0.4, 40)),
+    ]
+    made = team(tmp_path, [task("a", **AT_ONCE)], {"a": says})
+    made.work()
+    usd, tokens, seconds = made.marking.team.spent["a"]
+    assert (usd, tokens) == (0.7, 70)
+    assert seconds >= 0
+    assert made.head.usage.cost_usd == 0.7
+
+
+def test_a_usage_limit_is_paid_and_waits(tmp_path: Path) -> None:
+    made = team(tmp_path, [task("a")], {"a": limited().replace(**cost(0.3))})
+    made.work(Mode.TICK)
+    assert made.marking.team.spent["a"][0] == 0.3
+    assert made.marking.team.streak == 0
+
+
+def test_an_attempt_whose_claim_was_lost_is_paid(tmp_path: Path) -> None:
+    """And warned of: what it has used may be the last of the budget."""
+    hold = Hold(paid(0.9))
+    memory = MemoryRun()
+    made = team(
+        tmp_path,
+        [task("a"), task("b", "a")],
+        {"a": hold},
+        rules={"budget": {"max_cost_usd": 1}},
+        memory=memory,
+    )
+
+    def stubborn(*_: object) -> Any:
+        hold.began.set()
+        hold.go.wait(10)
+        return paid(0.9)
+
+    made.actor.says["a"] = [stubborn]
+    with let_go(hold):
+        at_work = made.works()
+        hold.wait()
+        made.run().flow.cancel("enough", by="ann")
+    at_work.end()
+    assert made.marking.team.spent == {"a": [0.9, 0, made.marking.team.spent["a"][2]]}
+    assert made.warnings() == ["the team has used 0.9000 of 1 USD (teams.budget)"]
+    memory.close()
+
+
+def test_a_process_that_was_killed_forgets_nothing(tmp_path: Path) -> None:
+    memory = MemoryRun()
+    made = line(tmp_path, {"budget": {"max_cost_usd": 0.8}}, memory=memory)
+    made.work(limits={"max_steps": 1})
+    made.died()
+    made.ended()
+    assert made.accepted() == ["a", "b"]
+    assert made.marking.team.spent.keys() == {"a", "b"}
+    memory.close()
+
+
+# --- roles and tasks ---------------------------------------------------------------------
+
+ROLES = {"cook": Role.model_validate({"writes": True}), "taster": Role.model_validate({})}
+
+
+def kitchen(tmp_path: Path, rules: dict[str, Any]) -> TeamLab:
+    tasks = [
+        task("soup", role="cook", weight=9),
+        task("roast", role="cook"),
+        task("taste", role="taster"),
+        task("more", "taste", role="taster"),
+        task("end", "roast", "more"),
+    ]
+    says = {t.id: paid(0.5) for t in tasks}
+    return team(tmp_path, tasks, says, roles=ROLES, rules=rules, size=1)
+
+
+def test_only_the_role_that_has_used_its_budget_is_closed(tmp_path: Path) -> None:
+    made = kitchen(tmp_path, {"role_budgets": {"cook": {"max_cost_usd": 0.5}}})
+    reason = made.ended()
+    assert made.accepted() == ["soup", "taste", "more"]
+    assert reason == (
+        "role cook has used 0.5000 of 0.5 USD (teams.roles.cook.budget): nothing more is begun"
+    )
+    made.under().work()
+    assert made.status == "completed"
+
+
+def test_a_role_with_another_budget_is_not_charged(tmp_path: Path) -> None:
+    made = kitchen(tmp_path, {"role_budgets": {"cook": {"max_cost_usd": 1.1}}})
+    made.work()
+    # cook: soup and roast; near its cap, and not at it.
+    assert made.warnings() == ["role cook has used 1.0000 of 1.1 USD (teams.roles.cook.budget)"]
+
+
+def test_a_tasks_own_budget_ends_its_attempts_only(tmp_path: Path) -> None:
+    tasks = [task("dear", budget={"max_tokens": 50}, **RETRY), task("b", "dear"), task("c")]
+    says = {"dear": [failed(**cost(0, 30))] * 5, "c": paid(1.0)}
+    made = team(tmp_path, tasks, says)
+    reason = made.ended()
+    assert reason == (
+        "task dear has used 60 of 50 tokens (the task's budget): nothing more is begun"
+    )
+    assert made.actor.names.count("dear") == 2
+    assert made.accepted() == ["c"]
+    assert made.status == "running"
+
+
+def test_a_closed_task_whose_next_try_is_later_is_not_waited_for(tmp_path: Path) -> None:
+    """It would be waited for without an end, because nobody begins it when its time comes."""
+    made = team(tmp_path, [task("a", **LATER)], {"a": failed(**cost(1.0))})
+    made = made.under(budget={"max_cost_usd": 1})
+    at_work = made.works()
+    assert "nothing more is begun" in str(at_work.summary().reason)
+    assert made.actor.names == ["a"]
+
+
+def test_a_task_that_is_not_closed_is_waited_for(tmp_path: Path) -> None:
+    tasks = [task("dear", budget={"max_cost_usd": 1}, **LATER), task("slow", **LATER)]
+    made = team(tmp_path, tasks, {"dear": failed(**cost(1.0)), "slow": fails(1)})
+    assert "task dear has used" in made.ended()
+    assert made.accepted() == ["slow"]
+
+
+def test_kill_stops_the_tasks_of_the_role_only(tmp_path: Path) -> None:
+    soup, taste = Hold(), Hold("fine")
+    tasks = [
+        task("soup", role="cook"),
+        task("roast", role="cook"),
+        task("taste", role="taster"),
+    ]
+    rules = {"budget": {"on_hard": "kill"}, "role_budgets": {"cook": {"max_cost_usd": 1}}}
+    says: dict[str, Any] = {"soup": soup, "taste": taste}
+    made = team(tmp_path, tasks, says, roles=ROLES, rules=rules)
+
+    def dear(*_: object) -> Any:
+        soup.wait()
+        taste.wait()
+        return paid(1.0)
+
+    made.actor.says["roast"] = [dear]
+    with let_go(soup, taste):
+        at_work = made.works()
+        until(lambda: soup.was_stopped)
+        assert not taste.was_stopped
+        taste.go.set()
+        at_work.summary()
+    assert sorted(made.accepted()) == ["roast", "taste"]
+
+
+# --- what one attempt may cost -----------------------------------------------------------
+
+
+def test_an_attempt_may_cost_what_is_left(tmp_path: Path) -> None:
+    made = line(tmp_path, {"budget": {"max_cost_usd": 1.0}})
+    made.work(limits={"max_steps": 2})
+    assert [request.max_cost_usd for request in made.actor.asked] == [1.0, 0.6]
+
+
+def test_the_least_of_all_caps_counts(tmp_path: Path) -> None:
+    tasks = [
+        task("a", role="cook", budget={"max_cost_usd": 0.3}),
+        task("b", "a", role="cook"),
+        task("c", "b"),
+    ]
+    rules = {"budget": {"max_cost_usd": 2.0}, "role_budgets": {"cook": {"max_cost_usd": 1.0}}}
+    says = {name: paid(0.25) for name in "abc"}
+    made = team(tmp_path, tasks, says, roles=ROLES, rules=rules)
+    made.work()
+    assert [request.max_cost_usd for request in made.actor.asked] == [0.3, 0.75, 1.5]
+
+
+def test_without_a_cap_there_is_no_limit(tmp_path: Path) -> None:
+    made = line(tmp_path, {})
+    made.work()
+    assert {request.max_cost_usd for request in made.actor.asked} == {None}
+    assert made.warnings() == []
+
+
+# --- the circuit breaker -----------------------------------------------------------------
+
+
+def broken(tmp_path: Path, **step: Any) -> TeamLab:
+    tasks = [task("a", **step), task("b", "a")]
+    return team(tmp_path, tasks, {"a": failed("boom")}, rules={"max_failures": 3}, size=1)
+
+
+def test_the_breaker_opens(tmp_path: Path) -> None:
+    made = broken(tmp_path, **RETRY)
+    error = made.refused()
+    assert isinstance(error, TooManyFailures)
+    assert error.exit_code == 3
+    assert "3 attempts in a row have failed (teams.max_failures: 3)" in str(error)
+    assert "retry" in (error.hint or "")
+    assert made.actor.names == ["a", "a", "a"]
+    assert made.status == "running"
+    assert sum("attempts in a row" in text for text in made.warnings()) == 1
+
+
+def test_the_breaker_does_not_wait_for_the_next_try(tmp_path: Path) -> None:
+    made = team(tmp_path, [task("a", **LATER)], {"a": failed()}, rules={"max_failures": 1})
+    at_work = made.works()
+    assert isinstance(at_work.error(), TooManyFailures)
+    assert made.actor.names == ["a"]
+
+
+def test_a_success_in_between_closes_it(tmp_path: Path) -> None:
+    tasks = [task("a", **RETRY), task("b", "a", **RETRY)]
+    made = team(tmp_path, tasks, {"a": fails(2), "b": fails(2)}, rules={"max_failures": 3})
+    made.work()
+    assert made.status == "completed"
+    assert made.marking.team.streak == 0
+
+
+def test_retry_closes_the_breaker(tmp_path: Path) -> None:
+    made = broken(tmp_path, **RETRY)
+    made.ended()
+    made.actor.says["a"] = ["ok"]
+    made.retry()
+    assert made.marking.team.streak == 0
+    made.work()
+    assert made.status == "completed"
+
+
+def test_retry_closes_a_breaker_that_the_settings_have_opened(tmp_path: Path) -> None:
+    """Nothing waits or has failed then; but a streak is there."""
+    hold = Hold()
+    made = team(tmp_path, [task("a", **RETRY)], {"a": [failed(), hold, "ok"]})
+    with let_go(hold):
+        at_work = made.works()
+        hold.wait()
+        at_work.ready()
+        at_work.interrupt()
+        at_work.error()
+    lower = made.under(max_failures=1)
+    assert isinstance(lower.refused(), TooManyFailures)
+    lower.retry()
+    assert made.facts("resumed")[-1]["outcome"] == {"note": "retry: failures count anew"}
+    lower.work()
+    assert made.status == "completed"
+    with pytest.raises(TransitionRefused):
+        lower.retry()
+
+
+def test_the_breaker_kills_nothing(tmp_path: Path) -> None:
+    """Whatever a budget says beside it."""
+    hold = Hold("ok")
+    rules = {
+        "budget": {"on_hard": "kill"},
+        "role_budgets": {"cook": {"max_cost_usd": 0.5}},
+        "max_failures": 1,
+    }
+    tasks = [task("soup", role="cook"), task("bad", "soup"), task("long")]
+    says = {"soup": paid(0.5), "bad": failed(), "long": hold}
+    made = team(tmp_path, tasks, says, roles=ROLES, rules=rules)
+    with let_go(hold):
+        at_work = made.works()
+        until(lambda: made.facts("failed"))
+        hold.wait()
+        assert not hold.go.wait(0.05)
+        assert not hold.was_stopped
+    at_work.end()
+    assert "long" in made.accepted()
+
+
+def test_a_run_that_has_failed_is_failed_and_not_stopped(tmp_path: Path) -> None:
+    made = team(tmp_path, [task("a")], {"a": failed()}, rules={"max_failures": 1})
+    error = made.refused()
+    assert error.exit_code == 1
+    assert made.status == "failed"
+
+
+# --- the figures themselves --------------------------------------------------------------
+
+
+def cap(usd: float = 0.0, tokens: float = 0, **budget: Any) -> Cap:
+    return Cap("x", "key", Budget.model_validate(budget), usd, tokens)
+
+
+@pytest.mark.parametrize(
+    ("one", "near", "reached", "left"),
+    [
+        (cap(), False, False, None),
+        (cap(9e9, 9e9), False, False, None),
+        (cap(0.79, max_cost_usd=1), False, False, 0.21),
+        (cap(0.8, max_cost_usd=1), True, False, 0.2),
+        (cap(1.0, max_cost_usd=1), True, True, 0.0),
+        (cap(5.0, max_cost_usd=1), True, True, 0.0),
+        (cap(0.0, 79, max_tokens=100), False, False, None),
+        (cap(0.0, 80, max_tokens=100), True, False, None),
+        (cap(0.0, 100, max_tokens=100, max_cost_usd=1), True, True, 1.0),
+    ],
+)
+def test_when_a_cap_is_near_or_reached(
+    one: Cap, near: bool, reached: bool, left: float | None
+) -> None:
+    assert (one.is_near(0.8), one.is_reached) == (near, reached)
+    assert one.left_usd() == (None if left is None else pytest.approx(left))
+
+
+def test_what_was_used_by_added_tasks_counts_for_their_role(tmp_path: Path) -> None:
+    made = team(tmp_path, [task("a", role="cook"), task("b")], roles=ROLES)
+    marking = Marking(made.workflow.graph)  # type: ignore[arg-type]
+    node = marking.graph.by_id["a"].model_copy(update={"id": "late"})
+    marking.apply(["grow", Growth(nodes=(node,)).as_json()])
+    for name, usd in [("a", 0.25), ("late", 0.5), ("b", 4.0)]:
+        marking.apply(["team", "spend", name, usd, 10, 1.0])
+    rules = {"role_budgets": {"cook": {"max_cost_usd": 0.7}}, "budget": {"max_tokens": 31}}
+    caps = Caps(TeamRules.model_validate(rules))
+    ((role, found),) = caps.of_roles(marking)
+    assert (role, found.usd, found.tokens) == ("cook", 0.75, 20)
+    assert caps.of_team(marking).tokens == 30
+    assert set(caps.closed(marking)) == {"a", "late"}
+    assert caps.left_usd(marking, "late") == 0.0
+    assert caps.left_usd(marking, "b") is None
+    assert caps.to_kill(marking) == ()
+
+
+def test_a_graph_that_is_no_team_has_no_caps(tmp_path: Path) -> None:
+    made = team(tmp_path, LINE, rules={"budget": {"max_cost_usd": 0.1}})
+    graph = made.workflow.graph
+    assert graph is not None
+    plain = graph.model_copy(update={"is_team": False})
+    made.workflow.__dict__["graph"] = plain
+    made.actor = Actor({name: [paid(1.0)] for name in "abc"})
+    made.work()
+    assert made.status == "completed"

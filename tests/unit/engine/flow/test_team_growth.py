@@ -1,0 +1,270 @@
+"""Tasks that are added by an answer: who waits for them, and what a wrong answer is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sequencer.engine.flow.control import FlowControl
+from sequencer.model.marking import FlowStatus
+from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.team import Role
+from sequencer.store.memory import MemoryRun
+from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
+from tests.unit.engine.flow.team_labs import AT_ONCE, TeamLab, adds, task, team
+
+LEAD = (task("lead", adds="tasks", **AT_ONCE), task("sum", "lead"))
+MOST_HEAD_BYTES = 4096
+
+
+def head_bytes(made: TeamLab) -> int:
+    return len(made.head.model_dump_json(exclude_defaults=True).encode())
+
+
+def begun_before(made: TeamLab, first: str, second: str) -> bool:
+    """Return whether *first* was accepted before *second* was claimed."""
+    facts = [(fact["event"], fact["step"]) for fact in made.facts("claimed", "succeeded")]
+    return facts.index(("succeeded", first)) < facts.index(("claimed", second))
+
+
+def test_who_waits_for_the_adder_waits_for_what_it_adds(tmp_path: Path) -> None:
+    made = team(tmp_path, LEAD, {"lead": adds(("a",), ("b", "a"), ("c",))})
+    assert made.work().usage.steps == 5
+    assert made.status == "completed"
+    for first, second in [("lead", "a"), ("a", "b"), ("b", "sum"), ("c", "sum"), ("lead", "c")]:
+        assert begun_before(made, first, second), (first, second)
+    assert sorted(made.accepted()) == ["a", "b", "c", "lead", "sum"]
+    (grown,) = made.facts("grown")
+    assert (grown["step"], grown["outcome"]) == ("lead", {"tasks": ["a", "b", "c"]})
+    assert made.graph.incoming["sum"] == ("lead", "b", "c")
+
+
+def test_an_addition_survives_each_process(tmp_path: Path) -> None:
+    """One step a process: nothing is known of the growth but what the files say."""
+    made = team(tmp_path, LEAD, {"lead": adds(("a",), ("b", "a"))})
+    for number in range(1, 5):
+        made.work(limits={"max_steps": 1})
+        assert len(made.accepted()) == number
+    assert made.accepted() == ["lead", "a", "b", "sum"]
+    assert made.status == "completed"
+    assert [growth.nodes[0].id for growth in made.marking.growths] == ["a"]
+
+
+def test_what_is_added_may_add_again(tmp_path: Path) -> None:
+    roles = {"lead": Role.model_validate({"retry": {"max_attempts": 1}})}
+    made = team(tmp_path, LEAD, {"lead": adds(("a",), ("b",), role="lead")}, roles=roles)
+    made.work()
+    # A lead's answer says what is to be done; that its tasks may add others it can't say.
+    assert [node.task.adds for node in made.graph.nodes if node.task] == ["tasks", None, None, None]
+    assert made.graph.by_id["a"].task is not None
+    assert made.graph.by_id["a"].task.role == "lead"
+
+
+def test_two_leads_that_end_at_once_both_add(tmp_path: Path) -> None:
+    tasks = [task("x", adds="tasks"), task("y", adds="tasks"), task("z", "x", "y")]
+    holds = Hold(adds(("x1",))), Hold(adds(("y1",), ("y2", "y1")))
+    made = team(tmp_path, tasks, {"x": holds[0], "y": holds[1]})
+    with let_go(*holds):
+        at_work = made.works()
+        for hold in holds:
+            hold.wait()
+    assert at_work.summary().usage.steps == 6
+    assert set(made.graph.incoming["z"]) == {"x", "y", "x1", "y2"}
+    assert made.accepted()[-1] == "z"
+    assert len(made.marking.growths) == 2
+
+
+def test_two_leads_that_want_the_same_id(tmp_path: Path) -> None:
+    """Whoever ends second is refused, and hears why."""
+    tasks = [task("x", adds="tasks", **AT_ONCE), task("y", adds="tasks", **AT_ONCE)]
+    says = [adds(("more",)), adds(("other",))]
+    made = team(tmp_path, tasks, {"x": [says[0]], "y": list(says)}, size=1)
+    made.work()
+    assert sorted(made.graph.order) == ["more", "other", "x", "y"]
+    (refused,) = made.facts("failed")
+    assert "the run has a task 'more' already" in refused["outcome"]["error"]
+    assert "'more'" in made.actor.prompts_of("y")[1]
+
+
+def test_one_process_grows_while_another_holds_a_claim(tmp_path: Path) -> None:
+    hold = Hold("long")
+    made = team(
+        tmp_path,
+        [task("lead", adds="tasks"), task("long"), task("sum", "lead", "long")],
+        {"lead": adds(("a",), ("b", "a")), "long": hold},
+        memory=(memory := MemoryRun()),
+    )
+    with let_go(hold):
+        first = made.works(places=1)
+        second = made.works(places=1)
+        hold.wait()
+        until(lambda: "b" in made.accepted())
+        assert "sum" not in made.actor.names
+        hold.go.set()
+        first.summary()
+        second.summary()
+    assert sorted(made.accepted()) == ["a", "b", "lead", "long", "sum"]
+    assert made.accepted()[-1] == "sum"
+    memory.close()
+
+
+def test_a_killed_process_leaves_the_growth_to_the_next(tmp_path: Path) -> None:
+    memory = MemoryRun()
+    made = team(tmp_path, LEAD, {"lead": adds(("a",), ("b",))}, memory=memory)
+    made.work(limits={"max_steps": 1})
+    made.died()
+    assert {claim.step for claim in made.head.claims} == {"a", "b"}
+    assert made.work().usage.steps == 3
+    assert {fact["step"] for fact in made.facts("taken-over")} == {"a", "b"}
+    memory.close()
+
+
+def test_the_head_stays_small_with_two_hundred_tasks(tmp_path: Path) -> None:
+    names = [f"task-with-a-rather-long-name-{number}" for number in range(199)]
+    answer = adds(*((name,) for name in names), about="x" * 300)
+    made = team(tmp_path, LEAD, {"lead": answer}, rules={"max_tasks": 300})
+    sizes = []
+    made.work(limits={"max_steps": 1})
+    for _ in range(3):
+        sizes.append(head_bytes(made))
+        made.work(limits={"max_steps": 20})
+    assert max(sizes) < MOST_HEAD_BYTES, sizes
+    assert len(made.graph.nodes) == 201
+    assert len(made.accepted()) == 61
+
+
+# --- wrong answers -----------------------------------------------------------------------
+
+WRONG = {
+    "no-json": ("I would add two tasks", "schema: it is no JSON"),
+    "empty": (json.dumps({"tasks": []}), "schema"),
+    "unknown": (adds(("a", "nobody")), "there is no task 'nobody' to wait for"),
+    "itself": (adds(("a", "a")), "waits for itself"),
+    "cycle": (adds(("a", "b"), ("b", "a")), "in a circle: a -> b -> a"),
+    "behind-a-follower": (adds(("a", "sum")), "in a circle"),
+    "taken": (adds(("sum",)), "the run has a task 'sum' already"),
+    "role": (adds(("a",), role="boss"), "there is no role 'boss'"),
+    "more": (json.dumps({"tasks": [{"id": "a", "subject": "s", "model": "big"}]}), "schema"),
+    "many": (adds(*((f"t{number}",) for number in range(40))), "at most 30 are allowed"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_wrong_answer_fails_the_attempt_and_the_next_one_knows_why(
+    tmp_path: Path, kind: str
+) -> None:
+    answer, reason = WRONG[kind]
+    says = {"lead": [answer, adds(("good",))]}
+    made = team(tmp_path, LEAD, says, rules={"max_tasks": 30})
+    assert made.work().usage.steps == 3
+    assert made.accepted() == ["lead", "good", "sum"]
+    (refused,) = made.facts("failed")
+    assert reason in refused["outcome"]["error"]
+    assert refused["outcome"]["status"] == "failed"
+    first, second = made.actor.prompts_of("lead")
+    assert "last attempt" not in first
+    assert reason in second.partition("# What your last attempt ended with")[2]
+    assert len(made.marking.growths) == 1
+    assert "lead" not in made.marking.team.notes
+
+
+def test_a_wrong_answer_without_another_try_blocks_what_waits(tmp_path: Path) -> None:
+    made = team(
+        tmp_path,
+        [task("lead", adds="tasks"), task("sum", "lead"), task("alone")],
+        {"lead": adds(("a", "b"), ("b", "a"))},
+    )
+    assert "task 'lead' failed" in made.ended()
+    assert made.accepted() == ["alone"]
+    assert made.marking.growths == []
+    assert made.graph.order.keys() == {"lead", "sum", "alone"}
+
+
+def test_every_problem_of_an_answer_is_told(tmp_path: Path) -> None:
+    made = team(tmp_path, LEAD, {"lead": [adds(("a", "u1"), ("sum", "u2")), adds(("b",))]})
+    made.work()
+    (refused,) = made.facts("failed")
+    for part in ("'u1'", "'u2'", "'sum' already"):
+        assert part in refused["outcome"]["error"]
+
+
+def test_a_structured_answer_counts_before_the_text(tmp_path: Path) -> None:
+    answer = said("Done, see my JSON.", structured=json.loads(adds(("a",))))
+    made = team(tmp_path, LEAD, {"lead": answer})
+    made.work()
+    assert made.accepted() == ["lead", "a", "sum"]
+    # The list is for the program; whoever comes behind is told which parts there are.
+    for name in ("a", "sum"):
+        (prompt,) = made.actor.prompts_of(name)
+        assert "# The parts into which the work was cut\n\n- a: Do a\n" in prompt
+        assert "Done, see my JSON." not in prompt
+
+
+def test_a_lead_that_failed_or_was_released_adds_nothing(tmp_path: Path) -> None:
+    answer = adds(("a",))
+    bad = failed("no", structured=json.loads(answer))
+    stopped = said(answer).replace(status=OutcomeStatus.INTERRUPTED)
+    made = team(tmp_path, LEAD, {"lead": [bad, stopped, adds(("b",))]})
+    made.work()
+    assert made.accepted() == ["lead", "b", "sum"]
+
+
+# --- sub-issues --------------------------------------------------------------------------
+
+PARTS = json.dumps(
+    {
+        "sub_issues": [
+            {"id": "api", "title": "API", "description": "the server"},
+            {"id": "ui", "title": "Page", "description": "the client", "depends_on": ["api"]},
+        ]
+    }
+)
+CREW = {
+    "implementer": Role.model_validate({"writes": True}),
+    "verifier": Role.model_validate({}),
+}
+
+
+def test_sub_issues_are_built_and_checked_in_order(tmp_path: Path) -> None:
+    lead = task("split", adds="sub-issues")
+    says = {"split": PARTS, "verify-api": '{"pass": true}', "verify-ui": '{"pass": true}'}
+    made = team(tmp_path, [lead, task("sum", "split")], says, roles=CREW)
+    made.work()
+    built = ["split", "impl-api", "verify-api", "impl-ui", "verify-ui", "sum"]
+    assert made.accepted() == built
+
+
+def test_a_sub_issue_that_is_refused_is_fixed(tmp_path: Path) -> None:
+    lead = task("split", adds="sub-issues")
+    says = {
+        "split": PARTS,
+        "verify-api": ['{"pass": false, "reason": "no port"}', '{"pass": true}'],
+        "verify-ui": '{"pass": true}',
+    }
+    made = team(tmp_path, [lead, task("sum", "split")], says, roles=CREW)
+    made.work()
+    assert made.accepted()[1:4] == ["impl-api", "verify-api-fix-1", "verify-api"]
+    assert "no port" in made.actor.prompts_of("verify-api-fix-1")[0]
+    # Who waits for the check still does.
+    assert begun_before(made, "verify-api", "impl-ui")
+    assert made.status == FlowStatus.COMPLETED
+
+
+# --- what a process makes of a graph that others have added to --------------------------------
+
+
+def test_the_workflow_of_a_marking_is_never_that_of_another(tmp_path: Path) -> None:
+    """Two additions whose last nodes have one name, as when a transition is made anew."""
+    made = team(tmp_path, LEAD, {"lead": adds(("a",))})
+    made.work(limits={"max_steps": 1})
+    marking = made.marking
+    control = FlowControl(made.store(), made.workflow)
+    before = control.workflow_at(marking)
+    assert "a" in before.steps_by_name
+    assert control.workflow_at(marking) is before
+    growth = marking.growths[0]
+    changed = growth.steps[0].model_copy(update={"text": "something else"})
+    marking.growths[0] = growth.model_copy(update={"steps": (changed,)})
+    assert control.workflow_at(marking).steps_by_name["a"].text == "something else"

@@ -1,0 +1,251 @@
+"""A task that judges and says no: the fix, the repetition, and the end of the patience."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine.work import Mode
+from sequencer.errors import StepFailed
+from sequencer.model.marking import FlowStatus
+from sequencer.model.team import Role
+from sequencer.resolution.teams.growing import TeamGrower
+from sequencer.store.memory import MemoryRun
+from tests.unit.engine.flow.labs import Hold, failed, let_go
+from tests.unit.engine.flow.team_labs import JUDGE, YES, TeamLab, cost, no, task, team
+
+CREW = (task("build"), task("check", "build", **JUDGE), task("ship", "check"))
+
+
+def judging(**more: Any) -> dict[str, Any]:
+    return {"validation": {**JUDGE["validation"], **more}}
+
+
+def behind(**more: Any) -> list[Any]:
+    return [task("build"), task("check", "build", **judging(**more)), task("ship", "check")]
+
+
+def rounds(made: TeamLab) -> list[tuple[str, int]]:
+    """Return which "no" of whom the journal has, by number."""
+    facts = made.facts("invalid")
+    return [(fact["step"], fact["outcome"]["number"]) for fact in facts]
+
+
+def test_a_yes_goes_on(tmp_path: Path) -> None:
+    made = team(tmp_path, CREW, {"check": YES})
+    made.work()
+    assert made.accepted() == ["build", "check", "ship"]
+    assert made.marking.team.refusals == {}
+
+
+def test_a_no_is_fixed_and_judged_again(tmp_path: Path) -> None:
+    made = team(tmp_path, CREW, {"build": "I built it", "check": [no("no tests"), YES]})
+    made.work()
+    assert made.accepted() == ["build", "check-fix-1", "check", "ship"]
+    assert rounds(made) == [("check", 1)]
+    (fixing,) = made.actor.prompts_of("check-fix-1")
+    # It knows what was done and what was found.
+    assert "# What the check found\n\nthe answer is no: no tests" in fixing
+    assert "I built it" in fixing
+    first, second = made.actor.prompts_of("check")
+    assert "last attempt" not in first
+    assert "the answer is no: no tests" in second
+    (grown,) = made.facts("grown")
+    assert (grown["step"], grown["outcome"]["tasks"]) == ("check", ["check-fix-1"])
+    # What was refused is not done once more than it was.
+    assert made.marking.done == dict.fromkeys(["build", "check-fix-1", "check", "ship"], 1)
+
+
+def test_the_judge_reads_what_the_fix_has_said(tmp_path: Path) -> None:
+    says = {"check": [no(), YES], "check-fix-1": "wrote the tests"}
+    made = team(tmp_path, CREW, says)
+    made.work()
+    assert (
+        '<result task="check-fix-1" of="Fix what check has refused">\nwrote the tests'
+        in (made.actor.prompts_of("check")[1])
+    )
+
+
+def test_the_patience_ends(tmp_path: Path) -> None:
+    made = team(tmp_path, CREW, {"check": no("never")})
+    error = made.ended()
+    assert "task 'check' failed: the answer is no: never (after 3 judgements)" in error
+    assert made.accepted() == ["build", "check-fix-1", "check-fix-2"]
+    assert rounds(made) == [("check", 1), ("check", 2)]
+    assert made.status == FlowStatus.FAILED
+
+
+def test_the_patience_is_counted_over_processes(tmp_path: Path) -> None:
+    made = team(tmp_path, CREW, {"check": no("never")})
+    for _ in range(3):
+        assert made.work(Mode.TICK).usage.steps == 1
+        with pytest.raises(StepFailed, match="never"):
+            made.work(Mode.TICK)
+    assert made.actor.names.count("check") == 3
+    assert made.accepted() == ["build", "check-fix-1", "check-fix-2"]
+
+
+def test_a_retry_gives_new_patience_and_new_names(tmp_path: Path) -> None:
+    made = team(tmp_path, CREW, {"check": [*[no()] * 4, YES]})
+    made.ended()
+    made.retry()
+    made.work()
+    fixes = ["check-fix-1", "check-fix-2", "check-fix-1.2"]
+    assert [name for name in made.accepted() if "fix" in name] == fixes
+    assert made.accepted()[-2:] == ["check", "ship"]
+
+
+def test_it_can_go_on_behind_the_last_no(tmp_path: Path) -> None:
+    made = team(tmp_path, behind(on_exhausted="continue", max_attempts=2), {"check": no("meh")})
+    summary = made.work()
+    assert made.accepted() == ["build", "check-fix-1", "check", "ship"]
+    assert made.status == FlowStatus.COMPLETED
+    # Who comes behind reads what the judge has said, and every step is counted.
+    assert "meh" in made.actor.prompts_of("ship")[0]
+    assert summary.usage.steps == made.head.usage.steps == 4
+    assert summary.failures == 1
+
+
+def test_one_judgement_and_no_more(tmp_path: Path) -> None:
+    made = team(tmp_path, behind(max_attempts=1), {"check": no()})
+    assert "(after 1 judgements)" in made.ended()
+    assert made.marking.growths == []
+
+
+def test_without_a_fixer_it_judges_anew(tmp_path: Path) -> None:
+    made = team(tmp_path, behind(fixer=None), {"check": [no("a"), no("b"), YES]})
+    made.work()
+    assert made.accepted() == ["build", "check", "ship"]
+    assert rounds(made) == [("check", 1), ("check", 2)]
+    prompts = made.actor.prompts_of("check")
+    assert "the answer is no: a" in prompts[1]
+    assert "the answer is no: b" in prompts[2]
+    # Nobody crashed: each no is an end of its own claim.
+    claims = [fact for fact in made.facts("claimed") if fact["step"] == "check"]
+    assert [claim["attempt"] for claim in claims] == [1, 2, 3]
+
+
+def test_an_attempt_that_fails_is_no_judgement(tmp_path: Path) -> None:
+    check = task("check", retry={"max_attempts": 2, "initial_delay_s": 0}, **judging())
+    made = team(tmp_path, [check], {"check": [failed("crashed"), no(), YES]})
+    made.work()
+    assert rounds(made) == [("check", 1)]
+    assert made.accepted() == ["check-fix-1", "check"]
+
+
+def test_a_fix_that_fails_for_good_holds_the_judge_back(tmp_path: Path) -> None:
+    made = team(tmp_path, CREW, {"check": no(), "check-fix-1": [failed("can't"), "done"]})
+    assert "task 'check-fix-1' failed: can't" in made.ended()
+    made.actor.says["check"] = [YES]
+    made.retry()
+    made.work()
+    assert made.accepted() == ["build", "check-fix-1", "check", "ship"]
+
+
+def test_a_kill_between_the_no_and_the_fix(tmp_path: Path) -> None:
+    memory = MemoryRun()
+    made = team(tmp_path, CREW, {"check": [no("why"), YES]}, memory=memory)
+    made.work(limits={"max_steps": 1})
+    with pytest.raises(StepFailed, match="why"):
+        made.work(Mode.TICK)
+    made.died()
+    assert [claim.step for claim in made.head.claims] == ["check-fix-1"]
+    made.work()
+    assert made.accepted() == ["build", "check-fix-1", "check", "ship"]
+    assert "the answer is no: why" in made.actor.prompts_of("check-fix-1")[0]
+    memory.close()
+
+
+def test_two_judges_that_say_no_at_once(tmp_path: Path) -> None:
+    tasks = [
+        task("build"),
+        task("check", "build", **JUDGE),
+        task("review", "build", **JUDGE),
+        task("ship", "check", "review"),
+    ]
+    first, second = Hold(no("left")), Hold(no("right"))
+    made = team(tmp_path, tasks, {"check": [first, YES], "review": [second, YES]})
+    with let_go(first, second):
+        at_work = made.works()
+        first.wait()
+        second.wait()
+    at_work.summary()
+    assert sorted(made.accepted()[1:3]) == ["check-fix-1", "review-fix-1"]
+    assert sorted(made.accepted()[3:5]) == ["check", "review"]
+    assert "left" in made.actor.prompts_of("check-fix-1")[0]
+    assert "right" in made.actor.prompts_of("review-fix-1")[0]
+    assert made.accepted()[-1] == "ship"
+
+
+def test_names_of_fixes_make_way_for_the_authors(tmp_path: Path) -> None:
+    tasks = [*CREW, task("check-fix-1"), task("check-fix-1.2")]
+    made = team(tmp_path, tasks, {"check": [no(), YES]})
+    made.work()
+    assert made.marking.growths[0].nodes[0].id == "check-fix-1.3"
+    assert made.accepted()[-1] == "ship"
+
+
+@pytest.mark.parametrize("name", ["v1.2", "a.b.c", "x"])
+def test_the_name_of_a_fix_begins_with_the_judges(tmp_path: Path, name: str) -> None:
+    tasks = [task(name, **JUDGE), task(f"{name}-fix-1")]
+    made = team(tmp_path, tasks, {name: [no(), YES]})
+    made.work()
+    assert made.marking.growths[0].nodes[0].id == f"{name}-fix-1.2"
+
+
+def test_a_no_costs_what_it_costs(tmp_path: Path) -> None:
+    made = team(tmp_path, CREW, {"check": [no(**cost(0.5, 10)), YES]})
+    made.work()
+    assert made.marking.team.spent["check"][:2] == [0.5, 10]
+    assert made.head.usage.cost_usd == 0.5
+
+
+def test_the_journal_has_the_verdict(tmp_path: Path) -> None:
+    made = team(tmp_path, CREW, {"check": [no("why"), YES]})
+    made.work()
+    (fact,) = made.facts("invalid")
+    assert fact["outcome"]["verdict"] == {"pass": False, "round": 1}
+    assert fact["outcome"]["reason"] == "the answer is no: why"
+    assert json.loads(fact["outcome"]["output"]) == {"pass": False, "reason": "why"}
+
+
+# --- what mends ------------------------------------------------------------------------------
+
+
+def test_a_fix_is_an_implementers_work_and_hangs_on_what_was_built(tmp_path: Path) -> None:
+    roles = {"implementer": Role.model_validate({"writes": True, "worktree": True, "model": "m"})}
+    made = team(tmp_path, CREW, {"check": [no(), YES]}, roles=roles)
+    made.work()
+    node = made.graph.by_id["check-fix-1"]
+    assert node.task is not None
+    told = node.task
+    assert (told.role, told.writes, told.worktree) == ("implementer", True, True)
+    assert (told.fixes, told.blocked_by, told.brought) == ("check", ("build",), ("model",))
+    step = made.run().flow.workflow_at(made.marking).steps_by_name["check-fix-1"]
+    assert (step.model, step.validation) == ("m", None)
+    assert made.graph.incoming["check"] == ("build", "check-fix-1")
+
+
+def test_a_fixer_keeps_its_prompt_file_under_its_new_name(tmp_path: Path) -> None:
+    fixer = {"name": "mend", "prompt": "mending.md"}
+    made = team(tmp_path, behind(fixer=fixer))
+    growth = TeamGrower({}).fix(made.workflow, "check", 1)
+    assert growth is not None
+    assert (growth.steps[0].name, growth.steps[0].prompt) == ("check-fix-1", "mending.md")
+
+
+def test_a_fix_is_performed_by_the_agent_of_the_run(tmp_path: Path) -> None:
+    growth = TeamGrower({}, agent="other").fix(team(tmp_path, CREW).workflow, "check", 2)
+    assert growth is not None
+    assert growth.steps[0].executor == "other"
+    own = behind(fixer={"name": "mend", "executor": "mine"})
+    growth = TeamGrower({}, agent="other").fix(team(tmp_path, own).workflow, "check", 2)
+    assert growth is not None
+    assert growth.steps[0].executor == "mine"
+
+
+def test_who_judges_nothing_has_no_fix(tmp_path: Path) -> None:
+    assert TeamGrower({}).fix(team(tmp_path, CREW).workflow, "build", 1) is None

@@ -1,0 +1,189 @@
+"""Messages to tasks: who reads them, when, and what becomes of what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sequencer.engine.flow.control import MAX_ANSWER_CHARS
+from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
+from sequencer.store.memory import MemoryRun
+from tests.unit.engine.flow.labs import Hold, failed, lab, let_go, until
+from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, YES, adds, no, task, team
+
+LINE = (task("a"), task("b", "a"))
+
+
+def heard(prompt: str) -> str:
+    """Return what a prompt says behind the title of the messages."""
+    return prompt.partition("# Messages to you")[2].strip()
+
+
+def test_a_task_reads_what_it_was_told_before_it_begins(tmp_path: Path) -> None:
+    made = team(tmp_path, LINE)
+    made.begun()
+    made.tell("b", "the API is frozen")
+    made.tell("b", "and the port is 80")
+    made.work()
+    said = heard(made.actor.prompts_of("b")[0])
+    assert said.index("the API is frozen") < said.index("and the port is 80")
+    assert said.startswith("- ann, ")
+    assert heard(made.actor.prompts_of("a")[0]) == ""
+    told = made.facts("told")
+    assert [(fact["step"], fact["outcome"]["by"]) for fact in told] == [("b", "ann")] * 2
+
+
+def test_a_running_task_goes_on_and_its_next_attempt_reads_it(tmp_path: Path) -> None:
+    hold = Hold(failed("no port"))
+    made = team(tmp_path, [task("a", **AT_ONCE)], {"a": [hold, "ok"]})
+    with let_go(hold):
+        at_work = made.works()
+        hold.wait()
+        made.tell("a", "take port 80")
+        assert not hold.was_stopped
+    at_work.summary()
+    first, second = made.actor.prompts_of("a")
+    assert heard(first) == ""
+    assert "take port 80" in heard(second)
+    # A message changes nothing else: there was one claim for each attempt.
+    assert [fact["attempt"] for fact in made.facts("claimed")] == [1, 2]
+
+
+def test_nobody_reads_what_is_told_to_a_task_that_is_done(tmp_path: Path) -> None:
+    made = team(tmp_path, LINE)
+    made.work(limits={"max_steps": 1})
+    before = made.head.revision
+    with pytest.raises(TransitionRefused, match="task 'a' is done"):
+        made.tell("a", "too late")
+    assert made.head.revision == before
+
+
+def test_a_judge_that_judges_again_can_be_told(tmp_path: Path) -> None:
+    hold = Hold("mended")
+    made = team(tmp_path, [task("check", **JUDGE)], {"check": [no(), YES], "check-fix-1": hold})
+    with let_go(hold):
+        at_work = made.works()
+        hold.wait()
+        made.tell("check", "be lenient")
+    at_work.summary()
+    assert "be lenient" in heard(made.actor.prompts_of("check")[1])
+
+
+def test_a_task_that_has_failed_for_good_is_told_before_a_retry(tmp_path: Path) -> None:
+    hold = Hold()
+    tasks = [task("a"), task("long"), task("b", "a")]
+    made = team(tmp_path, tasks, {"a": [failed(), "ok"], "long": hold})
+    with let_go(hold):
+        at_work = made.works()
+        until(lambda: made.facts("failed"))
+        made.tell("a", "here is the key")
+        made.retry()
+        until(lambda: "b" in made.accepted())
+    at_work.summary()
+    assert "here is the key" in heard(made.actor.prompts_of("a")[1])
+
+
+def test_an_added_task_can_be_told(tmp_path: Path) -> None:
+    made = team(tmp_path, [task("lead", adds="tasks")], {"lead": adds(("new",))})
+    made.work(limits={"max_steps": 1})
+    made.tell("new", "welcome")
+    made.work()
+    assert "welcome" in heard(made.actor.prompts_of("new")[0])
+
+
+def test_an_unknown_task_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    made = team(tmp_path, LINE)
+    made.begun()
+    with pytest.raises(UnknownName) as caught:
+        made.tell("aa", "hello")
+    assert "'aa'" in str(caught.value)
+    assert "a, b" in (caught.value.hint or "")
+    assert made.facts("told") == []
+
+
+@pytest.mark.parametrize("text", ["", "  \n", "x" * (MAX_ANSWER_CHARS + 1)])
+def test_a_message_has_a_text_of_some_length(tmp_path: Path, text: str) -> None:
+    made = team(tmp_path, LINE)
+    made.begun()
+    with pytest.raises(UsageRefused, match="a message has 1 to"):
+        made.tell("a", text)
+
+
+def test_a_long_message_is_read_whole(tmp_path: Path) -> None:
+    made = team(tmp_path, LINE)
+    made.begun()
+    text = "ä" * MAX_ANSWER_CHARS
+    made.tell("b", text)
+    made.work()
+    assert text in made.actor.prompts_of("b")[0]
+    # The journal has its beginning only.
+    assert len(made.facts("told")[0]["outcome"]["output"]) == 1000
+
+
+@pytest.mark.parametrize("answer", ["ok", failed()])
+def test_a_run_that_has_ended_takes_no_message(tmp_path: Path, answer: str) -> None:
+    made = team(tmp_path, LINE, {"a": answer})
+    made.ended()
+    with pytest.raises(TransitionRefused, match="the run has ended as"):
+        made.tell("b", "hello?")
+    assert made.facts("told") == []
+
+
+def test_a_flow_has_no_tasks(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> b")
+    made.begun()
+    with pytest.raises(TransitionRefused, match="no team's"):
+        made.run().flow.tell("a", "hello", by="ann")
+
+
+def test_templates_in_a_message_are_text(tmp_path: Path) -> None:
+    made = team(tmp_path, LINE, {"a": "SECRET OUTPUT"}, prompts={"b": "Said: {{output}}"})
+    made.begun()
+    made.tell("b", "{{output}} {{nodes.a.output}} {{request}} {{state}}")
+    made.work()
+    (prompt,) = made.actor.prompts_of("b")
+    assert prompt.startswith("Said: SECRET OUTPUT\n")
+    assert "{{output}} {{nodes.a.output}} {{request}} {{state}}" in heard(prompt)
+    assert prompt.count("SECRET OUTPUT") == 1
+
+
+def test_two_processes_tell_at_once(tmp_path: Path) -> None:
+    memory = MemoryRun()
+    made = team(tmp_path, LINE, memory=memory)
+    made.begun()
+    stores = [made.run(), made.run()]
+    for number, run in enumerate(stores * 3):
+        run.flow.tell("b", f"message {number}", by=f"ann-{number % 2}")
+    made.work()
+    said = heard(made.actor.prompts_of("b")[0])
+    places = [said.index(f"message {number}") for number in range(6)]
+    assert places == sorted(places)
+    tokens = [fact["token"] for fact in made.facts("told")]
+    assert len(set(tokens)) == 6
+    memory.close()
+
+
+def test_messages_survive_in_files_and_each_has_its_own(tmp_path: Path) -> None:
+    made = team(tmp_path, LINE)
+    made.begun()
+    for number in range(3):
+        made.tell("b", f"number {number}")
+    told = made.marking.team.told["b"]
+    assert len({reference for reference, _, _ in told}) == 3
+    control = made.run().flow
+    assert [control.read_output(reference) for reference, _, _ in told] == [
+        f"number {number}" for number in range(3)
+    ]
+    assert [by for _, by, _ in told] == ["ann"] * 3
+
+
+def test_a_message_that_is_gone_does_not_stop_its_task(tmp_path: Path) -> None:
+    made = team(tmp_path, LINE)
+    made.begun()
+    made.tell("b", "number one")
+    ((reference, _, _),) = made.marking.team.told["b"]
+    made.run().flow.output_path(reference).unlink()
+    made.work()
+    assert made.status == "completed"
+    assert "can't be read here" in heard(made.actor.prompts_of("b")[0])

@@ -1,0 +1,159 @@
+"""Tasks, roles and budgets as they may be written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.model.step import Step
+from sequencer.model.team import (
+    MAX_TASKS,
+    STEP_FIELDS,
+    Budget,
+    Role,
+    Task,
+    TaskTraits,
+    TeamBudget,
+    TeamRules,
+)
+
+
+def task(**fields: Any) -> Task:
+    return Task.model_validate({"id": "t", "subject": "Do it", **fields})
+
+
+def test_step_fields_stand_beside_the_others() -> None:
+    made = task(model="big", retry={"max_attempts": 2}, role="lead")
+    assert made.step == {"model": "big", "retry": {"max_attempts": 2}}
+    assert made.role == "lead"
+
+
+def test_step_fields_may_stand_below_step_too_and_those_beside_count() -> None:
+    made = task(step={"model": "small", "max_turns": 3}, model="big")
+    assert made.step == {"model": "big", "max_turns": 3}
+    # What was written down is read back as the same.
+    assert Task.model_validate(made.model_dump()) == made
+    assert Task.model_validate_json(made.model_dump_json()) == made
+
+
+@pytest.mark.parametrize("field", ["name", "requires_approval", "approval"])
+def test_a_task_has_no_name_and_no_gate_of_a_step(field: str) -> None:
+    assert field not in STEP_FIELDS
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        task(**{field: "x"})
+    with pytest.raises(ValidationError, match="is no field that a task may set"):
+        task(step={field: "x"})
+
+
+def test_every_other_field_of_a_step_may_be_set() -> None:
+    without = {"name", "requires_approval", "approval"}
+    assert Step.model_fields.keys() - without == STEP_FIELDS
+    # None of them is one of a task's or a role's own, or it could not be told apart.
+    own = (Task.model_fields.keys() | Role.model_fields.keys()) - {"step"}
+    assert own.isdisjoint(STEP_FIELDS)
+    assert Task.BESIDE.keys() == STEP_FIELDS
+
+
+@pytest.mark.parametrize(
+    "fields", [{"model": 3}, {"max_turns": 0}, {"prompt": "a.md", "text": "b"}, {"step": {"x": 1}}]
+)
+def test_wrong_step_fields_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        task(**fields)
+    with pytest.raises(ValidationError):
+        Role.model_validate(fields)
+
+
+@pytest.mark.parametrize("name", ["a", "A1", "a.b", "a-b_c.d", "0", "x" * 80])
+def test_names_of_tasks(name: str) -> None:
+    assert task(id=name, blocked_by=[name]).blocked_by == (name,)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "-a", "a-", ".a", "a.", "_", "a b", "a/b", "..", "a\n", "ä", "a:b", "a~1", "x" * 81),
+        *("{{a}}", "a\x00", "--help"),
+    ],
+)
+def test_names_that_are_part_of_branches_and_templates(name: str) -> None:
+    with pytest.raises(ValidationError):
+        task(id=name)
+    with pytest.raises(ValidationError):
+        task(blocked_by=[name])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"subject": ""},
+        {"subject": "x" * 501},
+        {"weight": 0},
+        {"weight": -1},
+        {"weight": float("nan")},
+        {"weight": float("inf")},
+        {"weight": 1e10},
+        {"adds": "files"},
+        {"budget": {"max_cost_usd": 0}},
+        {"budget": {"soft": 0.5}},
+        {"unknown": 1},
+    ],
+)
+def test_what_a_task_can_not_be(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        task(**fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"max_cost_usd": -1}, {"max_tokens": 0}, {"max_tokens": 1.5}, {"max_cost_usd": float("inf")}],
+)
+def test_what_a_budget_can_not_be(fields: dict[str, Any]) -> None:
+    for model in (Budget, TeamBudget):
+        with pytest.raises(ValidationError):
+            model.model_validate(fields)
+
+
+def test_what_the_rules_are_where_nothing_is_said() -> None:
+    rules = TeamRules()
+    assert rules.budget == TeamBudget(soft=0.8, on_hard="finish")
+    assert (rules.max_failures, rules.max_tasks, rules.merge) == (5, 200, "listed")
+    assert rules.on_write == "warn"
+    assert rules.role_budgets == {}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_failures": 0},
+        {"max_tasks": MAX_TASKS + 1},
+        {"merge": "random"},
+        {"budget": {"soft": 0}},
+        {"budget": {"soft": 1.1}},
+        {"budget": {"on_hard": "stop"}},
+        {"role_budgets": {"": {}}},
+    ],
+)
+def test_what_the_rules_can_not_be(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        TeamRules.model_validate(fields)
+
+
+def test_a_role_only_reads_where_nothing_is_said() -> None:
+    role = Role()
+    assert (role.writes, role.worktree, role.step, role.budget) == (False, False, {}, Budget())
+
+
+def test_traits_are_small_where_nothing_is_said() -> None:
+    """They stand at every node of a definition."""
+    assert TaskTraits().model_dump(exclude_defaults=True) == {}
+    with pytest.raises(ValidationError):
+        TaskTraits.model_validate({"unknown": 1})
+
+
+def test_models_are_frozen() -> None:
+    for made in (task(), Role(), Budget(), TaskTraits()):
+        with pytest.raises(ValidationError):
+            made.__setattr__("step", {})

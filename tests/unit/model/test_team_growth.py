@@ -1,0 +1,314 @@
+"""Graphs that grow: what an addition may be, and what it does to a marking."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sequencer.model.flow_record import Chain, read, restored, snapshot, write
+from sequencer.model.flow_rules import Course
+from sequencer.model.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.growth import Growth, grown, grown_graph
+from sequencer.model.head import Flow, Status
+from sequencer.model.marking import Active, FlowStatus, Marking
+from sequencer.model.step import Step
+from sequencer.model.team import TaskTraits
+from sequencer.model.workflow import Workflow
+from tests.flows import graph
+
+ERROR = {"node": "a", "type": "error", "message": "boom", "attempts": 1}
+
+
+def agent(name: str, **traits: Any) -> Node:
+    return Node(id=name, kind=NodeKind.AGENT, task=TaskTraits.model_validate(traits))
+
+
+def growth(*names: str, edges: str = "", **more: Any) -> Growth:
+    """Return *names* and *edges*, as ``"a>b c>d"``."""
+    made = [Edge(source=s, target=t) for s, _, t in (e.partition(">") for e in edges.split())]
+    return Growth(nodes=tuple(map(agent, names)), edges=tuple(made), **more)
+
+
+def crew(text: str = "a --> b", **more: Any) -> Graph:
+    return graph(text, is_team=True, **more)
+
+
+def begun(made: Graph) -> Course:
+    course = Course(Marking(made))
+    course.begin()
+    return course
+
+
+def startable(marking: Marking) -> set[str]:
+    return {name for name in marking.waiting if marking.may_start(name)}
+
+
+# --- the graph ---------------------------------------------------------------------------
+
+
+def test_a_graph_with_what_was_added() -> None:
+    made = grown_graph(crew(max_parallel=3), growth("x", edges="a>x x>b"))
+    assert list(made.by_id) == ["a", "b", "x"]
+    assert made.incoming["b"] == ("a", "x")
+    assert (made.max_parallel, made.is_team, made.entries) == (3, True, ("a",))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [growth("a"), growth("x", "x"), growth("x", edges="x>nobody"), growth("x", edges="nobody>x")],
+)
+def test_what_can_not_be_added(wrong: Growth) -> None:
+    with pytest.raises(ValueError, match=r"two nodes have the same id|there is no node"):
+        grown_graph(crew(), wrong)
+
+
+def test_an_addition_has_a_node() -> None:
+    with pytest.raises(ValueError, match="at least 1 item"):
+        Growth(nodes=())
+
+
+def test_an_addition_is_written_without_what_is_as_ever() -> None:
+    made = growth("x", edges="a>x", steps=(Step(name="x", text="go"),))
+    written = made.as_json()
+    assert written == {
+        "nodes": [{"id": "x", "kind": "agent", "task": {}}],
+        "edges": [{"source": "a", "target": "x"}],
+        "steps": [{"name": "x", "text": "go"}],
+    }
+    assert Growth.model_validate(json.loads(json.dumps(written))) == made
+
+
+def test_a_step_with_a_schema_is_read_as_it_was_written() -> None:
+    step = Step.model_validate(
+        {"name": "x", "text": "go", "output": {"format": "json", "schema": {"type": "object"}}}
+    )
+    made = growth("x", steps=(step,))
+    assert Growth.model_validate(made.as_json()).steps == (step,)
+
+
+def test_a_workflow_with_what_was_added() -> None:
+    before = Workflow("w", (Step(name="a"), Step(name="b")), kind="graph", graph=crew())
+    first = growth("x", edges="a>x", steps=(Step(name="x"),))
+    second = growth("y", edges="x>y y>b", steps=(Step(name="y"),))
+    after = grown(before, [first, second])
+    assert list(after.steps_by_name) == ["a", "b", "x", "y"]
+    assert after.graph is not None
+    assert after.graph.incoming["b"] == ("a", "y")
+    assert grown(before, []) is before
+
+
+# --- the marking -------------------------------------------------------------------------
+
+
+def test_who_waits_waits_for_what_is_added_too() -> None:
+    course = begun(crew("a --> b"))
+    course.start("a", 1)
+    course.do("grow", growth("x", "y", edges="a>x x>y y>b").as_json())
+    course.succeed("a", "")
+    assert startable(course.marking) == {"x"}
+    for name, then in [("x", {"y"}), ("y", {"b"})]:
+        course.start(name, 1)
+        course.succeed(name, "")
+        assert startable(course.marking) == then
+    course.start("b", 1)
+    course.succeed("b", "")
+    assert course.marking.status is FlowStatus.COMPLETED
+
+
+def test_the_course_sees_what_was_added_at_once() -> None:
+    course = begun(crew())
+    course.start("a", 1)
+    course.do("grow", growth("x", edges="a>x").as_json())
+    assert course.graph is course.marking.graph
+    assert "x" in course.graph.by_id
+
+
+def test_growing_leaves_what_runs_and_waits() -> None:
+    course = begun(crew("a --> c; b --> c", entries=["a", "b"]))
+    course.start("a", 1)
+    before = snapshot(course.marking)
+    course.do("grow", growth("x").as_json())
+    after = snapshot(course.marking)
+    assert {**after, "grown": None} == {**before, "grown": None}
+    assert startable(course.marking) == {"b"}
+
+
+def test_a_fix_comes_before_its_judge() -> None:
+    course = begun(crew("a --> judge --> z"))
+    course.start("a", 1)
+    course.succeed("a", "")
+    course.start("judge", 2)
+    course.refuse("judge", "no", growth("fix", edges="fix>judge"))
+    marking = course.marking
+    assert startable(marking) == {"fix"}
+    assert not marking.may_start("judge")
+    assert marking.is_live("judge")
+    assert marking.is_live("z")
+    course.start("fix", 3)
+    course.succeed("fix", "")
+    assert startable(marking) == {"judge"}
+    assert marking.waiting["judge"] == {"fix": None}
+    course.start("judge", 4)
+    course.succeed("judge", "")
+    assert startable(marking) == {"z"}
+    assert marking.done["judge"] == 1
+
+
+def test_a_no_without_a_fix_begins_anew() -> None:
+    course = begun(crew())
+    course.start("a", 7)
+    course.refuse("a", "no", None)
+    assert course.marking.active["a"] == Active((), token=0, attempt=1)
+    assert course.marking.team.refusals == {"a": 1}
+
+
+def test_the_order_counts_what_was_added() -> None:
+    course = begun(crew("a; b --> c; d", entries=["a", "b", "d"]))
+    assert course.marking.next_startable() == "b"
+    heavy = Growth(nodes=(agent("x", weight=9),), edges=(Edge(source="d", target="x"),))
+    course.do("grow", heavy.as_json())
+    assert course.marking.next_startable() == "d"
+
+
+def test_closed_nodes_are_passed_over_and_stay() -> None:
+    course = begun(crew("a --> x --> y; b --> z; c", entries=["a", "b", "c"]))
+    marking = course.marking
+    assert marking.next_startable(closed={"a"}) == "b"
+    assert marking.next_startable(closed={"a", "b"}) == "c"
+    assert marking.next_startable(closed={"a", "b", "c"}) is None
+    assert marking.next_startable() == "a"
+
+
+# --- tasks that have failed --------------------------------------------------------------
+
+
+def failing(text: str = "a --> b; c --> d", entries: tuple[str, ...] = ("a", "c")) -> Course:
+    course = begun(crew(text, entries=list(entries)))
+    course.start("a", 1)
+    course.fail_attempt("a", "boom", None)
+    return course
+
+
+def test_a_failed_task_holds_back_what_is_behind_it_only() -> None:
+    course = failing()
+    course.look_for_the_end()
+    marking = course.marking
+    assert marking.failed == {"a": ERROR}
+    assert startable(marking) == {"c"}
+    assert marking.is_live("b")
+    assert marking.status is FlowStatus.RUNNING
+
+
+def test_a_run_fails_when_only_failures_are_left() -> None:
+    course = failing()
+    for name in "cd":
+        course.start(name, 1)
+        course.succeed(name, "")
+    marking = course.marking
+    assert marking.status is FlowStatus.FAILED
+    assert marking.failure == ERROR
+    assert marking.lost == {"a": ERROR}
+    assert not marking.active
+    assert not marking.waiting
+
+
+def test_it_does_not_fail_while_another_one_rests() -> None:
+    course = failing()
+    course.start("c", 2)
+    course.fail_attempt("c", "later", "2026-01-01T00:00:00Z")
+    course.look_for_the_end()
+    assert course.marking.status is FlowStatus.RUNNING
+
+
+def test_a_retry_puts_all_back() -> None:
+    course = failing("a --> c; b --> c; d", entries=("a", "b", "d"))
+    course.start("b", 2)
+    course.fail("b", "error", "bang")
+    course.start("d", 3)
+    course.succeed("d", "")
+    assert course.marking.status is FlowStatus.FAILED
+    course.do("restore")
+    assert course.marking.active == {"a": Active(()), "b": Active(())}
+    assert course.marking.lost == {}
+    assert course.marking.failure is None
+
+
+def test_one_that_failed_can_be_let_go_on_alone() -> None:
+    course = failing()
+    course.do("unblock", "a")
+    assert course.marking.active["a"] == Active(())
+    course.do("claim", "a", 9)
+    course.succeed("a", "")
+    assert startable(course.marking) == {"b", "c"}
+
+
+# --- what is written ---------------------------------------------------------------------
+
+
+def test_what_was_written_is_what_is_read() -> None:
+    course = failing()
+    course.do("grow", growth("x", "y", edges="c>x x>y").as_json())
+    course.do("team", "spend", "a", 0.5, 3, 1.0)
+    course.do("team", "tell", "b", "0-9", "ann", "now")
+    written = snapshot(course.marking)
+    back = restored(crew("a --> b; c --> d", entries=["a", "c"]), written, "running")
+    assert snapshot(back) == written
+    assert back.graph == course.marking.graph
+    assert (back.failed, back.team) == (course.marking.failed, course.marking.team)
+    assert startable(back) == startable(course.marking)
+    assert back.next_startable() == course.marking.next_startable()
+
+
+def test_a_copy_does_not_change_with_the_marking() -> None:
+    course = failing()
+    written = snapshot(course.marking)
+    course.do("team", "spend", "a", 0.5, 3, 1.0)
+    course.do("grow", growth("x").as_json())
+    assert "grown" not in written
+    assert "team" not in written
+
+
+def test_markings_without_these_fields_are_read() -> None:
+    """As they were written before there were teams."""
+    old = {"waiting": {"b": ["a"]}, "done": ["a"], "outputs": {"a": "0-1"}}
+    marking = restored(graph("a --> b"), old, "running")
+    assert (marking.growths, marking.lost, marking.team.as_json()) == ([], {}, {})
+    assert snapshot(marking) == old
+    assert Active.from_json({"from": ["a"], "token": 3}).error is None
+
+
+def test_a_flow_writes_none_of_these_fields() -> None:
+    course = begun(graph("a --> b"))
+    course.start("a", 1)
+    assert snapshot(course.marking).keys() == {"active"}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"grown": [{"nodes": []}]},
+        {"grown": [{"nodes": [{"id": "a", "kind": "agent"}]}]},
+        {"grown": [{"nodes": [{"id": "x", "kind": "agent"}], "edges": [{"source": "x"}]}]},
+        {"grown": ["x"]},
+        {"waiting": {"x": []}},
+        {"team": {"nobody": 1}},
+        {"active": {"a": {"from": [], "nobody": 1}}},
+    ],
+)
+def test_damaged_markings_are_refused(data: dict[str, Any]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        read(crew(), Flow(marking=data), lambda _: b"")
+
+
+def test_a_large_addition_goes_to_a_document() -> None:
+    course = begun(crew())
+    course.start("a", 1)
+    course.do("grow", growth(*(f"task-{number}" for number in range(200))).as_json())
+    made = write(course.marking, Status.RUNNING, Flow(marking={}), Chain(), course.operations)
+    assert made.document is not None
+    assert len(made.flow.model_dump_json()) < 1000
+    name, data = made.document
+    back, _ = read(crew(), made.flow, {name: data}.__getitem__)
+    assert snapshot(back) == snapshot(course.marking)

@@ -1,0 +1,95 @@
+"""What a team's run counts and keeps, and how it is written down."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sequencer.model.graph import Graph, Node, NodeKind
+from sequencer.model.marking import Marking
+from sequencer.model.team_state import TeamState
+
+
+def team(*operations: tuple[object, ...]) -> TeamState:
+    state = TeamState()
+    for word, *arguments in operations:
+        state.apply(str(word), *arguments)
+    return state
+
+
+def test_nothing_is_written_of_nothing() -> None:
+    assert TeamState().as_json() == {}
+
+
+def test_what_was_used_adds_up() -> None:
+    state = team(("spend", "a", 0.1, 10, 1.5), ("spend", "a", 0.2, 5, 1.0), ("spend", "b", 1, 2, 3))
+    assert state.spent == {"a": [0.3, 15, 2.5], "b": [1, 2, 3]}
+
+
+def test_sums_of_many_parts_stay_short() -> None:
+    state = team(*[("spend", "a", 0.1, 1, 0.001)] * 1000)
+    assert state.spent["a"] == [100.0, 1000, 1.0]
+    assert json.dumps(state.as_json()) == '{"spent": {"a": [100.0, 1000, 1.0]}}'
+
+
+def test_failures_in_a_row_over_all_tasks() -> None:
+    state = team(("failed", "a", "x"), ("failed", "b", "y"))
+    assert (state.streak, state.notes) == (2, {"a": "x", "b": "y"})
+    state.apply("accepted", "a")
+    # What b failed with is still what its next attempt is told.
+    assert (state.streak, state.notes) == (0, {"b": "y"})
+
+
+def test_a_no_is_no_failure() -> None:
+    state = team(("failed", "a", "x"), ("refused", "judge", "no"), ("refused", "judge", "still no"))
+    assert state.streak == 1
+    assert state.refusals == {"judge": 2}
+    assert state.notes["judge"] == "still no"
+
+
+def test_an_accepted_judge_has_said_no_as_often_as_before() -> None:
+    assert team(("refused", "j", "no"), ("accepted", "j")).refusals == {"j": 1}
+
+
+def test_messages_stand_as_they_came() -> None:
+    state = team(("tell", "a", "1-2", "ann", "t1"), ("tell", "b", "1-3", "bob", "t2"))
+    state.apply("tell", "a", "1-4", "ann", "t3")
+    assert state.told == {
+        "a": [["1-2", "ann", "t1"], ["1-4", "ann", "t3"]],
+        "b": [["1-3", "bob", "t2"]],
+    }
+
+
+def test_a_person_lets_it_go_on() -> None:
+    state = team(
+        ("failed", "a", "x"), ("refused", "j", "no"), ("warn", "soft"), ("spend", "a", 1, 1, 1)
+    )
+    state.apply("again")
+    assert (state.streak, state.refusals, state.warned) == (0, {}, [])
+    # What was used was used, and the next attempt knows what the last one failed with.
+    assert state.spent == {"a": [1, 1, 1]}
+    assert state.notes == {"a": "x", "j": "no"}
+
+
+def test_what_was_written_is_read() -> None:
+    state = team(
+        ("spend", "a", 0.25, 3, 1.5),
+        ("failed", "a", "x"),
+        ("refused", "j", "no"),
+        ("tell", "a", "1-2", "ann", "t1"),
+        ("warn", "soft"),
+    )
+    assert TeamState(**json.loads(json.dumps(state.as_json()))) == state
+
+
+@pytest.mark.parametrize("word", ["", "_do_warn", "as_json", "apply", "nothing"])
+def test_other_words_mean_nothing(word: str) -> None:
+    with pytest.raises(KeyError):
+        TeamState().apply(word)
+
+
+def test_the_words_are_an_operation_of_a_marking() -> None:
+    made = Marking(Graph(nodes=(Node(id="a", kind=NodeKind.AGENT),), entries=("a",), is_team=True))
+    made.apply(["team", "spend", "a", 1.0, 2, 3.0])
+    assert made.team.spent == {"a": [1.0, 2, 3.0]}

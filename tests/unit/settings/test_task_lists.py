@@ -1,0 +1,144 @@
+"""Lists of tasks in orchestration.yaml, and the roles that their tasks have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sequencer.settings.settings import load
+from tests.unit.settings.loading import loaded, refusal, refusals
+
+TEAM = """
+workflows:
+  mine:
+    size: 2
+    tasks:
+      - {id: look, subject: Look, role: researcher}
+      - {id: build, subject: Build, role: implementer, blocked_by: look, model: opus}
+"""
+
+
+def test_a_list_is_a_workflow_of_its_own(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, TEAM)
+    workflow = settings.registry.get("mine")
+    assert settings.workflows["mine"] is workflow
+    assert workflow.kind == "graph"
+    assert workflow.graph is not None
+    assert (workflow.graph.is_team, workflow.graph.max_parallel) == (True, 2)
+    assert [(e.source, e.target) for e in workflow.graph.edges] == [("look", "build")]
+    assert workflow.steps[1].model == "opus"
+    assert "mine" not in settings.registry.procedure_names
+
+
+def test_it_is_known_where_a_task_stands(tmp_path: Path) -> None:
+    found = loaded(tmp_path, TEAM).registry.lists["mine"]
+    assert found.file == tmp_path / "orchestration.yaml"
+    assert found.where("build", "model").startswith(f"{tmp_path}/orchestration.yaml:7:")
+    assert found.where("build", "model").endswith("workflows.mine.tasks[1].model")
+
+
+def test_it_can_be_what_is_run_by_default(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, f"workflow: mine\n{TEAM}")
+    assert settings.chosen_workflow().kind == "graph"
+
+
+def test_the_roles_of_the_project_are_its_tasks_roles(tmp_path: Path) -> None:
+    text = """
+teams:
+  teammate_model: small
+  roles:
+    researcher: {max_turns: 3}
+    tester: {executor: tests, writes: true}
+agents: {tests: {kind: command, argv: [make]}}
+workflows:
+  mine:
+    tasks:
+      - {id: look, subject: Look, role: researcher}
+      - {id: try, subject: Try, role: tester, model: own}
+"""
+    settings = loaded(tmp_path, text)
+    look, tries = settings.registry.get("mine").steps
+    assert (look.model, look.max_turns) == ("small", 3)
+    assert look.tools is not None
+    assert (tries.executor, tries.model) == ("tests", "own")
+    assert settings.registry.roles["tester"].writes
+
+
+def test_roles_without_options_are_those_that_come_along(tmp_path: Path) -> None:
+    assert set(load(tmp_path, env={}).registry.roles) == {
+        *("researcher", "implementer", "verifier", "git-handler", "summarizer", "lead")
+    }
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+    text = """
+workflows:
+  mine:
+    tasks:
+      - {id: a, subject: A, role: nobody, blocked_by: [b, x]}
+      - {id: b, subjct: B, blocked_by: [a]}
+      - {id: a, subject: A, executor: nobody}
+  other:
+    tasks:
+      - {id: a, subject: A, blocked_by: a}
+"""
+    said = "\n".join(map(str, refusals(tmp_path, text)))
+    for place, what in (
+        ("5:29: workflows.mine.tasks[0].role", "there is no role 'nobody'"),
+        ("5:43: workflows.mine.tasks[0].blocked_by", "circle: a -> b -> a"),
+        ("5:59: workflows.mine.tasks[0].blocked_by[1]", "there is no task 'x'"),
+        ("6:9: workflows.mine.tasks[1].subject", "has to be there"),
+        ("6:17: workflows.mine.tasks[1]", "unknown key 'subjct'"),
+        ("7:10: workflows.mine.tasks[2].id", "two tasks are called 'a'"),
+        ("10:29: workflows.other.tasks[0].blocked_by[0]", "waits for itself"),
+    ):
+        found = [line for line in said.splitlines() if f"orchestration.yaml:{place}: " in line]
+        assert [what in line for line in found] == [True], place
+
+
+def test_agents_and_prompts_of_tasks_are_looked_at_like_those_of_steps(tmp_path: Path) -> None:
+    one = "workflows: {mine: {tasks: [{id: a, subject: A, executor: nobody}]}}"
+    assert "unknown agent 'nobody'" in str(refusal(tmp_path, one))
+    other = "workflows: {mine: {tasks: [{id: a, subject: A, prompt: ../x.md}]}}"
+    assert "'..' in it" in str(refusal(tmp_path, other))
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("{tasks: []}", "there is no task in it"),
+        ("{size: 3}", "there is no task in it"),
+        ("{tasks: [{id: a, subject: A}], steps: [b]}", "steps can't stand beside tasks"),
+        ("{tasks: [{id: a, subject: A}], kind: procedure}", "kind can't stand beside tasks"),
+        ("{tasks: [{id: a, subject: A}], review: {step: b}}", "review can't stand beside tasks"),
+        ("{tasks: [{id: a, subject: A}], extends: standard}", "extends can't stand beside tasks"),
+        ("{tasks: [{id: a, subject: A}], file: x.md}", "tasks can't stand beside file"),
+        ("{tasks: [{id: a, subject: A}], size: 0}", "greater than or equal to 1"),
+        ("{tasks: 3}", "expected a list"),
+        ("{tasks: [a]}", "expected a mapping"),
+        ("{tasks: [{id: a, subject: A, requires_approval: true}]}", "a flowchart can"),
+    ],
+)
+def test_what_can_t_be_a_list(tmp_path: Path, entry: str, said: str) -> None:
+    assert said in str(refusal(tmp_path, f"workflows: {{mine: {entry}}}"))
+
+
+@pytest.mark.parametrize("name", ["tasks.md", "tasks.yaml"])
+def test_a_list_in_a_file_of_its_own(tmp_path: Path, name: str) -> None:
+    texts = {
+        "tasks.md": "# T\n\n## a: A\n\n## b: B\nblocked_by: a\n",
+        "tasks.yaml": "tasks: [{id: a, subject: A}, {id: b, subject: B, blocked_by: a}]\n",
+    }
+    (tmp_path / name).write_text(texts[name])
+    settings = loaded(tmp_path, f"workflows: {{mine: {name}}}")
+    workflow = settings.registry.get("mine")
+    assert (workflow.name, workflow.kind) == ("mine", "graph")
+    assert workflow.graph is not None
+    assert workflow.graph.is_team
+    assert settings.registry.get("mine") is workflow
+
+
+def test_a_list_replaces_a_built_in_workflow(tmp_path: Path) -> None:
+    settings = loaded(tmp_path, "workflows: {standard: {tasks: [{id: a, subject: A}]}}")
+    assert settings.registry.get("standard").kind == "graph"
