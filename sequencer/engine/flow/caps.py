@@ -75,6 +75,11 @@ class Caps:
     def __init__(self, rules: TeamRules) -> None:
         """Hold the team to *rules*."""
         self.rules = rules
+        self._has_common = rules.budget.is_limited or bool(rules.role_budgets)
+
+    def _are_set(self, marking: Marking) -> bool:
+        """Return whether there is any budget at all; most teams have none."""
+        return self._has_common or bool(marking.graph.with_budget)
 
     def of_team(self, marking: Marking) -> Cap:
         """Return the whole team's budget."""
@@ -106,7 +111,7 @@ class Caps:
         """Return the tasks that must not be begun now."""
         if self.stop(marking) is not None:
             return marking.graph.by_id.keys()
-        return self._spent(marking)
+        return self._spent(marking) if self._are_set(marking) else ()
 
     def _spent(self, marking: Marking) -> Collection[str]:
         """Return the tasks whose own or whose role's budget is at its end."""
@@ -162,6 +167,8 @@ class Caps:
 
     def left_usd(self, marking: Marking, name: str) -> float | None:
         """Return what an attempt at task *name* may cost; None: no budget says so."""
+        if not self._are_set(marking):
+            return None
         task = marking.graph.by_id[name].task
         if task is None:
             return self.of_team(marking).left_usd()
@@ -174,6 +181,11 @@ class Caps:
     def watch(self, step: OpenTransition) -> None:
         """Tell in *step* what has come near its end or to it, each once."""
         marking, soft = step.marking, self.rules.budget.soft
+        if (broken := self.broken(marking)) is not None:
+            number = marking.team.streak
+            self._warn(step, f"breaker: {number}", f"{broken}: nothing more is begun")
+        if not self._are_set(marking):
+            return
         # Of tasks those that have used something in this transition: no other has come nearer.
         paid = {one[2] for one in step.course.operations if one[:2] == ["team", "spend"]}
         caps = [self.of_team(marking)]
@@ -183,9 +195,6 @@ class Caps:
                 self._warn(step, f"hard: {cap.name}", f"{cap.told(1.0)}: nothing more is begun")
             elif cap.is_near(soft):
                 self._warn(step, f"soft: {cap.name}", cap.told(soft))
-        if (broken := self.broken(marking)) is not None:
-            number = marking.team.streak
-            self._warn(step, f"breaker: {number}", f"{broken}: nothing more is begun")
 
     @staticmethod
     def _warn(step: OpenTransition, what: str, message: str) -> None:

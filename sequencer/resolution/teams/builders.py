@@ -85,7 +85,8 @@ _FULL_DEVELOPMENT: tuple[dict[str, Any], ...] = (
         "id": "commit",
         "subject": "Commit and push the change",
         "description": "Commit what belongs to the request, on a branch of its own, and push it. "
-        "Open no pull request: the next task does.",
+        "What was done in worktrees is committed and merged already; then only the branch is "
+        "left to do. Open no pull request: the next task does.",
         "active_form": "Committing",
         "blocked_by": ("verify", "changelog"),
         "role": "git-handler",
@@ -154,6 +155,8 @@ _DEBUGGER: tuple[dict[str, Any], ...] = (
     {
         "id": "commit",
         "subject": "Commit the fix and open a pull request",
+        "description": "What was done in worktrees is committed and merged already; put it on a "
+        "branch of its own if it is not.",
         "active_form": "Committing",
         "blocked_by": ("verify",),
         "role": "git-handler",

@@ -17,6 +17,7 @@ from sequencer.model.team import Role
 FOLDER = "team"
 """Of the roles' system prompts, below prompts_dir."""
 LEAD = "lead"
+LEAD_ATTEMPTS = 3
 FIXER = "implementer"
 """The role of who mends what a task that judges has refused."""
 
@@ -32,7 +33,12 @@ _ROLES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         # It may write a message into a file of its own; it changes no file of the project.
         "git-handler": {"tools": {"bash": True, "edit": False}, "writes": True},
         "summarizer": {"tools": _READ_ONLY},
-        LEAD: {"tools": _READ_ONLY, "output": {"format": "json"}},
+        # A list that is refused is made anew, with the reason in the prompt.
+        LEAD: {
+            "tools": _READ_ONLY,
+            "output": {"format": "json"},
+            "retry": {"max_attempts": LEAD_ATTEMPTS},
+        },
     }
 )
 """Role -> what it has beside its system prompt."""

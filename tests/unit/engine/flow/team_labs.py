@@ -13,17 +13,17 @@ from sequencer.engine.flow.team import Team
 from sequencer.engine.flow.workplaces import OneWorkplace, Workplaces
 from sequencer.engine.performing import Performer
 from sequencer.errors import SequencerError
-from sequencer.executors.protocol import Cancellation, StepRequest
+from sequencer.executors.protocol import Cancellation, Executor, StepRequest
 from sequencer.model.graph import Graph
 from sequencer.model.marking import Marking
 from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.step import Step
 from sequencer.model.team import Role, Task, TeamRules
 from sequencer.resolution.teams.graphs import workflow_of
 from sequencer.resolution.teams.growing import TeamGrower
 from sequencer.store.memory import MemoryRun
-from tests.unit.engine.flow.labs import Actor, Lab, Said, failed, said
+from tests.unit.engine.flow.labs import Actor, Cast, Lab, Said, failed, said
 
-NO_RETRY: dict[str, Any] = {}
 AT_ONCE: dict[str, Any] = {"retry": {"max_attempts": 3, "initial_delay_s": 0}}
 """Step fields of a task with three attempts, one right after the other."""
 JUDGE: dict[str, Any] = {"validation": {"fixer": {"name": "mend"}, "max_attempts": 3}}
@@ -59,6 +59,14 @@ def cost(usd: float = 0.0, tokens: int = 0, **more: Any) -> dict[str, Any]:
     return {"usage": Usage(cost_usd=usd, input_tokens=tokens, **more)}
 
 
+class Everybody(Cast):
+    """One actor for all, fixers included, which stand in the step of who judges."""
+
+    def choose(self, step: Step, position: str) -> tuple[str, Executor]:
+        del step, position
+        return "actor", self.actor
+
+
 @dataclass
 class TeamLab(Lab):
     """One team's run."""
@@ -66,13 +74,13 @@ class TeamLab(Lab):
     rules: TeamRules = field(default_factory=TeamRules)
     roles: Mapping[str, Role] = field(default_factory=dict)
     workplaces: Workplaces | None = None
-    notices: list[str] = field(default_factory=list)
 
     def _performer(self, made: Any, observer: Observer) -> Performer:
         places = self.workplaces or OneWorkplace(self.folder)
         grower = TeamGrower(self.roles, self.rules.max_tasks)
         performer = super()._performer(made, observer)
-        return replace(performer, team=Team(self.rules, grower, places))
+        team = Team(self.rules, grower, places)
+        return replace(performer, team=team, agents=Everybody(self.actor))
 
     @property
     def marking(self) -> Marking:

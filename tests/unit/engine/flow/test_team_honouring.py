@@ -1,10 +1,10 @@
-"""Fields that a role has brought, where a task's agent can't honour them."""
+"""A run whose agents can't honour all that roles and authors ask of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from sequencer.engine.attempt import Observer, SilentObserver
 from sequencer.engine.performing import Performer
@@ -13,32 +13,29 @@ from sequencer.executors.protocol import EVERY_EXECUTOR, Executor
 from sequencer.model.step import Step
 from sequencer.model.team import Role
 from tests.unit.engine.flow.labs import Actor
-from tests.unit.engine.flow.team_labs import JUDGE, YES, TeamLab, no, task, team
+from tests.unit.engine.flow.team_labs import JUDGE, YES, TeamLab, adds, no, task, team
+
+
+class Narrow(Actor):
+    """An agent that can say nothing but its prompt."""
+
+    supported_fields: ClassVar[frozenset[str]] = EVERY_EXECUTOR
 
 
 @dataclass
 class Choosy:
-    """Agents that honour some fields only, as the project's own do."""
+    """Agents that refuse what they can't honour, as a project's own do."""
 
-    honours: frozenset[str] = frozenset()
-    actor: Executor = field(default_factory=Actor)
-    models: tuple[str, ...] = ("big",)
-    known: tuple[str | None, ...] = (None, "actor")
+    actor: Executor
 
     def choose(self, step: Step, position: str) -> tuple[str, Executor]:
         del position
-        if step.executor not in self.known:
+        if step.executor not in (None, "actor"):
             raise ConfigurationError(f"there is no agent {step.executor!r}")
         given = step.model_dump(exclude_defaults=True).keys()
-        if refused := sorted(given - self.honours - EVERY_EXECUTOR):
+        if refused := sorted(given - self.actor.supported_fields):
             raise ConfigurationError(f"the agent can't honour {refused[0]}")
-        if step.model is not None and step.model not in self.models:
-            raise ConfigurationError(f"there is no model {step.model!r}")
         return "actor", self.actor
-
-    def __post_init__(self) -> None:
-        """Let the executor say what it honours, as real ones do."""
-        vars(self.actor)["supported_fields"] = self.honours
 
     def warm_up(self) -> None:
         """Do nothing."""
@@ -47,63 +44,88 @@ class Choosy:
         """Do nothing."""
 
 
-# --- in a run ----------------------------------------------------------------------------
-
-
-@dataclass
-class ChoosyLab(TeamLab):
-    """A team whose agents honour few fields."""
-
-    honours: frozenset[str] = frozenset({"validation"})
-
-    def _performer(self, made: Any, observer: Observer) -> Performer:
-        performer = super()._performer(made, observer)
-        object.__setattr__(performer, "agents", Choosy(self.honours, self.actor))
-        return performer
-
-
 class Listening(SilentObserver):
     """An observer that keeps notices."""
 
-    def __init__(self, notices: list[str]) -> None:
-        self._notices = notices
+    def __init__(self) -> None:
+        self.heard: list[str] = []
 
     def notice(self, text: str) -> None:
-        self._notices.append(text)
+        self.heard.append(text)
 
 
-def choosy(made: TeamLab) -> ChoosyLab:
+@dataclass
+class NarrowLab(TeamLab):
+    """A team of agents that honour few fields."""
+
+    ears: Listening = field(default_factory=Listening)
+
+    def _performer(self, made: Any, observer: Observer) -> Performer:
+        return replace(super()._performer(made, observer), agents=Choosy(self.actor))
+
+    def listen(self) -> None:
+        """Work, and keep what a person would hear."""
+        self.work(observer=self.ears)
+
+
+def narrow(made: TeamLab) -> NarrowLab:
     fields = {name: getattr(made, name) for name in made.__dataclass_fields__}
-    return ChoosyLab(**fields)
+    return NarrowLab(**{**fields, "actor": Narrow(made.actor.says)})
 
 
 ROLES = {
     "reader": Role.model_validate({"allowed_tools": ["Read"], "max_turns": 5}),
     "implementer": Role.model_validate({"max_turns": 7, "writes": True}),
+    "nobodys": Role.model_validate({"executor": "nobody", "max_turns": 5}),
 }
+LEFT_OUT = "task {}: its agent can't honour {} of role {}; left out"
 
 
-def test_a_person_hears_what_was_left_out(tmp_path: Path) -> None:
-    made = choosy(team(tmp_path, [task("a", role="reader"), task("b", "a")], roles=ROLES))
-    made.work(observer=Listening(made.notices))
+def test_a_person_hears_once_what_was_left_out(tmp_path: Path) -> None:
+    made = narrow(team(tmp_path, [task("a", role="reader"), task("b", "a")], roles=ROLES))
+    made.listen()
     assert made.status == "completed"
-    told = "task a: its agent can't honour allowed_tools, max_turns of role reader; left out"
-    assert made.notices.count(told) == 1
+    told = LEFT_OUT.format("a", "allowed_tools, max_turns", "reader")
+    assert made.ears.heard.count(told) == 1
     (asked,) = [one for one in made.actor.asked if one.step.name == "a"]
     assert (asked.step.allowed_tools, asked.step.max_turns) == (None, None)
 
 
+def test_nobody_hears_of_what_can_be_honoured(tmp_path: Path) -> None:
+    ears = Listening()
+    made = team(tmp_path, [task("a", role="reader")], roles=ROLES)
+    made.work(observer=ears)
+    assert [text for text in ears.heard if "left out" in text] == []
+    assert made.actor.asked[0].step.max_turns == 5
+
+
 def test_a_run_does_not_begin_with_a_task_whose_author_asks_too_much(tmp_path: Path) -> None:
     tasks = [task("first"), task("a", "first", role="reader", max_turns=2)]
-    made = choosy(team(tmp_path, tasks, roles=ROLES))
+    made = narrow(team(tmp_path, tasks, roles=ROLES))
     error = made.refused()
     assert isinstance(error, ConfigurationError)
+    assert "max_turns" in str(error)
     assert made.actor.asked == []
 
 
+def test_an_agent_that_is_not_there_is_no_fields_fault(tmp_path: Path) -> None:
+    """Else a role with a misspelt agent would lose what it says, and work as anybody."""
+    made = narrow(team(tmp_path, [task("a", role="nobodys")], roles=ROLES))
+    assert "there is no agent 'nobody'" in str(made.refused())
+    assert made.actor.asked == []
+
+
+def test_an_added_task_is_performed_without_it_too(tmp_path: Path) -> None:
+    says = {"lead": adds(("new",), role="reader")}
+    made = narrow(team(tmp_path, [task("lead", adds="tasks")], says, roles=ROLES))
+    made.listen()
+    assert made.accepted() == ["lead", "new"]
+    assert LEFT_OUT.format("new", "allowed_tools, max_turns", "reader") in made.ears.heard
+
+
 def test_a_fix_is_performed_without_what_only_its_role_asks(tmp_path: Path) -> None:
-    made = choosy(team(tmp_path, [task("check", **JUDGE)], {"check": [no(), YES]}, roles=ROLES))
-    made.work(observer=Listening(made.notices))
+    made = narrow(team(tmp_path, [task("check", **JUDGE)], {"check": [no(), YES]}, roles=ROLES))
+    made.listen()
     assert made.status == "completed"
-    told = "task check-fix-1: its agent can't honour max_turns of role implementer; left out"
-    assert made.notices.count(told) == 1
+    told = LEFT_OUT.format("check-fix-1", "max_turns", "implementer")
+    assert made.ears.heard.count(told) == 1

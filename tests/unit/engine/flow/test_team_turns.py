@@ -64,6 +64,8 @@ class Site:
     """What the end of a task's place waits for."""
     said: list[tuple[Any, ...]] = field(default_factory=list)
     opened: list[TaskTraits] = field(default_factory=list)
+    firsts: list[tuple[str, bool]] = field(default_factory=list)
+    """Tasks whose places were opened, and whether it was for their first attempt."""
     refuses: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -389,9 +391,16 @@ def test_an_agent_works_in_its_own_place(tmp_path: Path) -> None:
     assert traits == {(True, True), (False, False)}
 
 
+def test_a_place_knows_whether_another_attempt_was_there(tmp_path: Path) -> None:
+    made = team(tmp_path, [tree("a", **AT_ONCE), task("b")], {"a": [failed(), "ok"]}, size=1)
+    site = at_site(made)
+    made.work()
+    assert sorted(site.firsts) == [("a", False), ("a", True), ("b", True)]
+
+
 def test_the_projects_folder_is_a_place_that_leaves_all_as_it_is(tmp_path: Path) -> None:
     places = OneWorkplace(tmp_path)
-    place = places.open("a", 1, run_id="r", traits=TaskTraits())
+    place = places.open("a", 1, run_id="r", traits=TaskTraits(), is_first=True)
     assert place == ProjectFolder(tmp_path)
 
     def never() -> None:
