@@ -44,7 +44,7 @@ GATED = {
     "resolve",
     "resolve far",
 }
-ELSEWHERE = {"flow", "git"}  # long ones: the first has its own tests, both are in CI's bench
+ELSEWHERE = {"flow", "git", "team"}  # long ones: most have their own tests, all are in CI's bench
 
 
 def run_bench(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

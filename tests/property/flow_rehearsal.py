@@ -13,9 +13,9 @@ from typing import Any
 
 from hypothesis import assume
 
-from sequencer.engine.flow.timing import busy_ms
 from sequencer.engine.flow.resulting import rest_of, transition_of
 from sequencer.engine.flow.room import Room
+from sequencer.engine.flow.timing import busy_ms
 from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.model import flow_record, flow_trace
 from sequencer.model.flow_record import Chain, Written
