@@ -17,6 +17,7 @@ from tests.fake_model_server import fake_model
 pytestmark = [pytest.mark.wheel, pytest.mark.timeout(300)]
 
 
+Task = dict[str, Any]
 WRITING = script(
     {"tool": "Bash", "input": {"command": "printf done > $SEQUENCER_STEP.txt; pwd"}},
     {"text": "it is written"},
@@ -56,7 +57,7 @@ def test_teammates_work_at_once_in_trees_of_their_own(tmp_path: Path) -> None:
         ]
     }
     lead = script({"tool": "StructuredOutput", "input": answer}, {"text": "cut"})
-    tasks = [
+    tasks: list[Task] = [
         {"id": "look", "subject": "Look", "role": "researcher", "text": script({"text": "FOUND"})},
         {
             "id": "lead",
@@ -100,7 +101,7 @@ def test_teammates_work_at_once_in_trees_of_their_own(tmp_path: Path) -> None:
 
 def test_a_budget_stops_real_teammates(tmp_path: Path) -> None:
     dear = script({"text": "dear", "model_usage": {"input_tokens": 200_000}})
-    tasks = [
+    tasks: list[Task] = [
         {"id": "dear", "subject": "Dear", "text": dear},
         {"id": "next", "subject": "Next", "blocked_by": ["dear"], "text": script({"text": "x"})},
     ]

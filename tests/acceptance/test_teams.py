@@ -16,13 +16,14 @@ import pytest
 from tests.acceptance.cli_process import cli, environment, head, until
 from tests.acceptance.team_projects import accepted, events, git, make_project, told
 
-DIAMOND = [
+Task = dict[str, Any]
+DIAMOND: list[Task] = [
     {"id": "plan", "subject": "Plan"},
     {"id": "left", "subject": "Left", "blocked_by": ["plan"]},
     {"id": "right", "subject": "Right", "blocked_by": ["plan"]},
     {"id": "sum", "subject": "Sum up", "blocked_by": ["left", "right"]},
 ]
-WRITERS = [
+WRITERS: list[Task] = [
     {"id": "one", "subject": "One", "role": "implementer"},
     {"id": "two", "subject": "Two", "role": "implementer"},
     {"id": "sum", "subject": "Sum up", "role": "summarizer", "blocked_by": ["one", "two"]},
@@ -43,7 +44,10 @@ def test_a_task_hears_what_was_found_before_it(tmp_path: Path) -> None:
 
 
 def test_work_on_different_files_is_merged_and_nothing_is_left_behind(tmp_path: Path) -> None:
-    plan = {"one": {"writes": {"a.txt": "a"}, "seconds": 0.4}, "two": {"writes": {"b.txt": "b"}}}
+    plan: dict[str, Any] = {
+        "one": {"writes": {"a.txt": "a"}, "seconds": 0.4},
+        "two": {"writes": {"b.txt": "b"}},
+    }
     project = make_project(tmp_path, WRITERS, plan, is_repository=True)
     ran = cli(project, "run")
     assert ran.returncode == 0, ran.stderr
@@ -56,7 +60,7 @@ def test_work_on_different_files_is_merged_and_nothing_is_left_behind(tmp_path: 
 
 
 def test_a_conflict_fails_its_task_and_loses_nothing(tmp_path: Path) -> None:
-    plan = {
+    plan: dict[str, Any] = {
         "one": {"writes": {"shared.txt": "one\n"}, "seconds": 0.4},
         "two": {"writes": {"shared.txt": "two\n", "own.txt": "2"}},
     }
@@ -83,8 +87,8 @@ def test_a_conflict_fails_its_task_and_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_a_write_by_who_only_reads_is_told(tmp_path: Path) -> None:
-    tasks = [{"id": "look", "subject": "Look", "role": "researcher"}]
-    plan = {"look": {"writes": {"shared.txt": "changed\n"}}}
+    tasks: list[Task] = [{"id": "look", "subject": "Look", "role": "researcher"}]
+    plan: dict[str, Any] = {"look": {"writes": {"shared.txt": "changed\n"}}}
     project = make_project(tmp_path / "warn", tasks, plan, is_repository=True)
     ran = cli(project, "run")
     assert ran.returncode == 0
@@ -92,7 +96,7 @@ def test_a_write_by_who_only_reads_is_told(tmp_path: Path) -> None:
     assert "shared.txt" in ran.stderr
     (done,) = [one for one in events(project) if one["event"] == "succeeded"]
     assert "shared.txt" in done["outcome"]["notices"][0]
-    strict = {"teams": {"on_write": "fail"}}
+    strict: dict[str, Any] = {"teams": {"on_write": "fail"}}
     project = make_project(tmp_path / "fail", tasks, plan, is_repository=True, **strict)
     ran = cli(project, "run")
     assert ran.returncode == 1
@@ -114,9 +118,14 @@ def started(project: Path) -> subprocess.Popen[bytes]:
 
 @pytest.mark.timeout(180)
 def test_three_processes_share_a_team_and_one_is_killed(tmp_path: Path) -> None:
-    wide = [{"id": f"w{n}", "subject": "W", "role": "implementer"} for n in range(6)]
-    tasks = [*wide, {"id": "sum", "subject": "Sum", "blocked_by": [one["id"] for one in wide]}]
-    plan = {f"w{n}": {"writes": {f"w{n}.txt": f"{n}"}, "until": "go"} for n in range(6)}
+    wide: list[Task] = [{"id": f"w{n}", "subject": "W", "role": "implementer"} for n in range(6)]
+    tasks: list[Task] = [
+        *wide,
+        {"id": "sum", "subject": "Sum", "blocked_by": [one["id"] for one in wide]},
+    ]
+    plan: dict[str, Any] = {
+        f"w{n}": {"writes": {f"w{n}.txt": f"{n}"}, "until": "go"} for n in range(6)
+    }
     project = make_project(
         tmp_path, tasks, plan, size=6, is_repository=True, run={"max_parallel": 2}
     )
@@ -147,13 +156,13 @@ def test_three_processes_share_a_team_and_one_is_killed(tmp_path: Path) -> None:
     assert git(project, "branch", "--format=%(refname:short)") == "main"
 
 
-SUB_ISSUES: list[dict[str, Any]] = [
+SUB_ISSUES: list[Task] = [
     {"id": "api", "title": "API", "description": "Build the API"},
     {"id": "page", "title": "Page", "description": "Build the page", "depends_on": ["api"]},
     {"id": "docs", "title": "Docs", "description": "Write", "depends_on": ["api"]},
     {"id": "test", "title": "Test", "description": "Test", "depends_on": ["page", "docs"]},
 ]
-LEAD = [
+LEAD: list[Task] = [
     {
         "id": "lead",
         "subject": "Cut it",
@@ -169,7 +178,10 @@ YES = json.dumps({"pass": True, "reason": "fine"})
 def test_a_lead_adds_four_sub_issues_and_a_cycle_is_refused(tmp_path: Path) -> None:
     circle = [{**SUB_ISSUES[0], "depends_on": ["test"]}, *SUB_ISSUES[1:]]
     says = [{"sub_issues": circle}, {"sub_issues": SUB_ISSUES}]
-    plan = {"lead": {"says": says}, **{f"verify-{n['id']}": {"says": YES} for n in SUB_ISSUES}}
+    plan: dict[str, Any] = {
+        "lead": {"says": says},
+        **{f"verify-{n['id']}": {"says": YES} for n in SUB_ISSUES},
+    }
     project = make_project(tmp_path, LEAD, plan)
     ran = cli(project, "run")
     assert ran.returncode == 0, ran.stderr
@@ -190,7 +202,7 @@ def test_a_lead_adds_four_sub_issues_and_a_cycle_is_refused(tmp_path: Path) -> N
 
 def test_a_failed_verification_is_mended_and_repeated(tmp_path: Path) -> None:
     no = json.dumps({"pass": False, "reason": "test_login fails"})
-    plan = {
+    plan: dict[str, Any] = {
         "lead": {"says": {"sub_issues": SUB_ISSUES[:1]}},
         "verify-api": {"says": [no, no, YES]},
     }
@@ -210,16 +222,16 @@ def test_a_failed_verification_is_mended_and_repeated(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("on_hard", ["finish", "kill"])
 def test_a_budget_stops_a_team(tmp_path: Path, on_hard: str) -> None:
-    tasks = [
+    tasks: list[Task] = [
         {"id": "slow", "subject": "Slow"},
         {"id": "dear", "subject": "Dear"},
         {"id": "next", "subject": "Next", "blocked_by": ["dear"]},
     ]
-    plan = {
+    plan: dict[str, Any] = {
         "dear": {"usage": {"cost_usd": 6.0, "input_tokens": 10}},
         "slow": {"seconds": 1.0 if on_hard == "finish" else 30},
     }
-    budget = {"budget": {"max_cost_usd": 5, "on_hard": on_hard}}
+    budget: dict[str, Any] = {"budget": {"max_cost_usd": 5, "on_hard": on_hard}}
     project = make_project(tmp_path, tasks, plan, teams=budget)
     ran = cli(project, "run", timeout_s=25)
     assert ran.returncode == 0, ran.stderr
@@ -232,7 +244,7 @@ def test_a_budget_stops_a_team(tmp_path: Path, on_hard: str) -> None:
     assert cli(project, "tick").returncode == 0
     assert head(project)["revision"] == before
     plan["slow"] = {}
-    more = {"budget": {"max_cost_usd": 50}}
+    more: dict[str, Any] = {"budget": {"max_cost_usd": 50}}
     make_project(tmp_path, tasks, plan, teams=more)
     assert cli(project, "run").returncode == 0
     assert sorted(accepted(project)) == ["dear", "next", "slow"]
@@ -240,8 +252,8 @@ def test_a_budget_stops_a_team(tmp_path: Path, on_hard: str) -> None:
 
 
 def test_the_circuit_breaker_opens_and_a_person_closes_it(tmp_path: Path) -> None:
-    tasks = [{"id": f"t{n}", "subject": "T"} for n in range(4)]
-    plan = {f"t{n}": {"exit": 1} for n in range(4)}
+    tasks: list[Task] = [{"id": f"t{n}", "subject": "T"} for n in range(4)]
+    plan: dict[str, Any] = {f"t{n}": {"exit": 1} for n in range(4)}
     project = make_project(tmp_path, tasks, plan, size=1, teams={"max_failures": 2})
     ran = cli(project, "run")
     assert ran.returncode == 3
@@ -255,7 +267,7 @@ def test_the_circuit_breaker_opens_and_a_person_closes_it(tmp_path: Path) -> Non
 
 
 def test_start_gives_a_big_request_to_a_team_and_says_why(tmp_path: Path) -> None:
-    plan = {"verify": {"says": YES}}
+    plan: dict[str, Any] = {"verify": {"says": YES}}
     project = make_project(tmp_path, DIAMOND, plan, teams={"enabled": True})
     text = "Debug the flaky login: a race condition, intermittent data loss"
     shown = cli(project, "start", text, "--label", "bug", "--dry-run", "--json")
