@@ -135,8 +135,8 @@ class Marking:
 
         Agents' nodes that are *closed* are passed over.
         """
-        passing = self._first_of(self._passing)
-        working = self._first_of(self._working, closed) if agents else None
+        passing = self._first_of(self._passing) if self._passing else None
+        working = self._first_of(self._working, closed) if agents and self._working else None
         if passing is None or working is None:
             return passing or working
         order = self.graph.order

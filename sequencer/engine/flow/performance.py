@@ -144,12 +144,10 @@ class Performances:
         if team is None or task is None:
             self._keep(attempt, perform(attempt, performer))
             return
+        # After a retry, and behind a fix, attempts are counted anew; what was used is not.
+        is_first = claim.attempt == 1 and claim.step not in marking.team.spent
         place = team.workplaces.open(
-            claim.step,
-            claim.token,
-            run_id=attempt.run_id,
-            traits=task,
-            is_first=claim.attempt == 1,
+            claim.step, claim.token, run_id=attempt.run_id, traits=task, is_first=is_first
         )
         for text in place.notices:
             performer.observer.notice(text)

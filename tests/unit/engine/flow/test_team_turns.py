@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from sequencer.engine.flow.worker import FlowWorker
 from sequencer.engine.flow.workplaces import Left, OneWorkplace, ProjectFolder, Workplace
 from sequencer.errors import StepFailed, StorageFailed, TransitionRefused
+from sequencer.model.head import Head
 from sequencer.model.team import TaskTraits
 from sequencer.store.memory import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
@@ -76,8 +78,8 @@ class Site:
     def open(
         self, task: str, token: int, *, run_id: str, traits: TaskTraits, is_first: bool
     ) -> Workplace:
-        del is_first
         assert run_id
+        self.firsts.append((task, is_first))
         self.note("open", task)
         self.opened.append(traits)
         if task == self.refuses:
@@ -234,6 +236,22 @@ def test_the_claim_of_a_dead_process_is_not_waited_for(tmp_path: Path) -> None:
     at_work.summary()
     assert site.merged == ["b", "a"]
     memory.close()
+
+
+def test_who_is_done_at_once_knows_who_was_begun_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first thread begins; else it would find nobody to wait for."""
+    known: list[set[str]] = []
+    start = FlowWorker._start
+
+    def spy(worker: FlowWorker, head: Head, granted: list[int]) -> None:
+        known.append({claim.step for claim in worker._performances.live})
+        start(worker, head, granted)
+
+    monkeypatch.setattr(FlowWorker, "_start", spy)
+    team(tmp_path, [tree("a"), tree("b"), tree("c", "a")]).work()
+    assert known[0] == {"a", "b"}
 
 
 def test_waiting_ends_when_the_process_is_to_end(tmp_path: Path) -> None:
@@ -396,6 +414,16 @@ def test_a_place_knows_whether_another_attempt_was_there(tmp_path: Path) -> None
     site = at_site(made)
     made.work()
     assert sorted(site.firsts) == [("a", False), ("a", True), ("b", True)]
+
+
+def test_after_a_retry_it_is_not_the_first_attempt(tmp_path: Path) -> None:
+    """The work of the one that failed for good may be on a branch."""
+    made = team(tmp_path, [tree("a"), task("b")], {"a": [failed(), "ok"]})
+    site = at_site(made)
+    made.ended()
+    made.retry()
+    made.work()
+    assert [first for name, first in site.firsts if name == "a"] == [True, False]
 
 
 def test_the_projects_folder_is_a_place_that_leaves_all_as_it_is(tmp_path: Path) -> None:

@@ -1,0 +1,76 @@
+"""Teams for the bench: runs of task graphs whose agents do nothing, or sleep a known time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import ClassVar
+
+from bench.layers import Blockers
+from bench.project import NoOpAgents
+from sequencer.assembly import Project, make_store
+from sequencer.engine.run import Run
+from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.team import Task
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.teams.graphs import workflow_of
+
+MOST = 10_000
+
+
+class Sleeper:
+    """An executor that sleeps as long as its task takes, and notes when it was done."""
+
+    kind: ClassVar[str] = "sleeper"
+    supported_fields: frozenset[str] = frozenset()
+
+    def __init__(self, seconds: Mapping[str, float]) -> None:
+        """Sleep *seconds*, by task."""
+        self._seconds = seconds
+        self.done: list[tuple[str, float]] = []
+        """Tasks and when they were done, on the clock that all processes have in common."""
+
+    def problems(self) -> list[str]:
+        """Return nothing: it can always run."""
+        return []
+
+    def perform(
+        self, request: StepRequest, listener: Listener, cancellation: Cancellation
+    ) -> Outcome:
+        """Sleep."""
+        del listener, cancellation
+        name = request.environment["SEQUENCER_STEP"]
+        time.sleep(self._seconds[name])
+        self.done.append((name, time.monotonic()))
+        return Outcome(status=OutcomeStatus.OK)
+
+
+def team_of(
+    blockers: Blockers, places: int, seconds: Mapping[str, float] | None = None
+) -> Workflow:
+    """Return a team of *places* whose tasks wait for each other as *blockers* say."""
+    tasks = [
+        Task(
+            id=name,
+            subject=f"Do {name}",
+            blocked_by=before,
+            weight=1.0 if seconds is None else seconds[name],
+            step={"text": "Do your part.\n"},
+        )
+        for name, before in blockers.items()
+    ]
+    return workflow_of("team", tasks, {}, size=places, max_tasks=MOST)
+
+
+def team_run(project: Project, workflow: Workflow, name: str, executor: Executor) -> Run:
+    """Return the run called *name* of *workflow*, as the assembly makes it, with *executor*."""
+    agents = NoOpAgents(executor)
+    return Run(
+        name,
+        make_store(project.settings, name),
+        project.settings.limits,
+        lambda _: workflow,
+        lambda chosen, observer: replace(project.performer(chosen, observer, name), agents=agents),
+    )

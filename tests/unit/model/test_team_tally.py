@@ -1,0 +1,159 @@
+"""What a team has used, summed up as it goes: always the sums of what each task has used."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Never
+
+import pytest
+
+from sequencer.engine.flow.caps import Caps
+from sequencer.model import flow_record
+from sequencer.model.graph import Graph
+from sequencer.model.marking import Marking
+from sequencer.model.team import Budget, Task, TeamRules
+from sequencer.resolution.teams.graphs import workflow_of
+from sequencer.resolution.teams.roles import roles
+
+ROLES = ["researcher", "implementer", None]
+
+
+def graph_of(count: int = 9, **budgets: Budget) -> Graph:
+    tasks = [
+        Task(
+            id=f"t{n}",
+            subject="T",
+            role=ROLES[n % 3],
+            budget=budgets.get(f"t{n}", Budget()),
+        )
+        for n in range(count)
+    ]
+    graph = workflow_of("team", tasks, roles({})).graph
+    assert graph is not None
+    return graph
+
+
+def spend(marking: Marking, name: str, usd: float, tokens: int = 0) -> None:
+    marking.apply(["team", "spend", name, usd, tokens, 0.5])
+
+
+def test_the_sums_are_those_of_all_tasks_however_it_came_to_them() -> None:
+    graph, chance = graph_of(t3=Budget(max_cost_usd=2)), random.Random(5)  # noqa: S311 - no secret
+    marking = Marking(graph)
+    for _ in range(200):
+        spend(marking, f"t{chance.randrange(9)}", chance.randint(1, 100) / 1000, 7)
+    spent = marking.team.spent
+    for made in (marking, flow_record.restored(graph, flow_record.snapshot(marking), "running")):
+        tally = made.tally
+        assert tally.team.usd == pytest.approx(sum(one[0] for one in spent.values()), abs=1e-9)
+        assert tally.team.tokens == 1400
+        assert tally.roles.keys() == {"researcher", "implementer"}
+        for role, names in graph.by_role.items():
+            mine = sum(spent[name][0] for name in names)
+            assert tally.roles[role].usd == pytest.approx(mine, abs=1e-9)
+
+
+def test_thirty_times_a_tenth_is_three() -> None:
+    marking = Marking(graph_of())
+    for number in range(30):
+        spend(marking, f"t{number % 9}", 0.1)
+    assert marking.tally.team.usd == 3.0
+    assert Caps(TeamRules.model_validate({"budget": {"max_cost_usd": 3.0}})).stop(marking)
+
+
+def test_a_task_is_used_up_when_all_its_attempts_together_are() -> None:
+    marking = Marking(graph_of(t0=Budget(max_tokens=100), t1=Budget(max_cost_usd=1)))
+    spend(marking, "t0", 50.0, 99)
+    spend(marking, "t1", 0.5, 1000)
+    assert marking.tally.used_up == set()
+    spend(marking, "t0", 0.0, 1)
+    spend(marking, "t1", 0.5)
+    spend(marking, "t2", 1000.0)
+    assert marking.tally.used_up == {"t0", "t1"}
+    assert set(Caps(TeamRules()).closed(marking)) == {"t0", "t1"}
+
+
+def test_a_role_that_is_used_up_closes_all_its_tasks() -> None:
+    rules = TeamRules.model_validate({"role_budgets": {"researcher": {"max_cost_usd": 1}}})
+    marking, caps = Marking(graph_of()), Caps(rules)
+    spend(marking, "t0", 0.4)
+    spend(marking, "t1", 5.0)
+    assert not caps.closed(marking)
+    assert caps.left_usd(marking, "t3") == pytest.approx(0.6)
+    assert caps.left_usd(marking, "t1") is None
+    spend(marking, "t3", 0.6)
+    assert set(caps.closed(marking)) == {"t0", "t3", "t6"}
+    assert caps.left_usd(marking, "t6") == 0
+
+
+@pytest.mark.parametrize(
+    ("budget", "usd", "tokens", "share", "is_used_up"),
+    [
+        (Budget(), 1e9, 1e9, 1.0, False),
+        (Budget(max_cost_usd=2), 1.99, 1e9, 1.0, False),
+        (Budget(max_cost_usd=2), 2.0, 0, 1.0, True),
+        (Budget(max_cost_usd=2), 1.6, 0, 0.8, True),
+        (Budget(max_tokens=10), 99.0, 9, 1.0, False),
+        (Budget(max_tokens=10, max_cost_usd=100), 99.0, 10, 1.0, True),
+    ],
+)
+def test_when_a_budget_is_used_up(
+    budget: Budget, usd: float, tokens: float, share: float, *, is_used_up: bool
+) -> None:
+    assert budget.is_used_up(usd, tokens, share) is is_used_up
+    assert budget.is_limited is (budget != Budget())
+
+
+# --- what is looked at -------------------------------------------------------------------
+
+
+class Counted(dict[str, Any]):
+    """Says if somebody goes through all of it."""
+
+    def __iter__(self) -> Never:
+        raise AssertionError("each transition would look at every task")
+
+    items = values = keys = __iter__
+
+
+@pytest.mark.parametrize("budget", [{}, {"max_cost_usd": 1000.0}])
+def test_no_transition_looks_at_every_task(budget: dict[str, float]) -> None:
+    marking = Marking(graph_of(t0=Budget(max_cost_usd=5)))
+    spend(marking, "t0", 1.0)
+    marking.team.spent = Counted(marking.team.spent)
+    caps = Caps(TeamRules.model_validate({"budget": budget}))
+    assert not caps.closed(marking)
+    assert not caps.to_kill(marking)
+    assert caps.left_usd(marking, "t0") == 4.0
+    spend(marking, "t0", 1.0)
+    assert caps.left_usd(marking, "t0") == 3.0
+    with pytest.raises(AssertionError, match="every task"):
+        list(marking.team.spent)
+
+
+def test_the_next_task_is_the_first_that_is_not_closed() -> None:
+    marking = Marking(graph_of(4))
+    for name in ("t2", "t0", "t3", "t1"):
+        marking.apply(["token", name])
+    assert marking.next_startable() == "t0"
+    assert marking.next_startable(closed={"t0", "t1"}) == "t2"
+    assert marking.next_startable(closed=marking.graph.by_id.keys()) is None
+    # What was passed over is there again.
+    assert marking.next_startable(closed={"t0"}) == "t1"
+    marking.apply(["start", "t1", 1])
+    assert marking.next_startable(closed={"t0"}) == "t2"
+    assert marking.next_startable() == "t0"
+
+
+def test_only_failed_means_that_nothing_else_has_begun() -> None:
+    marking = Marking(graph_of(3))
+    assert not marking.has_only_failed
+    for name in ("t0", "t1"):
+        marking.apply(["token", name])
+        marking.apply(["start", name, 1])
+    marking.apply(["block", "t0", {"node": "t0"}])
+    assert not marking.has_only_failed
+    marking.apply(["block", "t1", {"node": "t1"}])
+    assert marking.has_only_failed
+    marking.apply(["unblock", "t0"])
+    assert not marking.has_only_failed
