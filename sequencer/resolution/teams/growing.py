@@ -9,6 +9,8 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
 from sequencer.model.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.growth import Growth
 from sequencer.model.step import Step
@@ -43,8 +45,14 @@ class TeamGrower:
             said = parsed(answer)
         except KeyError:
             raise AnswerRefused("no task is added: the answer is no JSON") from None
-        tasks = tasks_of_answer(task.adds, said, there=graph.by_id)
-        growth = growth_of(graph, name, tasks, self.roles, max_tasks=self.max_tasks)
+        try:
+            tasks = tasks_of_answer(task.adds, said, there=graph.by_id)
+            growth = growth_of(graph, name, tasks, self.roles, max_tasks=self.max_tasks)
+        except ValidationError as error:
+            # Of what is made of the answer: a sub-issue's text that is just too long, with ours.
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise AnswerRefused(f"no task is added: {place}: {first['msg']}") from None
         return growth.model_copy(update={"steps": tuple(map(self._performed, growth.steps))})
 
     def _performed(self, step: Step) -> Step:

@@ -13,7 +13,7 @@ from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.team import Role
 from sequencer.store.memory import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
-from tests.unit.engine.flow.team_labs import AT_ONCE, TeamLab, adds, task, team
+from tests.unit.engine.flow.team_labs import AT_ONCE, YES, TeamLab, adds, task, team
 
 LEAD = (task("lead", adds="tasks", **AT_ONCE), task("sum", "lead"))
 MOST_HEAD_BYTES = 4096
@@ -250,6 +250,18 @@ def test_a_sub_issue_that_is_refused_is_fixed(tmp_path: Path) -> None:
     # Who waits for the check still does.
     assert begun_before(made, "verify-api", "impl-ui")
     assert made.status == FlowStatus.COMPLETED
+
+
+def test_a_sub_issue_that_is_too_long_with_what_is_said_about_it(tmp_path: Path) -> None:
+    """It fits alone, and not in the task that verifies it."""
+    long = json.dumps({"sub_issues": [{"id": "a", "title": "A", "description": "x" * 1_048_570}]})
+    lead = task("split", adds="sub-issues", **AT_ONCE)
+    made = team(tmp_path, [lead], {"split": [long, PARTS], "verify-api": YES}, roles=CREW)
+    made.work(limits={"max_steps": 1})
+    (refused,) = made.facts("failed")
+    assert "description: String should have at most 1048576" in refused["outcome"]["error"]
+    assert len(made.actor.prompts_of("split")[1]) < 5_000
+    assert made.accepted() == ["split"]
 
 
 # --- what a process makes of a graph that others have added to --------------------------------
