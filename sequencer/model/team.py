@@ -150,8 +150,8 @@ class TeamRules(BaseModel):
     """Failed attempts in a row, over all tasks, after which no task is started."""
     max_tasks: int = Field(default=200, ge=1, le=MAX_TASKS)
     """Of a run, those that were added under way included."""
-    merge: Literal["listed", "finished"] = "listed"
+    merge: Literal["auto", "listed", "finished"] = "auto"
     """The order in which the results of worktrees that run at once are merged: as the tasks
-    stand in the list, or as they are finished."""
+    stand in the list, as they are finished, or as listed wherever nothing has to wait for it."""
     on_write: Literal["warn", "fail"] = "warn"
     """What a change of the checkout by a task that only reads is."""

@@ -287,3 +287,84 @@ def test_start_gives_a_big_request_to_a_team_and_says_why(tmp_path: Path) -> Non
     refused = cli(project, "start", "How are you?", "--procedure", "plan-mode", "--team")
     assert refused.returncode == 2
     assert "full-development" in refused.stderr
+
+
+def test_a_task_that_adopt_brings_is_done_before_what_waits_for_it(tmp_path: Path) -> None:
+    project = make_project(tmp_path, DIAMOND, size=1)
+    assert cli(project, "run", "--max-steps", "2").returncode == 0
+    more: list[Task] = [
+        {"id": "extra", "subject": "Extra"},
+        {"id": "behind", "subject": "Behind what is done", "blocked_by": ["plan"]},
+        *DIAMOND[:3],
+        {"id": "sum", "subject": "Sum up", "blocked_by": ["left", "right", "extra", "behind"]},
+    ]
+    make_project(tmp_path, more, size=1)
+    assert cli(project, "run").returncode == 3
+    assert cli(project, "adopt").returncode == 0
+    ran = cli(project, "run")
+    assert ran.returncode == 0, ran.stderr
+    order = accepted(project)
+    assert sorted(order) == sorted(["plan", "left", "right", "extra", "behind", "sum"])
+    assert order[-1] == "sum"
+
+
+def test_a_killed_holder_of_a_closed_task_is_not_waited_for(tmp_path: Path) -> None:
+    tasks: list[Task] = [{"id": "slow", "subject": "Slow"}, {"id": "dear", "subject": "Dear"}]
+    plan: dict[str, Any] = {
+        "slow": {"seconds": 60},
+        "dear": {"usage": {"cost_usd": 6.0}},
+    }
+    project = make_project(tmp_path, tasks, plan, teams={"budget": {"max_cost_usd": 5}})
+    worker = started(project)
+    try:
+        until(lambda: (project / "seen").is_dir() and accepted(project) == ["dear"], 60)
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+    finally:
+        worker.kill()
+        worker.wait()
+    ran = cli(project, "run", timeout_s=50)
+    assert ran.returncode == 0, ran.stderr
+    assert "of 5 USD" in ran.stdout + ran.stderr
+    assert head(project)["claims"] == []
+
+
+@pytest.mark.parametrize("merge", ["auto", "listed"])
+def test_who_waits_for_its_turn_costs_nobody_time(tmp_path: Path, merge: str) -> None:
+    tasks: list[Task] = [
+        {"id": "slow", "subject": "Slow", "role": "implementer"},
+        {"id": "quick", "subject": "Quick", "role": "implementer"},
+        {"id": "next", "subject": "Next", "role": "summarizer", "blocked_by": ["quick"]},
+    ]
+    plan: dict[str, Any] = {
+        "slow": {"writes": {"a.txt": "a"}, "until": "seen/next-3"},
+        "quick": {"writes": {"b.txt": "b"}},
+    }
+    if merge == "listed":
+        plan["slow"] = {"writes": {"a.txt": "a"}, "seconds": 1.0}
+    project = make_project(tmp_path, tasks, plan, is_repository=True, teams={"merge": merge})
+    ran = cli(project, "run")
+    assert ran.returncode == 0, ran.stderr
+    order = accepted(project)
+    assert order[0] == ("quick" if merge == "auto" else "slow")
+
+
+def test_work_that_is_done_is_not_thrown_away_by_an_interrupt(tmp_path: Path) -> None:
+    plan: dict[str, Any] = {
+        "one": {"seconds": 60},
+        "two": {"writes": {"b.txt": "b"}, "usage": {"cost_usd": 3.0}},
+    }
+    project = make_project(tmp_path, WRITERS, plan, is_repository=True)
+    worker = started(project)
+    try:
+        until(lambda: list((project / "seen").glob("two-*")) if (project / "seen").is_dir() else 0)
+        pid = next((project / "seen").glob("two-*.pid"))
+        until(lambda: not psutil.pid_exists(int(pid.read_text())))
+        worker.send_signal(signal.SIGINT)
+        assert worker.wait(40) == 130
+    finally:
+        worker.kill()
+        worker.wait()
+    assert accepted(project) == ["two"]
+    assert (project / "b.txt").read_text() == "b"
+    assert git(project, "branch", "--format=%(refname:short)") == "main"

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from sequencer.engine.flow.keeping import Keeper
+from sequencer.engine.flow.resulting import rest_of
 from sequencer.engine.naming import command
 from sequencer.errors import CorruptState, TransitionRefused
 from sequencer.model import flow_record
@@ -15,7 +16,7 @@ from sequencer.model.flow_source import FlowSource, differences
 from sequencer.model.graph import Graph
 from sequencer.model.growth import grown_graph
 from sequencer.model.head import FLOW_DOCUMENT, Head
-from sequencer.model.marking import Marking
+from sequencer.model.marking import FlowStatus, Marking
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow
 from sequencer.store.protocol import Store
@@ -43,7 +44,11 @@ def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> T
     marking, chain = Keeper(store, before.graph).take(head)
     _ensure_there(marking, _with_growths(marking, new))
     carried = flow_record.restored(new, flow_record.snapshot(marking), marking.status)
-    written = flow_record.write(carried, head.flow.rest, None, Chain(), ())
+    rest = head.flow.rest
+    if new.is_team:
+        _reach_new_tasks(carried, before)
+        rest = rest_of(carried)
+    written = flow_record.write(carried, rest, None, Chain(), ())
     if written.document is not None:
         store.forget_documents(flow_record.PREFIX, {written.document[0], *chain.names})
         store.keep_document(*written.document)
@@ -59,6 +64,23 @@ def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> T
     )
     flow = written.flow.replace(begun_at=head.flow.begun_at)
     return Transition(made.head.replace(flow=flow), facts)
+
+
+def _reach_new_tasks(marking: Marking, before: Workflow) -> None:
+    """Put tokens on the tasks that the new list has and the one of *before* had not.
+
+    What was done before them sends them none any more; a task that waits for others merges
+    what comes from them with it.
+    """
+    known = dict.fromkeys(before.graph.by_id if before.graph is not None else ())
+    for growth in marking.growths:
+        known |= dict.fromkeys(node.id for node in growth.nodes)
+    new = [name for name in marking.graph.by_id if name not in known]
+    if marking.status is FlowStatus.RUNNING and not marking.is_over:
+        for name in new:
+            marking.apply(["token", name, None])
+    elif marking.ended_at:
+        marking.ended_at += [[name, [], False] for name in new]
 
 
 def _with_growths(marking: Marking, graph: Graph) -> Graph:

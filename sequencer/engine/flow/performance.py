@@ -19,12 +19,14 @@ from sequencer.engine.flow.boards import Board
 from sequencer.engine.flow.briefing import brief_of
 from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.flow.sessions import Sessions
+from sequencer.engine.flow.turns import Turn
 from sequencer.engine.flow.values import NodeValues, values_of
 from sequencer.engine.flow.workplaces import Left, Workplace
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Budget, Prepared
 from sequencer.engine.recall import Memory
 from sequencer.errors import Interrupted, SequencerError
+from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Claim, Head
 from sequencer.model.marking import Marking
 from sequencer.model.outcome import OutcomeStatus
@@ -42,6 +44,8 @@ class Performances:
     board: Board
     live: tuple[Claim, ...] = field(default=(), init=False)
     """Claims of the newest head whose holders may be alive; kept up to date by the worker."""
+    is_crowded: bool = field(default=False, init=False)
+    """Some task could begin if there were a place for it; kept up to date, too."""
 
     def __post_init__(self) -> None:
         """Look which outputs the run keeps as what."""
@@ -99,13 +103,19 @@ class Performances:
         self,
         attempt: Running,
         performer: Performer,
+        around: tuple[str, ...] = (),
         *,
         head: Head,
         seen: Head,
         budget: Budget,
         compose: Callable[[str], str] | None,
     ) -> bool:
-        """Let the agent work; return whether it did what it was asked."""
+        """Let the agent work; return whether it did what it was asked.
+
+        *around* is what it should know about the place where it works.
+        """
+        if around and compose is not None:
+            compose = partial(_with_notes, compose, around)
         attempt.performed = performer.perform(
             attempt.prepared,
             self._attempt(attempt, head),
@@ -136,7 +146,7 @@ class Performances:
         attempt: Running,
         performer: Performer,
         marking: Marking,
-        perform: Callable[[Running, Performer], bool],
+        perform: Callable[..., bool],
     ) -> None:
         """Let the agent work where its task is to be done, and take what it leaves there."""
         claim, task = attempt.claim, marking.graph.by_id[attempt.claim.step].task
@@ -153,7 +163,8 @@ class Performances:
             performer.observer.notice(text)
         is_accepted = False
         try:
-            is_accepted = perform(attempt, replace(performer, project=place.cwd))
+            here = replace(performer, project=place.cwd)
+            is_accepted = perform(attempt, here, place.notices)
             self._keep(attempt, is_accepted)
         except BaseException:
             # What is there is not lost, whatever has happened; that is the news.
@@ -176,7 +187,9 @@ class Performances:
         try:
             return place.close(is_accepted=is_accepted, wait_for_turn=turn)
         except Interrupted:
-            return Left(error="it was stopped before its work was merged")
+            # It repeats what it has said before: the branch that has the work.
+            left = place.close(is_accepted=False, wait_for_turn=lambda: None)
+            return replace(left, error="its claim was lost before its work was merged")
         except SequencerError as error:
             return Left(error=self.performer.redact(str(error)))
 
@@ -184,26 +197,21 @@ class Performances:
         """Wait until the results of tasks that stand before this one are merged.
 
         Only those count that run now in work trees of their own: what begins later begins
-        with this one's work.
+        with this one's work. An attempt that is to end is done, and paid for: it does not
+        wait any longer.
 
         Raises:
-            Interrupted: the attempt is to end.
+            Interrupted: somebody else has the task by now.
         """
         team = self.performer.team
-        order = marking.graph.order
-        mine = order[attempt.claim.step]
-
-        def is_earlier(claim: Claim) -> bool:
-            task = marking.graph.by_id[claim.step].task if claim.step in order else None
-            return task is not None and task.worktree and order[claim.step] < mine
-
-        while not attempt.cancellation.is_set():
-            if team is None or team.rules.merge == "finished":
-                return
-            if not any(map(is_earlier, self.live)):
-                return
-            time.sleep(TURN_POLL_S)
-        raise Interrupted("interrupted")
+        if team is not None and team.rules.merge != "finished":
+            holds = Turn(marking.graph, attempt.claim.step, is_strict=team.rules.merge == "listed")
+            while not attempt.cancellation.is_set():
+                if not holds.any_of(self.live, is_crowded=self.is_crowded):
+                    return
+                time.sleep(TURN_POLL_S)
+        if attempt.cancellation.reason in (StopReason.CLAIM_LOST, StopReason.LEASE_LOST):
+            raise Interrupted("interrupted")
 
     def _attempt(self, running: Running, head: Head) -> Attempt:
         claim, step = running.claim, running.prepared.step
@@ -221,6 +229,12 @@ class Performances:
             state_path=store.state_path,
             result_path=store.result_folder(claim.step_index, claim.token) / "result.json",
         )
+
+
+def _with_notes(compose: Callable[[str], str], notes: tuple[str, ...], text: str) -> str:
+    """Return the prompt that *text* makes, with *notes* about the place behind it."""
+    listed = "\n".join(f"- {note}" for note in notes)
+    return f"{compose(text).rstrip()}\n\n# Where you work\n\n{listed}\n"
 
 
 def _take(attempt: Running, left: Left) -> None:

@@ -301,11 +301,16 @@ class OpenTransition:
         order, nodes = self.course.graph.urgency, self.course.graph.by_id
         for name in sorted(self.marking.active, key=order.__getitem__):
             active = self.marking.active.get(name)
-            if active is None or nodes[name].kind is not NodeKind.AGENT or slots <= 0:
-                continue
-            if active.error is not None or name in closed:
+            if active is None or nodes[name].kind is not NodeKind.AGENT:
                 continue
             claim = held.get(active.token)
+            if claim is not None and claim.token in room.gone and name in closed:
+                # Nobody may begin it again, and its holder's end must not be waited for.
+                self._take_over(claim)
+                self.course.do("drop", name)
+                continue
+            if active.error is not None or name in closed or slots <= 0:
+                continue
             if claim is not None and claim.token not in room.gone:
                 continue
             if not self._is_due(active):

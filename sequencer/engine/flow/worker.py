@@ -221,6 +221,7 @@ class FlowWorker:
         if self.caps is None or not head.claims:
             return
         _, marking = self.control.marking(head)
+        self._performances.is_crowded = marking.next_startable() is not None
         if kept := self.caps.to_kill(marking):
             live = {
                 token for token, one in self.attempts.running.items() if one.claim.step not in kept

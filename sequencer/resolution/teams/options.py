@@ -156,7 +156,7 @@ class TeamOptions(BaseModel):
     """Failed attempts in a row, over all tasks, after which no task is started."""
     max_tasks: int = Field(default=200, ge=1, le=MAX_TASKS)
     """Of a run, those that were added under way included."""
-    merge: Literal["listed", "finished"] = "listed"
+    merge: Literal["auto", "listed", "finished"] = "auto"
     on_write: Literal["warn", "fail"] = "warn"
     """What a change of the checkout by a task that only reads is."""
 
