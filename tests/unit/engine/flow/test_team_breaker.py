@@ -1,0 +1,103 @@
+"""The circuit breaker of a team."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.errors import TooManyFailures, TransitionRefused
+from tests.unit.engine.flow.labs import Hold, failed, let_go, until
+from tests.unit.engine.flow.team_costs import LATER, RETRY, ROLES, paid
+from tests.unit.engine.flow.team_labs import TeamLab, fails, task, team
+
+
+def broken(tmp_path: Path, **step: Any) -> TeamLab:
+    tasks = [task("a", **step), task("b", "a")]
+    return team(tmp_path, tasks, {"a": failed("boom")}, rules={"max_failures": 3}, size=1)
+
+
+def test_the_breaker_opens(tmp_path: Path) -> None:
+    made = broken(tmp_path, **RETRY)
+    error = made.refused()
+    assert isinstance(error, TooManyFailures)
+    assert error.exit_code == 3
+    assert "3 attempts in a row have failed (teams.max_failures: 3)" in str(error)
+    assert "retry" in (error.hint or "")
+    assert made.actor.names == ["a", "a", "a"]
+    assert made.status == "running"
+    assert sum("attempts in a row" in text for text in made.warnings()) == 1
+
+
+def test_the_breaker_does_not_wait_for_the_next_try(tmp_path: Path) -> None:
+    made = team(tmp_path, [task("a", **LATER)], {"a": failed()}, rules={"max_failures": 1})
+    at_work = made.works()
+    assert isinstance(at_work.error(), TooManyFailures)
+    assert made.actor.names == ["a"]
+
+
+def test_a_success_in_between_closes_it(tmp_path: Path) -> None:
+    tasks = [task("a", **RETRY), task("b", "a", **RETRY)]
+    made = team(tmp_path, tasks, {"a": fails(2), "b": fails(2)}, rules={"max_failures": 3})
+    made.work()
+    assert made.status == "completed"
+    assert made.marking.team.streak == 0
+
+
+def test_retry_closes_the_breaker(tmp_path: Path) -> None:
+    made = broken(tmp_path, **RETRY)
+    made.ended()
+    made.actor.says["a"] = ["ok"]
+    made.retry()
+    assert made.marking.team.streak == 0
+    made.work()
+    assert made.status == "completed"
+
+
+def test_retry_closes_a_breaker_that_the_settings_have_opened(tmp_path: Path) -> None:
+    """Nothing waits or has failed then; but a streak is there."""
+    hold = Hold()
+    made = team(tmp_path, [task("a", **RETRY)], {"a": [failed(), hold, "ok"]})
+    with let_go(hold):
+        at_work = made.works()
+        hold.wait()
+        at_work.ready()
+        at_work.interrupt()
+        at_work.error()
+    lower = made.under(max_failures=1)
+    assert isinstance(lower.refused(), TooManyFailures)
+    lower.retry()
+    assert made.facts("resumed")[-1]["outcome"] == {"note": "retry: failures count anew"}
+    lower.work()
+    assert made.status == "completed"
+    with pytest.raises(TransitionRefused):
+        lower.retry()
+
+
+def test_the_breaker_kills_nothing(tmp_path: Path) -> None:
+    """Whatever a budget says beside it."""
+    hold = Hold("ok")
+    rules = {
+        "budget": {"on_hard": "kill"},
+        "role_budgets": {"cook": {"max_cost_usd": 0.5}},
+        "max_failures": 1,
+    }
+    tasks = [task("soup", role="cook"), task("bad", "soup"), task("long")]
+    says = {"soup": paid(0.5), "bad": failed(), "long": hold}
+    made = team(tmp_path, tasks, says, roles=ROLES, rules=rules)
+    with let_go(hold):
+        at_work = made.works()
+        until(lambda: made.facts("failed"))
+        hold.wait()
+        assert not hold.go.wait(0.05)
+        assert not hold.was_stopped
+    at_work.end()
+    assert "long" in made.accepted()
+
+
+def test_a_run_that_has_failed_is_failed_and_not_stopped(tmp_path: Path) -> None:
+    made = team(tmp_path, [task("a")], {"a": failed()}, rules={"max_failures": 1})
+    error = made.refused()
+    assert error.exit_code == 1
+    assert made.status == "failed"
