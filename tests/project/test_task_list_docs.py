@@ -14,13 +14,13 @@ from sequencer.documents.keys import known_keys, leaves
 from sequencer.documents.reader import parse, parse_value
 from sequencer.model.team import MAX_TASKS, STEP_FIELDS
 from sequencer.resolution.flowcharts.scanner import read_chart
-from sequencer.resolution.teams.answers import MAX_FIXES, MOST, tasks_of_answer
+from sequencer.resolution.teams.answers import MOST, tasks_of_answer
 from sequencer.resolution.teams.builders import BUILDERS
-from sequencer.resolution.teams.entries import MAX_SIZE, ListFile, TaskEntry
+from sequencer.resolution.teams.entries import FIX, MAX_SIZE, ListFile, TaskEntry
 from sequencer.resolution.teams.graphs import workflow_of
 from sequencer.resolution.teams.lists import list_of
 from sequencer.resolution.teams.markdown import MAX_CHARS, is_task_list, read_page
-from sequencer.resolution.teams.roles import builtin_roles, roles
+from sequencer.resolution.teams.roles import MAX_FIXES, builtin_roles, roles
 from sequencer.settings.settings import load
 from tests.project.documents import ROOT, fences
 
@@ -67,8 +67,12 @@ def test_the_figures_are_those_of_the_code() -> None:
     assert f"1 to {MAX_TASKS}." in TEXT
     assert f"up to {MOST} entries" in TEXT
     assert f"up to {MAX_CHARS // 2**20} MiB" in TEXT
-    assert MAX_FIXES == 3
+    assert builtin_roles()["verifier"].step["validation"]["max_attempts"] == MAX_FIXES == 3
     assert "three judgements" in TEXT.replace("\n", " ")
+    assert TaskEntry.model_validate(
+        {"id": "a", "subject": "A", "validation": {"fixer": {}}}
+    ).as_task().step["validation"]["fixer"] == {"name": FIX}
+    assert f"the fixer needs no `name`; it is `{FIX}` then" in TEXT
     reference = (ROOT / "docs" / "reference" / "configuration.md").read_text()
     assert f"over all processes, at most {MAX_SIZE}" in reference
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -300,3 +301,28 @@ def test_large_files_are_not_uploaded(shared: Shared, name: str, is_added: bool)
     assert (found.level, found.area, found.where) == (Level.WARNING, Area.FILES, name)
     assert "git-lfs" in found.message
     assert findings(configured(shared, "work: {branch: none}")) == []
+
+
+# --- teams ---------------------------------------------------------------------------------
+
+ALONE = "the work of tasks is merged on each machine alone: store.work.branch is none"
+
+
+@pytest.mark.parametrize(
+    ("work", "worktree", "told"),
+    [("none", True, 1), ("none", False, 0), ("current", True, 0)],
+)
+def test_tasks_with_worktrees_whose_merges_stay_on_one_machine_are_a_warning(
+    shared: Shared, work: str, worktree: bool, told: int
+) -> None:
+    here = configured(shared, f"work: {{branch: {work}}}")
+    tasks = [{"id": "one", "subject": "One", "role": "implementer", "worktree": worktree}]
+    path = here / "orchestration.yaml"
+    team = json.dumps({"team": {"size": 2, "tasks": tasks}})
+    path.write_text(f"{path.read_text()}\nworkflows: {team}\n")
+    found = [finding for finding in findings(here) if finding.message == ALONE]
+    assert len(found) == told
+    for finding in found:
+        assert (finding.level, finding.area) == (Level.WARNING, Area.WORKFLOW)
+        assert finding.where is not None
+        assert "store.work.branch" in finding.where

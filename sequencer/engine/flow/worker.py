@@ -207,7 +207,7 @@ class FlowWorker:
             if any(claim.attempt > 1 for claim in head.claims if claim.token in granted):
                 self.tidy(head)
             # Now, and not behind it: who is done at once asks whose turn it is.
-            self._performances.live = self._live(head, granted)
+            self._tell_standing(head, granted)
             self._start(head, granted)
         self.board.changed(head)
         self.keep_only(head)
@@ -217,21 +217,24 @@ class FlowWorker:
         """Stop the attempts whose claims are not in *head*, or that a budget has no more for."""
         held = frozenset(claim.token for claim in head.claims)
         self.attempts.cancel(StopReason.CLAIM_LOST, but=held)
-        self._performances.live = self._live(head)
+        self._tell_standing(head)
         if self.caps is None or not head.claims:
             return
         _, marking = self.control.marking(head)
-        self._performances.is_crowded = marking.next_startable() is not None
         if kept := self.caps.to_kill(marking):
             live = {
                 token for token, one in self.attempts.running.items() if one.claim.step not in kept
             }
             self.attempts.cancel(StopReason.BUDGET, but=frozenset(live))
 
-    def _live(self, head: Head, granted: Collection[int] = ()) -> tuple[Claim, ...]:
-        """Return a team's claims whose holders may be alive; those *granted* now are."""
-        gone = self.gone(head, granted) if self.caps is not None else frozenset()
-        return tuple(one for one in head.claims if self.caps and one.token not in gone)
+    def _tell_standing(self, head: Head, granted: Collection[int] = ()) -> None:
+        """Let those that wait for their turn to merge know how *head* stands."""
+        if self.caps is None:
+            return
+        gone = self.gone(head, granted)
+        self._performances.live = tuple(one for one in head.claims if one.token not in gone)
+        _, marking = self.control.marking(head)
+        self._performances.is_crowded = marking.next_startable() is not None
 
     def _start(self, head: Head, granted: list[int]) -> None:
         _, marking = self.control.marking(head)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ from sequencer.engine.flow.invocation import FlowInvocation
 from sequencer.engine.flow.worker import FlowWorker
 from sequencer.engine.performing import Performer
 from sequencer.engine.work import Mode, Summary
-from sequencer.errors import UsageRefused
+from sequencer.errors import SequencerError, UsageRefused
 from sequencer.model.graph import Node
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
@@ -60,9 +61,23 @@ class FlowWork:
                 on_ready(worker.interrupt)
             board.changed(head)
             worker.tidy(head)
-            return FlowInvocation(worker, mode, limits, head).work()
+            try:
+                return FlowInvocation(worker, mode, limits, head).work()
+            finally:
+                self._tidy_at_the_end(worker)
         finally:
             worker.leave()
+
+    def _tidy_at_the_end(self, worker: FlowWorker) -> None:
+        """Remove what nobody needs any more; how the work has ended stands in any case."""
+        # Who has interrupted it wants the end now.
+        if worker.is_stopped:
+            return
+        with contextlib.suppress(SequencerError, OSError):
+            # What others hold by now must not be taken for theirs who are gone.
+            head = self.flow.store.view().head
+            if head is not None:
+                worker.tidy(head)
 
     def _board(self) -> Board:
         observer = self.performer.observer

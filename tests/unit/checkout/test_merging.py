@@ -12,8 +12,9 @@ import pytest
 from sequencer.checkout.merging import Verdict, merge
 from sequencer.checkout.shared import Checkout
 from sequencer.checkout.workplace import Result
-from sequencer.checkout.worktree import PlacedGit
+from sequencer.checkout.worktree import PlacedGit, Worktree
 from sequencer.store.git.command import GitFailed
+from sequencer.store.identity import this_process
 from tests.unit.checkout.clones import (
     ENVIRONMENT,
     commit,
@@ -173,17 +174,29 @@ class Moving(Checkout):
         return super().forward(commit_name)
 
 
-def with_work(folder: Path, tmp_path: Path) -> tuple[PlacedGit, str]:
-    """Return git in a worktree with a commit, and the commit."""
+def with_work(
+    folder: Path, tmp_path: Path, checked_out: str | None = "main"
+) -> tuple[PlacedGit, str, Worktree]:
+    """Return git in a worktree with a commit, the commit, and a note."""
     at = tmp_path / "worktree"
     git(folder, "worktree", "add", "-q", "--detach", str(at))
+    note = Worktree(
+        name="work-1",
+        task="work",
+        token=1,
+        run_id="r",
+        branch="work-1",
+        base=said(folder, "rev-parse", "HEAD"),
+        owner=this_process(),
+        checked_out=checked_out,
+    )
     made = commit(at, {"x": "x\n"}, "work")
-    return PlacedGit(at, folder / ".git/worktrees/worktree", ENVIRONMENT, timeout_s=60), made
+    return PlacedGit(at, folder / ".git/worktrees/worktree", ENVIRONMENT, timeout_s=60), made, note
 
 
 def test_a_commit_at_the_last_moment_is_merged_with(here: Path, tmp_path: Path) -> None:
-    placed, tip = with_work(here, tmp_path)
-    merged = merge(Moving(here, 2), placed, tip, "merge\n")
+    placed, tip, note = with_work(here, tmp_path)
+    merged = merge(Moving(here, 2), placed, tip, note, "merge\n")
     assert merged.verdict is Verdict.MERGED
     assert said(here, "rev-parse", "HEAD") == merged.commit
     assert {"x", "by-hand-0", "by-hand-1"} <= set(tree_of(here))
@@ -195,31 +208,87 @@ def test_a_commit_at_the_last_moment_is_merged_with(here: Path, tmp_path: Path) 
 def test_somebody_who_commits_all_the_time_is_not_raced_for_ever(
     here: Path, tmp_path: Path
 ) -> None:
-    placed, tip = with_work(here, tmp_path)
-    merged = merge(Moving(here, 1000), placed, tip, "merge\n")
+    placed, tip, note = with_work(here, tmp_path)
+    merged = merge(Moving(here, 1000), placed, tip, note, "merge\n")
     assert merged.verdict is Verdict.IN_THE_WAY
     assert "all the time" in merged.reason
     assert "x" not in tree_of(here)
 
 
 def test_what_the_checkout_has_is_not_merged_again(here: Path, tmp_path: Path) -> None:
-    placed, tip = with_work(here, tmp_path)
+    placed, tip, note = with_work(here, tmp_path)
     git(here, "merge", "-q", tip)
     commit(here, {"later": "l\n"})
     before = users(here)
     checkout = Checkout(folders(here), ENVIRONMENT)
-    assert merge(checkout, placed, tip, "merge\n").verdict is Verdict.NOTHING
+    assert merge(checkout, placed, tip, note, "merge\n").verdict is Verdict.NOTHING
     assert users(here) == before
 
 
 def test_histories_that_have_nothing_in_common_are_no_conflict(here: Path, tmp_path: Path) -> None:
-    placed, _ = with_work(here, tmp_path)
+    placed, _, note = with_work(here, tmp_path)
     git(placed.folder, "checkout", "-q", "--orphan", "alone")
     git(placed.folder, "commit", "-q", "-m", "root")
     alone = said(placed.folder, "rev-parse", "HEAD")
-    merged = merge(Checkout(folders(here), ENVIRONMENT), placed, alone, "merge\n")
+    merged = merge(Checkout(folders(here), ENVIRONMENT), placed, alone, note, "merge\n")
     assert merged.verdict is Verdict.IN_THE_WAY
     assert "unrelated histories" in merged.reason
+
+
+# --- another branch is checked out -------------------------------------------------------
+
+
+class Switching(Checkout):
+    """A checkout in which somebody goes to a branch that is behind, while a merge is made."""
+
+    looks = 0
+
+    def branch(self) -> str:
+        self.looks += 1
+        if self.looks == 2:
+            git(self.tree.top, "checkout", "-q", "release")
+        return super().branch()
+
+
+def test_a_branch_that_is_switched_to_while_the_merge_is_made_gets_nothing(
+    here: Path, tmp_path: Path
+) -> None:
+    git(here, "branch", "release")
+    commit(here, {"unreleased": "u\n"})
+    placed, tip, note = with_work(here, tmp_path)
+    merged = merge(Switching(folders(here), ENVIRONMENT), placed, tip, note, "merge\n")
+    assert merged.verdict is Verdict.IN_THE_WAY
+    assert "release, not main" in merged.reason
+    assert not {"x", "unreleased"} & set(tree_of(here, "release"))
+    assert "x" not in tree_of(here, "main")
+
+
+def test_a_note_that_knows_no_branch_is_held_to_its_commit_alone(
+    here: Path, tmp_path: Path
+) -> None:
+    placed, tip, note = with_work(here, tmp_path, None)
+    git(here, "checkout", "-q", "-b", "other")
+    merged = merge(Checkout(folders(here), ENVIRONMENT), placed, tip, note, "merge\n")
+    assert merged.verdict is Verdict.MERGED
+
+
+# --- git fails, and yet it is done -------------------------------------------------------
+
+
+class Failing(Checkout):
+    """A checkout whose git fails when it has moved it, as if it were killed over its chores."""
+
+    def forward(self, commit_name: str) -> GitFailed | None:
+        assert super().forward(commit_name) is None
+        return GitFailed(("merge",), None, "")
+
+
+def test_a_failure_behind_the_fast_forward_is_none(here: Path, tmp_path: Path) -> None:
+    placed, tip, note = with_work(here, tmp_path)
+    merged = merge(Failing(folders(here), ENVIRONMENT), placed, tip, note, "merge\n")
+    assert merged.verdict is Verdict.MERGED
+    assert merged.commit == said(here, "rev-parse", "HEAD")
+    assert "x" in tree_of(here)
 
 
 # --- many at once ------------------------------------------------------------------------

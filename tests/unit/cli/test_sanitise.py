@@ -70,6 +70,13 @@ def streamed(chunks: list[bytes]) -> str:
         ("over\rwritten", "written"),
         ("kept\r", "kept"),
         ("a\ud800b", "a\ufffdb"),
+        ("\u202agpj.\u202eexe\u202c \u202bx\u202d", "gpj.exe x"),
+        ("\u2066a\u2067b\u2068c\u2069 \u200ed\u200fe\u061cf", "abc def"),
+        ("\x1b\u202e[31mred", "[31mred"),
+        (
+            "joined \u200d \u200c: \U0001f469\u200d\U0001f4bb",
+            "joined \u200d \u200c: \U0001f469\u200d\U0001f4bb",
+        ),
         ("lonely \x1b", "lonely "),
         ("unfinished \x1b[31", "unfinished 31"),
         ("unfinished \x1b]0;title", "unfinished "),

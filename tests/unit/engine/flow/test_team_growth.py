@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.assembly.prompts import builtin_texts
 from sequencer.engine.flow.control import FlowControl
 from sequencer.model.marking import FlowStatus
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.team import Role
+from sequencer.resolution.teams.roles import builtin_roles
 from sequencer.store.memory import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
-from tests.unit.engine.flow.team_labs import AT_ONCE, YES, TeamLab, adds, task, team
+from tests.unit.engine.flow.team_labs import AT_ONCE, TeamLab, adds, task, team
 
 LEAD = (task("lead", adds="tasks", **AT_ONCE), task("sum", "lead"))
 MOST_HEAD_BYTES = 4096
@@ -223,14 +225,15 @@ PARTS = json.dumps(
 )
 CREW = {
     "implementer": Role.model_validate({"writes": True}),
-    "verifier": Role.model_validate({}),
+    "verifier": builtin_roles()["verifier"],
 }
+TEXTS = builtin_texts()
 
 
 def test_sub_issues_are_built_and_checked_in_order(tmp_path: Path) -> None:
     lead = task("split", adds="sub-issues")
     says = {"split": PARTS, "verify-api": '{"pass": true}', "verify-ui": '{"pass": true}'}
-    made = team(tmp_path, [lead, task("sum", "split")], says, roles=CREW)
+    made = team(tmp_path, [lead, task("sum", "split")], says, roles=CREW, prompts=TEXTS)
     made.work()
     built = ["split", "impl-api", "verify-api", "impl-ui", "verify-ui", "sum"]
     assert made.accepted() == built
@@ -243,7 +246,7 @@ def test_a_sub_issue_that_is_refused_is_fixed(tmp_path: Path) -> None:
         "verify-api": ['{"pass": false, "reason": "no port"}', '{"pass": true}'],
         "verify-ui": '{"pass": true}',
     }
-    made = team(tmp_path, [lead, task("sum", "split")], says, roles=CREW)
+    made = team(tmp_path, [lead, task("sum", "split")], says, roles=CREW, prompts=TEXTS)
     made.work()
     assert made.accepted()[1:4] == ["impl-api", "verify-api-fix-1", "verify-api"]
     assert "no port" in made.actor.prompts_of("verify-api-fix-1")[0]
@@ -252,16 +255,34 @@ def test_a_sub_issue_that_is_refused_is_fixed(tmp_path: Path) -> None:
     assert made.status == FlowStatus.COMPLETED
 
 
+def test_a_verifier_of_a_list_judges_without_a_word_about_it(tmp_path: Path) -> None:
+    no, yes = '{"pass": false, "reason": "it is red"}', '{"pass": true, "reason": ""}'
+    tasks = [task("build"), task("check", "build", role="verifier"), task("sum", "check")]
+    made = team(tmp_path, tasks, {"check": [no, yes]}, roles=builtin_roles(), prompts=TEXTS)
+    made.work()
+    assert made.accepted() == ["build", "check-fix-1", "check", "sum"]
+
+
+def test_a_verifier_that_says_no_three_times_has_failed(tmp_path: Path) -> None:
+    no = '{"pass": false, "reason": "it is red"}'
+    tasks = [task("check", role="verifier"), task("sum", "check")]
+    made = team(tmp_path, tasks, {"check": no}, roles=builtin_roles(), prompts=TEXTS)
+    assert "it is red (after 3 judgements)" in made.ended()
+    assert made.accepted() == ["check-fix-1", "check-fix-2"]
+    assert made.status == FlowStatus.FAILED
+
+
 def test_a_sub_issue_that_is_too_long_with_what_is_said_about_it(tmp_path: Path) -> None:
-    """It fits alone, and not in the task that verifies it."""
+    """It fits alone; the task that verifies it has as much of it as there is room for."""
     long = json.dumps({"sub_issues": [{"id": "a", "title": "A", "description": "x" * 1_048_570}]})
     lead = task("split", adds="sub-issues", **AT_ONCE)
-    made = team(tmp_path, [lead], {"split": [long, PARTS], "verify-api": YES}, roles=CREW)
+    made = team(tmp_path, [lead], {"split": long}, roles=CREW, prompts=TEXTS)
     made.work(limits={"max_steps": 1})
-    (refused,) = made.facts("failed")
-    assert "description: String should have at most 1048576" in refused["outcome"]["error"]
-    assert len(made.actor.prompts_of("split")[1]) < 5_000
+    assert made.facts("failed") == []
     assert made.accepted() == ["split"]
+    (growth,) = made.marking.growths
+    texts = [node.task.description for node in growth.nodes if node.task is not None]
+    assert [len(text) for text in texts] == [1_048_570, 1_048_576]
 
 
 # --- what a process makes of a graph that others have added to --------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ from pydantic import ValidationError
 
 from sequencer.engine.judging import checked
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.step import Output, Step
-from sequencer.model.team import STEP_FIELDS, Task
+from sequencer.model.step import Output, Step, Validation
+from sequencer.model.team import STEP_FIELDS, Role, Task
 from sequencer.resolution.teams.answers import (
     MOST,
     SCHEMAS,
@@ -20,6 +21,8 @@ from sequencer.resolution.teams.answers import (
     sub_issue_tasks,
     tasks_of_answer,
 )
+from sequencer.resolution.teams.graphs import workflow_of
+from sequencer.resolution.teams.roles import roles
 from sequencer.resolution.verdict import ensure_schema
 
 ONE = {"id": "a", "subject": "Do a", "description": "All of it"}
@@ -130,14 +133,56 @@ def test_each_is_built_and_then_verified() -> None:
     assert "Three routes" in verified.description
 
 
-def test_a_verification_judges_three_times_with_a_fixer_between() -> None:
-    step = Step.model_validate({"name": "verify", **issues(ISSUE)[1].step})
-    assert step.prompt == "subroutines/verifications.md"
+def test_a_verification_judges_as_its_role_does() -> None:
+    assert issues(ISSUE)[1].step == {"prompt": "subroutines/verifications.md"}
+    step = workflow_of("team", issues(ISSUE), roles()).steps[1]
     assert step.validation is not None
     assert step.validation.fixer is not None
     assert step.validation.max_attempts == 3
-    assert step.validation.fixer.name == "fix-api"
     assert step.validation.fixer.prompt == "subroutines/validation-fixer.md"
+
+
+def test_a_project_changes_how_sub_issues_are_verified() -> None:
+    options = {"verifier": Role.model_validate({"validation": {"max_attempts": 7}})}
+    step = workflow_of("team", issues(ISSUE), roles(options)).steps[1]
+    assert step.validation == Validation(max_attempts=7)
+
+
+@pytest.mark.parametrize("chars", [1_048_540, 1_048_576])
+def test_a_text_that_just_fits_is_cut_where_more_is_said_with_it(chars: int) -> None:
+    text = "x" * (chars - 1) + "e"
+    built, verified = issues({**ISSUE, "description": text})
+    assert built.description == text
+    assert len(verified.description) == 1_048_576
+    assert verified.description.startswith("Judge whether")
+    assert verified.description.endswith("x…")
+
+
+def test_a_text_that_fits_with_that_is_whole() -> None:
+    verified = issues({**ISSUE, "description": "x" * 1_048_000 + "e"})[1]
+    assert verified.description.endswith("xe")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(["api"], ["api"]), (["api"], []), ([], ["api"]), (["api"], None)]
+)
+def test_both_spellings_may_say_the_same(one: list[str], other: list[str] | None) -> None:
+    page = {**ISSUE, "id": "page", "depends_on": one, "dependsOn": other}
+    assert issues(ISSUE, page)[2].blocked_by == ("verify-api",)
+    if other is not None:
+        assert fits("sub-issues", json.dumps({"sub_issues": [ISSUE, page]}))
+
+
+def test_both_spellings_may_be_empty() -> None:
+    assert issues({**ISSUE, "depends_on": [], "dependsOn": []})[0].blocked_by == ()
+
+
+def test_spellings_that_differ_are_refused() -> None:
+    page = {**ISSUE, "id": "page", "depends_on": ["api"], "dependsOn": ["b"]}
+    text = refusal("sub-issues", {"sub_issues": [ISSUE, {**ISSUE, "id": "b"}, page]})
+    assert "sub_issues[2]: 'depends_on' and 'dependsOn' differ; keep one of them" in text
+    item = SCHEMAS["sub-issues"]["properties"]["sub_issues"]["items"]
+    assert "equal to the other" in item["properties"]["dependsOn"]["description"]
 
 
 @pytest.mark.parametrize("key", ["depends_on", "dependsOn"])

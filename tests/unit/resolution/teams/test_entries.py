@@ -88,6 +88,27 @@ def test_a_schema_and_a_fixer_come_through() -> None:
     assert made.validation.max_attempts == 2
 
 
+@pytest.mark.parametrize(
+    ("fixer", "name"), [({}, "fix"), ({"text": "Mend it"}, "fix"), ({"name": "mend"}, "mend")]
+)
+def test_a_fixer_needs_no_name(fixer: dict[str, Any], name: str) -> None:
+    step = entry(validation={"fixer": fixer, "max_attempts": 2}).as_task().step
+    assert step == {"validation": {"fixer": {**fixer, "name": name}, "max_attempts": 2}}
+
+
+@pytest.mark.parametrize("given", [{"max_attempts": 2}, {"fixer": None}, None])
+def test_a_judgement_without_a_fixer_gets_none(given: object) -> None:
+    assert entry(validation=given).as_task().step == {"validation": given}
+
+
+def test_a_mistake_in_a_fixer_without_a_name_is_told_at_its_place() -> None:
+    assert refusal(validation={"fixer": "mend"})[0] == ("validation", "fixer")
+    assert refusal(validation="yes")[0] == ("validation",)
+    assert refusal(validation={"fixer": {"timeout_s": 0}})[0] == (
+        *("validation", "fixer", "timeout_s"),
+    )
+
+
 @pytest.mark.parametrize("written", ["b, c", "b,c", " b ,c,", ["b", "c"]])
 def test_blockers_may_be_written_with_commas(written: object) -> None:
     assert entry(blocked_by=written).as_task().blocked_by == ("b", "c")

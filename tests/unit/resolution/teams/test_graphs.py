@@ -10,7 +10,7 @@ from sequencer.documents.problems import ConfigurationErrors
 from sequencer.errors import ConfigurationError
 from sequencer.model.graph import Graph, NodeKind
 from sequencer.model.growth import Growth, grown
-from sequencer.model.step import Output, Step
+from sequencer.model.step import Output, Step, Validation
 from sequencer.model.team import Budget, Role, Task
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.registry import with_defaults
@@ -171,6 +171,59 @@ def test_a_judgement_without_a_fixer_stays_one() -> None:
     found = step_of(task("check", validation={"max_attempts": 2})).validation
     assert found is not None
     assert found.fixer is None
+
+
+JUDGES = {**ROLES, "judge": Role.model_validate(
+    {"validation": {"fixer": {"name": "mend", "text": "Mend"}, "max_attempts": 3}, "worktree": True}
+)}  # fmt: skip
+
+
+def judge(**fields: Any) -> tuple[Step, Any]:
+    found = workflow_of("team", [task("check", role="judge", **fields)], JUDGES)
+    return found.steps[0], graph_of(found).nodes[0].task
+
+
+def test_a_role_may_bring_the_judging() -> None:
+    step, traits = judge()
+    assert step.validation is not None
+    assert step.validation.max_attempts == 3
+    assert step.validation.fixer is not None
+    # As any fixer, it works as an implementer does.
+    assert (step.validation.fixer.text, step.validation.fixer.max_turns) == ("Mend", 9)
+    assert traits.brought == ("validation", "fixer.max_turns")
+
+
+def test_a_task_s_own_judging_beats_its_role_s() -> None:
+    step, traits = judge(validation={"max_attempts": 1})
+    assert step.validation == Validation(max_attempts=1)
+    assert traits.brought == ()
+
+
+def test_null_takes_the_judging_of_a_role_away() -> None:
+    step, traits = judge(validation=None)
+    assert step.validation is None
+    assert traits.brought == ()
+
+
+def test_who_adds_tasks_does_not_judge_by_its_role() -> None:
+    step, traits = judge(adds="tasks")
+    assert step.validation is None
+    assert traits.brought == ()
+
+
+def test_who_only_answers_gets_no_worktree_of_its_role() -> None:
+    assert judge()[1].worktree is False
+    assert judge(adds="tasks")[1].worktree is False
+    assert judge(adds="tasks", validation=None)[1].worktree is False
+    assert judge(validation=None)[1].worktree is True
+    assert traits_of(task("a", role="implementer", adds="tasks")).worktree is False
+    assert traits_of(task("a", role="implementer", validation={})).worktree is False
+
+
+def test_who_only_answers_may_not_be_given_one() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        made(task("a", adds="tasks", worktree=True))
+    assert caught.value.where == "tasks[0].worktree"
 
 
 @pytest.mark.parametrize("adds", ["tasks", "sub-issues"])

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from sequencer.model.team import Task
+from sequencer.model.team import Role, Task
 from sequencer.resolution.teams.problems import (
     MAX_LISTED,
     MAX_PROBLEMS,
@@ -17,6 +17,11 @@ from sequencer.resolution.teams.problems import (
     list_problems,
     nearest,
 )
+
+ROLES = {
+    "builder": Role(worktree=True),
+    "checker": Role.model_validate({"validation": {"max_attempts": 2}, "worktree": True}),
+}
 
 
 def task(name: str, *blockers: str, role: str | None = None) -> Task:
@@ -29,7 +34,7 @@ def problems(
     there: Mapping[str, Sequence[str]] | None = None,
     lost: Sequence[str] = (),
 ) -> list[TaskProblem]:
-    return list_problems(tasks, ("builder", "checker"), most=most, there=there, lost=lost)
+    return list_problems(tasks, ROLES, most=most, there=there, lost=lost)
 
 
 def only(*tasks: Task, **given: Mapping[str, Sequence[str]]) -> TaskProblem:
@@ -117,6 +122,33 @@ def test_everything_is_told_in_the_order_of_the_list() -> None:
         *((0, "role"), (0, "blocked_by")),
         *((1, "blocked_by"), (2, "id"), (3, "blocked_by"), (3, "blocked_by")),
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"adds": "tasks"}, "adds tasks"),
+        ({"adds": "sub-issues"}, "adds tasks"),
+        ({"validation": {"max_attempts": 1}}, "judges"),
+        ({"role": "checker"}, "judges"),
+        ({"role": "builder", "validation": {}}, "judges"),
+    ],
+)
+def test_who_only_answers_has_no_worktree(fields: dict[str, object], why: str) -> None:
+    made = Task.model_validate({"id": "b", "subject": "B", "worktree": True, **fields})
+    found = only(task("a"), made)
+    assert found.path == (1, "worktree")
+    assert found.message == f"a task that {why} has no worktree: only its answer counts"
+    assert problems(made.model_copy(update={"worktree": None})) == []
+    assert problems(made.model_copy(update={"worktree": False})) == []
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"role": "builder"}, {"role": "checker", "validation": None}]
+)
+def test_the_others_may_have_one(fields: dict[str, object]) -> None:
+    made = Task.model_validate({"id": "b", "subject": "B", "worktree": True, **fields})
+    assert problems(made) == []
 
 
 def test_too_many() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import pytest
 
 from sequencer.assembly.prompts import builtin_texts
+from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.team import Budget, Role
 from sequencer.resolution.teams.builders import BUILDERS
 from sequencer.resolution.teams.roles import FIXER, LEAD, builtin_roles, roles
+from sequencer.resolution.verdict import verdict_of
 
 NAMES = ["researcher", "implementer", "verifier", "git-handler", "summarizer", "lead"]
 
@@ -49,6 +54,30 @@ def test_a_verifier_runs_things_and_edits_nothing() -> None:
         "edit": False,
     }
     assert not builtin_roles()["verifier"].writes
+
+
+def test_a_verifier_judges() -> None:
+    step = Step.model_validate({"name": "v", **builtin_roles()["verifier"].step})
+    assert step.validation is not None
+    assert (step.validation.max_attempts, step.validation.on_exhausted) == (3, "fail")
+    assert step.validation.fixer is not None
+    assert step.validation.fixer.prompt == "subroutines/validation-fixer.md"
+    assert [name for name, role in builtin_roles().items() if "validation" in role.step] == [
+        "verifier"
+    ]
+
+
+@pytest.mark.parametrize("is_yes", [True, False])
+def test_a_verifier_is_told_to_answer_what_is_understood(*, is_yes: bool) -> None:
+    (line,) = re.findall(r"^\{.*\}$", builtin_texts()["team/verifier.md"], re.MULTILINE)
+    said = line if is_yes else line.replace("true", "false")
+    verdict = verdict_of(Outcome(status=OutcomeStatus.OK, output=said), is_command=False)
+    assert (verdict.is_pass, verdict.source) == (is_yes, "json")
+    assert verdict.reason == json.loads(line)["reason"]
+
+
+def test_a_project_takes_the_judging_away() -> None:
+    assert roles({"verifier": role(validation=None)})["verifier"].step["validation"] is None
 
 
 def test_a_git_handler_has_a_shell_and_no_editor() -> None:
