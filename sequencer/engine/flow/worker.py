@@ -88,10 +88,11 @@ class FlowWorker:
 
     def tidy(self, head: Head) -> None:
         """Remove the work trees that killed processes have left."""
-        team = self.performer.team
-        if self.caps is None or team is None:
+        if (team := self.performer.team) is None or self.caps is None:
             return
-        for text in team.workplaces.clean([claim.token for claim in self._live(head)]):
+        gone = self.gone(head)
+        live = [claim.token for claim in head.claims if claim.token not in gone]
+        for text in team.workplaces.clean(live):
             self.performer.observer.notice(text)
 
     def leave(self) -> None:
