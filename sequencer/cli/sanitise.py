@@ -3,7 +3,8 @@
 Control sequences could retitle the window, move the cursor over what was said before, or
 make the terminal answer; all of them go, also where they are split over chunks. Tabs and
 line ends stay, what a carriage return would overwrite is left out, bytes that are no
-UTF-8 become U+FFFD. Pure: nothing is read or written here.
+UTF-8 become U+FFFD. Characters that turn the direction of text go too. Pure: nothing is
+read or written here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from sequencer.executors.control_sequences import (
     without_sequences,
 )
 
-_SUSPICIOUS = re.compile(f"{CONTROL}|[\r\ud800-\udfff]")
+BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""What changes the direction of the text around it, so that it reads as what it is not.
+
+Joiners (U+200C, U+200D) are none of them: words and emoji are made with those.
+"""
+_BIDI = re.compile(f"[{BIDI}]")
+_SUSPICIOUS = re.compile(f"{CONTROL}|[\r\ud800-\udfff{BIDI}]")
 _OPEN = re.compile(f"(?:{CSI}|{STRING}|\x1b[ -/]*)")
 _INTRODUCERS = "\x1b\x9b\x90\x98\x9d\x9e\x9f"
 
@@ -32,7 +39,7 @@ def plain(text: str) -> str:
     """
     if _SUSPICIOUS.search(text) is None:
         return text
-    return _without_overwritten(without_sequences(text))
+    return _without_overwritten(_BIDI.sub("", without_sequences(text)))
 
 
 def one_line(text: str) -> str:

@@ -10,7 +10,15 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
 
 from sequencer.documents.keys import dotted
 from sequencer.documents.problems import problems_of
@@ -21,15 +29,16 @@ from sequencer.model.team import TASK_ID, Task, TaskId
 from sequencer.resolution.procedures import builtin_step
 from sequencer.resolution.teams.problems import TaskProblem, list_problems
 
-MAX_FIXES = 3
-"""How often a task is judged before it has failed."""
 MOST = 200
 """Tasks, or sub-issues, of one answer."""
+_TEXT_CHARS = 1_048_576
+"""Of a description."""
 _ID_CHARS = 70
 """Of a sub-issue's id, so that the tasks that it becomes have ids too."""
 
 _ID = {"type": "string", "pattern": TASK_ID, "maxLength": 80}
 _IDS = {"type": "array", "items": _ID}
+_SAME_AS = "the same as depends_on; of the two one is left out, empty, or equal to the other"
 
 
 def _object(properties: Mapping[str, Any], required: list[str]) -> dict[str, Any]:
@@ -71,7 +80,7 @@ SCHEMAS: Mapping[str, dict[str, Any]] = MappingProxyType(
                     "title": {"type": "string", "minLength": 1, "maxLength": 400},
                     "description": {"type": "string"},
                     "depends_on": _IDS,
-                    "dependsOn": _IDS,
+                    "dependsOn": {**_IDS, "description": _SAME_AS},
                 },
                 ["id", "title", "description"],
             ),
@@ -93,7 +102,7 @@ class AddedTask(_Said):
 
     id: TaskId
     subject: str = Field(min_length=1, max_length=500)
-    description: str = Field(default="", max_length=1_048_576)
+    description: str = Field(default="", max_length=_TEXT_CHARS)
     active_form: str = Field(default="", max_length=500)
     blocked_by: tuple[TaskId, ...] = ()
     role: Name | None = None
@@ -105,11 +114,23 @@ class SubIssue(_Said):
 
     id: Annotated[str, StringConstraints(pattern=TASK_ID, max_length=_ID_CHARS)]
     title: str = Field(min_length=1, max_length=400)
-    description: str = Field(default="", max_length=1_048_576)
+    description: str = Field(default="", max_length=_TEXT_CHARS)
     depends_on: tuple[TaskId, ...] = Field(
         default=(), validation_alias=AliasChoices("depends_on", "dependsOn")
     )
     """Ids of the sub-issues that have to be built and checked before it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_said_once(cls, value: object) -> object:
+        # A client that has to fill every key of the schema answers both.
+        if not isinstance(value, Mapping) or not {"depends_on", "dependsOn"} <= value.keys():
+            return value
+        rest = {key: given for key, given in value.items() if key != "dependsOn"}
+        one, other = value["depends_on"], value["dependsOn"]
+        if one and other and one != other:
+            raise ValueError("'depends_on' and 'dependsOn' differ; keep one of them")
+        return {**rest, "depends_on": one or other}
 
 
 class _Tasks(_Said):
@@ -160,7 +181,7 @@ def sub_issue_tasks(
     """
     earlier = [name.removeprefix("verify-") for name in there if name.startswith("verify-")]
     named = [Task(id=one.id, subject=one.title, blocked_by=one.depends_on) for one in sub_issues]
-    problems = list_problems(named, (), most=MOST + len(earlier), there=dict.fromkeys(earlier, ()))
+    problems = list_problems(named, {}, most=MOST + len(earlier), there=dict.fromkeys(earlier, ()))
     if problems:
         raise _refused([_as_sub_issue(problem) for problem in problems])
     return tuple(task for one in sub_issues for task in _pair(one))
@@ -168,7 +189,6 @@ def sub_issue_tasks(
 
 def _pair(one: SubIssue) -> tuple[Task, Task]:
     judging = builtin_step("verifications")
-    fixer = {"name": f"fix-{one.id}", "prompt": "subroutines/validation-fixer.md"}
     built = Task(
         id=f"impl-{one.id}",
         subject=f"Implement: {one.title}",
@@ -180,16 +200,19 @@ def _pair(one: SubIssue) -> tuple[Task, Task]:
     checked = Task(
         id=f"verify-{one.id}",
         subject=f"Verify: {one.title}",
-        description=f"Judge whether this was built and nothing is broken:\n\n{one.description}",
+        description=_cut(
+            f"Judge whether this was built and nothing is broken:\n\n{one.description}"
+        ),
         active_form=f"Verifying {one.title}",
         blocked_by=(built.id,),
         role="verifier",
-        step={
-            "prompt": judging.prompt_name,
-            "validation": {"fixer": fixer, "max_attempts": MAX_FIXES},
-        },
+        step={"prompt": judging.prompt_name},
     )
     return built, checked
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_CHARS else f"{text[: _TEXT_CHARS - 1]}…"
 
 
 def _checked(model: type[_SaidT], answer: object) -> _SaidT:

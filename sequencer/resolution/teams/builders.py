@@ -13,7 +13,6 @@ from typing import Any
 
 from sequencer.model.team import Task
 from sequencer.resolution.procedures import builtin_step
-from sequencer.resolution.teams.answers import MAX_FIXES
 
 Builder = Callable[[int], tuple[Task, ...]]
 """From the size of the team to its tasks."""
@@ -27,12 +26,6 @@ _DEFAULT_SIZE = 3
 def _of_step(name: str) -> dict[str, Any]:
     """Return the prompt of the procedures' step *name* as a task's."""
     return {"prompt": builtin_step(name).prompt_name}
-
-
-def _judging() -> dict[str, Any]:
-    fixer = {"name": "validation-fixer", "prompt": "subroutines/validation-fixer.md"}
-    validation = {"fixer": fixer, "max_attempts": MAX_FIXES}
-    return {**_of_step("verifications"), "validation": validation}
 
 
 _FULL_DEVELOPMENT: tuple[dict[str, Any], ...] = (
@@ -244,10 +237,9 @@ def _tasks(table: tuple[dict[str, Any], ...]) -> tuple[Task, ...]:
 
 
 def _step(entry: Mapping[str, Any]) -> dict[str, Any]:
+    # What judges has the fixer and the number of judgements from its role.
     name = entry.get("step")
-    if name is None:
-        return {}
-    return _judging() if name == "verifications" else _of_step(name)
+    return {} if name is None else _of_step(name)
 
 
 BUILDERS: Mapping[str, Builder] = MappingProxyType(

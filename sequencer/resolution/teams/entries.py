@@ -6,15 +6,18 @@ told at that field and an unknown one with the nearest of both kinds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from sequencer.model.step import Approval, Name, Step
+from sequencer.model.step import Approval, Name, Step, Validation
 from sequencer.model.team import MAX_TASKS, STEP_FIELDS, Budget, Task, TaskId
 
 MAX_SIZE = 1000
 """Of a team: tasks at once."""
+FIX = "fix"
+"""What a fixer is called whose author gave it no name."""
 
 
 def _number_as_text(value: object) -> object:
@@ -37,6 +40,14 @@ def _refuse_gate(_value: object) -> object:
     raise ValueError("a task can't wait for a person; a flowchart can")
 
 
+def _with_fixer_name(value: object) -> object:
+    """Return a validation whose fixer has a name; the task that it becomes gets another one."""
+    fixer = value.get("fixer") if isinstance(value, Mapping) else None
+    if not isinstance(value, Mapping) or not isinstance(fixer, Mapping):
+        return value
+    return {**value, "fixer": {"name": FIX, **fixer}}
+
+
 _Id = Annotated[TaskId, BeforeValidator(_number_as_text)]
 
 
@@ -50,6 +61,7 @@ class TaskEntry(Step):
     approval: Annotated[Approval | None, BeforeValidator(_refuse_gate)] = Field(
         default=None, exclude=True
     )
+    validation: Annotated[Validation | None, BeforeValidator(_with_fixer_name)] = None
     id: _Id
     subject: str = Field(min_length=1, max_length=500)
     description: str = Field(default="", max_length=1_048_576)

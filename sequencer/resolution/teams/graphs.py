@@ -21,7 +21,7 @@ from sequencer.model.step import Step
 from sequencer.model.team import MAX_TASKS, Role, Task, TaskTraits
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.teams.answers import SCHEMAS
-from sequencer.resolution.teams.problems import list_problems
+from sequencer.resolution.teams.problems import answers_only, list_problems
 from sequencer.resolution.teams.roles import FIXER
 
 BRIEF = """You are one of a team of agents that share a piece of work. Do the task below, the
@@ -134,6 +134,10 @@ def _node_and_step(
 ) -> tuple[Node, Step]:
     role = Role() if task.role is None else roles[task.role]
     fields, brought = _merged(task.step, role)
+    if task.adds is not None and "validation" in brought:
+        # It answers with tasks, and no such answer is a verdict.
+        del fields["validation"]
+        brought.remove("validation")
     validation = fields.get("validation")
     if isinstance(validation, Mapping) and isinstance(validation.get("fixer"), Mapping):
         fixer, by_role = _merged(validation["fixer"], roles.get(FIXER, Role()))
@@ -151,7 +155,10 @@ def _node_and_step(
         blocked_by=task.blocked_by or or_else,
         weight=task.weight,
         writes=writes if task.writes is None else task.writes,
-        worktree=role.worktree if task.worktree is None else task.worktree,
+        # What it would leave there has no task that is accepted for it, see `list_problems`.
+        worktree=role.worktree and not answers_only(task, role)
+        if task.worktree is None
+        else task.worktree,
         adds=task.adds,
         budget=task.budget,
         brought=tuple(brought),

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from itertools import islice
 
 from sequencer.documents.reader import KeyPath
-from sequencer.model.team import Task
+from sequencer.model.team import Role, Task
 
 MAX_LISTED = 20
 """Names in one hint, and unknown names that are compared with the known ones."""
@@ -37,7 +37,7 @@ class TaskProblem:
 
 def list_problems(
     tasks: Sequence[Task],
-    roles: Collection[str],
+    roles: Mapping[str, Role],
     *,
     most: int,
     there: Mapping[str, Collection[str]] | None = None,
@@ -59,6 +59,7 @@ def list_problems(
     found += islice(_ids(tasks, there), most_shown)
     known = dict.fromkeys([*(task.id for task in tasks), *there])
     found += islice(_unknown(tasks, known, roles, lost), most_shown)
+    found += islice(_misplaced(tasks, roles), most_shown)
     found += _circles(tasks, there, known)
     found.sort(key=lambda problem: _place(problem.path))
     if len(found) > MAX_PROBLEMS:
@@ -113,6 +114,25 @@ def _unknown(
                 yield TaskProblem(path, f"there is no task {name!r} to wait for", hint)
             elif name in twice and task.blocked_by.index(name) < number:
                 yield TaskProblem(path, f"{name!r} is named twice")
+
+
+def answers_only(task: Task, role: Role) -> bool:
+    """Return whether *task* of *role* judges or adds tasks: its answer is all that comes of it.
+
+    After a "no", or a list that is refused, its attempt has failed, so that files that it left
+    in a worktree would be merged with the next attempt's at best.
+    """
+    return task.adds is not None or {**role.step, **task.step}.get("validation") is not None
+
+
+def _misplaced(tasks: Sequence[Task], roles: Mapping[str, Role]) -> Iterator[TaskProblem]:
+    for place, task in enumerate(tasks):
+        role = roles.get(task.role or "", Role())
+        if task.worktree and answers_only(task, role):
+            why = "adds tasks" if task.adds is not None else "judges"
+            message = f"a task that {why} has no worktree: only its answer counts"
+            hint = "take it away; files that are to stay are another task's work"
+            yield TaskProblem((place, "worktree"), message, hint)
 
 
 def _circles(

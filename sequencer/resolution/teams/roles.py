@@ -20,6 +20,8 @@ LEAD = "lead"
 LEAD_ATTEMPTS = 3
 FIXER = "implementer"
 """The role of who mends what a task that judges has refused."""
+MAX_FIXES = 3
+"""How often a verifier judges before its task has failed."""
 
 _SHARED = "system/shared.md"
 _LOOKING = {"read": True, "glob": True, "grep": True, "write": False, "edit": False}
@@ -29,7 +31,13 @@ _ROLES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "researcher": {"tools": _READ_ONLY},
         "implementer": {"writes": True, "worktree": True},
-        "verifier": {"tools": {"bash": True, "write": False, "edit": False}},
+        "verifier": {
+            "tools": {"bash": True, "write": False, "edit": False},
+            "validation": {
+                "fixer": {"name": "validation-fixer", "prompt": "subroutines/validation-fixer.md"},
+                "max_attempts": MAX_FIXES,
+            },
+        },
         # It may write a message into a file of its own; it changes no file of the project.
         "git-handler": {"tools": {"bash": True, "edit": False}, "writes": True},
         "summarizer": {"tools": _READ_ONLY},
