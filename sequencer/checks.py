@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sequencer.assembly import Project, state_path_of
+from sequencer.checkout.options import NONE
 from sequencer.checks_git import check_git, check_ignored
 from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.fitting import brought_of, fitted
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, StateRefused
-from sequencer.findings import Area, Finding, Level, of_error
+from sequencer.findings import Area, Finding, Level, of_error, place_of
 from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -185,6 +186,12 @@ def _check_worktrees(project: Project, flow: Flow | TaskList) -> Iterator[Findin
 
     for problem in workplaces_of(project, None).problems():
         yield from of_error(Area.WORKFLOW, problem, Level.WARNING)
+    store = project.settings.store
+    if store.kind == "git" and store.work.branch == NONE:
+        message = "the work of tasks is merged on each machine alone: store.work.branch is none"
+        hint = "set it to 'current' or a branch; or let one machine work, and push by hand"
+        where = place_of(project.settings, "store", "work", "branch")
+        yield Finding(Level.WARNING, Area.WORKFLOW, message, where, hint)
 
 
 def _performed(project: Project, workflow: Workflow) -> Iterator[tuple[Step, str]]:

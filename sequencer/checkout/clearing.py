@@ -8,6 +8,7 @@ short and is made again by the next one who cleans.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ from sequencer.store.git.command import GitFailed
 CLEANING_S = 60.0
 """After this no further worktree is begun with; the next one who cleans goes on."""
 _SHOWN = 10
+_OF_ATTEMPT = re.compile(r"(?P<name>[^/]+-[0-9]+(-again[0-9]+)?)(\.left)?")
+"""The last part of a branch's name: that of the worktree, or of what its agent went away from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +44,17 @@ class Clearing:
         worktrees: Worktrees,
         gatherer: Gatherer,
         message: Callable[[Worktree], str],
+        prefix: str,
     ) -> None:
-        """Remove those of *worktrees*; *message* is that of a commit of what was left."""
+        """Remove those of *worktrees*; *message* is that of a commit of what was left.
+
+        The names of their branches begin with *prefix*.
+        """
         self._checkout = checkout
         self._worktrees = worktrees
         self._gatherer = gatherer
         self._message = message
+        self._prefix = f"refs/heads/{prefix}"
 
     def git_of(self, worktree: Worktree) -> PlacedGit:
         """Return what runs git in *worktree*."""
@@ -121,6 +129,39 @@ class Clearing:
         if (worktree.place / "modules").exists() and not gathered.others:
             found.append("the submodules")
         return tuple(found)
+
+    # --- branches that nobody needs ------------------------------------------------
+
+    def remove_merged_branches(self) -> None:
+        """Remove branches of attempts that have nothing which the checkout has not.
+
+        Those stay that a worktree holds, of whomever, or a note. Once more, where git fails
+        or somebody has begun something, is next time.
+        """
+        ends = time.monotonic() + CLEANING_S
+        with contextlib.suppress(GitFailed, SequencerError, OSError):
+            if not self._merged_branches() or self._checkout.tree.under_way():
+                return
+            with self._checkout.repository_lock():
+                # Nobody adds a worktree, nor its note, from here on.
+                for ref, tip in self._merged_branches().items():
+                    if time.monotonic() > ends:
+                        return
+                    with contextlib.suppress(GitFailed):
+                        self._checkout.git.run("update-ref", "--no-deref", "-d", ref, tip)
+
+    def _merged_branches(self) -> dict[str, str]:
+        """Return the branches that are behind the commit that is checked out, with their tips."""
+        form = "--format=%(refname)%00%(objectname)%00%(symref)%00%(worktreepath)"
+        told = self._checkout.git.text("for-each-ref", "--merged=HEAD", form, self._prefix)
+        held = set(self._worktrees.names())
+        found = {}
+        for line in told.splitlines():
+            ref, tip, *bound = line.split("\0")
+            named = _OF_ATTEMPT.fullmatch(ref.removeprefix(self._prefix))
+            if named is not None and named["name"] not in held and not any(bound):
+                found[ref] = tip
+        return found
 
     # --- after a kill --------------------------------------------------------------
 

@@ -76,6 +76,11 @@ class Checkout:
         done = self.git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", accepts=(0, 1))
         return done.stdout.decode("ascii").strip() or None
 
+    def branch(self) -> str:
+        """Return the branch that is checked out; empty: none is."""
+        told = self.git.text("symbolic-ref", "--quiet", "HEAD", accepts=(0, 1))
+        return told.removeprefix("refs/heads/")
+
     def tracked_changes(self) -> Status:
         """Return what differs from the commit, without files that git does not know."""
         flags = ("--porcelain=v2", "--branch", "-z", "--untracked-files=no", "--no-renames")
@@ -122,18 +127,30 @@ class Checkout:
 
         Nothing that no commit holds is overwritten, not even files that git ignores.
         """
+        ends = time.monotonic() + INDEX_WAIT_S
+        while failed := self._locked_ref() or self._forwarded(commit):
+            if ".lock': File exists" not in failed.stderr or time.monotonic() > ends:
+                return failed
+            time.sleep(_POLL_S)
+        return None
+
+    def _forwarded(self, commit: str) -> GitFailed | None:
         # Some of them against what a user has set for merges by hand into this branch.
         flags = ("--no-squash", "--commit", "--ff-only", "--quiet", "--no-stat")
-        ends = time.monotonic() + INDEX_WAIT_S
-        while True:
-            try:
-                self.git.run("merge", *flags, "--no-overwrite-ignore", commit, settings=QUIET)
-            except GitFailed as failed:
-                if "index.lock" in failed.stderr and time.monotonic() < ends:
-                    time.sleep(_POLL_S)
-                    continue
-                return failed
-            return None
+        try:
+            self.git.run("merge", *flags, "--no-overwrite-ignore", commit, settings=QUIET)
+        except GitFailed as failed:
+            return failed
+        return None
+
+    def _locked_ref(self) -> GitFailed | None:
+        """Return what git would say of a locked HEAD, if only after it had changed the files."""
+        locks = [self.tree.git_dir / "HEAD.lock"]
+        if branch := self.branch():
+            locks.append(self.common_dir / "refs" / "heads" / f"{branch}.lock")
+        found = next((path for path in locks if os.path.lexists(path)), None)
+        text = f"fatal: Unable to create '{found}': File exists."
+        return None if found is None else GitFailed(("merge",), 128, text)
 
     def in_the_way(self, before: str, commit: str) -> tuple[str, ...]:
         """Return the files that a step from *before* to *commit* would overwrite here."""

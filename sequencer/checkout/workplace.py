@@ -7,6 +7,7 @@ with all of an accepted attempt, or with nothing of it.
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -159,14 +160,25 @@ class OwnPlace:
         try:
             return self._merged(gathered)
         except (GitFailed, SequencerError, OSError) as error:
-            return self._stays(f"can't be merged: {_reason(error)}")
+            return self._merged_after_all(gathered, f"can't be merged: {_reason(error)}")
 
     def _merged(self, gathered: Gathered) -> Left:
         with self._checkout.merge_lock():
-            self._worktree = self._worktrees.write(self._worktree.replace(phase=Phase.MERGING))
-            git = self._clearing.git_of(self._worktree)
-            merged = merge(self._checkout, git, gathered.tip, self._message(self._worktree))
+            worktree = self._worktrees.write(self._worktree.replace(phase=Phase.MERGING))
+            self._worktree = worktree
+            git = self._clearing.git_of(worktree)
+            merged = merge(self._checkout, git, gathered.tip, worktree, self._message(worktree))
         return self._ended(gathered, self._after(merged))
+
+    def _merged_after_all(self, gathered: Gathered, message: str) -> Left:
+        """Look what the checkout has, where something has failed on the way."""
+        tip, contains = gathered.tip, self._checkout.contains
+        with contextlib.suppress(GitFailed, SequencerError, OSError):
+            made = self._clearing.git_of(self._worktree).text("rev-parse", "HEAD")
+            head = self._checkout.commit()
+            if made != tip and head and contains(made, tip) and contains(head, made):
+                return self._ended(gathered, Left(Result.MERGED, commit=made))
+        return self._stays(message)
 
     def _after(self, merged: Merged) -> Left:
         """Return in words for people what *merged* means for the attempt."""
@@ -185,10 +197,11 @@ class OwnPlace:
                 files=merged.files,
             )
         about = f": {listed(merged.files)}" if merged.files else ""
+        first = merged.hint or "commit these changes or put them away"
         return Left(
             Result.IN_THE_WAY,
             f"can't be merged, the checkout is in the way{about} ({merged.reason}); {kept}",
-            f"commit these changes or put them away, then {by_hand}, or let the task be done anew",
+            f"{first}, then {by_hand}, or let the task be done anew",
             files=merged.files,
         )
 

@@ -63,6 +63,8 @@ class Worktree(Frozen):
     branch: str
     base: str
     """The commit on which it was begun."""
+    checked_out: str | None = None
+    """The branch of the checkout then; empty: none was, None: a note from before this was kept."""
     owner: Owner
     phase: Phase = Phase.ADDING
     git_dir: str = ""

@@ -63,7 +63,9 @@ class Workplaces:
             max_file_bytes=max_file_bytes,
             max_total_bytes=max_total_bytes,
         )
-        self._clearing = Clearing(self._checkout, self._worktrees, gatherer, self._left_message)
+        self._clearing = Clearing(
+            *(self._checkout, self._worktrees, gatherer, self._left_message), branch_of(run, "")
+        )
         self._watch = Watch(self._checkout)
         self._guard = threading.Lock()
         self._has_told = False
@@ -178,6 +180,7 @@ class Workplaces:
             run_id=run_id,
             branch=branch_of(self._run, name),
             base=str(status.commit),
+            checked_out=status.branch or "",
             owner=this_process(),
         )
 
@@ -201,10 +204,13 @@ class Workplaces:
 
         Their work is kept on branches; returned is what a person should know. Several
         processes may clean at once; nothing of a process that may be alive is touched.
+        Branches go that are in the checkout by now, whoever has merged them.
         """
-        if not self._worktrees.names():
+        if not self._worktrees.path.is_dir():
             return ()
-        return tuple(map(self._hide, self._clearing.clean(live)))
+        notices = self._clearing.clean(live)
+        self._clearing.remove_merged_branches()
+        return tuple(map(self._hide, notices))
 
     def merged(self, task: str, run_id: str) -> frozenset[int]:
         """Return the tokens of attempts at *task* whose work is in the checkout already.

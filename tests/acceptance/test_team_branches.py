@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from tests.acceptance.cli_process import environment, until
-from tests.acceptance.team_projects import accepted, git, make_project
+from tests.acceptance.team_projects import accepted, events, git, make_project
 
 ONE: dict[str, Any] = {"id": "one", "subject": "One", "role": "implementer"}
 OTHER: dict[str, Any] = {"id": "other", "subject": "Other"}
@@ -64,7 +65,8 @@ def test_a_switch_to_another_branch_brings_it_nothing_of_the_first(tmp_path: Pat
         *(".gitignore", "shared.txt")
     ]
     (branch,) = team_branches(project)
-    assert f"git merge {branch}" in told
+    (why,) = (json.dumps(one) for one in events(project) if one["event"] == "failed")
+    assert f"go back with 'git switch main', then 'git merge {branch}'" in why
     git(project, "switch", "-q", "main")
     git(project, "merge", "-q", branch)
     assert (project / "a.txt").read_text() == "a"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from sequencer.engine.control import Control
@@ -13,7 +13,7 @@ from sequencer.engine.flow.invocation import FlowInvocation
 from sequencer.engine.flow.worker import FlowWorker
 from sequencer.engine.performing import Performer
 from sequencer.engine.work import Mode, Summary
-from sequencer.errors import SequencerError, UsageRefused
+from sequencer.errors import Interrupted, SequencerError, UsageRefused
 from sequencer.model.graph import Node
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
@@ -61,18 +61,28 @@ class FlowWork:
                 on_ready(worker.interrupt)
             board.changed(head)
             worker.tidy(head)
-            try:
+            with self._tidied(worker):
                 return FlowInvocation(worker, mode, limits, head).work()
-            finally:
-                self._tidy_at_the_end(worker)
         finally:
             worker.leave()
 
-    def _tidy_at_the_end(self, worker: FlowWorker) -> None:
-        """Remove what nobody needs any more; how the work has ended stands in any case."""
-        # Who has interrupted it wants the end now.
-        if worker.is_stopped:
-            return
+    @contextlib.contextmanager
+    def _tidied(self, worker: FlowWorker) -> Iterator[None]:
+        """Remove what nobody needs any more when the block has ended, however it has.
+
+        But for an interrupt, whose sender wants the end now.
+        """
+        try:
+            yield
+        except Interrupted:
+            raise
+        except SequencerError:
+            self._tidy(worker)
+            raise
+        self._tidy(worker)
+
+    def _tidy(self, worker: FlowWorker) -> None:
+        # How the work has ended stands in any case.
         with contextlib.suppress(SequencerError, OSError):
             # What others hold by now must not be taken for theirs who are gone.
             head = self.flow.store.view().head
