@@ -38,8 +38,9 @@ def show(
 ) -> int | None:
     """List the workflows, or show the steps of one: who performs each, and why that agent.
 
-    Of a flowchart (a file, or its name) it shows every node as its run has it, with states
-    in what it draws. --svg and --png need the extra 'picture'.
+    Of a flowchart or a team (a file, or its name) it shows every node as its run has it, with
+    states in what it draws; without WORKFLOW that of the run that --run names. --svg and --png
+    need the extra 'picture'.
 
     \b
     Examples:
@@ -48,6 +49,7 @@ def show(
       sequencer show review_cadence --mermaid > workflow.mmd
       sequencer show flows/review.md --diagram
       sequencer show --chart chart.mmd --json
+      sequencer --run login-timeout show --mermaid
     """
     if chart is not None:
         from sequencer.cli.flow.showing import show_chart  # noqa: PLC0415 - only charts need it
@@ -55,6 +57,8 @@ def show(
         return show_chart(invocation, chart, name, draw)
     project = invocation.project()
     if name is None:
+        if _shows_its_run(invocation, draw):
+            return None
         if any(draw.values()):
             raise UsageRefused("a drawing is of one workflow", hint="name it: 'sequencer show'")
         _list(invocation, project)
@@ -69,6 +73,20 @@ def show(
             raise UsageRefused("is for flowcharts", where=f"--{option}", hint="--mermaid draws it")
     _show_steps(invocation, project, name, mermaid=draw["mermaid"])
     return None
+
+
+def _shows_its_run(invocation: Invocation, draw: dict[str, Any]) -> bool:
+    """Show the graph of the run that is meant, if it is one of a graph; return whether it is."""
+    if invocation.run_name is None and not any(draw.values()):
+        return False
+    run = invocation.run()
+    head = run.head
+    if head is None or head.flow is None:
+        return False
+    from sequencer.cli.flow.showing import show_run  # noqa: PLC0415 - see `show`
+
+    show_run(invocation, run, draw)
+    return True
 
 
 def _is_flow(project: Project, name: str) -> bool:

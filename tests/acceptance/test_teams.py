@@ -368,3 +368,20 @@ def test_work_that_is_done_is_not_thrown_away_by_an_interrupt(tmp_path: Path) ->
     assert accepted(project) == ["two"]
     assert (project / "b.txt").read_text() == "b"
     assert git(project, "branch", "--format=%(refname:short)") == "main"
+
+
+def test_the_graph_of_a_run_is_drawn_before_and_after(tmp_path: Path) -> None:
+    plan = {"decompose": {"says": {"sub_issues": SUB_ISSUES[:1]}}, "verify-api": {"says": YES}}
+    project = make_project(tmp_path, DIAMOND, plan)
+    request = ("start", "Cut it", "--procedure", "orchestrator-full", "--team")
+    assert cli(project, "--run", "cut", *request, "--no-run").returncode == 0
+    drawn = cli(project, "--run", "cut", "show", "--mermaid").stdout
+    assert "Sum up" in drawn
+    assert "Implement: API" not in drawn
+    assert cli(project, "--run", "cut", "run").returncode == 0
+    drawn = cli(project, "--run", "cut", "show", "--mermaid").stdout
+    assert "Implement: API" in drawn
+    assert "seqDone" in drawn
+    shown = json.loads(cli(project, "--run", "cut", "show", "--json").stdout)
+    assert {one["id"] for one in shown["nodes"]} >= {"impl-api", "verify-api"}
+    assert cli(project, "show", "--mermaid").returncode == 2

@@ -17,6 +17,7 @@ from sequencer.cli.tables import columns_of
 from sequencer.documents.file import read_bytes
 from sequencer.documents.reader import decode
 from sequencer.engine.flow.view import view_of
+from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, DefinitionChanged, UsageRefused
 from sequencer.model.flow_view import FlowView
 from sequencer.resolution.flowcharts.chart import Chart, ChartError
@@ -92,7 +93,22 @@ def show_flow(
     flow = open_flow(project, asked)
     for warning in flow.warnings:
         invocation.say(f"warning: {warning}")
-    view = _view(invocation, project, asked, flow)
+    _present(invocation, _view(invocation, project, asked, flow), flow.mermaid, draw)
+
+
+def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
+    """Show the graph that *run* has, with what was added to it, in each way that was asked for.
+
+    Raises:
+        SequencerError: see `look`; or a drawing's extra is missing.
+    """
+    title = run.workflow_for(run.head).name
+    _present(invocation, look(run, title), None, draw)
+
+
+def _present(
+    invocation: Invocation, view: FlowView, mermaid: str | None, draw: Mapping[str, Any]
+) -> None:
     if not any(draw.values()):
         if invocation.is_json:
             invocation.print_json(table.as_json(view))
@@ -101,7 +117,7 @@ def show_flow(
         return
     if invocation.is_json:
         raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
-    _draw(invocation, flow, view, draw)
+    _draw(invocation, mermaid, view, draw)
 
 
 def _view(invocation: Invocation, project: Project, asked: str, flow: Flow | TaskList) -> FlowView:
@@ -122,12 +138,12 @@ def _view(invocation: Invocation, project: Project, asked: str, flow: Flow | Tas
 
 
 def _draw(
-    invocation: Invocation, flow: Flow | TaskList, view: FlowView, draw: Mapping[str, Any]
+    invocation: Invocation, mermaid: str | None, view: FlowView, draw: Mapping[str, Any]
 ) -> None:
     if draw["mermaid"]:
         from sequencer.cli.flow.classes import charted, classed  # noqa: PLC0415 - as the others
 
-        drawn = charted(view) if flow.mermaid is None else classed(flow.mermaid, view)
+        drawn = charted(view) if mermaid is None else classed(mermaid, view)
         invocation.echo(drawn.rstrip())
     if draw["diagram"]:
         from sequencer.cli.flow.screen import print_diagram  # noqa: PLC0415
