@@ -87,6 +87,7 @@ class Project:
             ),
             read_definition=defined,
             read_source=sourced,
+            read_rules=lambda: self.settings.teams.rules,
         )
 
     @cached_property
@@ -97,8 +98,7 @@ class Project:
     @property
     def starter(self) -> Starter:
         """Return what makes runs of requests."""
-        from sequencer.assembly.teams import roles_of  # noqa: PLC0415 - see the class
-        from sequencer.engine.starting import Starter  # noqa: PLC0415
+        from sequencer.engine.starting import Starter  # noqa: PLC0415 - see the class
         from sequencer.engine.team_starting import TeamStarter  # noqa: PLC0415
         from sequencer.resolution.classification import classify_with  # noqa: PLC0415
 
@@ -114,7 +114,7 @@ class Project:
             classify=None if agent is None else classify_with(partial(self._ask, agent)),
             hooks=self.hooks,
             agent=settings.agent.default if _was_asked_for(settings) else None,
-            team=TeamStarter(settings.teams, roles_of(settings), settings.routing),
+            team=TeamStarter(settings.teams, settings.registry.roles, settings.routing),
         )
 
     def _ask(self, agent: str, prompt: str) -> str:

@@ -15,18 +15,9 @@ from sequencer.engine.flow.team import Team
 from sequencer.engine.flow.workplaces import Left
 from sequencer.model.team import TaskTraits
 from sequencer.resolution.teams.growing import TeamGrower
-from sequencer.resolution.teams.roles import roles
 
 if TYPE_CHECKING:
     from sequencer.assembly.project import Project
-    from sequencer.model.team import Role
-    from sequencer.settings.settings import Settings
-
-
-def roles_of(settings: Settings) -> dict[str, Role]:
-    """Return the roles that tasks of the project may have."""
-    teams = settings.teams
-    return roles(teams.roles, teammate_model=teams.teammate_model, lead_model=teams.lead_model)
 
 
 def team_of(project: Project, run: str | None, agent: str | None = None) -> Team:
@@ -36,7 +27,7 @@ def team_of(project: Project, run: str | None, agent: str | None = None) -> Team
     """
     settings = project.settings
     rules = settings.teams.rules
-    grower = TeamGrower(roles_of(settings), rules.max_tasks, agent)
+    grower = TeamGrower(settings.registry.roles, rules.max_tasks, agent)
     return Team(rules, grower, Places(workplaces_of(project, run), rules.on_write))
 
 

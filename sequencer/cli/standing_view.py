@@ -53,6 +53,8 @@ class Snapshot:
     notices: tuple[str, ...]
     flow: FlowView | None = None
     """Of a graph's run."""
+    stopped_by: tuple[str, ...] = ()
+    """Of a team's: what keeps its tasks from being begun."""
 
     @property
     def busy(self) -> bool:
@@ -108,6 +110,8 @@ class Snapshot:
             yield "held by", holder_words(claim, liveness)
         if self.standing is not None and self.standing.kind not in (Kind.READY, Kind.HELD):
             yield "in the way", self.standing.message
+        for reason in self.stopped_by:
+            yield "in the way", f"{reason}: no task is begun"
         if head.failures_in_row:
             yield (
                 "failures",
@@ -192,11 +196,13 @@ def take(run: Run) -> Snapshot:
             raise
         notices = (*notices, one_line(str(error)))
     claims = head.claims if head is not None else ()
-    flow = None
+    flow, stopped_by = None, tuple[str, ...]()
     if workflow is not None and workflow.graph is not None and not notices:
         from sequencer.cli.flow.watching import look  # noqa: PLC0415 - see `as_json`
 
         flow = look(run, workflow.name)
+        if head is not None and not (here is not None and here.kind is Kind.COMPLETE):
+            stopped_by = tuple(run.stopped_by(head))
     return Snapshot(
         name=run.name,
         head=head,
@@ -208,6 +214,7 @@ def take(run: Run) -> Snapshot:
         denials=_denials(run, head),
         notices=notices,
         flow=flow,
+        stopped_by=stopped_by,
     )
 
 

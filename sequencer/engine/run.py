@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from sequencer.engine.flow.control import FlowControl
     from sequencer.engine.flow.working import FlowWork
     from sequencer.model.flow_source import FlowSource
+    from sequencer.model.team import TeamRules
 
 MakePerformer = Callable[[Workflow, Observer], Performer]
 ChooseWorkflow = Callable[[Head | None], Workflow]
@@ -58,8 +59,10 @@ class Run:
         *,
         read_definition: Callable[[], Definition | None] = lambda: None,
         read_source: Callable[[], FlowSource | None] = lambda: None,
+        read_rules: Callable[[], TeamRules] | None = None,
     ) -> None:
         """Join the parts; `assembly` makes them."""
+        self._read_rules = read_rules
         self._read_definition = read_definition
         self._read_source = read_source
         self.name = name
@@ -158,6 +161,17 @@ class Run:
     def answer(self, node: str, said: str, *, by: str, token: int | None = None) -> Head:
         """Answer the question of *node*; see `FlowControl.answer`."""
         return self.flow.answer(node, said, by=by, token=token)
+
+    def stopped_by(self, head: Head) -> list[str]:
+        """Return which budgets of a team, or whose failures, keep its tasks from being begun."""
+        flow = self.flow
+        if self._read_rules is None or not flow.begun_with.is_team:
+            return []
+        from sequencer.engine.flow.caps import Caps  # noqa: PLC0415 - teams only
+
+        caps, marking = Caps(self._read_rules()), flow.marking(head)[1]
+        broken = caps.broken(marking)
+        return [*caps.reached(marking), *([] if broken is None else [broken])]
 
     # --- changing by hand ----------------------------------------------------------
 

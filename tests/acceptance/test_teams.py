@@ -243,6 +243,7 @@ def test_a_budget_stops_a_team(tmp_path: Path, on_hard: str) -> None:
     before = head(project)["revision"]
     assert cli(project, "tick").returncode == 0
     assert head(project)["revision"] == before
+    assert "in the way  the team has used 6.0000 of 5 USD" in cli(project, "status").stdout
     plan["slow"] = {}
     more: dict[str, Any] = {"budget": {"max_cost_usd": 50}}
     make_project(tmp_path, tasks, plan, teams=more)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from tests.concurrency.herd import Herd
@@ -17,10 +16,8 @@ def test_workers_that_are_killed_at_random(tmp_path: Path) -> None:
     assert report.counts["reads"] > 50
 
 
-def test_a_lock_file_that_is_deleted_all_the_time() -> None:
-    # On a disk: in memory nothing takes long enough for a second one to have a lock as well.
-    with tempfile.TemporaryDirectory(prefix="sequencer-herd-") as made:
-        report = lock_deleted(Path(made), Size.SHORT)
+def test_a_lock_file_that_is_deleted_all_the_time(tmp_path: Path) -> None:
+    report = lock_deleted(tmp_path, Size.SHORT)
     assert report.violations == ()
     assert report.counts["claims"] >= 1_000
 

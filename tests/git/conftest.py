@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,3 +59,10 @@ def after_two_steps(tmp_path: Path, two_steps: Shared) -> Iterator[Shared]:
     made = Shared(tmp_path / "shared", two_steps)
     yield made
     made.close()
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Return a folder on a disk: in memory nothing takes long enough for others to come between."""
+    with tempfile.TemporaryDirectory(prefix="sequencer-test-") as made:
+        yield Path(made)

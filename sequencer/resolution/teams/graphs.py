@@ -139,6 +139,12 @@ def _node_and_step(
         del fields["validation"]
         brought.remove("validation")
     validation = fields.get("validation")
+    if isinstance(validation, Mapping) and "fixer" not in validation:
+        # Who says something else about judging does not say that nothing is to be mended.
+        usual = role.step.get("validation")
+        fixer = usual.get("fixer") if isinstance(usual, Mapping) else None
+        validation = {**validation, **({} if fixer is None else {"fixer": fixer})}
+        fields["validation"] = validation
     if isinstance(validation, Mapping) and isinstance(validation.get("fixer"), Mapping):
         fixer, by_role = _merged(validation["fixer"], roles.get(FIXER, Role()))
         fields["validation"] = {**validation, "fixer": _with_prompt(fixer)}

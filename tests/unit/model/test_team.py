@@ -119,7 +119,7 @@ def test_what_a_budget_can_not_be(fields: dict[str, Any]) -> None:
 def test_what_the_rules_are_where_nothing_is_said() -> None:
     rules = TeamRules()
     assert rules.budget == TeamBudget(soft=0.8, on_hard="finish")
-    assert (rules.max_failures, rules.max_tasks, rules.merge) == (5, 200, "listed")
+    assert (rules.max_failures, rules.max_tasks, rules.merge) == (5, 200, "auto")
     assert rules.on_write == "warn"
     assert rules.role_budgets == {}
 

@@ -16,6 +16,7 @@ from sequencer.model.workflow import Workflow
 from sequencer.resolution.registry import with_defaults
 from sequencer.resolution.teams.answers import SCHEMAS
 from sequencer.resolution.teams.graphs import BRIEF, growth_of, workflow_of
+from sequencer.resolution.teams.roles import builtin_roles
 
 ROLES = {
     "reader": Role.model_validate({"tools": {"edit": False}, "model": "small"}),
@@ -194,7 +195,7 @@ def test_a_role_may_bring_the_judging() -> None:
 
 
 def test_a_task_s_own_judging_beats_its_role_s() -> None:
-    step, traits = judge(validation={"max_attempts": 1})
+    step, traits = judge(validation={"max_attempts": 1, "fixer": None})
     assert step.validation == Validation(max_attempts=1)
     assert traits.brought == ()
 
@@ -351,3 +352,18 @@ def test_a_growth_counts_what_is_there() -> None:
 
 def test_nothing_is_no_growth() -> None:
     assert "there is no task in it" in refused()
+
+
+def test_who_says_how_often_still_has_its_work_mended() -> None:
+    found = {
+        name: workflow_of("w", [task(name, role="verifier", validation=own)], builtin_roles())
+        .steps_by_name[name]
+        .validation
+        for name, own in {"a": {}, "b": {"max_attempts": 5}, "c": {"fixer": None}}.items()
+    }
+    assert found["a"] is not None
+    assert found["a"].fixer is not None
+    assert found["b"] is not None
+    assert (found["b"].max_attempts, found["b"].fixer is None) == (5, False)
+    assert found["c"] is not None
+    assert found["c"].fixer is None
