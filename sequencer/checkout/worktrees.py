@@ -95,7 +95,7 @@ class Workplaces:
             return self._added(task, token, run_id, obstacle)
         with self._guard:
             is_first, self._has_told = not self._has_told, True
-        notice = f"no worktrees: {obstacle}; tasks share {self._checkout.folders.project}"
+        notice = f"no worktrees: {obstacle}; all tasks work in the project's folder"
         return self._writing(task, token, (notice,) if is_first else ())
 
     def _reading(self, token: int) -> SharedPlace:
@@ -133,7 +133,9 @@ class Workplaces:
             if prefix and checkout.git.run("cat-file", "-e", named, accepts=(0, 1, 128)).code:
                 return "no commit has the project's folder"
         except SequencerError as error:
-            return error.message
+            # What git itself says about it helps nobody here.
+            reason = error.message.partition(": ")[0]
+            return f"{error.where} {reason}" if error.where else reason
         except GitFailed as failed:
             return failed.reason
         return status
