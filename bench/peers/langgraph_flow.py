@@ -10,6 +10,7 @@ import operator
 import sqlite3
 import sys
 import time
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -46,8 +47,11 @@ def no_op(state: State) -> dict[str, int]:
     return {"done": 1}
 
 
-def begin() -> tuple[dict[str, Any], Answer]:
-    """Open a database in the folder of the first argument."""
+def opened(graph_of: Callable[[int, Any], Any], ends: int) -> tuple[dict[str, Any], Answer]:
+    """Open a database in the folder of the first argument; *graph_of* makes what is run.
+
+    It has *ends* nodes more than it is asked for.
+    """
     saver_module: Any = import_module("langgraph.checkpoint.sqlite")
     connection = sqlite3.connect(Path(sys.argv[1]) / "langgraph.db", check_same_thread=False)
     saver = saver_module.SqliteSaver(connection)
@@ -56,21 +60,23 @@ def begin() -> tuple[dict[str, Any], Answer]:
     threads = iter(range(sys.maxsize))
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
-        width = request["count"]
-        compiled = graphs.get(width) or graphs.setdefault(width, fan(width, saver))
+        count = request["count"]
+        nodes = count + ends
+        compiled = graphs.get(count) or graphs.setdefault(count, graph_of(count, saver))
         configuration = {
             "configurable": {"thread_id": str(next(threads))},
             "max_concurrency": request.get("places", 8),
+            "recursion_limit": max(nodes, 25),
         }
         wall, cpu = time.perf_counter(), time.process_time()
         end = compiled.invoke({"done": 0}, configuration, durability="sync")
         cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-        if end["done"] != width + 2:
+        if end["done"] != nodes:
             raise RuntimeError(end)
-        return {"cpu": cpu / (width + 2), "wall": wall / (width + 2)}
+        return {"cpu": cpu / nodes, "wall": wall / nodes}
 
     return {"what": f"LangGraph {version('langgraph')}, SqliteSaver sync"}, answer
 
 
 if __name__ == "__main__":
-    serve(begin)
+    serve(lambda: opened(fan, ends=2))

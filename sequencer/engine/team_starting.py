@@ -55,23 +55,19 @@ class TeamStarter:
         Raises:
             UsageRefused: a person asked for one, and there is none for the procedure.
         """
-        if wanted.asked and builder_for(chosen.procedure) is None:
-            raise UsageRefused(
-                f"procedure {chosen.procedure!r} can't be shared out among a team",
-                where="--team",
-                hint=f"these can: {', '.join(BUILDERS)}; others are workflows with 'tasks'",
-            )
-        found = score_request(request, chosen, self.routing, self.options)
-        kind = classification_of(request, chosen, self.routing)
-        asked = wanted.asked
-        if asked is None and wanted.size is not None:
-            asked = True
-        choice = decide(found, self.options, kind, asked)
         why = None
         if builder_for(chosen.procedure) is None:
             why = f"procedure {chosen.procedure!r} can't be shared out among a team"
-        elif not is_builtin and asked is None:
+            if wanted.asked:
+                others = "others are workflows with 'tasks'"
+                hint = f"these can: {', '.join(BUILDERS)}; {others}"
+                raise UsageRefused(why, where="--team", hint=hint)
+        asked = True if wanted.asked is None and wanted.size is not None else wanted.asked
+        if why is None and asked is None and not is_builtin:
             why = f"the project has steps of its own for procedure {chosen.procedure!r}"
+        found = score_request(request, chosen, self.routing, self.options)
+        kind = classification_of(request, chosen, self.routing)
+        choice = decide(found, self.options, kind, asked)
         if choice.uses_team and why is not None:
             return replace(choice, uses_team=False, why=why)
         return choice if wanted.size is None else replace(choice, size=wanted.size)

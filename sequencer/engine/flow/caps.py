@@ -21,7 +21,7 @@ from sequencer.model.team_tally import Used
 
 
 @dataclass(frozen=True, slots=True)
-class Cap:
+class BudgetUse:
     """One budget, and what was used of it."""
 
     what: str
@@ -81,21 +81,21 @@ class Caps:
         """Return whether there is any budget at all; most teams have none."""
         return self._has_common or bool(marking.graph.with_budget)
 
-    def of_team(self, marking: Marking) -> Cap:
+    def of_team(self, marking: Marking) -> BudgetUse:
         """Return the whole team's budget."""
         used = marking.tally.team
-        return Cap("the team", "teams.budget", self.rules.budget, used.usd, used.tokens)
+        return BudgetUse("the team", "teams.budget", self.rules.budget, used.usd, used.tokens)
 
-    def of_roles(self, marking: Marking) -> Iterator[tuple[str, Cap]]:
+    def of_roles(self, marking: Marking) -> Iterator[tuple[str, BudgetUse]]:
         """Yield the budgets of roles that have one, by the role."""
         for role, budget in self.rules.role_budgets.items():
             used = marking.tally.roles.get(role, _NOTHING)
             key = f"teams.roles.{role}.budget"
-            yield role, Cap(f"role {role}", key, budget, used.usd, used.tokens)
+            yield role, BudgetUse(f"role {role}", key, budget, used.usd, used.tokens)
 
     def of_tasks(
         self, marking: Marking, names: Collection[str] | None = None
-    ) -> Iterator[tuple[str, Cap]]:
+    ) -> Iterator[tuple[str, BudgetUse]]:
         """Yield the budgets of tasks that have one and have used something, by the task.
 
         With *names* only those of these tasks.
@@ -105,7 +105,7 @@ class Caps:
             task = graph.by_id[name].task
             if name in spent and task is not None and task.budget.is_limited:
                 usd, tokens, _ = spent[name]
-                yield name, Cap(f"task {name}", "the task's budget", task.budget, usd, tokens)
+                yield name, BudgetUse(f"task {name}", "the task's budget", task.budget, usd, tokens)
 
     def closed(self, marking: Marking) -> Collection[str]:
         """Return the tasks that must not be begun now."""
@@ -175,7 +175,7 @@ class Caps:
         caps = [self.of_team(marking)]
         caps += [cap for role, cap in self.of_roles(marking) if role == task.role]
         usd, tokens, _ = marking.team.spent.get(name, (0.0, 0, 0.0))
-        caps.append(Cap("", "", task.budget, usd, tokens))
+        caps.append(BudgetUse("", "", task.budget, usd, tokens))
         return min((left for cap in caps if (left := cap.left_usd()) is not None), default=None)
 
     def watch(self, step: OpenTransition) -> None:

@@ -19,7 +19,7 @@ from sequencer.engine.flow.boards import Board
 from sequencer.engine.flow.briefing import brief_of
 from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.flow.sessions import Sessions
-from sequencer.engine.flow.turns import Turn
+from sequencer.engine.flow.turns import Crowd, Turn
 from sequencer.engine.flow.values import NodeValues, values_of
 from sequencer.engine.flow.workplaces import Left, Workplace
 from sequencer.engine.performing import Performer
@@ -27,7 +27,7 @@ from sequencer.engine.prepared import Budget, Prepared
 from sequencer.engine.recall import Memory
 from sequencer.errors import Interrupted, SequencerError
 from sequencer.executors.protocol import StopReason
-from sequencer.model.head import Claim, Head
+from sequencer.model.head import Head
 from sequencer.model.marking import Marking
 from sequencer.model.outcome import OutcomeStatus
 
@@ -42,10 +42,8 @@ class Performances:
     control: FlowControl
     performer: Performer
     board: Board
-    live: tuple[Claim, ...] = field(default=(), init=False)
-    """Claims of the newest head whose holders may be alive; kept up to date by the worker."""
-    is_crowded: bool = field(default=False, init=False)
-    """Some task could begin if there were a place for it; kept up to date, too."""
+    crowd: Crowd = field(default=Crowd(), init=False)
+    """Of the newest head; kept up to date by the worker."""
 
     def __post_init__(self) -> None:
         """Look which outputs the run keeps as what."""
@@ -207,7 +205,7 @@ class Performances:
         if team is not None and team.rules.merge != "finished":
             holds = Turn(marking.graph, attempt.claim.step, is_strict=team.rules.merge == "listed")
             while not attempt.cancellation.is_set():
-                if not holds.any_of(self.live, is_crowded=self.is_crowded):
+                if not holds.is_held_by(self.crowd):
                     return
                 time.sleep(TURN_POLL_S)
         if attempt.cancellation.reason in (StopReason.CLAIM_LOST, StopReason.LEASE_LOST):

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import NamedTuple
 
 from sequencer.model.graph import Graph
 from sequencer.model.head import Claim
+
+
+class Crowd(NamedTuple):
+    """Who works on a run at one moment; one value, because threads look at it."""
+
+    live: tuple[Claim, ...] = ()
+    """Claims whose holders may be alive."""
+    is_waited_for: bool = False
+    """Some task could begin if there were a place for it."""
 
 
 class Turn:
@@ -23,14 +32,12 @@ class Turn:
         self._followers = {graph.edges[place].target for place in graph.outgoing[name]}
         self._below: dict[str, frozenset[str]] = {}
 
-    def any_of(self, claims: Iterable[Claim], *, is_crowded: bool) -> bool:
-        """Return whether the holder of one of *claims* has to merge first.
-
-        *is_crowded*: some task waits for a place, and this one keeps one while it waits.
-        """
-        if is_crowded and not self._is_strict:
+    def is_held_by(self, crowd: Crowd) -> bool:
+        """Return whether somebody of *crowd* has to merge first."""
+        if crowd.is_waited_for and not self._is_strict:
+            # While it waits, this one keeps a place that another task could have.
             return False
-        return any(self._holds(claim.step) for claim in claims)
+        return any(self._holds(claim.step) for claim in crowd.live)
 
     def _holds(self, name: str) -> bool:
         graph = self._graph

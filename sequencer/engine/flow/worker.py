@@ -20,6 +20,7 @@ from sequencer.engine.flow.performance import Performances
 from sequencer.engine.flow.recording import Recorder, has_cost
 from sequencer.engine.flow.room import Room
 from sequencer.engine.flow.transitions import OpenTransition
+from sequencer.engine.flow.turns import Crowd
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Patience
 from sequencer.engine.performing import Performer
@@ -223,19 +224,18 @@ class FlowWorker:
             return
         _, marking = self.control.marking(head)
         if kept := self.caps.to_kill(marking):
-            live = {
-                token for token, one in self.attempts.running.items() if one.claim.step not in kept
-            }
-            self.attempts.cancel(StopReason.BUDGET, but=frozenset(live))
+            mine = self.attempts.running.items()
+            others = frozenset(token for token, one in mine if one.claim.step not in kept)
+            self.attempts.cancel(StopReason.BUDGET, but=others)
 
     def _tell_standing(self, head: Head, granted: Collection[int] = ()) -> None:
         """Let those that wait for their turn to merge know how *head* stands."""
         if self.caps is None:
             return
         gone = self.gone(head, granted)
-        self._performances.live = tuple(one for one in head.claims if one.token not in gone)
+        live = tuple(one for one in head.claims if one.token not in gone)
         _, marking = self.control.marking(head)
-        self._performances.is_crowded = marking.next_startable() is not None
+        self._performances.crowd = Crowd(live, marking.next_startable() is not None)
 
     def _start(self, head: Head, granted: list[int]) -> None:
         _, marking = self.control.marking(head)
@@ -323,7 +323,7 @@ class FlowWorker:
         def act(step: OpenTransition) -> None:
             for one in lost:
                 usage = self._recorder.performed(one).outcome.usage
-                told = {**self._recorder.record(one), "reason": str(StopReason.CLAIM_LOST)}
+                told = {**self._recorder.record(one), "reason": _LOST}
                 step.charge(one.claim, usage, told)
             if lost and self.caps is not None:
                 self.caps.watch(step)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.flow.caps import Cap, Caps
+from sequencer.engine.flow.caps import BudgetUse, Caps
 from sequencer.engine.work import Mode
 from sequencer.model.growth import Growth
 from sequencer.model.marking import Marking
@@ -305,8 +305,8 @@ def test_without_a_cap_there_is_no_limit(tmp_path: Path) -> None:
 # --- the figures themselves --------------------------------------------------------------
 
 
-def cap(usd: float = 0.0, tokens: float = 0, **budget: Any) -> Cap:
-    return Cap("x", "key", Budget.model_validate(budget), usd, tokens)
+def cap(usd: float = 0.0, tokens: float = 0, **budget: Any) -> BudgetUse:
+    return BudgetUse("x", "key", Budget.model_validate(budget), usd, tokens)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def cap(usd: float = 0.0, tokens: float = 0, **budget: Any) -> Cap:
     ],
 )
 def test_when_a_cap_is_near_or_reached(
-    one: Cap, near: bool, reached: bool, left: float | None
+    one: BudgetUse, near: bool, reached: bool, left: float | None
 ) -> None:
     assert (one.is_near(0.8), one.is_reached) == (near, reached)
     assert one.left_usd() == (None if left is None else pytest.approx(left))

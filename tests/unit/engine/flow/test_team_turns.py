@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.flow.turns import Turn
+from sequencer.engine.flow.turns import Crowd, Turn
 from sequencer.engine.flow.worker import FlowWorker
 from sequencer.model.graph import Graph
 from sequencer.model.head import Claim, Head
@@ -157,7 +157,7 @@ def test_who_is_done_at_once_knows_who_was_begun_with_it(
     start = FlowWorker._start
 
     def spy(worker: FlowWorker, head: Head, granted: list[int]) -> None:
-        known.append({claim.step for claim in worker._performances.live})
+        known.append({claim.step for claim in worker._performances.crowd.live})
         start(worker, head, granted)
 
     monkeypatch.setattr(FlowWorker, "_start", spy)
@@ -206,7 +206,7 @@ def held(
 ) -> bool:
     me = this_process()
     claim = Claim(token=1, step=by, step_index=0, attempt=1, owner=me, claimed_at="", ttl_s=60.0)
-    return Turn(graph, name, is_strict=is_strict).any_of([claim], is_crowded=is_crowded)
+    return Turn(graph, name, is_strict=is_strict).is_held_by(Crowd((claim,), is_crowded))
 
 
 def test_order_is_kept_only_where_nobody_has_to_wait_for_it() -> None:
