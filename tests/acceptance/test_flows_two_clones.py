@@ -29,6 +29,8 @@ if name == "long":
     wait(lambda: os.path.exists("../hold"))
     if os.path.exists("../together"):
         wait(lambda: not os.path.exists("short.txt"))
+if name == "short" and os.path.exists("../together"):
+    wait(lambda: "began long" not in open("../log").read())
 missing = {"join": {"long.txt", "short.txt"}}.get(name, set()) - set(os.listdir())
 if missing:
     sys.exit(f"{name} needs the code of all before it, and has no {missing}")
@@ -136,6 +138,7 @@ def test_branches_that_both_commit_are_taken_over_one_after_the_other(
 def test_branches_run_side_by_side_in_one_clone_while_another_waits(
     shared: Shared, tmp_path: Path, begin: Begin
 ) -> None:
+    """Each of the two branches waits for the other; one after the other they would not end."""
     (tmp_path / "together").touch()
     (tmp_path / "hold").touch()
     first = begin("a")
