@@ -1,7 +1,7 @@
 """What is wrong with sharing a run through git, found before anything is pushed.
 
-The remote is asked twice: where its branches are, and whether it would take a push (which
-is not made). One that does not answer is a warning, because work may begin when it is back.
+The remote is asked where its branches are, which names are taken, and whether it would take a
+push (which is not made). One that does not answer is a warning: work may begin when it is back.
 
 Not promised: that a push will be taken. What hooks of the server and rules about the names of
 branches say is only known when something is pushed.
@@ -18,12 +18,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from sequencer.assembly import Project
+from sequencer.checkout.committing import is_cut_off
 from sequencer.checkout.options import CURRENT, NONE
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, RemoteUnreachable, StateRefused
 from sequencer.findings import Area, Finding, Level, of_error, place_of
 from sequencer.store.git.command import Git, GitFailed
 from sequencer.store.git.local_remote import remote_folder
+from sequencer.store.git.locks import stale
 from sequencer.store.git.remote import NO_ATOMIC
 from sequencer.store.git.store import GitStore
 
@@ -37,6 +39,7 @@ _VERSION = re.compile(r"git version (\d+)\.(\d+)")
 _NOWHERE = re.compile("does not appear to be|not found|404")
 _DURABLE = ("core.fsync", "core.fsyncObjectFiles")
 """Of git 2.36 and newer, and of older ones; whoever has set one has thought of it."""
+_HEADS = "refs/heads/"
 _MARKERS = (".gitignore", ".gitkeep")
 
 
@@ -51,6 +54,7 @@ def check_git(project: Project, run: Run) -> Iterator[Finding]:
     yield from found
     if found:
         return
+    yield from _check_locks(project, store, git)
     yield from _check_tracked(project, git)
     yield from _check_large_files(project, git)
     found = list(_check_branches(project, store, git))
@@ -134,6 +138,25 @@ def _check_branches(project: Project, store: GitStore, git: Git) -> Iterator[Fin
     elif name != checked_out:
         hint = f"'git switch {name}', or set store.work.branch"
         yield _error(f"{checked_out!r} is checked out, and code is on {name!r}", where, hint)
+
+
+def _check_locks(project: Project, store: GitStore, git: Git) -> Iterator[Finding]:
+    """Yield the locks that a git has left, here and where the remote is a folder of this machine.
+
+    Those of this program's own refs and commits go by themselves.
+    """
+    own, common = (git.folder / git.text("rev-parse", f"--git-{d}dir") for d in ("", "common-"))
+    where = [(Area.FILES, (own, common) if own != common else (own,))]
+    if project.settings.store.work.branch == NONE:
+        where.clear()  # no file of the user's is written
+    if (there := remote_folder(git, store.branch.remote.name)) is not None:
+        where.append((Area.REMOTE, (there,)))
+    for area, folders in where:
+        for lock in stale(*folders):
+            is_own_ref = "/refs/worktree/sequencer" in lock.path.as_posix()
+            if not is_own_ref and not is_cut_off(lock.path):
+                message = f"a lock of git's is in the way: {lock.words}"
+                yield Finding(Level.WARNING, area, message, str(lock.path), lock.hint)
 
 
 def _check_tracked(project: Project, git: Git) -> Iterator[Finding]:
@@ -225,6 +248,7 @@ def _check_remote(project: Project, store: GitStore) -> Iterator[Finding]:
     except StateRefused as error:
         yield from of_error(Area.STATE, error)
     yield from _check_checked_out(project, store)
+    yield from _check_names(project, store)
     yield from _check_durable(store)
     yield from _check_push(project, store, where)
 
@@ -247,6 +271,34 @@ def _check_checked_out(project: Project, store: GitStore) -> Iterator[Finding]:
     if branch == ours and rule not in ("ignore", "warn", "updateInstead", "false"):
         hint = "use a bare repository as the remote: 'git clone --bare'"
         yield _error(f"branch {branch} is checked out there, and takes no push", str(folder), hint)
+
+
+def _check_names(project: Project, store: GitStore) -> Iterator[Finding]:
+    """Yield that a branch would be below another one, which git has no room for."""
+    branch, work = store.branch, project.settings.store.work.branch
+    needed = [branch.refs.state, branch.refs.beats]
+    try:
+        if work == CURRENT:
+            needed += branch.git.text("symbolic-ref", "--quiet", "HEAD", accepts=(0, 1)).split()
+        elif work != NONE:
+            needed.append(f"{_HEADS}{work}")
+        above = {
+            ref[:at] for ref in needed for at in range(len(_HEADS), len(ref)) if ref[at] == "/"
+        }
+        patterns = (*sorted(above), *(f"{ref}/*" for ref in needed))
+        told = branch.git.text("ls-remote", "--refs", "--", branch.remote.name, *patterns)
+    except GitFailed:
+        return
+    there = {line.partition("\t")[2] for line in told.splitlines()}
+    for ref in needed:
+        for other in sorted({*there, *needed}):
+            is_above = other not in needed and ref.startswith(f"{other}/")
+            if not is_above and not other.startswith(f"{ref}/"):
+                continue
+            one, two = (repr(name.removeprefix(_HEADS)) for name in sorted((ref, other)))
+            message = f"branches {one} and {two} can't both be: one is below the other"
+            hint = "rename the one that is not the run's, or set store.branch"
+            yield _error(message, place_of(project.settings, "store", "branch"), hint)
 
 
 def _check_durable(store: GitStore) -> Iterator[Finding]:

@@ -146,6 +146,10 @@ class ClaimHeld(SequencerError):
     exit_code = 75
 
 
+class WorkTreeBusy(ClaimHeld):
+    """Agents of another process of this machine work in the work tree, or are being ended."""
+
+
 class Interrupted(SequencerError):
     """SIGINT or SIGTERM; the claim was released and no process was left behind."""
 

@@ -90,6 +90,10 @@ class StoreCarrier:
         with self._told():
             return self._carrier.keep(claim, step, head)
 
+    def leave(self, head: Head | None) -> None:
+        """See `Carrier.leave`."""
+        self._carrier.leave(head)
+
     def take_notices(self) -> list[str]:
         """See `Carrier.take_notices`; mostly they are among those of the store."""
         return self._carrier.take_notices()

@@ -7,15 +7,16 @@ that code and state move in one; here is only said what is to move.
 
 from __future__ import annotations
 
-import shlex
 from functools import cached_property
+from shlex import quote
 
 from sequencer.checkout.committing import Committer, RefMoved
 from sequencer.checkout.content import secrets_by
 from sequencer.checkout.options import CURRENT, CommitOptions, WorkOptions
+from sequencer.checkout.partings import diverged, not_whole, without
 from sequencer.checkout.selection import Selection, Selector
 from sequencer.checkout.status import Status
-from sequencer.checkout.tenancy import Note, Tenancy
+from sequencer.checkout.tenancy import Note, Tenancy, changed_since
 from sequencer.checkout.tree import WorkTree
 from sequencer.engine.carrier import Collected
 from sequencer.errors import RemoteUnreachable, SequencerError
@@ -24,6 +25,7 @@ from sequencer.model.head import Claim, Head, Work
 from sequencer.model.names import is_branch_name, ref_part, slug
 from sequencer.store.git.command import GitFailed
 from sequencer.store.git.remote import Move, NoAtomicPush, Remote, Verdict
+from sequencer.store.identity import this_process
 
 KEPT = "sequencer-kept"
 """Where branches with work that was not accepted are."""
@@ -65,6 +67,8 @@ class GitCarrier:
         self._selector = Selector(tree, commit, secrets_by(redaction))
         self._committer = Committer(tree)
         self._notices: list[str] = []
+        self._left: set[str] = set()
+        """Commits that steps have begun with here, or ended with."""
 
     def take_notices(self) -> list[str]:
         """See `Carrier.take_notices`."""
@@ -94,37 +98,56 @@ class GitCarrier:
         """Return where the branch is on the remote, as far as is known; None: it is not there.
 
         The code of an accepted state is there too: it was moved with the state, and the
-        local ref is older until the next fetch.
+        local ref is older until the next fetch. That its commit is here says nothing of
+        the rest of it, which a fetch that was killed has not brought; that it was left here does.
         """
         fetched = self._tree.resolve(self._local)
         work = head.work
-        if work is None or work.branch != self.branch or not self._tree.resolve(work.commit):
+        if work is None or work.branch != self.branch or not self._was_left_here(work.commit):
             return fetched
         if fetched is None or self._tree.contains(work.commit, fetched):
             return work.commit
         return fetched
 
+    def _was_left_here(self, commit: str) -> bool:
+        if commit in self._left:
+            return True
+        checked_out = self._tree.resolve("HEAD")
+        return checked_out is not None and self._tree.contains(checked_out, commit)
+
     # --- before a step -------------------------------------------------------------
 
     def ready(self, head: Head) -> None:
         """See `Carrier.ready`."""
+        self._settle()
         status = self._tree.status()
         commit = self._ensure_branch(status, head)
         note = self._tenancy.note()
         self._tenancy.ensure_free(note, head)
+        if self._tenancy.ensure_unoccupied(note):
+            # What its agents have left they had not left before.
+            status, note = self._tree.status(), self._tenancy.note()
         self._ensure_clean(status, head, note)
         self._seen = note
         theirs = self._theirs(head)
         if theirs is None and self._remote.fetch(self.refs):
             theirs = self._theirs(head)
         if theirs is not None and not self._is_in_line(commit, theirs):
-            raise self._diverged(commit, theirs)
+            raise diverged(self._tree, self.branch, self._remote.name, commit, theirs)
+
+    def _settle(self) -> None:
+        """End a commit that a kill has cut off: its files would seem to be staged by somebody."""
+        if self._committer.is_cut_off():
+            with self._tenancy.locked():
+                self._committer.settle()
 
     def _ensure_clean(self, status: Status, head: Head, note: Note | None) -> None:
         """Return if what is dirty is what the step of *head* has left here itself."""
         dirty = [entry.path for entry in self._tree.dirt(status, self._tolerated)]
         if not dirty:
             return
+        if note is not None and note.is_of_step(head):
+            self._ensure_its_own(note, dirty)
         paths = f"{len(dirty)} changed {'path' if len(dirty) == 1 else 'paths'}"
         if note is None or not note.is_of_step(head):
             raise self._tree.refused(
@@ -134,9 +157,22 @@ class GitCarrier:
             )
         if note != self._told:
             self._told = note
+            unknown = ", or somebody has changed since" if note.left is None else ""
             self._notices.append(
-                f"goes on with what attempt {note.attempt} has left: {paths}, "
+                f"goes on with what attempt {note.attempt} has left{unknown}: {paths}, "
                 + self._listed(dirty)
+            )
+
+    def _ensure_its_own(self, note: Note, dirty: list[str]) -> None:
+        """Return if none of the *dirty* paths was changed after the attempt of *note* had ended."""
+        changed = changed_since(note, self._tree.top, dirty)
+        if changed:
+            number = f"{len(changed)} {'path was' if len(changed) == 1 else 'paths were'}"
+            raise self._tree.refused(
+                f"{number} changed since attempt {note.attempt} has ended, and the next one would "
+                f"commit that as its own: {self._listed(changed)}",
+                "commit them, put them away ('git stash -u -- PATH'), or have git ignore them; "
+                "store.work.tolerated names paths that may be so",
             )
 
     def _ensure_branch(self, status: Status, head: Head) -> str:
@@ -151,12 +187,12 @@ class GitCarrier:
                 )
         if status.branch is None or wanted is None:
             told = f"; the run's code is on {wanted}" if wanted else ""
-            hint = f"'git switch {_quoted(wanted or 'BRANCH')}', then start again"
+            hint = f"'git switch {quote(wanted or 'BRANCH')}', then start again"
             raise self._tree.refused(f"HEAD is detached: no branch is checked out{told}", hint)
         if status.branch != wanted:
             raise self._tree.refused(
                 f"branch {status.branch} is checked out, and the run's code is on {wanted}",
-                f"'git switch {_quoted(wanted)}', or set store.work.branch",
+                f"'git switch {quote(wanted)}', or set store.work.branch",
             )
         # Another one may have been checked out when this process began.
         self.branch = wanted
@@ -171,16 +207,6 @@ class GitCarrier:
     def _is_in_line(self, commit: str, theirs: str) -> bool:
         return self._tree.contains(commit, theirs) or self._tree.contains(theirs, commit)
 
-    def _diverged(self, commit: str, theirs: str) -> SequencerError:
-        apart, name = self._tree.apart(commit, theirs), self._remote.name
-        there = _quoted(f"{name}/{self.branch}")
-        return self._tree.refused(
-            f"branch {self.branch} has diverged: {apart.ahead} commits are here alone, "
-            f"{apart.behind} on {name!r} alone",
-            f"bring both together ('git fetch {name}', then 'git rebase {there}'), "
-            f"or leave yours ('git branch mine', then 'git reset --keep {there}')",
-        )
-
     def _listed(self, paths: list[str]) -> str:
         shown = [self._hide(path) for path in paths[:SHOWN_PATHS]]
         more = f" and {len(paths) - SHOWN_PATHS} more" if len(paths) > SHOWN_PATHS else ""
@@ -188,25 +214,43 @@ class GitCarrier:
 
     def arrive(self, head: Head) -> None:
         """See `Carrier.arrive`."""
-        with self._tenancy.locked() as note:
-            self._tenancy.ensure_free(note, head)
-            if note != self._seen:
-                # Somebody has worked here since it was found to be ready.
-                self._ensure_clean(self._tree.status(), head, note)
-            self._seen = self._tenancy.begin(head)
+        was_occupied = self._tenancy.is_occupied
+        try:
+            with self._tenancy.locked() as note:
+                self._tenancy.ensure_free(note, head)
+                self._tenancy.occupy(note)
+                if note != self._seen:
+                    # Somebody has worked here since it was found to be ready.
+                    self._ensure_clean(self._tree.status(), head, note)
+                self._seen = self._tenancy.begin(head)
+            self._bring(head)
+        except BaseException:
+            if not was_occupied:
+                self._tenancy.vacate()
+            raise
+
+    def _bring(self, head: Head) -> None:
         wanted = head.work.commit if head.work is not None else None
         theirs = self._theirs(head)
         if wanted is not None and not self._has(theirs, wanted):
             theirs = self._theirs(head) if self._remote.fetch(self.refs) else None
             if not self._has(theirs, wanted):
-                raise self._without(theirs, wanted)
-        if theirs is None:
-            return
+                raise without(self._tree, self.branch, self._remote.name, theirs, wanted)
+        if theirs is not None:
+            self._forward(theirs)
+
+    def _forward(self, theirs: str) -> None:
         commit = self._tree.resolve("HEAD")
+        self._left.add(theirs)
         if commit is None or self._tree.contains(commit, theirs):
             return
         if not self._tree.contains(theirs, commit):
-            raise self._diverged(commit, theirs)
+            raise diverged(self._tree, self.branch, self._remote.name, commit, theirs)
+        if not self._tree.is_whole(theirs):
+            # It would be half checked out, and git believes that it has what its refs name.
+            self._remote.refetch(self.refs)
+            if not self._tree.is_whole(theirs):
+                raise not_whole(self._tree, self.branch, self._remote.name, theirs)
         obstacle = self._tree.forward(theirs)
         if obstacle is not None:
             raise self._tree.refused(
@@ -217,17 +261,6 @@ class GitCarrier:
 
     def _has(self, theirs: str | None, commit: str) -> bool:
         return theirs is not None and self._tree.contains(theirs, commit)
-
-    def _without(self, theirs: str | None, wanted: str) -> SequencerError:
-        """Return that the remote does not have the code that the state goes with."""
-        lacks = "is gone" if theirs is None else "was moved back"
-        return self._tree.refused(
-            f"branch {self.branch} of {self._remote.name!r} {lacks}: it does not hold commit "
-            f"{wanted[:12]}, which the state goes with",
-            f"'git push {self._remote.name} {_quoted(f'{wanted}:refs/heads/{self.branch}')}' from "
-            "a clone that has it; to go on without it, 'sequencer reset' begins a new run on what "
-            "the branch has, and 'sequencer set step_index=N' puts that where this one was",
-        )
 
     # --- after a step --------------------------------------------------------------
 
@@ -250,12 +283,29 @@ class GitCarrier:
                 continue
             if commit == theirs:
                 return None
+            self._left.add(commit)
             work = Work(branch=str(self.branch), commit=commit)
             return Collected(work, Move(f"refs/heads/{self.branch}", theirs, commit))
         raise self._tree.refused(
             f"somebody else commits on branch {self.branch} all the time",
             "work in a clone of your own while steps run",
         )
+
+    def leave(self, head: Head | None) -> None:
+        """See `Carrier.leave`; where the step stays, what it has left is remembered."""
+        if not self._tenancy.is_occupied:
+            return
+        try:
+            note = self._tenancy.note()
+            is_its_own = note is not None and note.owner.nonce == this_process().nonce
+            if note is not None and is_its_own and (head is None or note.is_of_step(head)):
+                dirt = self._tree.dirt(self._tree.status(), self._tolerated)
+                self._tenancy.end(note, [entry.path for entry in dirt])
+        except SequencerError as error:
+            # Then nobody can tell it from what comes later, and its next attempt goes on with all.
+            self._notices.append(f"what the step has left can't be remembered: {error.message}")
+        finally:
+            self._tenancy.vacate()
 
     def _committed(
         self, selection: Selection, status: Status, commit: str, claim: Claim, step: str
@@ -331,8 +381,3 @@ class GitCarrier:
                 continue
             return name
         raise self._tree.refused(f"has too many branches {base}.N", "remove those that are old")
-
-
-def _quoted(branch: str) -> str:
-    """Return *branch* for a command that a person types inside of quotation marks."""
-    return shlex.quote(branch)

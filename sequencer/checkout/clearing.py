@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from sequencer.checkout.gathering import Gathered, Gatherer
+from sequencer.checkout.gathering import Gathered, Gatherer, Refused
 from sequencer.checkout.shared import PATIENCE_S, QUIET, Checkout
 from sequencer.checkout.worktree import Phase, PlacedGit, Worktree, Worktrees, git_dirs, remove
 from sequencer.errors import SequencerError
@@ -65,6 +65,12 @@ class Clearing:
     def gather(self, worktree: Worktree) -> Gathered:
         """Commit what is in *worktree*; see `Gatherer.gather`."""
         return self._gatherer.gather(worktree, self.git_of(worktree), self._message(worktree))
+
+    def with_keys(self, worktree: Worktree, gathered: Gathered) -> tuple[Refused, ...]:
+        """Return what must not be merged of what the agent has committed itself."""
+        if not gathered.has_own:
+            return ()
+        return self._gatherer.with_keys(worktree, self.git_of(worktree), gathered.tip)
 
     def remove(self, worktree: Worktree, merged: str | None) -> Cleared:
         """Remove the folder of *worktree*, and its branch if that ends in *merged*.
@@ -217,9 +223,14 @@ class Clearing:
 
 def told(gathered: Gathered) -> str:
     """Return in words what of a worktree can't be committed."""
-    shown = [f"{one.path!r} {one.reason}" for one in gathered.refused[:_SHOWN]]
-    more = len(gathered.refused) - len(shown)
-    return f"nothing was committed: {', '.join(shown)}" + (f" and {more} more" if more else "")
+    return f"nothing was committed: {reasons(gathered.refused)}"
+
+
+def reasons(refused: Sequence[Refused]) -> str:
+    """Return in words what is *refused*, and why."""
+    shown = [f"{one.path!r} {one.reason}" for one in refused[:_SHOWN]]
+    more = len(refused) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 def in_others(paths: Collection[str]) -> str:

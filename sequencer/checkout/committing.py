@@ -3,30 +3,45 @@
 The files are hashed by git (so that its filters hold), the commit is written on top of a
 given one and the ref is moved only if it still is where that was. Of the index only the
 entries of these paths change, under git's own lock; everything else in it stays as it is.
+The lock says whose it is: what a kill has cut off between ref and index is ended by who comes next.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+
+from pydantic import ValidationError
 
 from sequencer.checkout.content import is_unchanged
 from sequencer.checkout.selection import Chosen, Selection
 from sequencer.checkout.tree import WorkTree
+from sequencer.errors import CorruptState
+from sequencer.model.head import Owner
 from sequencer.store.git.command import GitFailed
+from sequencer.store.git.locks import look
 from sequencer.store.git.objects import blob_name
+from sequencer.store.identity import is_proven_dead, this_process
+from sequencer.store.journal_file import read_regular
+from sequencer.store.strictjson import parse_object
 
 _IDENTITY = b"Sequencer <sequencer@localhost>"
 _ZONE = b"+0000"
+DRAFT = "sequencer-index"
+"""The copy of the index, in git's own folder."""
 LOCK_WAIT_S = 5.0
 """How long somebody else's work on the index is waited for."""
 _PAUSE_S = 0.05
+ENDED_S = 2.0
+"""So long after the last sign of a process that was killed its git has ended, too."""
+_MAX_NOTE_BYTES = 65536
 CHANGED = "was changed while it was read"
 
 
@@ -60,7 +75,7 @@ class Committer:
         selection, oids = self._hashed(selection)
         if not selection.chosen:
             return Written(parent, selection)
-        with _Index(self._tree) as index:
+        with _Index(self._tree, {"ref": ref, "parent": parent, "message": message}) as index:
             index.tell(selection, oids, len(parent))
             commit = self._write(selection, oids, parent, ref, message)
             index.accept()
@@ -75,6 +90,41 @@ class Committer:
         """
         selection, oids = self._hashed(selection)
         return Written(self._write(selection, oids, parent, ref, message), selection)
+
+    def is_cut_off(self) -> bool:
+        """Return whether a process that was killed has left its lock on the index."""
+        return is_cut_off(self._tree.git_dir / "index.lock")
+
+    def settle(self) -> None:
+        """End the commit that such a process has begun: the index gets it if the ref has it.
+
+        For one process at a time.
+
+        Raises:
+            WorkTreeRefused: the index can't be written.
+        """
+        lock = self._tree.git_dir / "index.lock"
+        note = _left_note(lock)
+        if note is None:
+            return
+        draft = self._tree.git_dir / DRAFT
+        try:
+            while 0.0 <= (left := lock.stat().st_mtime + ENDED_S - time.time()) <= ENDED_S:
+                time.sleep(left)
+            if draft.exists() and self._has_moved(note):
+                draft.replace(self._tree.git_dir / "index")
+            _remove(self._tree.git_dir)
+        except OSError as error:
+            raise self._tree.refused(f"can't be written: {error.strerror}") from error
+
+    def _has_moved(self, note: Mapping[str, Any]) -> bool:
+        """Return whether the commit of *note* is where it was to be."""
+        argv = ("cat-file", "commit", str(note.get("ref")))
+        head, _, message = self._tree.git.run(*argv, accepts=(0, 128)).stdout.partition(b"\n\n")
+        wanted = str(note.get("message")).encode("utf-8", "replace")
+        return message == wanted and b"parent %s" % str(note.get("parent")).encode() in head.split(
+            b"\n"
+        )
 
     # --- files ---------------------------------------------------------------------
 
@@ -152,10 +202,12 @@ class Committer:
 class _Index:
     """The index under git's own lock, and a copy of it that takes its place in the end."""
 
-    def __init__(self, tree: WorkTree) -> None:
+    def __init__(self, tree: WorkTree, note: Mapping[str, str]) -> None:
         self._tree = tree
+        self._note = note
         self._path = tree.git_dir / "index"
         self._lock = tree.git_dir / "index.lock"
+        self._draft = tree.git_dir / DRAFT
         self._is_accepted = False
 
     def __enter__(self) -> Self:
@@ -163,42 +215,45 @@ class _Index:
         try:
             # With its time: by that git knows files that were written right after they were
             # staged, and looks into them.
-            shutil.copy2(self._path, self._lock)
+            shutil.copy2(self._path, self._draft)
         except OSError as error:
-            self._give_back()
+            _remove(self._tree.git_dir)
             raise self._tree.refused(f"has no index: {error.strerror}") from error
         return self
 
     def __exit__(self, *_: object) -> None:
         # Once it is accepted, a lock that is there is somebody else's.
         if not self._is_accepted:
-            self._give_back()
+            _remove(self._tree.git_dir)
 
     def accept(self) -> None:
-        """Put the copy in the index's place, which unlocks it."""
-        self._lock.replace(self._path)
+        """Put the copy in the index's place, and unlock it."""
+        self._draft.replace(self._path)
+        self._lock.unlink()
         self._is_accepted = True
 
     def _take(self) -> None:
         deadline = time.monotonic() + LOCK_WAIT_S
         while True:
             try:
-                os.close(os.open(self._lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+                fd = os.open(self._lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             except FileExistsError:
                 if time.monotonic() < deadline:
                     time.sleep(_PAUSE_S)
                     continue
-                hint = f"another git works there; if none does, remove {self._lock}"
-                raise self._tree.refused("is locked by somebody else's git", hint) from None
+                lock = look(self._lock, self._tree.git_dir)
+                told, hint = (f": {lock.words}", lock.hint) if lock else ("", "start again")
+                raise self._tree.refused(f"is locked by somebody else's git{told}", hint) from None
             except OSError as error:
                 raise self._tree.refused(f"can't be written: {error.strerror}") from error
             else:
-                return
-
-    def _give_back(self) -> None:
-        for name in ("index.lock", "index.lock.lock"):
-            with contextlib.suppress(FileNotFoundError):
-                (self._tree.git_dir / name).unlink()
+                break
+        try:
+            with os.fdopen(fd, "w", encoding="ascii") as file:
+                json.dump({"owner": this_process().model_dump(), **self._note}, file)
+        except OSError as error:
+            self._lock.unlink()
+            raise self._tree.refused(f"can't be written: {error.strerror}") from error
 
     def tell(self, selection: Selection, oids: Mapping[str, str], oid_chars: int) -> None:
         """Write the entries of *selection*, and no others, into the copy.
@@ -228,8 +283,29 @@ class _Index:
             raise self._tree.refused(f"can't be committed: {failed.reason}") from failed
 
     def _update(self, *flags: str, stdin: bytes) -> None:
-        extra = {"GIT_INDEX_FILE": str(self._lock)}
+        extra = {"GIT_INDEX_FILE": str(self._draft)}
         self._tree.git.run("update-index", *flags, stdin=stdin, extra=extra)
+
+
+def is_cut_off(lock: Path) -> bool:
+    """Return whether *lock* goes by itself, as one of a process of this program that is gone."""
+    return _left_note(lock) is not None
+
+
+def _left_note(lock: Path) -> dict[str, Any] | None:
+    """Return what the lock of a process of ours says that is gone; None: it is not one of those."""
+    with contextlib.suppress(OSError, CorruptState, ValueError, ValidationError):
+        note = parse_object(read_regular(lock, max_bytes=_MAX_NOTE_BYTES), _MAX_NOTE_BYTES)
+        if is_proven_dead(Owner.model_validate(note.get("owner"))):
+            return note
+    return None
+
+
+def _remove(git_dir: Path) -> None:
+    """Unlock the index, the copy of it being gone before."""
+    for name in (DRAFT, f"{DRAFT}.lock", "index.lock"):
+        with contextlib.suppress(FileNotFoundError):
+            (git_dir / name).unlink()
 
 
 def _removed_first(selection: Selection) -> list[Chosen]:

@@ -1,8 +1,8 @@
 """Commits what an agent has left in its worktree, on the branch of its task.
 
 All of it or nothing: where one file can't be committed (a key, too large, conflicts of a
-merge), none is, and the worktree is left to a person. Not promised: to find a key in what
-the agent has committed itself.
+merge), none is, and the worktree is left to a person. What the agent has committed itself is
+looked at before it is merged, see `vetting`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from sequencer.checkout.options import MIB
 from sequencer.checkout.shared import QUIET, Checkout
 from sequencer.checkout.status import ARGUMENTS, Change, Entry, Status, parse
 from sequencer.checkout.tree import under_way_in
+from sequencer.checkout.vetting import with_keys
 from sequencer.checkout.worktree import PlacedGit, Worktree
 from sequencer.store.git.command import GitFailed
 
@@ -49,6 +50,8 @@ class Gathered:
     others: tuple[str, ...] = ()
     """Repositories in the worktree, which no commit of it holds."""
     notices: tuple[str, ...] = ()
+    has_own: bool = False
+    """The agent has committed itself."""
 
 
 class Gatherer:
@@ -99,7 +102,29 @@ class Gatherer:
             tip = self._committed(git, tip, message)
         notices = [f"left out, being files of a run: {', '.join(sorted(own))}"] if own else []
         notices += self._moved_branch(worktree, git, status, tip)
-        return Gathered(tip, (), tuple(sorted(others)), tuple(notices))
+        has_own = status.commit != worktree.base
+        return Gathered(tip, (), tuple(sorted(others)), tuple(notices), has_own)
+
+    def with_keys(self, worktree: Worktree, git: PlacedGit, tip: str) -> tuple[Refused, ...]:
+        """Return what must not be merged of *tip*, because a commit of it adds a key.
+
+        Raises:
+            GitFailed: git can't.
+        """
+
+        def is_new(path: str, data: bytes) -> bool:
+            return self._is_new(git, path, data, worktree.base)
+
+        known = [worktree.base, *filter(None, [self._checkout.commit()])]
+        found = with_keys(
+            git,
+            tip,
+            known,
+            is_secret=self._is_secret,
+            is_new=is_new,
+            max_bytes=self._max_file_bytes,
+        )
+        return tuple(Refused(path, reason) for path, reason in dict(found).items())
 
     def _is_own(self, path: str) -> bool:
         return self._checkout.tree.is_own(path)
@@ -142,9 +167,9 @@ class Gatherer:
 
         return read(git.folder, entry.path, self._max_file_bytes, is_new_secret)
 
-    def _is_new(self, git: PlacedGit, path: str, data: bytes) -> bool:
-        """Return whether *data*, which holds a key, has one that the commit has not."""
-        old = _old_content(git, path)
+    def _is_new(self, git: PlacedGit, path: str, data: bytes, commit: str = "HEAD") -> bool:
+        """Return whether *data*, which holds a key, has one that *commit* has not."""
+        old = _old_content(git, path, commit)
         if old is None or _KEY_BLOCK in data:
             return True
         known = frozenset(old.split(b"\n"))
@@ -198,9 +223,9 @@ def _stage(git: PlacedGit, without: set[str]) -> None:
     git.run("add", *flags, stdin=told, settings=QUIET)
 
 
-def _old_content(git: PlacedGit, path: str) -> bytes | None:
-    """Return what the commit has at *path*; None: nothing, or nothing that is a file."""
+def _old_content(git: PlacedGit, path: str, commit: str = "HEAD") -> bytes | None:
+    """Return what *commit* has at *path*; None: nothing, or nothing that is a file."""
     try:
-        return git.run("cat-file", "blob", f"HEAD:{path}").stdout
+        return git.run("cat-file", "blob", f"{commit}:{path}").stdout
     except GitFailed:
         return None

@@ -1,33 +1,45 @@
 """Which step has begun in a work tree last: a note in git's own folder of that tree.
 
-It is written when a step begins, and the tree was clean then. So what is dirty later is
-that step's, even after a crash, and its next attempt may go on with it. Somebody else's
-step is kept out while this one is worked on. Git shares nothing of it.
+It is written when a step begins, and the tree was clean then. So what is dirty when it ends
+is that step's, and its next attempt may go on with it; what was changed since then is not.
+Beside the note a kernel lock keeps the tree for one process while its agents work, whatever
+has become of their claims meanwhile; with its process it is gone. Git shares nothing of both.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from sequencer.checkout.tree import WorkTree
-from sequencer.errors import CorruptState
+from sequencer.errors import CorruptState, WorkTreeBusy
 from sequencer.model.frozen import Frozen
 from sequencer.model.head import Counter, Head, Loop, Owner, Work
 from sequencer.store.headfile import read_head
-from sequencer.store.identity import is_proven_dead, this_process
+from sequencer.store.identity import is_proven_dead, is_same_boot, this_process
 from sequencer.store.journal_file import read_regular
 
 NOTE, LOCK = "sequencer-work.json", "sequencer-work.lock"
+AGENTS_LOCK, AGENTS_MARK = "sequencer-work.agents.lock", "sequencer-work.agents"
 LOCK_WAIT_S = 60.0
 """Who holds the lock looks at one `git status` meanwhile."""
-_MAX_BYTES = 64 * 1024
+PROBE_S = 0.25
+"""Whoever only asks holds the lock of the agents for less."""
+TAKE_S = 5.0
+"""The time in which a tree that was free a moment ago is free again."""
+ENDED_S = 2.0
+"""By then the agents of a process that was killed are gone."""
+MAX_LEFT = 10_000
+"""Changed paths after an attempt that are remembered; with more nobody can tell them apart."""
+_MAX_BYTES = 16 * 1024 * 1024
 _MODE = 0o644
+_POLL_S = 0.02
 
 
 class Note(Frozen):
@@ -44,6 +56,8 @@ class Note(Frozen):
     work: Work | None
     attempt: Counter
     owner: Owner
+    left: Mapping[str, str] | None = None
+    """The changed paths when its agents had ended, and how each was; None: nobody has looked."""
 
     def is_of_step(self, head: Head) -> bool:
         """Return whether *head* stands where the step has begun, and has ended its attempt."""
@@ -75,6 +89,8 @@ class Tenancy:
         self._tree = tree
         self._run = run
         self._state = state
+        self._agents: FileLock | None = None
+        """Held while agents of this process work here."""
 
     def note(self) -> Note | None:
         """Return who has begun here last; None where nobody has, or that can't be read."""
@@ -96,6 +112,91 @@ class Tenancy:
                 f"run {note.run or 'default'!r} works in it at present (process {note.owner.pid})",
                 "start again when its step has ended, or give each run a clone of its own",
             )
+
+    # --- while agents work ---------------------------------------------------------
+
+    def ensure_unoccupied(self, note: Note | None) -> bool:
+        """Return when no agents of another process work here, *note* being who began last.
+
+        Returns whether some may have till now.
+
+        Raises:
+            WorkTreeBusy: some do.
+        """
+        if self._agents is not None:
+            return False
+        if not self._take(PROBE_S):
+            raise self._busy(note)
+        was_killed = self._mark.exists()
+        self._give_back()
+        if was_killed and note is not None and is_same_boot(note.owner):
+            # Its agents are ended by their guards meanwhile.
+            time.sleep(ENDED_S)
+        return was_killed or self.note() != note
+
+    def occupy(self, note: Note | None) -> None:
+        """Keep the tree for the agents of this process, until `vacate` or its end.
+
+        Raises:
+            WorkTreeRefused: others were faster.
+        """
+        if self._agents is None and not self._take(TAKE_S):
+            busy = self._busy(note)
+            raise self._tree.refused(busy.message, busy.hint)
+        with contextlib.suppress(OSError):
+            self._mark.touch(_MODE)
+
+    def vacate(self) -> None:
+        """Let others have the tree, if it was kept for this process."""
+        if self._agents is not None:
+            with contextlib.suppress(OSError):
+                self._mark.unlink(missing_ok=True)
+            self._give_back()
+
+    @property
+    def is_occupied(self) -> bool:
+        """Return whether the tree is kept for this process."""
+        return self._agents is not None
+
+    @property
+    def _mark(self) -> Path:
+        """Return the file that is there while somebody keeps the tree, or was killed meanwhile."""
+        return self._tree.git_dir / AGENTS_MARK
+
+    def _take(self, timeout_s: float) -> bool:
+        # Any thread may give it back, and no child has it.
+        lock = FileLock(
+            self._tree.git_dir / AGENTS_LOCK,
+            timeout=timeout_s,
+            mode=_MODE,
+            thread_local=False,
+            fallback_to_soft=False,
+        )
+        try:
+            lock.acquire(poll_interval=_POLL_S)
+        except Timeout:
+            return False
+        except OSError as error:
+            raise self._tree.refused(f"can't be locked: {error.strerror}") from error
+        self._agents = lock
+        return True
+
+    def _give_back(self) -> None:
+        lock, self._agents = self._agents, None
+        if lock is not None:
+            lock.release()
+
+    def _busy(self, note: Note | None) -> WorkTreeBusy:
+        who = f"process {note.owner.pid} of run {note.run or 'default'!r}" if note else "a process"
+        pid = note.owner.pid if note else "PID"
+        return WorkTreeBusy(
+            f"agents of {who} still work in this work tree",
+            where=f"work tree {self._tree.top}",
+            hint=f"it is free when they have ended; if that process is stopped, 'kill -CONT {pid}' "
+            f"lets it go on and 'kill {pid}' ends it; or work in a clone of your own",
+        )
+
+    # --- the note ------------------------------------------------------------------
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Note | None]:
@@ -130,6 +231,19 @@ class Tenancy:
             attempt=max(_claims_of(head, owner), default=1),
             owner=owner,
         )
+        self._write(note)
+        return note
+
+    def end(self, note: Note, dirty: Iterable[str]) -> None:
+        """Note that the agents of *note* have ended, and have left *dirty* paths as they are now.
+
+        Raises:
+            WorkTreeRefused: it can't be written.
+        """
+        left = marks(self._tree.top, dirty)
+        self._write(note.replace(left=left if len(left) <= MAX_LEFT else None))
+
+    def _write(self, note: Note) -> None:
         path = self._tree.git_dir / NOTE
         fresh = path.with_name(f"{NOTE}.{os.getpid()}.tmp")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -141,7 +255,32 @@ class Tenancy:
             fresh.replace(path)
         except OSError as error:
             raise self._tree.refused(f"{path} can't be written: {error.strerror}") from error
-        return note
+
+
+def marks(top: Path, paths: Iterable[str]) -> dict[str, str]:
+    """Return of each path below *top* what another one, or the same one changed, has not."""
+    found = {}
+    for path in paths:
+        try:
+            there = (top / path).lstat()
+        except OSError:
+            found[_key(path)] = "gone"
+        else:
+            found[_key(path)] = f"{there.st_mode:o}-{there.st_size}-{there.st_mtime_ns}"
+    return found
+
+
+def changed_since(note: Note, top: Path, paths: Iterable[str]) -> list[str]:
+    """Return those of *paths* that somebody has changed since the agents of *note* have ended."""
+    if note.left is None:
+        return []
+    now = {path: marks(top, [path])[_key(path)] for path in paths}
+    return [path for path, mark in now.items() if note.left.get(_key(path)) != mark]
+
+
+def _key(path: str) -> str:
+    """Return *path* as text that JSON takes, whatever its bytes."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def _claims_of(head: Head, owner: Owner) -> list[int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 from collections import deque
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -20,6 +19,7 @@ from sequencer.checkout.patterns import Patterns
 from sequencer.checkout.status import ARGUMENTS, Entry, Status, parse
 from sequencer.errors import WorkTreeRefused
 from sequencer.store.git.command import Git, GitFailed
+from sequencer.store.git.locks import Lock, in_the_way
 from sequencer.store.git.objects import Objects
 
 _UNDER_WAY = {
@@ -247,6 +247,18 @@ class WorkTree:
             raise self.refused(f"histories can't be compared: {failed}") from failed
         return Apart(ahead, behind)
 
+    def is_whole(self, commit: str) -> bool:
+        """Return whether all is here that *commit* has and the commit that is checked out has not.
+
+        As git asks after a fetch; what a partial clone has left with its remote is no lack.
+        """
+        flags = ("--quiet", "--objects", "--exclude-promisor-objects")
+        try:
+            self.patient_git.run("rev-list", *flags, commit, "--not", "HEAD")
+        except GitFailed:
+            return False
+        return True
+
     @cached_property
     def patient_git(self) -> Git:
         """Return what runs git at the top for as long as it takes.
@@ -268,12 +280,22 @@ class WorkTree:
             return self._obstacle(failed, commit)
         return None
 
+    def lock_in_the_way(self, said: str) -> Lock | None:
+        """Return the lock of git's that is named in what it has *said*, if it is still there."""
+        return in_the_way(said, self.git_dir) or in_the_way(said, self._common_dir)
+
+    @cached_property
+    def _common_dir(self) -> Path:
+        pointer = self.git_dir / "commondir"
+        return self.git_dir / pointer.read_text().strip() if pointer.is_file() else self.git_dir
+
     def _obstacle(self, failed: GitFailed, commit: str) -> Obstacle:
         named = [line.strip() for line in failed.stderr.splitlines() if line.startswith("\t")]
         hint = f"see what 'git merge --ff-only {commit[:12]}' says"
+        if (lock := self.lock_in_the_way(failed.stderr)) is not None:
+            return Obstacle(f"{failed.reason}: {lock.words}", lock.hint)
         if "index.lock" in failed.stderr:
-            lock = shlex.quote(str(self.git_dir / "index.lock"))
-            hint = f"wait for the git that works there; if none does, 'rm {lock}'"
+            hint = "wait for the git that works there"
         elif named:
             hint = "move these files out of the way"
         return Obstacle(f"{failed.reason} {', '.join(named[:10])}".strip(), hint)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from sequencer.checkout.clearing import Cleared, Clearing, in_others, listed, told
-from sequencer.checkout.gathering import Gathered
+from sequencer.checkout.clearing import Cleared, Clearing, in_others, listed, reasons, told
+from sequencer.checkout.gathering import Gathered, Refused
 from sequencer.checkout.merging import Merged, Verdict, merge
 from sequencer.checkout.readonly import Look, Watch
 from sequencer.checkout.shared import Checkout
@@ -32,7 +32,7 @@ class Result(StrEnum):
     UNCHANGED = "unchanged"
     MERGED = "merged"
     KEPT = "kept"
-    """The attempt was not accepted: its work is on a branch."""
+    """The attempt was not accepted, or adds a key: its work is on a branch."""
     CONFLICT = "conflict"
     IN_THE_WAY = "in-the-way"
     """The checkout can't be moved: it would overwrite changes that no commit holds."""
@@ -144,14 +144,16 @@ class OwnPlace:
         try:
             gathered = self._clearing.gather(self._worktree)
         except (GitFailed, SequencerError, OSError) as error:
-            return self._stays(f"can't be committed: {_reason(error)}")
+            return self._not_gathered(error)
         if gathered.refused:
             files = tuple(one.path for one in gathered.refused)
             return replace(self._stays(told(gathered)), files=files)
-        if gathered.tip == self._worktree.base:
-            return self._ended(gathered, Left(Result.UNCHANGED))
-        if not is_accepted:
-            return self._ended(gathered, Left(Result.KEPT))
+        try:
+            left = self._not_merged(gathered, is_accepted=is_accepted)
+        except (GitFailed, SequencerError, OSError) as error:
+            return self._stays(f"can't be merged: {_reason(error)}")
+        if left is not None:
+            return self._ended(gathered, left)
         try:
             wait_for_turn()
         except BaseException:
@@ -205,6 +207,27 @@ class OwnPlace:
             files=merged.files,
         )
 
+    def _not_merged(self, gathered: Gathered, *, is_accepted: bool) -> Left | None:
+        """Return what becomes of work that is not to be merged; None: it is."""
+        if gathered.tip == self._worktree.base:
+            return Left(Result.UNCHANGED)
+        if not is_accepted:
+            return Left(Result.KEPT)
+        refused = self._clearing.with_keys(self._worktree, gathered)
+        return self._with_keys(refused) if refused else None
+
+    def _with_keys(self, refused: tuple[Refused, ...]) -> Left:
+        """Return that the agent's own commits hold keys, and where."""
+        branch = self._worktree.branch
+        return Left(
+            Result.KEPT,
+            f"is not merged, because a commit of its own adds a key: {reasons(refused)}; "
+            f"its work is on branch {branch}, and nothing of it in the checkout",
+            f"take the key out of these commits, then 'git merge {shlex.quote(branch)}'; "
+            "a key that left this machine has to be revoked",
+            files=tuple(one.path for one in refused),
+        )
+
     def _ended(self, gathered: Gathered, left: Left) -> Left:
         """Remove the worktree, unless it holds what would be lost, and complete *left*."""
         others = self._clearing.others_in(self._worktree, gathered)
@@ -222,6 +245,19 @@ class OwnPlace:
             cleared = Cleared(branch, (f"{self.folder} can't be removed: {_reason(error)}",))
         notices = (*gathered.notices, *cleared.notices)
         return replace(left, branch=cleared.branch, notices=notices)
+
+    def _not_gathered(self, error: Exception) -> Left:
+        """Leave what could not be committed to a person, if there is anything to look at."""
+        if self.folder.is_dir():
+            return self._stays(f"can't be committed: {_reason(error)}")
+        branch = self._worktree.branch
+        return Left(
+            Result.REFUSED,
+            f"its worktree, {self.folder}, was removed while it worked; "
+            f"of its work there is what it has committed on branch {branch}",
+            "let the task be done anew",
+            branch=branch,
+        )
 
     def _stays(self, message: str) -> Left:
         """Leave the worktree to a person."""

@@ -39,10 +39,13 @@ class Carrier(Protocol):
         Raises:
             WorkTreeRefused: there is something that the step would overwrite, mix up with
                 its own, or build on though nobody else has it.
+            WorkTreeBusy: agents of another process work there; it is free in a while.
         """
 
     def arrive(self, head: Head) -> None:
         """Bring the work tree to the code that *head* goes with; after the claim.
+
+        From now on it is kept for this process, until `leave`.
 
         Raises:
             WorkTreeRefused: it can't be brought there without losing something.
@@ -63,6 +66,12 @@ class Carrier(Protocol):
 
         Returns its name, or None if there was no work. Index, HEAD and work tree stay as
         they are.
+        """
+
+    def leave(self, head: Head | None) -> None:
+        """Note that no agent of this process works in the work tree any more.
+
+        *head* is the run as it is now; None: that is not known.
         """
 
     def take_notices(self) -> list[str]:
@@ -88,6 +97,9 @@ class NothingCarried:
 
     def keep(self, claim: Claim, step: str, head: Head) -> str | None:
         """See `Carrier.keep`: what the step did is where the step did it."""
+
+    def leave(self, head: Head | None) -> None:
+        """See `Carrier.leave`: it was kept for nobody."""
 
     def take_notices(self) -> list[str]:
         """See `Carrier.take_notices`: none."""

@@ -2,20 +2,23 @@
 
 One thread a process for all its claims, started with the first. It asks for the end of a
 step when its claim is not in the head any more, and when it could not renew the lease for
-so long that others may soon believe that this worker is gone.
+so long that others may soon believe that this worker is gone. Where the end of a step is
+pushed to somewhere else, which may take long, it goes on till that is done.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim
-from sequencer.store.protocol import Store
+from sequencer.store.protocol import Store, Telling
 
 BEATS_PER_LEASE = 3
 GIVE_UP_LEASES = 0.8
@@ -30,7 +33,8 @@ class _Beating:
     """One claim that is kept alive."""
 
     claim: Claim
-    cancellation: Cancellation
+    cancellation: Cancellation | None
+    """None: its agent has ended, and only the record is still to be made."""
     next_at: float
     """When to beat, on the monotonic clock."""
     renewed_at: float
@@ -40,6 +44,10 @@ class _Beating:
     def pause_s(self) -> float:
         return self.claim.ttl_s / BEATS_PER_LEASE
 
+    @property
+    def is_cancelled(self) -> bool:
+        return self.cancellation is not None and self.cancellation.is_set()
+
 
 class Heartbeat:
     """Beats for each claim that this process holds."""
@@ -47,6 +55,8 @@ class Heartbeat:
     def __init__(self, store: Store) -> None:
         """Beat in *store*."""
         self._store = store
+        self._is_pushing = isinstance(store, Telling)
+        """Whether the end of a step may take long to record."""
         lock = threading.RLock()
         self._condition = threading.Condition(lock)
         """Wakes the thread."""
@@ -57,15 +67,22 @@ class Heartbeat:
         self._thread: threading.Thread | None = None
         self._beating: dict[int, _Beating] = {}
         """By the claims' tokens."""
+        self._numbers: dict[int, int] = {}
+        """Of the last beat of claims that will go on to beat."""
         self._wakes_at = 0.0
         self._is_closed = False
 
-    def begin(self, claim: Claim, cancellation: Cancellation) -> None:
-        """Renew the lease of *claim* from now on; the claim itself is its first beat."""
+    def begin(self, claim: Claim, cancellation: Cancellation | None) -> None:
+        """Renew the lease of *claim* from now on; the claim itself is its first beat.
+
+        *cancellation* hears when its step has to end.
+        """
         now = time.monotonic()
         beating = _Beating(claim, cancellation, now, now)
         beating.next_at += beating.pause_s
         with self._condition:
+            # Others see by a new number that it was renewed.
+            beating.number = self._numbers.pop(claim.token, 0)
             self._beating[claim.token] = beating
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
@@ -80,6 +97,25 @@ class Heartbeat:
             ended = self._beating.pop(claim.token, None)
             if ended is not None:
                 self._written.wait_for(lambda: self._writing is not ended, ENDING_S)
+                if ended.cancellation is not None and ended.number and self._is_pushing:
+                    self._numbers[claim.token] = ended.number
+
+    @contextlib.contextmanager
+    def going_on(self, claim: Claim) -> Iterator[None]:
+        """Renew the lease of *claim* in the block too, where its end is collected and pushed."""
+        self.go_on(claim)
+        try:
+            yield
+        finally:
+            self.end(claim)
+
+    def go_on(self, claim: Claim) -> None:
+        """Begin again behind an agent, if its end is pushed; nobody hears that the claim is lost.
+
+        The push itself finds that out.
+        """
+        if self._is_pushing:
+            self.begin(claim, None)
 
     def close(self) -> None:
         """End the thread; one that hangs in a beat ends with it, or with this process."""
@@ -114,15 +150,15 @@ class Heartbeat:
             self._written.notify_all()
         # What has ended meanwhile is not to be cancelled any more.
         if self._beating.get(beating.claim.token) is beating:
-            if reason is not None:
+            if reason is not None and beating.cancellation is not None:
                 beating.cancellation.set(reason)
-            if beating.cancellation.is_set():
+            if reason is not None or beating.is_cancelled:
                 del self._beating[beating.claim.token]
 
     def _beat(self, beating: _Beating) -> StopReason | None:
         """Renew the lease; return why the step has to end, if it has to."""
         claim = beating.claim
-        if beating.cancellation.is_set():
+        if beating.is_cancelled:
             return None
         if self._is_lost(claim):
             return StopReason.CLAIM_LOST

@@ -12,13 +12,16 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from sequencer.errors import RemoteUnreachable
+from sequencer.errors import RemoteUnreachable, WorkTreeBusy
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import Head
 from sequencer.store.protocol import Change, Store, Telling
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
+BUSY_S = 15.0
+"""Agents that are being ended are gone by then; for so long everybody waits for them."""
+BUSY_PAUSE_S = 0.5
 T = TypeVar("T")
 Tell = Callable[[str, str | None], None]
 """As `Observer.waiting`."""
@@ -56,14 +59,16 @@ class Patience:
         return self._reach(lambda: self._store.update(change), limit_s, may_be_denied=True)
 
     def reach(self, act: Callable[[], T]) -> T:
-        """Return what *act* returns, once the store is in reach.
+        """Return what *act* returns, once the store is in reach and the work tree is free.
 
         Raises: see `before_step`.
         """
         return self._reach(act, self.wait_s, may_be_denied=False)
 
     def _reach(self, act: Callable[[], T], wait_s: float, *, may_be_denied: bool) -> T:
-        began, pause, is_told = time.monotonic(), FIRST_PAUSE_S, False
+        began, pause = time.monotonic(), FIRST_PAUSE_S
+        told: str | None = None
+        told_of: str | None = None
         while True:
             try:
                 found = act()
@@ -73,9 +78,17 @@ class Patience:
                     raise
                 nap = min(left, pause * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
                 self._tell(f"{error.message}; next try in {nap:.0f} s", None)
-                is_told, pause = True, min(2 * pause, LONGEST_PAUSE_S)
+                told, pause = "the remote is back", min(2 * pause, LONGEST_PAUSE_S)
                 self._stop.wait(nap)
+            except WorkTreeBusy as busy:
+                left = began + max(wait_s, BUSY_S) - time.monotonic()
+                if left <= 0 or self._stop.is_set():
+                    raise
+                if busy.message != told_of:
+                    self._tell(busy.message, None)
+                told, told_of = "the work tree is free", busy.message
+                self._stop.wait(BUSY_PAUSE_S)
             else:
-                if is_told:
-                    self._tell("the remote is back", None)
+                if told is not None:
+                    self._tell(told, None)
                 return found

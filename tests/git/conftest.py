@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from tests.clones import Shared
 from tests.contract import store_cases as cases
+from tests.scratch_folders import scratch_folder
 
 
 @pytest.fixture(scope="session")
@@ -64,5 +64,5 @@ def after_two_steps(tmp_path: Path, two_steps: Shared) -> Iterator[Shared]:
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """Return a folder on a disk: in memory nothing takes long enough for others to come between."""
-    with tempfile.TemporaryDirectory(prefix="sequencer-test-") as made:
-        yield Path(made)
+    with scratch_folder() as made:
+        yield made

@@ -33,6 +33,10 @@ CLONES = 3
 ROTATE_BYTES = 8_000
 CALLS = ("open", "write", "replace", "unlink", "fsync", "fdatasync")
 MOST_POINTS = 400
+KILLS_A_STEP = 10
+"""At most, so that there are steps that can be lost."""
+STEP_S = 60.0
+"""In which nobody is killed and a step is accepted, or it is stuck."""
 
 
 def kill(pid: int, *, with_all: bool) -> None:
@@ -76,6 +80,8 @@ def random_kills(folder: Path, size: Size) -> Report:
     try:
         for number in range(kills):
             time.sleep(chance.uniform(0.02, 0.35))
+            if number % KILLS_A_STEP == 0:
+                until_told(shared, number // KILLS_A_STEP)
             name = chance.choice(names)
             if errors.exists():
                 break
@@ -96,9 +102,16 @@ def random_kills(folder: Path, size: Size) -> Report:
     except SequencerError as error:
         wrong.append(f"the next process does not go on: {error!r}")
     wrong += violations(shared, [*names, "first"], least=done + 2, may_hold_halves=True)
-    if done < kills // 10:
+    if done < kills // KILLS_A_STEP:
         wrong.append(f"only {done} steps between {kills} kills")
     return Report({"kills": kills, "steps": done}, tuple(wrong))
+
+
+def until_told(shared: Shared, steps: int) -> None:
+    """Wait until so many *steps* have been told of: on a busy machine chance alone may kill all."""
+    deadline = time.monotonic() + STEP_S
+    while len(children.pairs(shared.folder / "told")) < steps and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def until_quiet(shared: Shared) -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from sequencer.store.git.command import Git
 from sequencer.store.git.remote import Move, Pushed, Remote
+from sequencer.store.git.store import GitStore
 from tests.clones import Shared, git
-from tests.git import racing, turns
+from tests.concurrency import children
+from tests.contract import store_cases as cases
+from tests.git import turns
 from tests.git.machines import impossible
 from tests.git.transports import Deed, Server
 from tests.long.__main__ import in_own_process
@@ -43,16 +47,33 @@ def test_a_link_that_goes_down_and_comes_back(tmp_path: Path) -> None:
 # --- checks of the check ------------------------------------------------------------------
 
 
-def test_a_push_without_a_lease_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Remote.push
+def test_a_push_without_a_lease_is_noticed(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theirs is accepted between what ours decides and its push, which moves the ref anyway."""
+    ours, theirs, real = shared.store("ours"), shared.store("theirs"), Remote.push
+    has_come: list[bool] = []
 
     def forced(self: Remote, moves: Sequence[Move]) -> Pushed:
+        if self is ours.branch.remote and not has_come:
+            has_come.append(True)
+            turn(theirs, "theirs")
         told = git(self.git.folder, "ls-remote", "origin", moves[0].ref).split()
         now = [dataclasses.replace(moves[0], old=told[0] if told else None), *moves[1:]]
         return real(self, now)
 
-    monkeypatch.setattr(Remote, "push", forced)
-    assert racing.race(tmp_path, 2, 6) != []
+    def turn(store: GitStore, name: str) -> None:
+        claim = turns.note_granted(
+            shared, store.update(cases.on_run(partial(cases.claiming, store)))
+        )
+        cases.commit(store, claim.token)
+        children.append(shared.folder / "told", f"{claim.step_index} {claim.token} {name}")
+
+    cases.begin(ours)
+    with monkeypatch.context() as patch:
+        patch.setattr(Remote, "push", forced)
+        turn(ours, "ours")
+    assert has_come
+    wrong = turns.violations(shared, ["ours", "theirs"], least=None)
+    assert any("tokens were granted twice" in text for text in wrong), wrong
 
 
 def test_a_step_that_was_told_of_and_is_gone_is_noticed(tmp_path: Path) -> None:

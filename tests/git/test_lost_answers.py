@@ -19,7 +19,8 @@ from sequencer.model import transitions
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.transitions import Transition
-from sequencer.store.git.branch import REBUILDS, Branch
+from sequencer.store.git.branch import Branch
+from sequencer.store.git.settling import REBUILDS
 from sequencer.store.git.store import GitStore
 from sequencer.store.journal_file import JournalFile
 from tests.clones import Shared

@@ -14,6 +14,7 @@ from sequencer.assembly import open_project
 from sequencer.checks import check_project
 from sequencer.errors import ConfigurationError
 from sequencer.findings import Area, Finding, Level, exit_code
+from sequencer.store.identity import this_process
 from tests.clones import ENVIRONMENT, Shared, git
 from tests.unit.cli.calling import project
 from tests.unit.cli.sharing import CONFIGURATION, call, diverged, shared_project, steps
@@ -161,6 +162,37 @@ def test_no_branch_at_all(shared: Shared) -> None:
     assert findings(configured(shared, "work: {branch: none}")) == []
 
 
+@pytest.mark.parametrize("name", ["index.lock", "packed-refs.lock", "refs/heads/main.lock"])
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_lock_that_a_killed_git_has_left(name: str, is_there: bool, shared: Shared) -> None:
+    a = shared.clone("a")
+    path = (shared.bare if is_there else a / ".git") / name
+    path.touch()
+    assert findings(a) == [], "somebody's git may be at work this moment"
+    os.utime(path, (time.time() - 7200,) * 2)
+    found = only(a)
+    assert (found.level, found.where) == (Level.WARNING, str(path))
+    assert found.area is (Area.REMOTE if is_there else Area.FILES)
+    assert "is there for 2 h, and no git works there" in found.message
+    assert f"'rm {path}'" in str(found.hint)
+
+
+def test_locks_of_our_own_refs_go_by_themselves(shared: Shared) -> None:
+    path = shared.clone("a") / ".git" / "refs" / "worktree" / "sequencer" / "x.lock"
+    path.parent.mkdir(parents=True)
+    path.touch()
+    os.utime(path, (time.time() - 7200,) * 2)
+    assert findings(shared.clone("a")) == []
+
+
+def test_locks_where_no_code_moves_are_not_ours(shared: Shared) -> None:
+    a = configured(shared, "work: {branch: none}")
+    path = a / ".git" / "index.lock"
+    path.touch()
+    os.utime(path, (time.time() - 7200,) * 2)
+    assert findings(a) == []
+
+
 @pytest.mark.parametrize("folder", ["sync", "logs"])
 def test_files_of_the_run_that_git_tracks(shared: Shared, folder: str) -> None:
     a = shared.clone("a")
@@ -253,6 +285,31 @@ def test_somebodys_clone_as_the_remote(shared: Shared) -> None:
     assert findings(a) == []
 
 
+@pytest.mark.parametrize("taken", ["sequencer", "sequencer/default/x", "sequencer-beats"])
+def test_a_branch_that_leaves_no_room(shared: Shared, taken: str) -> None:
+    a = shared.clone("a")
+    git(shared.bare, "branch", "sequencerx", "main")
+    git(shared.bare, "branch", "x/sequencer", "main")
+    assert findings(a) == []
+    git(shared.bare, "branch", taken, "main")
+    found = only(a)
+    assert found.level is Level.ERROR
+    assert f"{taken!r}" in found.message
+    assert "one is below the other" in found.message
+    assert call(a, "run", "--max-steps", "1").code == (0 if "beats" in taken else 3)
+
+
+def test_code_on_a_branch_that_leaves_no_room(shared: Shared) -> None:
+    a = shared.clone("a")
+    git(a, "checkout", "-q", "-b", "sequencer")
+    assert only(a).message == (
+        "branches 'sequencer' and 'sequencer/default' can't both be: one is below the other"
+    )
+    path = a / "orchestration.yaml"
+    path.write_text(path.read_text().replace("{kind: git}", "{kind: git, work: {branch: none}}"))
+    assert findings(a) == []
+
+
 def test_a_branch_that_was_put_back(shared: Shared) -> None:
     a, _ = diverged(shared)
     found = only(a)
@@ -326,3 +383,14 @@ def test_tasks_with_worktrees_whose_merges_stay_on_one_machine_are_a_warning(
         assert (finding.level, finding.area) == (Level.WARNING, Area.WORKFLOW)
         assert finding.where is not None
         assert "store.work.branch" in finding.where
+
+
+def test_a_lock_that_goes_by_itself_is_not_told(shared: Shared) -> None:
+    """To remove it by hand would leave the index behind the commit."""
+    a = shared.clone("a")
+    lock = a / ".git" / "index.lock"
+    gone = this_process().model_copy(update={"pid_start": 1}).model_dump()
+    for text, told in (("", True), (json.dumps({"owner": gone}), False)):
+        lock.write_text(text)
+        os.utime(lock, (1e9, 1e9))
+        assert [str(lock) in str(found.where) for found in findings(a)] == [True] * told

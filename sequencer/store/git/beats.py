@@ -24,7 +24,7 @@ from typing import Any
 from sequencer.errors import StorageFailed
 from sequencer.model.head import MAX_COUNTER, Claim
 from sequencer.store.git.command import GitFailed
-from sequencer.store.git.objects import Draft, Objects
+from sequencer.store.git.objects import Draft, Missing, Objects
 from sequencer.store.git.remote import Move, Remote, Verdict
 from sequencer.store.identity import boottime, is_same_boot
 from sequencer.store.leases import Leases
@@ -73,6 +73,8 @@ class Beats:
         self._tip: str | None = None
         """Where this process left the ref; another one may have moved it since."""
         self._is_chained_only = False
+        self._retired = 0
+        """How often the ref was removed."""
         self._own: set[int] = set()
         """Tokens that beat from here, and are not to be brought."""
 
@@ -98,7 +100,10 @@ class Beats:
 
     def _send(self, token: int, data: bytes, standing: set[int], until: float) -> None:
         tip, why, refusals = self._tip or self._objects.resolve(self._local_ref), "", 0
+        retired = self._retired
         for attempt in count():
+            if self._retired != retired:
+                raise StorageFailed("the run is over")
             commit, is_beginning = self._write(tip, token, data, standing)
             self._limit(until, why)
             pushed = self._pushing.push([Move(self._ref, tip, commit)])
@@ -152,8 +157,12 @@ class Beats:
         return int(found[-1]) if found else 0
 
     def retire(self) -> bool:
-        """Remove the ref, the run being over; return whether it is gone."""
+        """Remove the ref, the run being over; return whether it is gone.
+
+        What another thread is about to push there is given up.
+        """
         self._tip = None
+        self._retired += 1
         try:
             tip = self._remote.tips([self._ref]).get(self._ref)
             if tip is None:
@@ -179,10 +188,11 @@ class Beats:
         others = [claim for claim in claims if claim.token not in self._own]
         if tip is None or not others:
             return False
+        tokens = {claim.token for claim in others}
         try:
-            if self._objects.resolve(f"{tip}^{{tree}}") is None:
+            if not self._is_here(tip):
                 tip = self._fetched(self._remote)
-            files = {} if tip is None else self._files(tip, {claim.token for claim in others})
+            files = {} if tip is None else self._mended(tip, tokens)
         except GitFailed as failed:
             raise StorageFailed(f"heartbeats can't be read: {failed.reason}") from failed
         taken = [self._take(claim, files.get(str(claim.token))) for claim in others]
@@ -209,8 +219,30 @@ class Beats:
         names, found = {str(token) for token in tokens}, {}
         for entry in self._objects.tree(f"{tip}^{{tree}}") or ():
             if entry.is_plain and entry.name in names:
-                found[entry.name] = self._objects.read(entry.oid, "blob") or b""
+                found[entry.name] = self._objects.needed(entry.oid, "blob")
         return found
+
+    def _is_here(self, tip: str) -> bool:
+        """Return whether *tip* was fetched to its end, or made here; its tree alone says neither.
+
+        A beat that is not seen because a killed git has left half of it lets a lease run out.
+        """
+        return tip == self._tip or any(
+            self._objects.resolve(ref) == tip for ref in (self._local_ref, self._draft_ref)
+        )
+
+    def _mended(self, tip: str, tokens: Collection[int]) -> dict[str, bytes]:
+        """Return the beats of *tokens* in *tip*; what is missing of it is brought again."""
+        try:
+            if self._objects.resolve(f"{tip}^{{tree}}") is not None:
+                return self._files(tip, tokens)
+        except Missing:
+            pass
+        self._objects.close()
+        if not self._remote.refetch({self._ref: self._local_ref}):
+            return {}
+        newest = self._objects.resolve(self._local_ref)
+        return {} if newest is None else self._files(newest, tokens)
 
     def _fetched(self, remote: Remote) -> str | None:
         """Return where the remote's ref is, its objects being here, or None if it has none."""

@@ -7,6 +7,7 @@ its record; it is pushed again, as the very same commit, until that is known.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import time
@@ -14,20 +15,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sequencer.errors import (
-    CorruptState,
-    RemoteRefused,
-    RemoteUnreachable,
-    StorageFailed,
-    WorkTreeRefused,
-)
+from sequencer.errors import CorruptState, RemoteRefused, WorkTreeRefused
 from sequencer.model.head import Head
+from sequencer.model.transitions import Transition
 from sequencer.store.clock import utc_now
-from sequencer.store.git.command import Git
+from sequencer.store.git.command import Git, GitFailed
 from sequencer.store.git.drafting import Drafting, Stand, depth_of
 from sequencer.store.git.known import Known, KnownFile
 from sequencer.store.git.local_remote import RefWatch
-from sequencer.store.git.objects import Objects
+from sequencer.store.git.objects import Missing, Objects
 from sequencer.store.git.remote import Move, NoAtomicPush, Pushed, Remote, Verdict
 from sequencer.store.git.replica import (
     MAX_JOURNAL_BYTES,
@@ -38,17 +34,20 @@ from sequencer.store.git.replica import (
     read_tree,
     revision_of,
 )
+from sequencer.store.git.settling import (
+    REBUILDS,
+    Pending,
+    ensure_passing,
+    in_doubt,
+    not_atomic,
+    not_taken,
+)
 from sequencer.store.peer import Agreed, Draft
 
-REBUILDS = 5
-"""How often one transition is pushed, or built anew on a newer tip, in one go."""
 PAUSE_S = 0.05
 """The first pause after a push that the remote did not take though nobody was faster."""
-_MOVED = "was moved on the remote by somebody else while the step ran"
 ASIDE = 4
 """Journals that were put aside in which a record is looked for."""
-_PASSING = ("lock", "failed to update ref", "unable to", "cannot update", "atomic transaction")
-"""Words of a refusal that another try may not get: two pushes met on the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +64,6 @@ class Refs:
     def branch(self) -> str:
         """Return the name of the state branch, as people write it."""
         return self.state.removeprefix("refs/heads/")
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """A transition that was pushed."""
-
-    commit: str
-    line: bytes
-    """Its record, newline included."""
 
 
 @dataclass
@@ -93,6 +83,10 @@ class Branch:
     """What moves with the transition whose head names its new commit as its work."""
     unsettled: Pending | None = None
     """A push that nobody knows the end of."""
+    deciding: Transition | None = None
+    """What was asked for, as it was decided last."""
+    doubts: list[Pending] = field(default_factory=list)
+    """The pushes for it that had no answer."""
     is_first_look: bool = True
     looks: int = 0
     """How often the remote has said where it is, and the folder was made that."""
@@ -142,8 +136,10 @@ class Branch:
         if known is None or known.branch != self.refs.branch:
             self._at = None
         elif self._at is None or self._at.commit != known.tip:
-            tree = self._tree_of(known.tip)
-            depth = depth_of(self.objects, known.tip) if tree is not None else 0
+            tree, depth = None, 0
+            with contextlib.suppress(Missing):
+                tree = self._tree_of(known.tip)
+                depth = depth_of(self.objects, known.tip) if tree is not None else 0
             self._at = Stand(known.tip, tree, known.revision, depth)
         return self._at
 
@@ -174,7 +170,7 @@ class Branch:
         if stand is not None and (there, here) == (stand.commit, stand.revision):
             self._fetch_carried(tips)
             return self._followed(is_new=False)
-        return self._followed(is_new=self._follow_to(self._fetched(tips, there)))
+        return self._followed(is_new=self._follow_to(tips, there))
 
     def _followed(self, *, is_new: bool) -> bool:
         self.contact_at, self.looks = time.monotonic(), self.looks + 1
@@ -185,7 +181,7 @@ class Branch:
         wanted = {
             ref: ours
             for ref, ours in self.carried.items()
-            if ref in tips and self.objects.resolve(f"{tips[ref]}^{{tree}}") is None
+            if ref in tips and not self._is_at(tips[ref], ours, ref)
         }
         if wanted:
             self.remote.fetch(wanted)
@@ -209,14 +205,40 @@ class Branch:
         moved last.
         """
         names = (f"{self.refs.local}/state", f"{self.refs.local}/draft")
-        return commit in {self.objects.resolve(name) for name in names} and (
+        return self._is_at(commit, *names) and (
             self.objects.resolve(f"{commit}^{{tree}}") is not None
         )
 
-    def _follow_to(self, tip: str) -> bool:
+    def _is_at(self, commit: str, *refs: str) -> bool:
+        """Return whether one of the local *refs* is at *commit*, so that git has had it whole."""
+        return any(self.objects.resolve(ref) == commit for ref in refs)
+
+    def _follow_to(self, tips: Mapping[str, str], there: str) -> bool:
+        """Bring *there*, or a newer commit, and make the folder that; see `follow`.
+
+        What is missing behind a ref no fetch brings by itself, since git believes its refs.
+        """
+        try:
+            return self._follow_once(self._fetched(tips, there))
+        except Missing:
+            self.objects.close()
+            self._at = None
+            if not self.remote.refetch({self.refs.state: f"{self.refs.local}/state"}):
+                raise self._gone() from None
+        try:
+            return self._follow_once(self._fetched(tips, there))
+        except Missing as missing:
+            raise CorruptState(
+                f"can't be had whole: {missing.reason}",
+                where=f"branch {self.refs.branch} of {self.remote.name!r}",
+                hint="look at both repositories with 'git fsck'; a fresh clone shows whether "
+                "the remote has it",
+            ) from missing
+
+    def _follow_once(self, tip: str) -> bool:
         tree, stand = self._tree_of(tip), self._stand()
         if tree is None:
-            raise self._gone()
+            raise Missing(tip)
         is_new = self.replica.follow(tree, stand.tree if stand else None, self.refs.branch)
         revision = revision_of(self.replica.journal())
         self._stand_at(Stand(tip, tree, revision, depth_of(self.objects, tip)))
@@ -227,6 +249,12 @@ class Branch:
         self.known.write(
             Known(self.remote.name, self.refs.branch, stand.commit, stand.revision, utc_now())
         )
+
+    def _is_readable(self, commit: str) -> bool:
+        self.objects.close()
+        with contextlib.suppress(Missing):
+            return self._tree_of(commit) is not None
+        return False
 
     def _tree_of(self, commit: str) -> Tree | None:
         return read_tree(self.objects, commit, self.state_path.name)
@@ -249,17 +277,21 @@ class Branch:
         stand = self._stand()
         if stand is not None and (stand.tree is None or stand.revision >= draft.head.revision):
             # Git has thrown the commit away, or somebody the last records of the journal here.
-            self._follow_to(self._fetched(self.look(), stand.commit))
+            self._follow_to(self.look(), stand.commit)
             return Agreed.LOST
-        written = self.drafting.write(draft, stand)
+        written = self._written(draft, stand)
+        if written is None:
+            return Agreed.LOST
         old = None if stand is None else stand.commit
         moves = [Move(self.refs.state, old, written.commit), *self._cargo_of(draft.head)]
-        pause = PAUSE_S
+        pause, is_of_change = PAUSE_S, draft.transition is self.deciding
         for _ in range(REBUILDS):
             pushed = self._pushed(moves)
             if pushed.verdict is Verdict.ACCEPTED:
                 return self._accepted(written)
-            self.unsettled = Pending(written.commit, draft.line)
+            self.unsettled = Pending(written.commit, draft.line, tuple(moves), is_of_change)
+            if pushed.verdict is Verdict.UNKNOWN and self.unsettled not in self.doubts:
+                self.doubts.append(self.unsettled)
             tips = self.look()
             there = tips.get(self.refs.state)
             if there == written.commit:
@@ -274,7 +306,17 @@ class Branch:
                 self._ensure_passing(pushed, moves, tips)
             time.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - to keep two apart
             pause *= 2
-        raise self._not_taken(pushed)
+        raise not_taken(pushed, moves, self.remote, has_doubts=self._has_doubts(tips))
+
+    def _written(self, draft: Draft, stand: Stand | None) -> Stand | None:
+        """Write the commit of *draft*; None: what it builds on had to be brought again."""
+        try:
+            return self.drafting.write(draft, stand)
+        except GitFailed:
+            if stand is None or self._is_readable(stand.commit):
+                raise
+        self._follow_to(self.look(), stand.commit)
+        return None
 
     def appended(self) -> None:
         """See `Peer.appended`."""
@@ -286,15 +328,28 @@ class Branch:
         try:
             return self.remote.push(moves)
         except NoAtomicPush:
+            refusal = not_atomic(self.remote)
+            if not self.doubts:
+                raise refusal from None
+            return Pushed(Verdict.REFUSED, refusal.message)
+
+    def _ensure_passing(self, pushed: Pushed, moves: list[Move], tips: Mapping[str, str]) -> None:
+        try:
+            ensure_passing(self.git, self.remote, pushed, moves, tips)
+        except (RemoteRefused, WorkTreeRefused) as refusal:
+            if self._has_doubts(tips):
+                raise in_doubt(refusal) from refusal
             self.unsettled = None
-            raise RemoteRefused(
-                "can't move several branches at once, and code was to move with the state",
-                where=f"remote {self.remote.name!r}",
-                hint="store.work.branch: none leaves code alone; or use a remote with atomic push",
-            ) from None
+            raise
+
+    def _has_doubts(self, tips: Mapping[str, str]) -> bool:
+        """Return whether a push that had no answer may still be accepted."""
+        looked_at = (self.refs.state, *self.carried)
+        return any(pending.may_land(tips, looked_at) for pending in self.doubts)
 
     def _accepted(self, written: Stand) -> Agreed:
         self.unsettled, self.cargo, self._ahead = None, None, written
+        self.doubts.clear()
         self.contact_at = time.monotonic()
         return Agreed.ACCEPTED
 
@@ -318,62 +373,6 @@ class Branch:
             if holds(self.replica.read(name, MAX_JOURNAL_BYTES) or b"", pending.line):
                 return True
         return False
-
-    def _ensure_passing(self, pushed: Pushed, moves: list[Move], tips: Mapping[str, str]) -> None:
-        """Raise if the remote's refusal will not be another one the next time."""
-        for place, move in enumerate(moves[1:], 1):
-            there, name = tips.get(move.ref), move.ref.removeprefix("refs/heads/")
-            if there != move.old and self._is_between(move, there):
-                # The agent has pushed some of it itself.
-                moves[place] = Move(move.ref, there, move.new)
-                return
-            told = pushed.refused.get(move.ref, "")
-            is_passing = any(word in told for word in _PASSING)
-            if there == move.old and (not told or is_passing):
-                continue
-            self.unsettled = None
-            what = f"takes no push: {told}" if there == move.old else _MOVED
-            raise WorkTreeRefused(
-                f"{name} {what}",
-                where=f"remote {self.remote.name!r}",
-                hint="bring both together, then run the step again"
-                if what is _MOVED
-                else "look at the remote's rules for it, or set store.work.branch to another one",
-            )
-        if any(word in pushed.reason for word in _PASSING):
-            return
-        self.unsettled = None
-        raise RemoteRefused(
-            f"does not take the state of the run: {pushed.reason}",
-            where=f"branch {self.refs.branch} of {self.remote.name!r}",
-            hint="whoever runs this needs to push there: look at the rules for branches "
-            "(protected names, hooks), or choose another name with store.branch",
-        )
-
-    def _is_between(self, move: Move, there: str | None) -> bool:
-        """Return whether *there* is on the way that *move* goes."""
-        if there is None or move.new is None:
-            return False
-        return all(
-            not self.git.run("merge-base", "--is-ancestor", *pair, accepts=(0, 1, 128)).code
-            for pair in ((move.old or there, there), (there, move.new))
-        )
-
-    def _not_taken(self, pushed: Pushed) -> StorageFailed:
-        if pushed.failure is not None:
-            return RemoteUnreachable(
-                f"whether the change was accepted can't be told: {pushed.failure.message}",
-                hint=pushed.failure.hint,
-                is_denied=pushed.failure.is_denied,
-            )
-        hint = "nothing was accepted; start again"
-        if "File exists" in pushed.reason:
-            hint = "nothing was accepted; where no git is at work there, remove that lock by hand"
-        return StorageFailed(
-            f"the remote did not take a push {REBUILDS} times: {pushed.reason}",
-            where=f"branch {self.refs.branch} of {self.remote.name!r}",
-            hint=hint,
-        )
 
     def _cargo_of(self, head: Head) -> list[Move]:
         cargo, work = self.cargo, head.work

@@ -12,10 +12,12 @@ import random
 import re
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from sequencer.errors import ConfigurationError, RemoteUnreachable
 
@@ -43,7 +45,7 @@ _DENIED = re.compile(
     re.IGNORECASE,
 )
 _OWN_LOCK = re.compile(
-    r"Unable to create '([^']*/refs/worktree/sequencer/[^']*\.lock)': File exists"
+    r"Unable to create '([^']*/refs/worktree/sequencer(?:-work)?/[^']*\.lock)': File exists"
 )
 LOCK_S = 3.0
 """Older than this is a lock of one of our own refs only if its git was killed."""
@@ -70,6 +72,14 @@ _LOCAL = re.compile(
     r"|insufficient permission for adding an object|\.lock': )",
     re.MULTILINE,
 )
+_INCOMPLETE = re.compile(
+    r"^(?!remote:).*(unresolved deltas|did not send all necessary objects"
+    r"|(missing|bad|unable to read) (blob|tree|commit|object)|unable to read sha1 file"
+    r"|could not (read|parse) (commit )?[0-9a-f]{40}|object file .* is empty"
+    r"|loose object .* is corrupt|unable to unpack [0-9a-f]{40})",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""What git says when something that its refs lead to is not in this repository."""
 _NO_REPOSITORY = re.compile(
     r"does not appear to be a git repository|[Rr]epository.* not found|error: 404"
     r"|No such file or directory"
@@ -112,6 +122,11 @@ class GitFailed(Exception):
     def is_local(self) -> bool:
         """Return whether it is this repository that can't be written, and not the remote."""
         return _LOCAL.search(self.stderr) is not None
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Return whether objects are missing in this repository, or damaged."""
+        return _INCOMPLETE.search(self.stderr) is not None
 
     @property
     def is_nowhere(self) -> bool:
@@ -216,14 +231,16 @@ class Git:
         options = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
         self.started += 1
         try:
-            return subprocess.Popen(  # noqa: S603 - an argv list, and git is looked up on PATH
-                ["git", *options, *argv],  # noqa: S607
-                cwd=self.folder,
-                env={**self._environment, **(extra or {})},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                start_new_session=True,
+            return _unbroken(
+                lambda: subprocess.Popen(  # noqa: S603 - an argv list, and git is looked up on PATH
+                    ["git", *options, *argv],  # noqa: S607
+                    cwd=self.folder,
+                    env={**self._environment, **(extra or {})},
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    start_new_session=True,
+                )
             )
         except FileNotFoundError as error:
             if not self.folder.is_dir():
@@ -240,6 +257,31 @@ class Git:
 
 def _never() -> bool:
     return False
+
+
+def _unbroken(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """Return what *start* starts; Ctrl-C comes when that is known, and ends it with the rest.
+
+    In the middle of a start it would leave a process behind that nobody knows.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        return start()
+    came: list[FrameType | None] = []
+    process = None
+    try:
+        signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
+        try:
+            process = start()
+        finally:
+            signal.signal(signal.SIGINT, handler)
+            if came:
+                handler(signal.SIGINT, came[0])
+    except BaseException:
+        if process is not None:
+            end(process)
+        raise
+    return process
 
 
 class _Limit:

@@ -47,6 +47,18 @@ class Entry(NamedTuple):
     """Neither link nor submodule."""
 
 
+class Missing(GitFailed):
+    """What a commit names is not in this repository, or can't be read in it any more.
+
+    A git that is killed while it fetches leaves commits without their files, and a power cut
+    files without content.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Say that the object *name* is what is missing."""
+        super().__init__(("cat-file", name), 1, f"fatal: {name} is not whole here")
+
+
 class Objects:
     """The object store of a repository."""
 
@@ -83,6 +95,8 @@ class Objects:
 
     # --- reading -------------------------------------------------------------------
 
+    # Each of these raises Missing where an object is damaged.
+
     def resolve(self, name: str) -> str | None:
         """Return the object that *name* means (a ref, ``oid^{tree}``), or None."""
         found = self._ask(name)
@@ -96,6 +110,18 @@ class Objects:
         """
         found = self._ask(name)
         return None if found is None else _of_kind(name, kind, found)
+
+    def needed(self, name: str, kind: str) -> bytes:
+        """Return the object *name* of *kind*, which something that is here names.
+
+        Raises:
+            Missing: it is not here.
+            GitFailed: see `read`.
+        """
+        found = self.read(name, kind)
+        if found is None:
+            raise Missing(name)
+        return found
 
     def tree(self, name: str) -> list[Entry] | None:
         """Return what is in the tree that *name* means (not below its folders), or None."""
@@ -114,7 +140,7 @@ class Objects:
                 self._close()
                 # If it has ended because it can't work here, this one says why.
                 self._git.run("cat-file", "--batch-check")
-                raise GitFailed(("cat-file",), 1, f"fatal: {error}") from error
+                raise Missing(name) from error
             except BaseException:
                 # Half an answer must not be taken for the next one's.
                 self._close()

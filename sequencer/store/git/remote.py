@@ -7,13 +7,16 @@ does not say by whom; who asked looks where the ref is now.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from sequencer.errors import RemoteUnreachable, StorageFailed
 from sequencer.store.git.command import Git, GitFailed, unreachable
+from sequencer.store.git.locks import Lock, in_the_way
 
 _TELLING = ("error: GH", "GitLab:", "error: cannot lock ref")
 """How those lines of a server begin that say more than its verdict."""
@@ -21,6 +24,7 @@ NO_ATOMIC = "does not support --atomic"
 """What git says of a remote that moves one ref after the other."""
 LOOK_S = 15.0
 """Time limit of a look, if that of git is longer: nobody can interrupt it."""
+_EMPTY_OBJECT = re.compile(r"object file (\S.*/[0-9a-f]{2}/[0-9a-f]{38,62}) is empty")
 _OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
@@ -97,23 +101,80 @@ class Remote:
             RemoteUnreachable: there was no answer.
             StorageFailed: what came can't be kept in this repository.
         """
-        pairs = [f"+{theirs}:{ours}" for theirs, ours in refs.items()]
-        flags = ("--quiet", "--no-tags", "--no-write-fetch-head")
         try:
-            # The user's own refspecs for this remote are not meant.
-            self.git.run("fetch", *flags, "--refmap=", "--", self.name, *pairs)
+            return self._fetched(refs)
+        except GitFailed as failed:
+            if failed.is_incomplete:
+                return self.refetch(refs)
+            raise self._not_fetched(failed) from failed
+
+    def refetch(self, refs: Mapping[str, str]) -> bool:
+        """Bring all of *refs* once more, also what seems to be here; see `fetch`.
+
+        In one pack, which git reads before what lies about singly. Files of objects that have
+        no content are removed: git would believe in them.
+        """
+        settings = ("fetch.unpackLimit=1",)
+        flags: tuple[str, ...] = ("--refetch",)
+        while True:
+            try:
+                return self._fetched(refs, flags, settings)
+            except GitFailed as failed:
+                if flags and "unknown option" in failed.stderr:
+                    flags = ()  # before git 2.36
+                elif not self._has_removed_empty(failed.stderr):
+                    raise self._not_fetched(failed) from failed
+
+    def _fetched(
+        self, refs: Mapping[str, str], more: Sequence[str] = (), settings: Sequence[str] = ()
+    ) -> bool:
+        pairs = [f"+{theirs}:{ours}" for theirs, ours in refs.items()]
+        flags = ("--quiet", "--no-tags", "--no-write-fetch-head", *more)
+        # The user's own refspecs for this remote are not meant.
+        argv = ("fetch", *flags, "--refmap=", "--", self.name, *pairs)
+        try:
+            self.git.run(*argv, settings=settings)
         except GitFailed as failed:
             if "find remote ref" in failed.stderr:
                 return False
-            if failed.is_local:
-                raise StorageFailed(
-                    f"can't keep what was fetched from {self.name!r}: {failed.reason}",
-                    where=str(self.git.folder),
-                    hint="make room or mend the permissions; where no git is at work there, "
-                    "remove a lock that was left behind",
-                ) from failed
-            raise unreachable(self.name, failed) from failed
+            raise
         return True
+
+    def _has_removed_empty(self, stderr: str) -> bool:
+        """Remove the file of an object that a power cut has left empty, if git names one."""
+        found = _EMPTY_OBJECT.search(stderr)
+        if found is None:
+            return False
+        with contextlib.suppress(OSError, GitFailed):
+            # Git names it from the top of the work tree on, and never writes such a file itself.
+            top = Path(self.git.text("rev-parse", "--show-toplevel"))
+            if not (top / found[1]).stat().st_size:
+                (top / found[1]).unlink()
+                return True
+        return False
+
+    def _not_fetched(self, failed: GitFailed) -> StorageFailed:
+        where, whose = str(self.git.folder), f"what was fetched from {self.name!r}"
+        if failed.is_incomplete:
+            hint = "look at the repository with 'git fsck'; a fresh clone has what is missing"
+            return StorageFailed(
+                f"can't keep {whose}, since objects are missing here: {failed.reason}",
+                where=where,
+                hint=hint,
+            )
+        if failed.is_local:
+            lock, hint = self._lock(failed.stderr), "make room or mend the permissions"
+            told, hint = ("", hint) if lock is None else (f": {lock.words}", lock.hint)
+            message = f"can't keep {whose}: {failed.reason}{told}"
+            return StorageFailed(message, where=where, hint=hint)
+        return unreachable(self.name, failed)
+
+    def _lock(self, stderr: str) -> Lock | None:
+        """Return the lock of this repository that is in git's way."""
+        with contextlib.suppress(GitFailed):
+            told = self.git.text("rev-parse", "--git-common-dir")
+            return in_the_way(stderr, self.git.folder / told)
+        return None
 
     def push(self, moves: Sequence[Move]) -> Pushed:
         """Move all of *moves*, or none of them.

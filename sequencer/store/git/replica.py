@@ -18,7 +18,7 @@ from typing import Any
 from sequencer.errors import CorruptState
 from sequencer.store import journal_file, results
 from sequencer.store.documents import MAX_BYTES
-from sequencer.store.git.objects import Objects
+from sequencer.store.git.objects import Entry, Missing, Objects
 from sequencer.store.journal import decode, scan
 from sequencer.store.journal_file import open_new, read_regular, sync_folder, write_durably
 from sequencer.store.strictjson import MAX_BYTES as MAX_HEAD_BYTES
@@ -68,6 +68,9 @@ def read_tree(objects: Objects, commit: str, state_name: str) -> Tree | None:
 
     What a run does not have is left out, and so is what is no plain file; what state.json is
     called in the folder, *state_name*, is nothing that a branch may bring.
+
+    Raises:
+        Missing: a folder of it is not here.
     """
     top = objects.tree(f"{commit}^{{tree}}")
     if top is None:
@@ -78,12 +81,19 @@ def read_tree(objects: Objects, commit: str, state_name: str) -> Tree | None:
         if entry.is_plain and _is_of_run(entry.name, state_name)
     }
     below = next((e for e in top if e.is_folder and e.name == results.NAME), None)
-    for attempt in objects.tree(below.oid) or () if below else ():
+    for attempt in _folder(objects, below.oid) if below else ():
         if attempt.is_folder and _ATTEMPT.fullmatch(attempt.name):
-            for entry in objects.tree(attempt.oid) or ():
+            for entry in _folder(objects, attempt.oid):
                 if entry.is_plain and entry.name == results.OUTPUT:
                     entries[f"{results.NAME}/{attempt.name}/{entry.name}"] = entry.oid
     return Tree(entries)
+
+
+def _folder(objects: Objects, oid: str) -> list[Entry]:
+    found = objects.tree(oid)
+    if found is None:
+        raise Missing(oid)
+    return found
 
 
 def _is_of_run(name: str, state_name: str) -> bool:
@@ -152,6 +162,7 @@ class Replica:
 
         Raises:
             CorruptState: the branch holds no run, or another one than the folder.
+            Missing: a file of it is not in this repository; once more when it is.
         """
         theirs = self._content(tree, JOURNAL)
         if theirs is None or _last(theirs) is None:
@@ -285,7 +296,7 @@ class Replica:
 
     def _content(self, tree: Tree, name: str) -> bytes | None:
         oid = tree.entries.get(name)
-        return None if oid is None else self._objects.read(oid, "blob")
+        return None if oid is None else self._objects.needed(oid, "blob")
 
 
 def holds(journal: bytes, line: bytes) -> bool:

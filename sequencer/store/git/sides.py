@@ -25,6 +25,7 @@ from sequencer.store.diagnosis import diagnose
 from sequencer.store.git.branch import Branch
 from sequencer.store.git.command import GitFailed, unreachable
 from sequencer.store.git.known import Known
+from sequencer.store.git.objects import Missing
 from sequencer.store.git.opening import LOCAL, GitOptions, refs_of
 from sequencer.store.git.replica import JOURNAL, read_tree
 from sequencer.store.git.store import GitStore
@@ -167,9 +168,11 @@ def _damage(store: GitStore, theirs: bytes) -> SequencerError | None:
 
 def journal_of(branch: Branch, commit: str) -> bytes | None:
     """Return the journal that *commit* holds, or None if it holds none or is not here."""
-    tree = read_tree(branch.objects, commit, branch.state_path.name)
-    oid = None if tree is None else tree.entries.get(JOURNAL)
-    return None if oid is None else branch.objects.read(oid, "blob")
+    with contextlib.suppress(Missing):
+        tree = read_tree(branch.objects, commit, branch.state_path.name)
+        oid = None if tree is None else tree.entries.get(JOURNAL)
+        return None if oid is None else branch.objects.read(oid, "blob")
+    return None
 
 
 def newest(journal: bytes) -> Head | None:

@@ -28,10 +28,11 @@ from sequencer.model.head import Claim, Head, Owner, Status
 from sequencer.model.transitions import Transition
 from sequencer.store.file import FileStore
 from sequencer.store.git.beats import Beats, confirmed
-from sequencer.store.git.branch import Branch, Pending
+from sequencer.store.git.branch import Branch
 from sequencer.store.git.command import GitFailed
 from sequencer.store.git.local_remote import RefWatch, remote_folder
 from sequencer.store.git.polling import FAST_S, SLOW_S, Pace, SharedLook
+from sequencer.store.git.settling import Pending
 from sequencer.store.git.waiting import SharedWait
 from sequencer.store.headfile import parse_head
 from sequencer.store.journal import decode
@@ -87,8 +88,9 @@ class GitStore:
         )
         self._pace = Pace(branch.remote.name, fast_s=fast_s, slow_s=slow_s)
         self._slow_s, self._asked_at = slow_s, -math.inf
-        self._pending: tuple[Change, list[Pending]] | None = None
-        """A change, and its pushes that nobody knows the end of."""
+        self._is_changing = False
+        self._asked: Change | None = None
+        """A change that may have been accepted, though nobody could tell."""
 
     @property
     def state_path(self) -> Path:
@@ -129,6 +131,9 @@ class GitStore:
 
     def _freshen(self) -> tuple[str, ...]:
         """Look at the remote if that was not done lately; return what to tell about it."""
+        if self._is_changing:
+            # A heartbeat asks while another thread pushes, and must not wait for that.
+            return ()
         now, refs = time.monotonic(), self._refs
         is_watched = refs is not None and bool(refs.fds)
         has_moved = refs is not None and refs.has_moved()
@@ -168,41 +173,42 @@ class GitStore:
                 this again with the very same *change* finds out, and does nothing twice.
             RemoteRefused: the remote's rules are against it.
         """
-        head = self._accepted(change)
+        self._is_changing = True
+        try:
+            head = self._accepted(change)
+        finally:
+            self._is_changing = False
         if head.status is Status.COMPLETE and not head.claims and self.branch.has_beats:
             self._beats.retire()
             self.branch.has_beats = False
         return head
 
     def _accepted(self, change: Change) -> Head:
-        before, self._pending = self._pending, None
-        pushed = before[1] if before is not None and before[0] is change else []
-        unsettled = self.branch.unsettled
+        if self._asked is not change:
+            # What was pushed for another one is somebody else's now.
+            self.branch.doubts.clear()
+        self._asked = None
         with self._git_told():
             try:
-                return self._update(change, pushed)
+                return self._update(change)
             except _Held as held:
                 self.branch.cargo = None
                 return parse_head(decode(held.pending.line[:-1])["head"], "what was pushed")
             except RemoteUnreachable:
-                latest = self.branch.unsettled
-                # What was under way before may be another change's.
-                if latest is not None and latest is not unsettled:
-                    pushed.append(latest)
-                self._pending = (change, pushed)
+                self._asked = change
                 raise
 
-    def _update(self, change: Change, pushed: list[Pending]) -> Head:
+    def _update(self, change: Change) -> Head:
         looks, is_refused = self.branch.looks, False
 
         def noting(head: Head | None) -> Transition | None:
             nonlocal is_refused
-            for pending in pushed:
+            for pending in self.branch.doubts:
                 # It may arrive long after the answer to it was given up.
-                if self.branch.holds(pending):
+                if pending.is_of_change and self.branch.holds(pending):
                     raise _Held(pending)
             is_refused = True
-            transition = change(head)
+            self.branch.deciding = transition = change(head)
             is_refused = transition is None
             return transition
 

@@ -55,6 +55,7 @@ def ensure_refused(one: Clone, state: Head) -> None:
 def test_the_next_attempt_goes_on_with_it(tmp_path: Path) -> None:
     bare, here, _ = pair(tmp_path)
     one = begun(here, attempt=3)
+    one.carrier.leave(None)
     for _ in range(2):
         one.carrier.ready(head())
     assert one.carrier.take_notices() == [

@@ -228,8 +228,8 @@ def test_the_code_of_the_state_is_fetched_if_it_is_not_here(tmp_path: Path) -> N
     started = one.started
     one.carrier.arrive(head(Work(branch="main", commit=new)))
     assert said(here, "rev-parse", "HEAD") == new
-    # One fetch and one fast-forward.
-    assert one.started - started == 2
+    # One fetch, one look whether all of it is here, and one fast-forward.
+    assert one.started - started == 3
 
 
 def test_code_that_is_here_and_older_than_the_branch(tmp_path: Path) -> None:

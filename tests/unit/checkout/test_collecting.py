@@ -179,6 +179,7 @@ def test_two_processes_in_one_clone(tmp_path: Path) -> None:
         at.carrier.arrive(state)
         write(here, {"docs/a": str(number)})
         state = at.push(state, token=number)
+        at.carrier.leave(state)
     assert said(here, "rev-list", "--count", "HEAD") == "5"
 
 

@@ -10,7 +10,7 @@ from filelock import FileLock
 
 from sequencer.checkout import tenancy
 from sequencer.checkout.options import CommitOptions
-from sequencer.errors import WorkTreeRefused
+from sequencer.errors import WorkTreeBusy, WorkTreeRefused
 from sequencer.model.head import Head, Owner
 from sequencer.store.identity import this_process
 from tests.unit.checkout.clones import Clone, claim, clone, head, pair, write
@@ -45,13 +45,18 @@ def at_work(folder: Path, owner: Owner | None = None) -> tuple[Clone, Head]:
 
 def test_a_second_run_waits_until_the_step_of_the_first_has_ended(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
-    at_work(here)
+    one, _ = at_work(here)
     other, state = clone_of(here, "b"), state_of(here, "b", head())
     with pytest.raises(WorkTreeRefused, match=USED) as refused:
         other.carrier.ready(state)
     assert "a clone of its own" in str(refused.value.hint)
     assert refused.value.exit_code == 3
-    state_of(here, "a", head(step_index=1))
+    ended = state_of(here, "a", head(step_index=1))
+    with pytest.raises(
+        WorkTreeBusy, match=r"agents of process \d+ of run 'a' still work in this work tree"
+    ):
+        other.carrier.ready(state)
+    one.carrier.leave(ended)
     other.carrier.ready(state)
 
 
@@ -88,7 +93,8 @@ def test_the_next_step_of_the_same_process_counts_at_once(tmp_path: Path) -> Non
 
 def test_a_process_that_is_gone_is_no_tenant(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
-    _, state = at_work(here)
+    one, state = at_work(here)
+    one.carrier.leave(None)
     path = here / ".git" / tenancy.NOTE
     note = json.loads(path.read_text())
     note["owner"]["pid_start"] += 1
@@ -102,6 +108,7 @@ def test_what_one_run_has_left_is_not_for_the_other(tmp_path: Path) -> None:
     one, _ = at_work(here)
     write(here, {"notes.md": "of a"})
     ended = state_of(here, "a", head())
+    one.carrier.leave(ended)
     with pytest.raises(WorkTreeRefused, match=r"'notes\.md'"):
         clone_of(here, "b").carrier.ready(state_of(here, "b", head()))
     one.carrier.ready(ended)
@@ -112,15 +119,10 @@ def test_what_one_run_has_left_is_not_for_the_other(tmp_path: Path) -> None:
 )
 def test_a_state_that_says_nothing_keeps_nobody_out(tmp_path: Path, text: str) -> None:
     _, here, _ = pair(tmp_path)
-    at_work(here)
+    one, _ = at_work(here)
+    one.carrier.leave(None)
     (here / "sync" / "runs" / "a" / "state.json").write_text(text)
     clone_of(here, "b").carrier.ready(state_of(here, "b", head()))
-
-
-def test_the_same_run_is_kept_apart_by_its_claims(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    _, state = at_work(here)
-    clone_of(here, "a").carrier.ready(state)
 
 
 def test_a_lock_that_is_not_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

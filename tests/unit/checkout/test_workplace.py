@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -374,3 +375,19 @@ def test_closing_waits_for_a_git_of_the_user(here: Path) -> None:
 
     assert place.close(is_accepted=True, wait_for_turn=user_begins_and_ends).result is Result.MERGED
     assert not lock.exists()
+
+
+def test_of_a_worktree_that_its_agent_has_removed_there_are_its_commits(here: Path) -> None:
+    """Nobody is sent to look at a folder that is not there."""
+    place = opened(workplaces(here))
+    commit(place.cwd, {"src/a.py": "a = 2\n"}, "by the agent")
+    shutil.rmtree(place.folder)
+    left = closed(place)
+    assert left.result is Result.REFUSED
+    assert left.branch is not None
+    assert left.folder is None
+    assert "was removed while it worked" in (left.error or "")
+    assert left.branch in (left.error or "")
+    assert "look there" not in (left.hint or "")
+    assert said(here, "show", f"{left.branch}:src/a.py") == "a = 2"
+    assert (here / "src/a.py").read_text() == "a = 1\n"

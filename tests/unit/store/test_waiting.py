@@ -30,8 +30,8 @@ def test_each_of_several_descriptors_ends_it(tmp_path: Path) -> None:
     try:
         for read_fd, write_fd in pipes:
             timer = threading.Timer(0.1, os.write, (write_fd, b"x"))
-            timer.start()
             started = time.monotonic()
+            timer.start()
             assert not store.wait(revision, 10.0, wake_fd=readers[0], fds=readers[1:])
             assert 0.05 < time.monotonic() - started < 2.0
             timer.join()

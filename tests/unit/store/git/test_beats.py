@@ -233,3 +233,25 @@ def test_a_run_that_is_over_leaves_no_ref(lab: Lab) -> None:
     assert not one.retire()
     shutil.rmtree(lab.remote)
     assert not one.retire()
+
+
+def test_a_beat_that_is_under_way_when_the_ref_is_removed_does_not_bring_it_back(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, claim = lab.worker("one"), make_claim(1)
+    one.beat(claim, 1, {1})
+    push, retired = one._pushing.push, list[bool]()
+
+    def overtaken(*moves: object) -> object:
+        if not retired:
+            retired.append(one.retire())
+        return push(*moves)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(one._pushing, "push", overtaken)
+    with pytest.raises(OSError, match="the run is over"):
+        one.beat(claim, 2, {1})
+    assert retired == [True]
+    assert lab.tip() is None
+    # What is begun in its place may beat.
+    one.beat(claim, 3, {1})
+    assert lab.there() == {"1": 3}

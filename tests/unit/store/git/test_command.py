@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -67,16 +71,14 @@ def test_an_end_that_was_not_expected_is_told_with_gits_words(folder: Path) -> N
 
 def test_what_takes_too_long_is_killed_with_its_children(folder: Path) -> None:
     git = Git(folder, timeout_s=1.0)
-    mark = "31.4159"
+    mark = seconds_of_this_process(31)
     began = time.monotonic()
     with pytest.raises(GitFailed) as failed:
         git.run("-c", f"alias.slow=!sleep {mark}", "slow")
     assert time.monotonic() - began < 10
     assert failed.value.code is None
     assert failed.value.reason == "no answer in time"
-    time.sleep(0.1)
-    left = [p for p in psutil.process_iter(["cmdline"]) if mark in (p.info["cmdline"] or [])]
-    assert left == []
+    until(lambda: not sleepers(mark))
 
 
 def test_a_shorter_limit_than_usual(folder: Path) -> None:
@@ -107,6 +109,18 @@ def ssh(folder: Path, script: str) -> Git:
     return Git(folder, timeout_s=20.0)
 
 
+def seconds_of_this_process(seconds: int) -> str:
+    """Return how long to sleep in a way that no other test does."""
+    return f"{seconds}.{os.getpid()}"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.005)
+
+
 def sleepers(seconds: str) -> list[psutil.Process]:
     found = psutil.process_iter(["cmdline"])
     return [process for process in found if process.info["cmdline"] == ["sleep", seconds]]
@@ -116,18 +130,49 @@ def test_what_ssh_leaves_behind_is_not_waited_for(folder: Path) -> None:
     """A master of ControlPersist keeps the pipes that it was started with."""
     commit = remotes.commit(folder, {"a": b"1"})
     remotes.git(folder, "update-ref", "refs/heads/x", commit)
-    git = ssh(folder, 'setsid sleep 27.1828 </dev/null >/dev/null & exec bash -c "$2"')
+    seconds = seconds_of_this_process(27)
+    git = ssh(folder, f'setsid sleep {seconds} </dev/null >/dev/null & exec bash -c "$2"')
     began = time.monotonic()
     done = git.run("ls-remote", "--refs", "origin")
     assert time.monotonic() - began < 10
     assert done.stdout.decode() == f"{commit}\trefs/heads/x\n"
-    left = sleepers("27.1828")
-    assert len(left) == 1, "it goes on: the next connection needs it"
+    # It goes on: the next connection needs it.
+    until(lambda: len(sleepers(seconds)) == 1)
     with pytest.raises(GitFailed, match="ended with 128: Could not read"):
-        ssh(folder, "setsid sleep 27.1828 </dev/null >/dev/null & exit 1").run("ls-remote")
+        ssh(folder, f"setsid sleep {seconds} </dev/null >/dev/null & exit 1").run("ls-remote")
     assert time.monotonic() - began < 20
-    for process in sleepers("27.1828"):
+    until(lambda: len(sleepers(seconds)) == 2)
+    for process in sleepers(seconds):
         process.kill()
+
+
+def test_ctrl_c_in_the_middle_of_a_start_leaves_nobody_behind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process is there, and nobody has been told of it yet."""
+    mark, real = seconds_of_this_process(33), subprocess.Popen
+
+    def interrupted(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        process = real(*arguments, **options)
+        until(lambda: len(sleepers(mark)) == 1)
+        signal.raise_signal(signal.SIGINT)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Git(folder).run("-c", f"alias.slow=!sleep {mark}", "slow")
+    until(lambda: not sleepers(mark))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # Where it is no reason to end at once, it is heard and git goes on.
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        with pytest.raises(GitFailed) as failed:
+            Git(folder).run("-c", f"alias.slow=!sleep {mark}", "slow", timeout_s=2)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert failed.value.code is None, "its time was over"
+    assert heard == [signal.SIGINT]
 
 
 def test_a_long_answer_is_read_whole(folder: Path) -> None:

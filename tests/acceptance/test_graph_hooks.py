@@ -1,0 +1,100 @@
+"""What a project's hook decides behind the attempts of a team and of a flowchart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.cli_process import cli
+
+TEAM = """\
+agent: {default: script}
+hooks: [hooks.py]
+agents:
+  script: {kind: command, argv: [sh, -c, 'echo "$SEQUENCER_STEP" >> seen; test ! -e broken']}
+limits: {max_attempts: 3}
+workflow: {name: t}
+workflows: {t: {size: 1, tasks: [{id: a, subject: A}, {id: b, subject: B, blocked_by: [a]}]}}
+"""
+FLOW = "```mermaid\nflowchart TD\na --> b\n```\n\n### a\n\nDo a.\n\n### b\n\nDo b.\n"
+HOOK = """\
+from sequencer import Decision, Move, hookimpl
+
+@hookimpl
+def sequencer_transition(context, outcome):
+    if context.step.name == "a" and WHEN:
+        return Decision(Move.MOVE, reason="because")
+"""
+
+
+@pytest.fixture(params=["team", "flow"])
+def work(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, ...]:
+    """Return the words that begin a run of two nodes, of either kind."""
+    (tmp_path / "orchestration.yaml").write_text(TEAM)
+    (tmp_path / "flow.md").write_text(FLOW)
+    return ("run", "flow.md", "--quiet") if request.param == "flow" else ("run", "--quiet")
+
+
+def ended(folder: Path, work: tuple[str, ...], move: str, when: str = "True") -> tuple[int, str]:
+    """Work under a hook that decides *move*; return the exit code and what was said."""
+    (folder / "hooks.py").write_text(HOOK.replace("MOVE", move).replace("WHEN", when))
+    done = cli(folder, *work)
+    return done.returncode, done.stderr
+
+
+def seen(folder: Path) -> list[str]:
+    """Return which nodes had an agent, as they came."""
+    return (folder / "seen").read_text().split()
+
+
+def events(folder: Path, work: tuple[str, ...]) -> list[str]:
+    run = ["--run", "flow"] if "flow.md" in work else []
+    told = cli(folder, *run, "history", "--json").stdout.splitlines()
+    return [fact["event"] for fact in map(json.loads, told) if fact["step"] == "a"]
+
+
+def test_what_counts_is_accepted(tmp_path: Path, work: tuple[str, ...]) -> None:
+    assert ended(tmp_path, work, "NEXT") == (0, "")
+    assert seen(tmp_path) == ["a", "b"]
+
+
+def test_also_where_the_agent_has_failed(tmp_path: Path, work: tuple[str, ...]) -> None:
+    (tmp_path / "broken").touch()
+    status, said = ended(tmp_path, work, "NEXT")
+    assert status == 1
+    assert "'b'" in said
+    assert seen(tmp_path) == ["a", "b"]
+    assert "succeeded" in events(tmp_path, work)
+
+
+def test_what_is_to_fail_fails(tmp_path: Path, work: tuple[str, ...]) -> None:
+    status, said = ended(tmp_path, work, "FAIL")
+    assert status == 1
+    assert "a hook decided so: because" in said
+    assert seen(tmp_path) == ["a"]
+
+
+def test_once_more(tmp_path: Path, work: tuple[str, ...]) -> None:
+    assert ended(tmp_path, work, "RETRY", "context.attempt < 3") == (0, "")
+    assert seen(tmp_path) == ["a", "a", "a", "b"]
+    assert events(tmp_path, work).count("released") == 2
+
+
+def test_once_more_has_a_limit(tmp_path: Path, work: tuple[str, ...]) -> None:
+    status, said = ended(tmp_path, work, "RETRY")
+    assert status in (1, 3)
+    assert "limits.max_attempts" in said
+    assert seen(tmp_path) == ["a", "a", "a"]
+
+
+@pytest.mark.parametrize("move", ["GATE", "COMPLETE", "SKIP"])
+def test_where_it_goes_is_not_for_a_hook_to_say(
+    tmp_path: Path, work: tuple[str, ...], move: str
+) -> None:
+    status, said = ended(tmp_path, work, move)
+    assert status == 1
+    assert f"a hook decided {move.lower()}" in said
+    assert "next, retry, fail can" in said
+    assert seen(tmp_path) == ["a"]

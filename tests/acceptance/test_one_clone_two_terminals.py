@@ -1,0 +1,141 @@
+"""Two terminals work on one run in one clone: never at once, whatever becomes of their claims."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.cli_process import cli, until
+from tests.acceptance.two_clones import IDENTITY, ended, shared_project, start
+from tests.clones import Shared, git
+
+AGENT = """\
+import os, signal, sys, time
+sys.stdin.read()
+def note(what):
+    with open("../log", "a") as file:
+        file.write(f"{what}\\n")
+is_first = os.environ.get("FIRST") == "yes" and not os.path.exists("../once")
+open("../once", "w").close()
+note("first began" if is_first else "second began")
+if is_first:
+    # It does not listen, so that it takes its time to end, and writes all the while.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with open("half.txt", "a") as file:
+            file.write("half\\n")
+        note("first writes")
+        time.sleep(0.05)
+with open("whole.txt", "w") as file:
+    file.write("whole\\n")
+note("second ended")
+"""
+CONFIGURATION = f"""\
+workflow: {{name: standard}}
+store: {{kind: git, patience_s: 0, ttl_s: 15, poll: {{fast_s: 0.1, slow_s: 1}}}}
+commit: {{paths: ["*.txt"]}}
+agent: {{default: script}}
+agents:
+  script:
+    kind: command
+    argv: ["{{python}}", -IS, ../agent.py]
+    pass_env: [FIRST, {", ".join(IDENTITY)}]
+"""
+FLOW = "```mermaid\nflowchart TD\na --> b\n```\n\n### a\n\na\n\n### b\n\nb\n"
+Begin = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Shared:
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "flow.md").write_text(FLOW)
+    return shared_project(tmp_path, CONFIGURATION)
+
+
+@pytest.fixture
+def begin(shared: Shared) -> Iterator[Begin]:
+    """Start work in the one clone; what still works at the end is ended."""
+    made: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+        made.append(start(shared.clone("a"), *arguments, **variables))
+        return made[-1]
+
+    yield begin
+    for one in made:
+        if one.poll() is None:
+            one.kill()
+        one.wait()
+        if one.stdout is not None:
+            one.stdout.close()
+
+
+def log(folder: Path) -> list[str]:
+    path = folder / "log"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def committed(shared: Shared) -> list[tuple[str, set[str]]]:
+    """Return the commits of steps on the remote's main, the newest first, with their files."""
+    told = git(shared.bare, "log", "--format=%x01%s", "--name-only", "main")
+    found = [one.split("\n") for one in told.split("\x01") if "run " in one]
+    return [(lines[0], {name for name in lines[1:] if name}) for lines in found]
+
+
+@pytest.mark.parametrize("kind", ["loop", "flow"])
+def test_a_step_that_was_given_back_by_hand_is_not_begun_beside_its_agent(
+    kind: str, shared: Shared, tmp_path: Path, begin: Begin
+) -> None:
+    run = ("run", str(tmp_path / "flow.md")) if kind == "flow" else ("run",)
+    named = ("--run", "flow") if kind == "flow" else ()
+    first = begin(*run, "--max-steps", "1", FIRST="yes")
+    until(lambda: "first writes" in log(tmp_path), 60)
+    clone = shared.clone("a")
+    told = cli(clone, *named, "takeover", "--force", timeout_s=60.0, **IDENTITY)
+    assert told.returncode == 0, told.stdout + told.stderr
+    second = begin(*run, "--max-steps", "1")
+    status, said = ended(second)
+    assert status == 0, said
+    lines = log(tmp_path)
+    assert "first writes" not in lines[lines.index("second began") :], "both worked at once"
+    assert f"agents of process {first.pid} of run" in said
+    # Whoever does the step now says what it has found there.
+    told_of = said + ended(first)[1]
+    assert "goes on with what attempt 1 has left: 1 changed path, 'half.txt'" in told_of
+    assert {"half.txt", "whole.txt"} in [names for _, names in committed(shared)]
+
+
+@pytest.mark.parametrize("kind", ["loop", "flow"])
+def test_a_killed_process_leaves_the_tree_when_its_agents_are_gone(
+    kind: str, tmp_path: Path, begin: Begin
+) -> None:
+    run = ("run", str(tmp_path / "flow.md")) if kind == "flow" else ("run",)
+    first = begin(*run, "--max-steps", "1", FIRST="yes")
+    until(lambda: "first writes" in log(tmp_path), 60)
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    status, said = ended(begin(*run, "--max-steps", "1"))
+    assert status == 0, said
+    lines = log(tmp_path)
+    assert "first writes" not in lines[lines.index("second began") :], "both worked at once"
+    assert "or somebody has changed since" in said
+
+
+def test_a_stopped_process_keeps_its_tree(shared: Shared, tmp_path: Path, begin: Begin) -> None:
+    first = begin("run", "--max-steps", "1", FIRST="yes")
+    until(lambda: "first writes" in log(tmp_path), 60)
+    os.kill(first.pid, signal.SIGSTOP)
+    clone = shared.clone("a")
+    assert cli(clone, "takeover", "--force", timeout_s=60.0, **IDENTITY).returncode == 0
+    status, said = ended(begin("run", "--max-steps", "1"))
+    os.kill(first.pid, signal.SIGKILL)
+    assert status == 75, said
+    assert f"agents of process {first.pid} of run 'default' still work in this work tree" in said
+    assert f"kill -CONT {first.pid}" in said
+    assert "second began" not in log(tmp_path)

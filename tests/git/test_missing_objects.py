@@ -1,0 +1,242 @@
+"""What a killed fetch or a power cut leaves of a commit is not believed; it is brought again."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import CorruptState
+from sequencer.store.git.store import GitStore
+from tests.clones import Shared, git
+from tests.contract import store_cases as cases
+from tests.git.snapshots import snapshot
+from tests.git.tables import table
+from tests.git.turns import accepted_in, run_files
+
+STATE = "refs/heads/sequencer/default"
+LOCAL = "refs/worktree/sequencer/sequencer/default"
+BEATS = "refs/heads/sequencer-beats/default"
+PARTS = ("", "^{tree}", ":journal.jsonl", ":state.json")
+
+
+def object_path(repository: Path, oid: str) -> Path:
+    objects = repository if (repository / "objects").is_dir() else repository / ".git"
+    return objects / "objects" / oid[:2] / oid[2:]
+
+
+def loose(repository: Path) -> None:
+    """Have every object of *repository* in a file of its own."""
+    for pack in sorted((object_path(repository, "xxyy").parents[1] / "pack").glob("*.pack")):
+        moved = repository / pack.name
+        pack.rename(moved)
+        git(repository, "config", "core.looseCompression", "1")
+        with moved.open("rb") as data:
+            subprocess.run(["git", "unpack-objects", "-q"], cwd=repository, stdin=data, check=True)
+        moved.unlink()
+
+
+def lose(repository: Path, name: str) -> None:
+    """Remove the object *name* from *repository*, as if it had never been written through."""
+    oid = git(repository, "rev-parse", name)
+    loose(repository)
+    path = object_path(repository, oid)
+    path.chmod(0o644)
+    path.unlink()
+
+
+def damage(repository: Path, name: str) -> None:
+    """Leave a file without content where the object was."""
+    oid = git(repository, "rev-parse", name)
+    loose(repository)
+    path = object_path(repository, oid)
+    path.chmod(0o644)
+    path.write_bytes(b"")
+
+
+def copy_objects(shared: Shared, clone: Path, *names: str) -> None:
+    """Bring single objects, as a git does that is killed while it unpacks what it has fetched."""
+    loose(shared.bare)
+    for name in names:
+        oid = git(shared.bare, "rev-parse", name)
+        to = object_path(clone, oid)
+        to.parent.mkdir(exist_ok=True)
+        shutil.copy(object_path(shared.bare, oid), to)
+
+
+def two_sides(shared: Shared) -> tuple[GitStore, GitStore]:
+    """Return two stores of one run; the first knows the second's first turn."""
+    ours, theirs = shared.store("ours"), shared.store("theirs")
+    cases.begin(theirs)
+    cases.commit(theirs, cases.claim(theirs).token)
+    ours.bring()
+    return ours, theirs
+
+
+# --- the state -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [lose, damage])
+@pytest.mark.parametrize("part", table(PARTS, "^{tree}", ":journal.jsonl"))
+def test_what_is_missing_behind_a_ref_is_brought_again(
+    part: str, how: object, shared: Shared
+) -> None:
+    ours, theirs = two_sides(shared)
+    ours.close()
+    clone = shared.clone("ours")
+    before = snapshot(clone)
+    assert callable(how)
+    how(clone, f"{LOCAL}/state{part}")
+    # Whoever comes next has nothing in memory, and less in the folder.
+    shutil.rmtree(clone / "sync")
+    again = shared.store("ours")
+    again.bring()
+    assert accepted_in(again) == [(0, 1)]
+    cases.commit(again, cases.claim(again).token)
+    theirs.bring()
+    assert accepted_in(theirs) == [(0, 1), (1, 2)]
+    assert run_files(clone / "sync") == run_files(shared.clone("theirs") / "sync")
+    assert snapshot(clone) == before
+
+
+def test_a_document_that_is_missing_is_not_left_out(shared: Shared) -> None:
+    ours, theirs = two_sides(shared)
+    theirs.keep_document("flow.json", b'{"a document": 1}')
+    cases.commit(theirs, cases.claim(theirs).token)
+    ours.bring()
+    ours.close()
+    clone = shared.clone("ours")
+    lose(clone, f"{LOCAL}/state:flow.json")
+    shutil.rmtree(clone / "sync")
+    again = shared.store("ours")
+    again.bring()
+    assert (clone / "sync" / "flow.json").read_bytes() == b'{"a document": 1}'
+
+
+@pytest.mark.parametrize("folder", ["results", "results/0-1"])
+def test_a_folder_of_results_that_is_missing_is_not_left_out(folder: str, shared: Shared) -> None:
+    ours, theirs = shared.store("ours"), shared.store("theirs")
+    cases.begin(theirs)
+    token = cases.claim(theirs).token
+    place = theirs.result_folder(0, token)
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "output.txt").write_text("what it said\n")
+    cases.commit(theirs, token)
+    ours.bring()
+    ours.close()
+    clone = shared.clone("ours")
+    lose(clone, f"{LOCAL}/state:{folder}")
+    shutil.rmtree(clone / "sync")
+    again = shared.store("ours")
+    again.bring()
+    assert (clone / "sync" / "results" / "0-1" / "output.txt").read_text() == "what it said\n"
+
+
+def test_a_process_at_work_goes_on_when_the_commit_below_it_is_lost(shared: Shared) -> None:
+    ours, _ = two_sides(shared)
+    granted = cases.claim(ours)
+    clone = shared.clone("ours")
+    for name in (f"{LOCAL}/draft^{{tree}}", f"{LOCAL}/draft"):
+        lose(clone, name)
+    cases.commit(ours, granted.token)
+    assert accepted_in(ours) == [(0, 1), (1, 2)]
+    again = shared.store("ours")
+    again.bring()
+    assert accepted_in(again) == [(0, 1), (1, 2)]
+
+
+def test_what_the_remote_has_lost_itself_is_a_clear_error(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, _ = two_sides(shared)
+    ours.close()
+    clone = shared.clone("ours")
+    lose(clone, f"{LOCAL}/state:journal.jsonl")
+    shutil.rmtree(clone / "sync")
+    # The remote says where the branch is, and sends nothing.
+    again = shared.store("ours")
+    monkeypatch.setattr(again.branch.remote, "refetch", lambda _: True)
+    with pytest.raises(CorruptState, match="can't be had whole") as told:
+        again.bring()
+    assert "git fsck" in str(told.value.hint)
+
+
+def test_a_shallow_clone_mends_itself_too(shared: Shared) -> None:
+    _, theirs = two_sides(shared)
+    git(shared.folder, "clone", "-q", "--depth", "1", f"file://{shared.bare}", "shallow")
+    clone = shared.folder / "shallow"
+    store = shared.store("shallow")
+    store.bring()
+    store.close()
+    boundary = (clone / ".git" / "shallow").read_bytes()
+    lose(clone, f"{LOCAL}/state:journal.jsonl")
+    shutil.rmtree(clone / "sync")
+    cases.commit(theirs, cases.claim(theirs).token)
+    again = shared.store("shallow")
+    again.bring()
+    assert accepted_in(again) == [(0, 1), (1, 2)]
+    assert (clone / ".git" / "shallow").read_bytes() == boundary
+
+
+# --- code that moves with it -----------------------------------------------------------------
+
+
+def test_half_a_commit_of_code_is_fetched_again(shared: Shared) -> None:
+    ours, theirs = two_sides(shared)
+    local = "refs/worktree/sequencer-work/origin/main"
+    ours.branch.carried["refs/heads/main"] = local
+    ours.bring()
+    first = shared.clone("first")
+    (first / "code").write_text("new\n")
+    git(first, "add", ".")
+    git(first, "commit", "-q", "-m", "code")
+    git(first, "push", "-q", "origin", "main")
+    clone, tip = shared.clone("ours"), shared.tip("main")
+    copy_objects(shared, clone, tip, f"{tip}^{{tree}}")
+    ours.bring()
+    assert git(clone, "rev-parse", local) == tip
+    assert git(clone, "cat-file", "-p", f"{tip}:code") == "new"
+    assert theirs.view().head is not None
+
+
+def test_code_that_is_here_is_not_fetched_again(shared: Shared) -> None:
+    ours, _ = two_sides(shared)
+    local, clone = "refs/worktree/sequencer-work/origin/main", shared.clone("ours")
+    ours.branch.carried["refs/heads/main"] = local
+    git(clone, "commit", "-q", "--allow-empty", "-m", "ours")
+    git(clone, "push", "-q", "origin", "main")
+    started = ours.branch.git.started
+    ours.bring()
+    assert ours.branch.git.started <= started + 1, "one look, and nothing is fetched"
+
+
+# --- heartbeats ------------------------------------------------------------------------------
+
+
+def test_half_a_beat_is_fetched_again_so_that_nobody_seems_gone(shared: Shared) -> None:
+    ours, theirs = two_sides(shared)
+    claim = cases.claim(theirs)
+    ours.bring()
+    theirs.beat(claim, 1)
+    tip, clone = git(shared.bare, "rev-parse", BEATS), shared.clone("ours")
+    copy_objects(shared, clone, tip, f"{tip}^{{tree}}")
+    (clone / "sync" / "beats" / str(claim.token)).unlink(missing_ok=True)
+    ours._beats.bring(tip, [claim])
+    assert ours._files.leases.read(claim.token)["beat"] == 1
+
+
+def test_a_beat_that_is_missing_behind_its_ref_is_brought_again(shared: Shared) -> None:
+    ours, theirs = two_sides(shared)
+    claim = cases.claim(theirs)
+    ours.bring()
+    theirs.beat(claim, 1)
+    tip, clone = git(shared.bare, "rev-parse", BEATS), shared.clone("ours")
+    ours._beats.bring(tip, [claim])
+    lose(clone, f"{tip}:{claim.token}")
+    (clone / "sync" / "beats" / str(claim.token)).unlink()
+    ours.close()
+    again = shared.store("ours")
+    again._beats.bring(tip, [claim])
+    assert again._files.leases.read(claim.token)["beat"] == 1
