@@ -15,6 +15,9 @@ from pydantic.fields import FieldInfo
 
 from sequencer.documents.reader import KeyPath
 
+HELD_IN = "step"
+"""Where a model keeps the fields that stand beside its own in a file; no key of a file."""
+
 
 def dotted(path: KeyPath) -> str:
     """Return *path* as people write it.
@@ -47,10 +50,13 @@ def annotation_at(root: type[BaseModel], path: KeyPath) -> Any | None:
 def written_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return the fields of *model* by the keys that stand for them in a file.
 
-    A model whose ``BESIDE`` has fields of another one takes those too.
+    A model whose ``BESIDE`` has fields of another one takes those instead of its own `HELD_IN`.
     """
     own = {field.alias or name: field for name, field in model.model_fields.items()}
-    return {**getattr(model, "BESIDE", {}), **own}
+    beside: Mapping[str, FieldInfo] = getattr(model, "BESIDE", {})
+    if beside:
+        own.pop(HELD_IN, None)
+    return {**beside, **own}
 
 
 def below(annotation: Any, part: str | int) -> Any | None:

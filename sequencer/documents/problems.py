@@ -112,6 +112,10 @@ def _problem(
         unknown = UnknownName("key", str(path[-1]), known, where=place)
         return Problem(path, unknown, is_missing=False)
     text = _TEXTS.get(kind) or _plain(found["msg"])
+    if kind == "too_long" and "actual_length" in found.get("ctx", {}):
+        # pydantic speaks of tuples, and of what is left after validation.
+        most, count = found["ctx"]["max_length"], found["ctx"]["actual_length"]
+        text = f"should have at most {most} items, not {count}"
     value = found["input"]
     is_scalar = isinstance(value, (str, int, float)) and kind not in ("missing", "value_error")
     if is_scalar and len(str(value)) <= SHOWN_CHARS:

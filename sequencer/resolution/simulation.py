@@ -47,6 +47,8 @@ class Replay:
     """The back edges, as ``from->to[label]``."""
     iterations: int = 0
     facts: tuple[tuple[int, Event, str, Mapping[str, Any]], ...] = field(default=(), repr=False)
+    graph: Graph | None = field(default=None, repr=False)
+    """As it was at the end."""
 
 
 def back_edges(graph: Graph) -> tuple[str, ...]:
@@ -66,8 +68,8 @@ class Simulation:
         """Replay *workflow*, a graph, with *parts* by node."""
         if workflow.graph is None:
             raise ValueError("only a graph can be simulated")
-        self._workflow, self._graph, self._parts = workflow, workflow.graph, parts
-        self._course = Course(Marking(self._graph))
+        self._workflow, self._parts = workflow, parts
+        self._course = Course(Marking(workflow.graph))
         self._events: list[tuple[int, int, int, str]] = []
         """Ends and further tries to come: time, order of the node, execution, node."""
         self._execution: dict[str, int] = {}
@@ -106,11 +108,17 @@ class Simulation:
             back=back_edges(self._graph),
             iterations=self._marking.iterations,
             facts=tuple(self._facts),
+            graph=self._graph,
         )
 
     @property
     def _marking(self) -> Marking:
         return self._course.marking
+
+    @property
+    def _graph(self) -> Graph:
+        """Return the graph, with what was added to it."""
+        return self._course.graph
 
     def _take_facts(self) -> None:
         for fact in self._course.facts:
@@ -121,7 +129,7 @@ class Simulation:
         """Let time go on to the next event; False: the time of the whole run is over before."""
         self._take_facts()
         due = self._events[0][0]
-        is_busy = any(self._is_agent(name) for name in self._marking.active)
+        is_busy = any(map(self._is_at_it, self._marking.active))
         limit = self._graph.timeout_ms
         if is_busy and limit is not None and self._busy + (due - self._now) > limit:
             self._now += limit - self._busy
@@ -147,8 +155,12 @@ class Simulation:
 
     def _has_room(self) -> bool:
         limit = self._graph.max_parallel
-        running = [n for n in self._marking.active if self._is_agent(n) and n not in self._resting]
+        running = [n for n in self._marking.active if self._is_at_it(n) and n not in self._resting]
         return limit is None or len(running) < limit
+
+    def _is_at_it(self, name: str) -> bool:
+        """Return whether *name* is an agent's, and has not failed for good."""
+        return self._is_agent(name) and self._marking.active[name].error is None
 
     def _is_agent(self, name: str) -> bool:
         return self._graph.by_id[name].kind is NodeKind.AGENT
@@ -204,6 +216,9 @@ class Simulation:
             self._outputs[f"{name}-{number}"] = text
         else:
             reference = carried(self._marking, name)
+        self._accept(name, text, reference)
+
+    def _accept(self, name: str, text: str, reference: Reference | None) -> None:
         self._course.succeed(name, text, reference)
 
     def _said(self, node: Node, number: int) -> Any:
@@ -212,6 +227,10 @@ class Simulation:
             return part.out[min(number, len(part.out) - 1)]
         if not node.works:
             return text_of(carried(self._marking, node.id), self._outputs.__getitem__)
+        return self._unsaid(node)
+
+    def _unsaid(self, node: Node) -> str:
+        """Return what *node* answers where the script has nothing."""
         return self._forward_label(node.id)
 
     def _forward_label(self, name: str) -> str:
@@ -249,7 +268,8 @@ class Simulation:
             self._overdue.discard(name)
             self._resting.discard(name)
             if active is not None:
-                self._course.tell(Event.CLAIMED, name, retry=active.failures + 1)
+                again = {"retry": active.failures + 1} if active.failures else {"again": True}
+                self._course.tell(Event.CLAIMED, name, **again)
                 self._attempt(name)
 
     def _state(self) -> dict[str, Any]:

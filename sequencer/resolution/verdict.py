@@ -27,6 +27,7 @@ EXIT_REASON_CHARS = 600
 MAX_TEXT_CHARS = 256 * 1024
 """How much of an answer's end is looked at."""
 _PROBLEM_CHARS = 300
+_VALUE_CHARS = 100
 _TEXT = r'"(?:[^"\\\x00-\x1f]++|\\.)*+"'
 _OBJECT = re.compile(rf"\{{(?=\s*+(?:\}}|{_TEXT}\s*+:))")
 """A brace that begins an object: one in prose is hardly ever followed by a key."""
@@ -144,7 +145,13 @@ def check_schema(schema: Mapping[str, Any], value: Any) -> str | None:
         return "$: it nests too deeply to be checked"
     except Unresolvable as missing:
         return f"$: its schema refers to {_one_line(missing.ref)!r}, which is not in it"
-    return None if error is None else f"{error.json_path}: {_one_line(error.message)}"
+    if error is None:
+        return None
+    # Most messages begin with the whole value; what is wrong with it stands behind that.
+    message, value_text = error.message, repr(error.instance)
+    if len(value_text) > _VALUE_CHARS and message.startswith(value_text):
+        message = f"{value_text[: _VALUE_CHARS - 1]}…{message.removeprefix(value_text)}"
+    return f"{error.json_path}: {_one_line(message)}"
 
 
 def ensure_schema(schema: Mapping[str, Any], where: str) -> None:

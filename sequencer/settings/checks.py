@@ -57,6 +57,7 @@ class Check:
             self._gates,
             self._router,
             self._routing,
+            self._team_score,
             self._team_roles,
         )
         return [found for part in parts for found in part()]
@@ -199,6 +200,13 @@ class Check:
             yield from self._agent(name, path)
         for path, name in names.prompts():
             yield from self._prompt(name, path)
+
+    def _team_score(self) -> Iterator[Found]:
+        refused = self._definitions - set(self._registry.names)
+        for name in self._schema.teams.score.procedures:
+            path = ("teams", "score", "procedures", name)
+            if name not in refused:
+                yield from ensure_procedure(name, path, self._registry, self._at(path))
 
     def _team_roles(self) -> Iterator[Found]:
         for name, role in self._schema.teams.roles.items():

@@ -9,10 +9,11 @@ from functools import wraps
 from inspect import signature
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+
+from tests.scratch_folders import scratch_folder
 
 EXAMPLES = 2_000
 """For each kind of input that somebody else may make."""
@@ -65,5 +66,5 @@ def for_all(
 def in_memory() -> Iterator[Path]:
     """Return a folder in memory where there is one: thousands of runs wait for no disk."""
     memory = Path("/dev/shm")  # noqa: S108 - a folder of its own is made below it
-    with TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as made:
-        yield Path(made)
+    with scratch_folder(memory if os.access(memory, os.W_OK) else None) as made:
+        yield made

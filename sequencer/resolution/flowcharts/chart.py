@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from html import unescape
 from typing import Any
 
 from sequencer.errors import ConfigurationError
 
 Position = tuple[int, int]
 """Line and column, both from 1."""
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
 
 class ChartError(ConfigurationError):
     """The text is no flowchart; ``where`` has file, line and column."""
+
+
+def drawn(label: str) -> str:
+    """Return *label* as people read it in the picture: that is what they answer with.
+
+    >>> drawn("it&#39;s<br/>5 &lt; 6 &amp; ok")
+    "it's 5 < 6 & ok"
+    """
+    return unescape(_BREAK.sub(" ", label)) if "&" in label or "<" in label else label
 
 
 @dataclass(frozen=True, slots=True)

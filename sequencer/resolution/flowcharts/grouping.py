@@ -11,7 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from sequencer.resolution.flowcharts.chart import Chart, ChartEdge, ChartNode, Position
+from sequencer.resolution.flowcharts.chart import (
+    Chart,
+    ChartEdge,
+    ChartNode,
+    Position,
+    drawn,
+)
 from sequencer.resolution.flowcharts.problems import Findings
 
 MAX_DEPTH = 32
@@ -73,13 +79,14 @@ class Grouping:
         """Return the edges between nodes, in text order; None if there are too many."""
         found: dict[tuple[str, str, str], Way] = {}
         for edge in self._lines:
+            label = drawn(edge.label)
             for source, target in self._ends(edge):
-                key = (source, target, edge.label)
+                key = (source, target, label)
                 if key in found:
                     line = found[key].position[0]
                     detail = f"the same edge is there already, in line {line}; it is one edge"
                     self._findings.warn("W-TWICE", f"{source} {target}", detail, edge.position)
-                found.setdefault(key, Way(source, target, edge.label, edge.position))
+                found.setdefault(key, Way(source, target, label, edge.position))
             if len(found) > MAX_EDGES:
                 detail = f"more than {MAX_EDGES} edges, those of groups counted for each node"
                 subject = f"{edge.source} {edge.target}"

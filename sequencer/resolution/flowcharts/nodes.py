@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from sequencer.model.branching import DEFAULT, TIMEOUT, normalise
 from sequencer.model.graph import Node, NodeKind, Option
-from sequencer.resolution.flowcharts.chart import ChartNode
+from sequencer.resolution.flowcharts.chart import ChartNode, drawn
 from sequencer.resolution.flowcharts.definition import AGENT_KEYS, PERSON_KEYS
 from sequencer.resolution.flowcharts.grouping import Way
 from sequencer.resolution.flowcharts.problems import Findings
@@ -63,7 +63,9 @@ def ensure_section_fits(
     if kind is NodeKind.AGENT and not source.prompt:
         detail, hint = "its section has no prompt", "write it below the settings"
         findings.error("E-SECTION", node.id, detail, at, hint)
-    if kind is NodeKind.MARKER and (source.prompt or source.document.data.keys() - {"description"}):
+    # A shape without meaning is no circle, and is told already.
+    is_circle = kind is NodeKind.MARKER and node.shape in _KIND_OF
+    if is_circle and (source.prompt or source.document.data.keys() - {"description"}):
         detail = "a circle does no work, and its section asks for some"
         hint = "draw an agent, as [text], or leave nothing but a description"
         findings.error("E-SECTION", node.id, detail, at, hint)
@@ -79,15 +81,15 @@ def node_of(
     node: ChartNode, kind: NodeKind, source: NodeSource, ways: Iterable[Way], findings: Findings
 ) -> Node:
     """Return the node of the graph; *ways* are the edges that leave it."""
-    values = source.values
+    values, label = source.values, drawn(node.label)
     if kind in (NodeKind.MARKER, NodeKind.DECISION):
         about = values.description or ""
-        return Node(id=node.id, kind=kind, label=node.label, description=about)
+        return Node(id=node.id, kind=kind, label=label, description=about)
     key = values.whole_output.key
     made = Node(
         id=node.id,
         kind=kind,
-        label=node.label,
+        label=label,
         description=values.description or "",
         input=values.input or {},
         output_key=key,

@@ -7,26 +7,17 @@ followed as far as the file itself says what there is.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from sequencer.model.graph import Node, NodeKind
 from sequencer.resolution.flowcharts.chart import Position
 from sequencer.resolution.flowcharts.problems import Findings
 from sequencer.resolution.flowcharts.rules import Flowgraph
+from sequencer.resolution.flowcharts.template_paths import StatePaths, missing_below
 from sequencer.resolution.templates import GRAPH_ROOTS as ROOTS
+from sequencer.resolution.templates import MAX_DEPTH
 
-RUN_KEYS = frozenset(
-    {
-        "_completed_nodes",
-        "_current_node",
-        "_error",
-        "_iteration_count",
-        "_started_at",
-        "_workflow_id",
-    }
-)
-"""Keys of the state that a run sets itself."""
 _TEMPLATE = re.compile(r"\{\{\s*([A-Za-z_][\w.\-]*)\s*\}\}")
 _LIKE_ONE = re.compile(r"\{\{\s*(?:" + "|".join(ROOTS) + r")\b[^{}\n]{0,200}\}\}")
 _INPUT = re.compile(r"\{\{\s*input(?:\.[\w.\-]*)?\s*\}\}")
@@ -42,12 +33,22 @@ class _Text(NamedTuple):
     """Its position is that of its first character; else that of what holds it."""
 
 
+class _Known(NamedTuple):
+    """What is the same for all templates of a flow."""
+
+    state: StatePaths
+    reached: Collection[str | None]
+    """Nodes that another one's output may come to."""
+
+
 def check_templates(flow: Flowgraph, findings: Findings) -> None:
     """Add what is wrong with the templates of *flow* to *findings*."""
-    known_state = {str(key) for key in flow.graph.state} | RUN_KEYS
-    known_state |= {
-        node.output_key.partition(".")[0] for node in flow.graph.nodes if node.output_key
-    }
+    keys = (node.output_key for node in flow.graph.nodes if node.output_key)
+    known = _Known(
+        StatePaths(flow.graph.state, keys),
+        frozenset(edge.target for edge in flow.graph.edges)
+        | {node.on_timeout for node in flow.graph.nodes},
+    )
     for node in flow.graph.nodes:
         if not node.works:
             continue
@@ -62,7 +63,7 @@ def check_templates(flow: Flowgraph, findings: Findings) -> None:
                 path = tuple(found[1].split("."))
                 if findings.is_full:
                     return
-                if (problem := _problem(flow, node, path, known_state, findings)) is None:
+                if (problem := _problem(flow, node, path, known, findings)) is None:
                     continue
                 at = _place(text, found.start())
                 findings.error("E-TEMPLATE", node.id, f"{found[0]}: {problem[0]}", at, problem[1])
@@ -109,7 +110,7 @@ def _problem(
     flow: Flowgraph,
     node: Node,
     path: tuple[str, ...],
-    known_state: set[str],
+    known: _Known,
     findings: Findings,
 ) -> _Problem | None:
     """Return what is wrong with *path* in a text of *node*."""
@@ -120,14 +121,26 @@ def _problem(
         return "a name between its dots is empty", None
     if root == "nodes":
         return _node_problem(flow, rest, findings)
-    if root == "input" and rest and rest[0] not in node.input:
-        return f"input has no key {rest[0]!r}", findings.known(rest[0], sorted(node.input))
-    if root == "state" and rest and rest[0] not in known_state:
-        detail = f"nothing sets state.{rest[0]}"
-        # The author's own keys first: they are what was meant.
-        known = sorted(known_state, key=lambda key: (key in RUN_KEYS, key))
-        return detail, f"{findings.known(rest[0], known)}; or set it under 'state:'"
-    return None
+    if len(rest) > MAX_DEPTH:
+        return f"at most {MAX_DEPTH} parts are looked into", None
+    return _below_problem(node, root, tuple(rest), known, findings) if rest else None
+
+
+def _below_problem(
+    node: Node, root: str, path: tuple[str, ...], known: _Known, findings: Findings
+) -> _Problem | None:
+    """Return what is wrong with *path* below output, input or state."""
+    if root == "output":
+        detail = "nothing leads to this node, so the output that reached it is empty"
+        return None if node.id in known.reached else (detail, None)
+    is_input = root == "input"
+    missing = missing_below(node.input, path) if is_input else known.state.missing(path)
+    if missing is None:
+        return None
+    hint = findings.known(path[missing[0].count(".")], missing[1])
+    if is_input:
+        return f"input has no key {missing[0]!r}", hint
+    return f"nothing sets state.{missing[0]}", f"{hint}; or set it under 'state:'"
 
 
 def _node_problem(flow: Flowgraph, rest: list[str], findings: Findings) -> _Problem | None:

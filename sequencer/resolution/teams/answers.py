@@ -7,6 +7,7 @@ order; who performs it, with which permissions and limits is not its to say.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -28,6 +29,7 @@ from sequencer.model.step import Name
 from sequencer.model.team import TASK_ID, Task, TaskId
 from sequencer.resolution.procedures import builtin_step
 from sequencer.resolution.teams.problems import TaskProblem, list_problems
+from sequencer.resolution.teams.roles import UNNAMED
 
 MOST = 200
 """Tasks, or sub-issues, of one answer."""
@@ -87,7 +89,43 @@ SCHEMAS: Mapping[str, dict[str, Any]] = MappingProxyType(
         ),
     }
 )
-"""What `Task.adds` says -> JSON Schema of the answer."""
+"""What `Task.adds` says -> JSON Schema of the answer, whatever roles there are."""
+
+_EXAMPLES: Mapping[str, str] = MappingProxyType(
+    {
+        "tasks": """{"tasks": [{"id": "api", "subject": "Add the route", "description": "…",
+            "role": "…", "blocked_by": []}]}
+
+`id`, `subject` and `description` have to be there; `blocked_by` names ids of this answer or of
+tasks of the run.""",
+        "sub-issues": """{"sub_issues": [{"id": "api", "title": "The API", "description": "…",
+                 "depends_on": []}]}
+
+`id`, `title` and `description` have to be there; `depends_on` names ids of this answer.""",
+    }
+)
+
+
+def schema_for(adds: Literal["tasks", "sub-issues"], roles: Collection[str]) -> dict[str, Any]:
+    """Return the schema of an answer of a project that has *roles*; nobody else can be named."""
+    schema = deepcopy(SCHEMAS[adds])
+    if adds == "tasks" and roles:
+        fields = schema["properties"]["tasks"]["items"]["properties"]
+        fields["role"] = {"type": "string", "enum": sorted(roles)}
+    return schema
+
+
+def form_for(adds: Literal["tasks", "sub-issues"], roles: Collection[str]) -> str:
+    """Return in words what `schema_for` says: not every client tells its agent of a schema.
+
+    >>> print(form_for("tasks", ["verifier", "implementer"]).splitlines()[-1])
+    A role is one of: implementer, verifier. Without one it is implementer.
+    """
+    text = f"Answer with one JSON object, and nothing else, in this form:\n\n{_EXAMPLES[adds]}"
+    if adds == "sub-issues" or not roles:
+        return text
+    usual = f" Without one it is {UNNAMED}." if UNNAMED in roles else ""
+    return f"{text}\nA role is one of: {', '.join(sorted(roles))}.{usual}"
 
 
 class _Said(BaseModel):

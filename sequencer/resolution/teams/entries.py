@@ -6,13 +6,22 @@ told at that field and an unknown one with the nearest of both kinds.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
 
 from sequencer.model.step import Approval, Name, Step, Validation
-from sequencer.model.team import MAX_TASKS, STEP_FIELDS, Budget, Task, TaskId
+from sequencer.model.team import MAX_TASKS, STEP_FIELDS, TASK_ID, Budget, Task
 
 MAX_SIZE = 1000
 """Of a team: tasks at once."""
@@ -26,7 +35,18 @@ def _number_as_text(value: object) -> object:
     return str(value) if is_number else value
 
 
+def _in_form(name: str) -> str:
+    if re.fullmatch(TASK_ID, name) is None:
+        raise ValueError(
+            "an id is made of letters, digits, '.', '_' and '-', a letter or digit at both ends"
+        )
+    return name
+
+
 def _parts(value: object) -> object:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        # One id that YAML has read as a number.
+        return [value]
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()]
     return value
@@ -48,7 +68,13 @@ def _with_fixer_name(value: object) -> object:
     return {**value, "fixer": {"name": FIX, **fixer}}
 
 
-_Id = Annotated[TaskId, BeforeValidator(_number_as_text)]
+_Id = Annotated[
+    str,
+    StringConstraints(max_length=80),
+    AfterValidator(_in_form),
+    BeforeValidator(_number_as_text),
+]
+"""A `TaskId`, refused in words."""
 
 
 class TaskEntry(Step):

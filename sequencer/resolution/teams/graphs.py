@@ -20,7 +20,7 @@ from sequencer.model.growth import Growth
 from sequencer.model.step import Step
 from sequencer.model.team import MAX_TASKS, Role, Task, TaskTraits
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.teams.answers import SCHEMAS
+from sequencer.resolution.teams.answers import form_for, schema_for
 from sequencer.resolution.teams.problems import answers_only, list_problems
 from sequencer.resolution.teams.roles import FIXER
 
@@ -151,12 +151,12 @@ def _node_and_step(
         brought += [f"fixer.{name}" for name in by_role]
     if task.adds is not None:
         written = fields.get("output") or {}
-        fields["output"] = {**written, "format": "json", "schema": SCHEMAS[task.adds]}
+        fields["output"] = {**written, "format": "json", "schema": schema_for(task.adds, roles)}
     # Without a role nobody has said that the task only reads.
     writes = role.writes if task.role is not None else True
     traits = TaskTraits(
         role=task.role,
-        description=task.description,
+        description=_with_form(task, roles),
         active_form=task.active_form,
         blocked_by=task.blocked_by or or_else,
         weight=task.weight,
@@ -171,6 +171,12 @@ def _node_and_step(
     )
     node = Node(id=task.id, kind=NodeKind.AGENT, label=task.subject, task=traits)
     return node, Step.model_validate({"name": task.id, **_with_prompt(fields)})
+
+
+def _with_form(task: Task, roles: Mapping[str, Role]) -> str:
+    """Return what the agent of *task* is told, with the form of its answer if that is to add."""
+    form = None if task.adds is None else form_for(task.adds, roles)
+    return "\n\n".join(filter(None, (task.description.strip(), form))) if form else task.description
 
 
 def _merged(own: Mapping[str, Any], role: Role) -> tuple[dict[str, Any], list[str]]:

@@ -11,14 +11,15 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from sequencer.errors import ConfigurationError
 from sequencer.model.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.growth import Growth
 from sequencer.model.step import Step
-from sequencer.model.team import MAX_TASKS, Role, TaskTraits
+from sequencer.model.team import MAX_TASKS, Role, Task, TaskTraits
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.teams.answers import AnswerRefused, tasks_of_answer
 from sequencer.resolution.teams.graphs import growth_of
-from sequencer.resolution.teams.roles import FIXER
+from sequencer.resolution.teams.roles import FIXER, UNNAMED
 from sequencer.resolution.templates import parsed
 
 
@@ -35,8 +36,8 @@ class TeamGrower:
         """Return the tasks that *answer* of task *name* adds to *workflow*.
 
         Raises:
-            AnswerRefused: it is no JSON, has not the form, or names what can't be.
-            ConfigurationError: the tasks can't stand in the graph; see `growth_of`.
+            AnswerRefused: it is no JSON, has not the form, names what can't be, or its tasks
+                can't stand in the graph; says all that whoever answered has to know.
         """
         graph, task = _task_of(workflow, name)
         if task.adds is None:
@@ -46,14 +47,25 @@ class TeamGrower:
         except KeyError:
             raise AnswerRefused("no task is added: the answer is no JSON") from None
         try:
-            tasks = tasks_of_answer(task.adds, said, there=graph.by_id)
+            tasks = [
+                self._in_a_role(one) for one in tasks_of_answer(task.adds, said, there=graph.by_id)
+            ]
             growth = growth_of(graph, name, tasks, self.roles, max_tasks=self.max_tasks)
+        except ConfigurationError as error:
+            # The hint too: it has the names that there are.
+            raise AnswerRefused(f"no task is added: {error}") from None
         except ValidationError as error:
             # Of what is made of the answer: a sub-issue's text that is just too long, with ours.
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, first["loc"]))
             raise AnswerRefused(f"no task is added: {place}: {first['msg']}") from None
         return growth.model_copy(update={"steps": tuple(map(self._performed, growth.steps))})
+
+    def _in_a_role(self, task: Task) -> Task:
+        """Return *task* with a role: who wrote it has no say in who is bound to none."""
+        if task.role is not None or UNNAMED not in self.roles:
+            return task
+        return task.model_copy(update={"role": UNNAMED})
 
     def _performed(self, step: Step) -> Step:
         if self.agent is None or step.executor is not None:

@@ -18,7 +18,7 @@ from sequencer.documents.problems import problems_of, raise_all
 from sequencer.documents.reader import Document, KeyPath, Position
 from sequencer.errors import ConfigurationError
 from sequencer.model.graph import Graph
-from sequencer.model.team import MAX_TASKS, Role, Task
+from sequencer.model.team import Role, Task
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.teams.entries import ListFile, TaskEntry
 from sequencer.resolution.teams.graphs import workflow_of
@@ -130,7 +130,7 @@ def list_errors(
     places = list(kept)
     lost = {str(entry.get("id")) for entry in entries if isinstance(entry, Mapping)}
     found = []
-    for one in list_problems(list(kept.values()), roles, most=MAX_TASKS, lost=lost):
+    for one in list_problems(list(kept.values()), roles, most=len(kept), lost=lost):
         path: KeyPath = ("tasks",)
         if one.path and isinstance(one.path[0], int):
             path = (*path, places[one.path[0]], *one.path[1:])

@@ -5,12 +5,21 @@ Apart from the scoring and the building themselves, which only those need who st
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
 
+from sequencer.documents.keys import HELD_IN
 from sequencer.model.request import Label
 from sequencer.model.step import ModelName, Name
 from sequencer.model.team import MAX_TASKS, Budget, Role, TeamBudget, TeamRules
@@ -19,9 +28,22 @@ from sequencer.resolution.classification import Word
 MAX_SCORE = 100
 
 Points = Annotated[int, Field(ge=-MAX_SCORE, le=MAX_SCORE)]
-Keyword = Annotated[
-    str, StringConstraints(max_length=100, pattern=r"^[^|\x00-\x1f]*\w[^|\x00-\x1f]*$")
-]
+_KEYWORD = re.compile(r"[^|\x00-\x1f]*\w[^|\x00-\x1f]*")
+
+
+def _words(text: str) -> str:
+    if _KEYWORD.fullmatch(text) is None:
+        raise ValueError("a keyword has a letter or a digit, and no '|' or line break")
+    return text
+
+
+def _beside_others(value: object) -> object:
+    if isinstance(value, Mapping) and HELD_IN in value:
+        raise ValueError(f"unknown key {HELD_IN!r}; a step's fields stand beside the role's own")
+    return value
+
+
+Keyword = Annotated[str, StringConstraints(max_length=100), AfterValidator(_words)]
 """Words as they stand in a text; a ``|`` stands between no two of them."""
 _Score = Annotated[int, Field(ge=0, le=MAX_SCORE)]
 
@@ -149,7 +171,7 @@ class TeamOptions(BaseModel):
     teammate_model: ModelName | None = None
     """Models of tasks whose role and whose own fields name none."""
     score: ScoreSettings = ScoreSettings()
-    roles: dict[Name, Role] = {}
+    roles: dict[Name, Annotated[Role, BeforeValidator(_beside_others)]] = {}
     """Changes to the built-in roles, and roles of one's own."""
     budget: TeamBudget = TeamBudget()
     max_failures: int = Field(default=5, ge=1, le=10_000)

@@ -20,6 +20,9 @@ LEAD = "lead"
 LEAD_ATTEMPTS = 3
 FIXER = "implementer"
 """The role of who mends what a task that judges has refused."""
+UNNAMED = "implementer"
+"""The role of what a lead adds without one: leaving a role out gets nobody around what the
+project's roles may do, where they work and what they may use."""
 MAX_FIXES = 3
 """How often a verifier judges before its task has failed."""
 

@@ -91,7 +91,7 @@ def signals_of(title: str, text: str) -> Signals:
     """Return what *title* and *text* say; the length is that of the text alone."""
     found = Signals()
     prose = "\n".join(_lines_of_prose(_without_comments(text), found))
-    _take_words(f"{title} {BREAK} {prose}", found)
+    _take_words(f"{_without_comments(title)} {BREAK} {prose}", found)
     return found
 
 

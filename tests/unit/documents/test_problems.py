@@ -11,6 +11,7 @@ from sequencer.documents.problems import (
 )
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.resolution.teams.entries import ListFile
 from sequencer.settings.schema import Schema
 
 
@@ -60,6 +61,13 @@ def test_messages_are_in_the_words_of_the_file() -> None:
     ]
     assert messages({"agent": {"roles": {"": "a"}}})[0].startswith("file:3: agent.roles.: ")
     assert messages({"workflows": {"w": {}}}) == ["file:3: workflows.w.steps: has to be there"]
+
+
+def test_too_many_items_are_counted_once_and_nobody_hears_of_tuples() -> None:
+    with pytest.raises(ValidationError) as refused:
+        ListFile.model_validate({"tasks": [{"id": f"t{n}", "subject": "T"} for n in range(1002)]})
+    (found,) = problems_of(refused.value, ListFile, where)
+    assert str(found.error).endswith(": tasks: should have at most 1000 items, not 1002")
 
 
 def test_a_long_value_is_not_repeated_and_a_strange_one_is_escaped() -> None:

@@ -255,6 +255,23 @@ def test_a_problem_is_one_line_however_large_the_value_is() -> None:
     assert len(problem) < 400
 
 
+@pytest.mark.parametrize(
+    ("schema", "value", "end"),
+    [
+        ({"maxItems": 3}, list(range(500)), " is too long"),
+        ({"type": "null"}, "x" * 500, " is not of type 'null'"),
+        ({"enum": ["a"]}, {"b": "c" * 500}, " is not one of ['a']"),
+    ],
+)
+def test_what_is_wrong_with_a_large_value_is_told(
+    schema: dict[str, Any], value: object, end: str
+) -> None:
+    problem = check_schema(schema, value)
+    assert problem is not None
+    assert problem.endswith(f"…{end}")
+    assert problem.startswith(f"$: {value!r}"[:50])
+
+
 def test_a_value_that_nests_without_an_end_in_sight_is_a_problem() -> None:
     schema = {"$ref": "#/$defs/n", "$defs": {"n": {"items": {"$ref": "#/$defs/n"}}}}
     value: list[Any] = []

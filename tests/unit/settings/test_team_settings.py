@@ -88,6 +88,13 @@ def test_the_step_fields_of_a_role_keep_their_types(tmp_path: Path) -> None:
         ("type: object", "type: objekt", "19:30: teams.roles.tester.output.schema", "objekt"),
         ("max_tokens: 5", "max_tokens: 0", "15:78: teams.roles.verifier.budget.max_t", "than 0"),
         ("writes: true", "requires_approval: true", "17:7: teams.roles.tester", "unknown key"),
+        ("writes: true", "step: {model: x}", "16:5: teams.roles.tester", "unknown key 'step'"),
+        ("writes: true", "step: 3", "16:5: teams.roles.tester", "stand beside the role's own"),
+        ("refactor: 0", '"|": 0', "10:29: teams.score.keywords.|", "has a letter or a digit"),
+        (
+            *("    keywords", "    procedures: {nope: 20}\n    keywords"),
+            *("10:18: teams.score.procedures.nope", "unknown procedure 'nope'"),
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_at_its_place(

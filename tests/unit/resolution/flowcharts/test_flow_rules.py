@@ -97,6 +97,11 @@ def test_other_shapes_have_no_meaning(drawn: str) -> None:
     assert only.startswith("3:7 E-SHAPE a: the shape '")
 
 
+def test_a_shape_without_meaning_is_all_that_is_told_of_its_node() -> None:
+    (only,) = told(flow_text("b --> a[(x)]", sections("b") + settings("a", "model: x/y")))
+    assert only.startswith("3:7 E-SHAPE a: the shape 'cylinder'")
+
+
 def test_a_diamond_with_a_section_is_an_agent() -> None:
     chart = "a --> q{Which?}\nq -->|x| a\nq --> b"
     assert read(flow_text(chart, sections("a", "b"))).graph.by_id["q"].kind is NodeKind.DECISION

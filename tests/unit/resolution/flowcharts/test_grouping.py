@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from sequencer.model.branching import choose
 from tests.unit.resolution.flowcharts.flows import bare, flow_text, read, refusal, sections, told
 
 
@@ -148,3 +149,22 @@ def test_groups_can_not_multiply_without_end(size: int) -> None:
     chart = f"subgraph g\n{half}\nend\nsubgraph h\n" + "\n".join(members[size:]) + "\nend\ng --> h"
     problems = refusal(flow_text(chart, "")).problems
     assert "E-SUBGRAPH" in {problem.code for problem in problems} or len(problems) > 500
+
+
+def test_labels_are_what_the_picture_shows() -> None:
+    chart = """
+        a{{"Is it #quot;ok#quot;<br/>now? &lt;b&gt;"}} -->|it#39;s<BR>ok| b
+        a -->|R&D &amp; Co| c
+        a -->|"#lt;br#gt;"| c
+    """
+    graph = read(flow_text(chart, sections("b", "c"))).graph
+    assert graph.by_id["a"].label == 'Is it "ok" now? <b>'
+    assert [edge.label for edge in graph.edges] == ["it's ok", "R&D & Co", "<br>"]
+    assert [option.value for option in graph.by_id["a"].options] == ["it's ok", "R&D & Co", "<br>"]
+    assert [choose(graph, "a", said) for said in ("It's ok.", "r&d_& co")] == [(0,), (1,)]
+
+
+def test_edges_that_look_the_same_are_one() -> None:
+    flow = read(flow_text("a -->|it's| b\na -->|it#39;s| b\na -->|no| b", sections("a", "b")))
+    assert [edge.label for edge in flow.graph.edges] == ["it's", "no"]
+    assert [warning.code for warning in flow.warnings] == ["W-TWICE"]

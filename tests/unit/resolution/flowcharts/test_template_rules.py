@@ -23,17 +23,43 @@ def wrong(prompt: str, front: str = "state: {x: 1}\n") -> list[str]:
     return [line.replace(" E-TEMPLATE a:", "") for line in found]
 
 
+INPUT = """
+output.key: out.text
+input: {k: 1, map: {one: [5, {two: x}]}, json: '{"in": [1]}', later: "{{output}}", none: null}
+"""
+STATE = """
+state:
+  x: 1
+  text: a
+  unset: null
+  empty: {}
+  map: {in: {deep: 1}, items: [1]}
+  out: {other: 1}
+"""
+
+
 def fine(prompt: str) -> list[str]:
-    rest = settings("a", "output.key: out.text\ninput: {k: 1}", prompt) + sections("b", "c.d")
-    return warned(flow_text("a --> b --> c.d", rest, "state: {x: 1}\n"))
+    rest = settings("a", INPUT, prompt) + sections("b", "c.d")
+    return warned(flow_text("b --> a --> c.d", rest, STATE))
+
+
+def deep(prompt: str) -> list[str]:
+    """Return what is told about *prompt*, each with its hint."""
+    rest = settings("a", INPUT, prompt) + sections("b", "c.d")
+    problems = refusal(flow_text("a --> b --> c.d", rest, STATE)).problems
+    assert {problem.code for problem in problems} == {"E-TEMPLATE"}
+    return [f"{problem.detail.partition(': ')[2]}; {problem.hint}" for problem in problems]
 
 
 @pytest.mark.parametrize(
     "template",
     [
-        *("state.x", "state.x.deep", "state.out", "state.out.text.0", "state", "output"),
+        *("state.x", "state.out", "state.out.text.0", "state", "output"),
         *("output.field", "nodes.b.output", "nodes.b.output.0", "nodes.c.d.output", "input"),
-        *("input.k", "input.k.deep", "state._error.message", "state._iteration_count"),
+        *("input.k", "input.map.one.0", "input.map.one.1.two", "input.json.in.0", "input.later.x"),
+        *("state.text.may.be.json", "state.unset.x", "state.empty.x.0", "state.map.in.deep"),
+        *("state.map", "state.map.items.7", "state.out.text", "state.out.other", "input.none"),
+        *("state._error", "state._error.message", "state._iteration_count"),
         *("state._workflow_id", "state._current_node", "state._completed_nodes.0"),
         *("request.title", "other", "nodesx.y", "inputs.k", "steps.a", "statement"),
     ],
@@ -60,6 +86,75 @@ def test_templates_that_may_have_a_value_are_fine(template: str) -> None:
 )
 def test_templates_that_can_have_none_are_told(template: str, detail: str) -> None:
     assert wrong(f"Go\n and {{{{{template}}}}}.") == [f"14:6 {{{{{template}}}}}: {detail}"]
+
+
+@pytest.mark.parametrize(
+    ("template", "missing", "known"),
+    [
+        ("state.x.deep", "state.x.deep", "there is none"),
+        ("state.out.texd.0", "state.out.texd", "did you mean 'text'? there are: other, text"),
+        ("state.map.im.deep", "state.map.im", "there are: in, items"),
+        ("state.map.in.deep.er", "state.map.in.deep.er", "there is none"),
+        ("state.map.items.first", "state.map.items.first", "there is none"),
+        ("state._error.xyz", "state._error.xyz", "there are: attempts, message, node, type"),
+        ("state._iteration_count.x", "state._iteration_count.x", "there is none"),
+    ],
+)
+def test_a_path_is_followed_as_far_as_the_state_goes(
+    template: str, missing: str, known: str
+) -> None:
+    found = deep(f"{{{{{template}}}}}")
+    assert found == [f"nothing sets {missing}; {known}; or set it under 'state:'"]
+
+
+@pytest.mark.parametrize(
+    ("template", "missing", "known"),
+    [
+        ("input.k.deep", "k.deep", "there is none"),
+        ("input.none.x", "none.x", "there is none"),
+        ("input.map.ones", "map.ones", "did you mean 'one'? there are: one"),
+        ("input.map.one.2", "map.one.2", "there is none"),
+        ("input.map.one.99999999999999999999", "map.one.99999999999999999999", "there is none"),
+        ("input.json.im", "json.im", "there are: in"),
+        ("input.map.one.1.two.three", "map.one.1.two.three", "there is none"),
+    ],
+)
+def test_a_path_is_followed_as_far_as_the_input_goes(
+    template: str, missing: str, known: str
+) -> None:
+    assert deep(f"{{{{{template}}}}}") == [f"input has no key {missing!r}; {known}"]
+
+
+def test_a_path_longer_than_any_that_is_looked_into_is_told() -> None:
+    detail = "at most 10 parts are looked into; None"
+    assert deep("{{state.text.1.2.3.4.5.6.7.8.9.10}}") == [detail]
+    assert fine("{{state.text.1.2.3.4.5.6.7.8.9}}") == []
+
+
+def test_nothing_can_be_looked_into_where_nothing_has_reached() -> None:
+    detail = "nothing leads to this node, so the output that reached it is empty; None"
+    assert deep("{{output}} {{output.field}}") == [detail]
+
+
+def test_what_is_only_set_by_outputs_has_their_keys_alone() -> None:
+    nodes = settings("a", "output.key: found.facts") + settings("b", "output.key: found.tone.all")
+    text = flow_text(
+        "a --> b --> c",
+        nodes + sections("c", prompt="{{state.found.fact}} {{state.found.tone}} {{state.found}}"),
+    )
+    assert [(problem.detail, problem.hint) for problem in refusal(text).problems] == [
+        (
+            "{{state.found.fact}}: nothing sets state.found.fact",
+            "did you mean 'facts'? there are: facts, tone; or set it under 'state:'",
+        )
+    ]
+
+
+def test_an_output_reaches_where_a_person_s_time_leads() -> None:
+    person = settings("h", "timeout: 5\nonTimeout: late\noptions: [x]")
+    rest = sections("a", "b") + person + sections("late", prompt="{{output.x}}")
+    found = warned(flow_text("a --> h{{Q}} -->|x| b\n late", rest))
+    assert [line for line in found if "TEMPLATE" in line] == []
 
 
 def test_each_is_told_at_its_own_place() -> None:
@@ -112,7 +207,7 @@ def test_what_a_person_is_asked_is_looked_at_too() -> None:
 )
 def test_what_only_looks_like_a_template_is_a_warning(template: str) -> None:
     detail = f"{template} is not read as a template, it stays as it is"
-    assert fine(f"Go\n  {template}") == [f"14:3 W-TEMPLATE a: {detail}"]
+    assert fine(f"Go\n  {template}") == [f"21:3 W-TEMPLATE a: {detail}"]
 
 
 def test_other_braces_are_text() -> None:

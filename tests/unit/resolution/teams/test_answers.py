@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pydantic import ValidationError
@@ -18,6 +18,8 @@ from sequencer.resolution.teams.answers import (
     AddedTask,
     AnswerRefused,
     SubIssue,
+    form_for,
+    schema_for,
     sub_issue_tasks,
     tasks_of_answer,
 )
@@ -60,6 +62,33 @@ def test_the_schema_of_tasks_has_their_fields() -> None:
         *SubIssue.model_fields,
         "dependsOn",
     }
+
+
+def test_only_roles_that_there_are_can_be_named() -> None:
+    schema = schema_for("tasks", {"verifier": 1, "builder": 2})
+    ensure_schema(schema, "here")
+    role = schema["properties"]["tasks"]["items"]["properties"]["role"]
+    assert role == {"type": "string", "enum": ["builder", "verifier"]}
+    assert schema != SCHEMAS["tasks"]
+    # Where no role is, none is the answer's mistake.
+    assert schema_for("tasks", ()) == SCHEMAS["tasks"]
+    assert schema_for("sub-issues", ["builder"]) == SCHEMAS["sub-issues"]
+
+
+@pytest.mark.parametrize("adds", ["tasks", "sub-issues"])
+def test_the_form_in_words_fits_the_schema(adds: Literal["tasks", "sub-issues"]) -> None:
+    text = form_for(adds, ["implementer", "builder"])
+    begin, end = text.index("{"), text.rindex("}") + 1
+    example = json.loads(text[begin:end].replace('"role": "…"', '"role": "builder"'))
+    step = Step(name="lead", output=Output(format="json", schema=schema_for(adds, ["builder"])))
+    answer = Outcome(status=OutcomeStatus.OK, output=json.dumps(example))
+    assert checked(step, answer).is_accepted
+    assert tasks_of_answer(adds, example)
+
+
+def test_who_has_no_such_role_is_not_promised_one() -> None:
+    assert form_for("tasks", ["builder"]).endswith("A role is one of: builder.")
+    assert "role is" not in form_for("tasks", [])
 
 
 @pytest.mark.parametrize(

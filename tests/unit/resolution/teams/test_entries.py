@@ -117,6 +117,23 @@ def test_blockers_may_be_written_with_commas(written: object) -> None:
 def test_numbers_are_ids_as_they_are_written() -> None:
     assert entry(id=1, blocked_by=[2, "c"]).as_task().blocked_by == ("2", "c")
     assert entry(id=1).as_task().id == "1"
+    # `blocked_by: 1` on a Markdown page.
+    assert entry(blocked_by=1).as_task().blocked_by == ("1",)
+
+
+@pytest.mark.parametrize("blockers", [1.5, [1.5]])
+def test_a_fraction_is_refused_as_an_id_and_not_as_a_list(blockers: object) -> None:
+    assert refusal(blocked_by=blockers)[0] == ("blocked_by", 0)
+
+
+@pytest.mark.parametrize("wrong", [True, {"a": 1}, None])
+def test_blockers_that_are_no_list(wrong: object) -> None:
+    assert refusal(blocked_by=wrong)[0] == ("blocked_by",)
+
+
+@pytest.mark.parametrize("name", ["a b", "-a", "a/b", "ä"])
+def test_an_id_is_refused_in_words(name: str) -> None:
+    assert "made of letters, digits" in refusal(id=name)[1]
 
 
 @pytest.mark.parametrize("name", ["a b", "-a", "a/b", "", "a" * 81, "ä", "a\n", True, None])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -14,7 +14,7 @@ from sequencer.model.step import Output, Step, Validation
 from sequencer.model.team import Budget, Role, Task
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.registry import with_defaults
-from sequencer.resolution.teams.answers import SCHEMAS
+from sequencer.resolution.teams.answers import schema_for
 from sequencer.resolution.teams.graphs import BRIEF, growth_of, workflow_of
 from sequencer.resolution.teams.roles import builtin_roles
 
@@ -228,10 +228,21 @@ def test_who_only_answers_may_not_be_given_one() -> None:
 
 
 @pytest.mark.parametrize("adds", ["tasks", "sub-issues"])
-def test_who_adds_tasks_has_to_answer_in_their_form(adds: str) -> None:
+def test_who_adds_tasks_has_to_answer_in_their_form(adds: Literal["tasks", "sub-issues"]) -> None:
     step = step_of(task("lead", adds=adds, output={"key": "plan"}))
-    assert step.output == Output(format="json", schema=SCHEMAS[adds], key="plan")
+    assert step.output == Output(format="json", schema=schema_for(adds, ROLES), key="plan")
     assert traits_of(task("lead", adds=adds)).adds == adds
+
+
+def test_who_adds_tasks_is_told_their_form_and_the_roles_that_there_are() -> None:
+    told = traits_of(task("lead", adds="tasks", description="Cut it.")).description
+    assert told.startswith("Cut it.\n\nAnswer with one JSON object, and nothing else")
+    assert '{"tasks": [{"id"' in told
+    assert "one of: implementer, reader. Without one it is implementer." in told
+    parts = traits_of(task("lead", adds="sub-issues")).description
+    assert '{"sub_issues": [{"id"' in parts
+    assert "role" not in parts
+    assert traits_of(task("other", description=" As it is ")).description == " As it is "
 
 
 # --- refusals ----------------------------------------------------------------------------
@@ -283,6 +294,9 @@ def test_new_tasks_begin_behind_who_adds_them_and_what_waited_for_it_waits_for_t
         *(("plan", "a"), ("a", "b"), ("plan", "c")),
         *(("b", "end"), ("c", "end")),
     ]
+    assert found.added_by == "plan"
+    # In whatever order they are told.
+    assert growth(task("b", "a"), task("a")).added_by == "plan"
 
 
 def test_a_grown_workflow_is_one() -> None:

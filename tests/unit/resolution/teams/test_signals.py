@@ -208,6 +208,12 @@ def test_the_length_is_that_of_the_prose() -> None:
     assert signals_of("a title", text).chars == len("one" + "- two" + "three")
 
 
+def test_comments_are_nobody_s_words_in_a_title_either() -> None:
+    assert signals_of("Add a page <!-- refactor -->", "<!-- migrate -->it").tokens == [
+        *("add", "a", "page", "|", "it")
+    ]
+
+
 MEGABYTE = 1_000_000
 HOSTILE = {
     "prose": "We refactor the thing and migrate it over there, at last. ",
