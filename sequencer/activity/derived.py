@@ -103,7 +103,8 @@ def _completed(kept: Mapping[str, Any]) -> Told:
     if status == "rejected":
         return ActivityType.RESPONSE, "ended the run, which was rejected", ""
     if status and status != "completed":
-        return ActivityType.RESPONSE, f"the run has ended: {status.replace('_', ' ')}", ""
+        title = f"the run has ended: {status.replace('_', ' ')}"
+        return ActivityType.RESPONSE, title, _text(kept, "error")
     # Only where there are several ways to the end does the journal say which it was.
     title = "the run is complete" if status else "was the last step; the run is complete"
     return ActivityType.RESPONSE, title, ""

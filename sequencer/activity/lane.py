@@ -23,6 +23,7 @@ from sequencer.activity.protocol import Activity, Post, Refused, Sink, Unreachab
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Head
+from sequencer.model.marking import FlowStatus
 from sequencer.model.transitions import Event
 from sequencer.store.protocol import Store
 
@@ -259,7 +260,7 @@ def behind(
 ) -> Iterator[Post]:
     """Yield the results among *facts*, oldest first, that are behind *cursor*.
 
-    The end of a team's run carries what its last task said.
+    The good end of a team's run carries what its last task said.
     """
     was_reset = False
     if cursor.run_id not in (None, head.run_id):
@@ -280,7 +281,7 @@ def behind(
         for activity in activities_of(fact):
             index += 1
             if place.is_before(revision, index):
-                is_end = is_team and fact["event"] == Event.COMPLETED
+                is_end = is_team and _is_good_end(fact)
                 yield Post(
                     activity=_with_summary(activity, last) if is_end else activity,
                     run_id=run_id,
@@ -299,6 +300,12 @@ def _with_summary(activity: Activity, last: object) -> Activity:
         body=output if isinstance(output, str) else "",
         output_file=name if isinstance(name, str) else None,
     )
+
+
+def _is_good_end(fact: dict[str, Any]) -> bool:
+    """Return whether a run has come to its end, and what was said last is its result."""
+    status = (fact.get("outcome") or {}).get("status")
+    return fact["event"] == Event.COMPLETED and status == FlowStatus.COMPLETED
 
 
 def _is_reset(fact: dict[str, Any]) -> bool:

@@ -8,14 +8,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sequencer.assembly.workflows import flow_source_of, missing_source, workflow_of_source
-from sequencer.errors import TransitionRefused, UsageRefused
+from sequencer.assembly.workflows import (
+    began_with,
+    flow_source_of,
+    missing_source,
+    workflow_of_source,
+)
+from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.flow_source import FlowSource
 from sequencer.model.names import slug
 from sequencer.resolution.flowcharts.finding import find_flow, flow_files
 
 if TYPE_CHECKING:
     from sequencer.assembly.project import Project
+    from sequencer.engine.run import Run
     from sequencer.model.head import Head
     from sequencer.model.workflow import Workflow
     from sequencer.resolution.flowcharts.reader import Flow
@@ -42,7 +48,11 @@ def path_of(project: Project, asked: str) -> Path:
             f"workflow {asked!r} is no flowchart",
             hint=f"'sequencer run --workflow {asked}' runs it",
         )
-    return find_flow(asked, settings.project_dir, home_of(project))
+    try:
+        return find_flow(asked, settings.project_dir, home_of(project))
+    except UnknownName as error:
+        known = {*error.known, *settings.registry.flows, *settings.registry.lists}
+        raise UnknownName("flow", asked, known) from None
 
 
 def open_flow(project: Project, asked: str) -> Flow | TaskList:
@@ -56,6 +66,26 @@ def open_flow(project: Project, asked: str) -> Flow | TaskList:
         return registry.lists[asked]
     path = path_of(project, asked)
     return registry.load(path, name=asked if is_configured(project, asked) else None)
+
+
+def written_of(
+    project: Project, run: Run, workflow: Workflow, source: FlowSource | None = None
+) -> Flow | TaskList | None:
+    """Return what the graph *workflow* of *run* was read from, as it is written now.
+
+    *source* is that of a run which is still to begin. None: it was made from a request.
+
+    Raises:
+        ConfigurationError: see `open_flow`.
+    """
+    settings = project.settings
+    source = source or began_with(settings, run.store)
+    if source is not None and source.file is not None:
+        path = settings.project_dir / source.file
+        return settings.registry.load(path, name=source.workflow.name)
+    if run.definition is not None or not is_configured(project, workflow.name):
+        return None
+    return open_flow(project, workflow.name)
 
 
 def is_configured(project: Project, asked: str) -> bool:

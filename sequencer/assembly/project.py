@@ -201,6 +201,7 @@ class Project:
             definition=definition,
             carrier=carrier,
             team=_team(self, workflow, run, definition),
+            comment_tools=settings.activity.comment_tools,
         )
 
     def logs(self, run: str | None, warn: Callable[[str], None]) -> FileLogs:

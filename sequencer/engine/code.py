@@ -29,6 +29,13 @@ def collected(carrier: Carrier, claim: Claim, head: Head, ended: Ended) -> Ended
     return replace(ended, record=record, work=found.work)
 
 
+def left(carrier: Carrier, claim: Claim, head: Head) -> Head:
+    """Have *carrier* leave the work tree if who held *claim* holds none in *head*; return that."""
+    if not any(one.owner.nonce == claim.owner.nonce for one in head.claims):
+        carrier.leave(head)
+    return head
+
+
 def without_code(
     carrier: Carrier, claim: Claim, head: Head, ended: Ended, refusal: WorkTreeRefused
 ) -> Ended:

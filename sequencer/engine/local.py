@@ -18,7 +18,7 @@ from sequencer.engine.attempt import Attempt
 from sequencer.engine.control import fresh_head
 from sequencer.engine.ending import Ended, ending_of, final_outcome
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Budget, Performed
+from sequencer.engine.prepared import Allowance, Performed
 from sequencer.engine.recall import Memory
 from sequencer.engine.standing import parse_time
 from sequencer.engine.work import LONGEST_SLEEP_S, Summary, counted
@@ -150,7 +150,7 @@ class LocalInvocation:
             result_path=folder / "result.json",
         )
         cap, spent = self._limits.max_cost_usd, self.summary.usage.cost_usd
-        budget = Budget(None if cap is None else cap - spent, self._limits.step_timeout_s)
+        budget = Allowance(None if cap is None else cap - spent, self._limits.step_timeout_s)
         try:
             return self._performer.perform(
                 prepared,

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from sequencer.engine.attempt import Attempt, Logs, Observer, StepLog, Tee
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Composer
+from sequencer.engine.fitting import without_comments
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.judging import as_asked, checked, judged
-from sequencer.engine.prepared import Agents, Budget, Performed, Prepared, Prompts
+from sequencer.engine.prepared import Agents, Allowance, Performed, Prepared, Prompts
 from sequencer.engine.recall import Memory
 from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.completion import apply_completion
@@ -62,7 +63,7 @@ class _Running:
 
     attempt: Attempt
     head: Head
-    budget: Budget
+    budget: Allowance
     listener: Listener
     cancellation: Cancellation
     recall: Callable[[], Memory]
@@ -92,6 +93,8 @@ class Performer:
     """Moves the code with the state."""
     team: Team | None = None
     """Of a graph whose nodes are a team's tasks."""
+    comment_tools: tuple[str, ...] = ()
+    """With which agents could post comments; a step with ``no_comment`` has none of them."""
 
     def look(self, here: Place) -> tuple[Step, str]:
         """Return the step at *here*, defaults filled in, and its position's name."""
@@ -120,13 +123,14 @@ class Performer:
             return self.prepare_step(step, position, here)
         # The router chooses the prompt, so the workflow's own need not exist.
         agent, executor = self.agents.choose(step, position)
+        step = without_comments(step, executor, self.comment_tools)
         return Prepared(step, position, here, agent, executor, prompt="")
 
     def prepare_step(self, step: Step, position: str, here: Place) -> Prepared:
         """Return *step*, defaults filled in, ready to start; see `prepare`."""
         agent, executor = self.agents.choose(step, position)
         return Prepared(
-            step=step,
+            step=without_comments(step, executor, self.comment_tools),
             position=position,
             place=here,
             agent=agent,
@@ -147,7 +151,7 @@ class Performer:
         prepared: Prepared,
         attempt: Attempt,
         head: Head,
-        budget: Budget,
+        budget: Allowance,
         *,
         cancellation: Cancellation,
         recall: Callable[[], Memory],
@@ -349,7 +353,7 @@ class Performer:
         allowed = allowed_prompts(self.workflow, self.router or RouterSettings())
         state = router_input(running.head, describe(self.workflow, step_index), allowed)
         question = replace(asked, prompt=f"{asked.prompt.rstrip()}\n\n{state}")
-        limited = Budget(budget.cost_usd, _least(budget.timeout_s, ROUTER_TIMEOUT_S))
+        limited = Allowance(budget.cost_usd, _least(budget.timeout_s, ROUTER_TIMEOUT_S))
         outcome = self._run(question, replace(running, budget=limited))
         if outcome.status is OutcomeStatus.FAILED:
             message = f"the router failed: {outcome.error}"

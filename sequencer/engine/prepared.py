@@ -43,7 +43,7 @@ class Prompts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class Allowance:
     """What is left for an attempt under the limits of the invocation and the run."""
 
     cost_usd: float | None = None

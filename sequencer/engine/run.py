@@ -167,9 +167,9 @@ class Run:
         flow = self.flow
         if self._read_rules is None or not flow.begun_with.is_team:
             return []
-        from sequencer.engine.flow.caps import Caps  # noqa: PLC0415 - teams only
+        from sequencer.engine.flow.team_budgets import TeamBudgets  # noqa: PLC0415 - teams only
 
-        caps, marking = Caps(self._read_rules()), flow.marking(head)[1]
+        caps, marking = TeamBudgets(self._read_rules()), flow.marking(head)[1]
         broken = caps.broken(marking)
         return [*caps.reached(marking), *([] if broken is None else [broken])]
 
@@ -295,7 +295,8 @@ class Run:
                 left = worker.performer.logs.left_behind()
             finally:
                 worker.leave()
-            if left is not None:
+            # A log of somebody who has begun the run meanwhile is no earlier one.
+            if left is not None and self.head is None:
                 observer.notice(
                     f"a new run begins at step_index 0, and {left} is of an earlier one; if its "
                     "state was removed by mistake, bring it back, or 'sequencer set step_index=N'"

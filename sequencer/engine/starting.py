@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sequencer.engine.fitting import brought_of, fitted
+from sequencer.engine.fitting import brought_of, fitted, without_comments
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.prepared import Agents, Prompts
 from sequencer.engine.team_starting import TeamStarter, WantedTeam, told
@@ -130,9 +130,13 @@ class Starter:
         """Return whether a team works on *request*; None: there are no teams here."""
         if self.team is None:
             return None
-        name = chosen.procedure
+        name, wanted = chosen.procedure, wanted or WantedTeam()
         is_builtin = name in PROCEDURES and self.registry.get(name) == builtin_procedure(name)
-        return self.team.choose(request, chosen, wanted or WantedTeam(), is_builtin=is_builtin)
+        if is_builtin and self.team.options.enabled and wanted == WantedTeam():
+            # A hook that has other steps for this request makes a procedure of the project's own.
+            whole = self.registry.get(name)
+            is_builtin = self.hooks.steps(request, whole) == whole
+        return self.team.choose(request, chosen, wanted, is_builtin=is_builtin)
 
     def _line(self, whole: Workflow, request: Request, notes: list[str]) -> Workflow:
         """Return the procedure *whole* with its steps as they are to run for *request*."""
@@ -176,15 +180,7 @@ class Starter:
             dropped = [name for name in NO_BUSINESS_OF_A_PROGRAM if getattr(step, name)]
             update |= dict.fromkeys(dropped, False)
             notes += [f"step {step.name!r} is a command, so {name} is left out" for name in dropped]
-        if step.no_comment:
-            update |= self._without_comments(step, executor)
-        return step.model_copy(update=update)
-
-    def _without_comments(self, step: Step, executor: Executor) -> dict[str, Any]:
-        has_tools = not (step.single_turn or step.disallow_all_tools)
-        if not has_tools or "disallowed_tools" not in executor.supported_fields:
-            return {}
-        return {"disallowed_tools": (*(step.disallowed_tools or ()), *self.comment_tools) or None}
+        return without_comments(step.model_copy(update=update), executor, self.comment_tools)
 
     def _executor(self, step: Step) -> Executor:
         """Return what performs *step*, whatever of its fields it can honour."""

@@ -56,13 +56,15 @@ class TeamStarter:
             UsageRefused: a person asked for one, and there is none for the procedure.
         """
         why = None
+        by_size = wanted.asked is None and wanted.size is not None
         if builder_for(chosen.procedure) is None:
             why = f"procedure {chosen.procedure!r} can't be shared out among a team"
-            if wanted.asked:
+            if wanted.asked or by_size:
                 others = "others are workflows with 'tasks'"
                 hint = f"these can: {', '.join(BUILDERS)}; {others}"
-                raise UsageRefused(why, where="--team", hint=hint)
-        asked = True if wanted.asked is None and wanted.size is not None else wanted.asked
+                where = "--team-size" if by_size else "--team"
+                raise UsageRefused(why, where=where, hint=hint)
+        asked = True if by_size else wanted.asked
         if why is None and asked is None and not is_builtin:
             why = f"the project has steps of its own for procedure {chosen.procedure!r}"
         found = score_request(request, chosen, self.routing, self.options)
@@ -70,10 +72,16 @@ class TeamStarter:
         choice = decide(found, self.options, kind, asked)
         if choice.uses_team and why is not None:
             return replace(choice, uses_team=False, why=why)
+        if by_size:
+            choice = replace(choice, why="--team-size was given")
         return choice if wanted.size is None else replace(choice, size=wanted.size)
 
     def workflow(self, procedure: str, size: int) -> Workflow:
-        """Return the graph of the tasks in which a team of *size* does what *procedure* does."""
+        """Return the graph of the tasks in which a team of *size* does what *procedure* does.
+
+        Raises:
+            ConfigurationError: these are more tasks than a run may have.
+        """
         builder = builder_for(procedure)
         if builder is None:
             raise ValueError(f"procedure {procedure!r} has no tasks")
@@ -83,6 +91,8 @@ class TeamStarter:
             self.roles,
             size=size,
             max_tasks=self.options.max_tasks,
+            # Of a built-in list nothing else can be wrong.
+            locate=lambda _: "teams.max_tasks",
         )
 
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from sequencer.engine import same_run
-from sequencer.engine.prepared import Budget
+from sequencer.engine.prepared import Allowance
 from sequencer.engine.queueing import Queue
 from sequencer.engine.standing import Kind, Standing, parse_time
 from sequencer.engine.worker import Turn, Worker
@@ -343,7 +343,7 @@ class Invocation:
                 where=str(self._worker.store.state_path.parent),
             )
 
-    def _budget(self, head: Head) -> Budget:
+    def _budget(self, head: Head) -> Allowance:
         """Return what is left for one attempt under the invocation's and the run's limits."""
         limits, run, spent = self._limits, self._worker.limits, self.summary.usage
         money = [
@@ -357,7 +357,7 @@ class Invocation:
         times = [limit for limit in (limits.step_timeout_s,) if limit is not None]
         if run.max_seconds is not None:
             times.append(run.max_seconds - head.usage.seconds)
-        return Budget(min(money, default=None), min(times, default=None))
+        return Allowance(min(money, default=None), min(times, default=None))
 
 
 def _step_failed(turn: Turn, outcome: Outcome, record: dict[str, object]) -> StepFailed:

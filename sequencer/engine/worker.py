@@ -23,7 +23,7 @@ from sequencer.engine.ending import Kind as EndingKind
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Patience
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Budget, Performed, Prepared
+from sequencer.engine.prepared import Allowance, Performed, Prepared
 from sequencer.engine.recall import recall
 from sequencer.engine.records import (
     journal_record,
@@ -130,6 +130,7 @@ class Worker:
     def leave(self) -> None:
         """Close, and leave no process and no descriptor of the work behind."""
         self.close()
+        self.performer.carrier.leave(None)
         self.performer.agents.close()
         self.store.close()
 
@@ -214,7 +215,7 @@ class Worker:
             return turn.prepared
         return self.performer.prepare(turn.place)
 
-    def perform(self, turn: Turn, budget: Budget) -> Ended:
+    def perform(self, turn: Turn, budget: Allowance) -> Ended:
         """Run the step of *turn*; return how it ended and what that means.
 
         Nothing is recorded in the run yet; see `finish`.
@@ -232,13 +233,13 @@ class Worker:
                 cancellation=cancellation,
                 recall=lambda: recall(self.store.state_path.parent, self.store.history()),
             )
-        reason = cancellation.reason
-        if reason in (StopReason.CLAIM_LOST, StopReason.LEASE_LOST):
-            # Whatever the agent managed to say, this worker's word does not count any more.
-            interrupted = performed.outcome.replace(status=OutcomeStatus.INTERRUPTED)
-            performed = replace(performed, outcome=interrupted)
-        ended = self._ended(turn, performed, folder, reason)
-        return code.collected(self.performer.carrier, turn.claim, turn.head, ended)
+            reason = cancellation.reason
+            if reason in (StopReason.CLAIM_LOST, StopReason.LEASE_LOST):
+                # Whatever the agent managed to say, this worker's word does not count any more.
+                interrupted = performed.outcome.replace(status=OutcomeStatus.INTERRUPTED)
+                performed = replace(performed, outcome=interrupted)
+            ended = self._ended(turn, performed, folder, reason)
+            return code.collected(self.performer.carrier, turn.claim, turn.head, ended)
 
     def _ended(
         self, turn: Turn, performed: Performed, folder: Path, reason: StopReason | None
@@ -300,7 +301,8 @@ class Worker:
         if outcome.status is not OutcomeStatus.INTERRUPTED:
             ending = ending_of(self.workflow, turn.head, performed, self.limits.max_attempts)
         ended = Ended(performed, ending, record)
-        ended = code.collected(self.performer.carrier, turn.claim, turn.head, ended)
+        with self._heartbeat.going_on(turn.claim):
+            ended = code.collected(self.performer.carrier, turn.claim, turn.head, ended)
         return self.finish(turn, ended, lambda _: False)[0]
 
     def _attempt(self, turn: Turn, prepared: Prepared, folder: Path) -> Attempt:
@@ -369,7 +371,9 @@ class Worker:
         self, change: Callable[[Head | None], Transition], turn: Turn, outcome: Outcome
     ) -> Head:
         try:
-            return self.patience.after_step(change, turn.claim.ttl_s)
+            with self._heartbeat.going_on(turn.claim):
+                head = self.patience.after_step(change, turn.claim.ttl_s)
+            return code.left(self.performer.carrier, turn.claim, head)
         except WorkTreeRefused:
             # Its work is kept by whoever records that.
             raise
@@ -378,6 +382,7 @@ class Worker:
                 self._keep_stale_output(turn, outcome)
             with contextlib.suppress(SequencerError):
                 self.performer.carrier.keep(turn.claim, turn.claim.step, turn.head)
+            self.performer.carrier.leave(None)
             raise
 
     def _keep_stale_output(self, turn: Turn, outcome: Outcome) -> None:

@@ -105,6 +105,9 @@ class Course:
             return
         if self.graph.back_edges.isdisjoint(places):
             targets = [self.graph.edges[place].target for place in places]
+            if self.graph.is_team:
+                # A list that was changed under way may have put this task before a done one.
+                targets = [target for target in targets if target not in self.marking.done]
             self.do("step", name, targets, reference, node.output_key)
             self.look_for_the_end()
             return

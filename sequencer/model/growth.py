@@ -22,6 +22,18 @@ class Growth(BaseModel):
     steps: tuple[Step, ...] = ()
     """Of the new nodes where an agent works, in their order."""
 
+    @property
+    def added_by(self) -> str | None:
+        """Return the node whose answer has asked for it; None: it was nobody's answer.
+
+        Whatever waits for nothing else that is new waits for that node, before all others.
+        """
+        own = {node.id for node in self.nodes}
+        behind = {edge.target for edge in self.edges if edge.source in own}
+        first = own - behind
+        from_outside = (edge.source for edge in self.edges if edge.target in first)
+        return next(from_outside, None)
+
     def as_json(self) -> dict[str, Any]:
         """Return it as plain data, without what is as ever."""
         return self.model_dump(mode="json", exclude_defaults=True, by_alias=True)
@@ -53,4 +65,10 @@ def grown(workflow: Workflow, growths: list[Growth]) -> Workflow:
     for growth in growths:
         graph = grown_graph(graph, growth)
         steps = (*steps, *growth.steps)
+    return Workflow(workflow.name, steps, kind="graph", graph=graph)
+
+
+def with_graph(workflow: Workflow, growths: list[Growth], graph: Graph) -> Workflow:
+    """Return *workflow* with *growths*, where *graph* has grown by them already."""
+    steps = (*workflow.steps, *(step for growth in growths for step in growth.steps))
     return Workflow(workflow.name, steps, kind="graph", graph=graph)

@@ -70,6 +70,16 @@ class Claim(Frozen):
     claimed_boottime: float | None = Field(default=None, allow_inf_nan=False)
     """The owner's clock since boot, in seconds: the lease runs from here until the first beat."""
 
+    def share(self, unit: str) -> float | None:
+        """Return how much of *unit*, ``usd`` or ``tokens``, no other attempt may use meanwhile.
+
+        Kept as ``share_usd`` and ``share_tokens`` where there is a cap, and only there.
+        """
+        found = (self.model_extra or {}).get(f"share_{unit}")
+        if not isinstance(found, (int, float)) or not 0 <= found < MAX_COUNTER:
+            return None
+        return found
+
 
 class Session(Frozen):
     """The conversation of the last accepted step, for ``continue_session``."""

@@ -21,6 +21,8 @@ class TeamState:
     """By task."""
     streak: int = 0
     """Attempts that failed in a row, over all tasks."""
+    broke_at: int = 0
+    """The streak at which the circuit breaker opened; what still ran then can't close it."""
     notes: dict[str, str] = field(default_factory=dict)
     """What a task's latest attempt failed with, for its next one."""
     refusals: dict[str, int] = field(default_factory=dict)
@@ -29,6 +31,11 @@ class TeamState:
     """Messages to a task as they came: where the text is, who said it, when."""
     warned: list[str] = field(default_factory=list)
     """What was warned about once."""
+
+    @property
+    def failures(self) -> int:
+        """Return how many failures in a row the circuit breaker goes by."""
+        return max(self.streak, self.broke_at)
 
     def apply(self, word: str, *arguments: Any) -> None:
         """Change the state; the words are the methods below that begin with ``_do_``."""
@@ -63,12 +70,15 @@ class TeamState:
     def _do_tell(self, task: str, reference: str, by: str, at: str) -> None:
         self.told.setdefault(task, []).append([reference, by, at])
 
+    def _do_broke(self, streak: int) -> None:
+        self.broke_at = streak
+
     def _do_warn(self, what: str) -> None:
         self.warned.append(what)
 
     def _do_again(self) -> None:
         """A person lets it go on: what has failed counts no more."""
-        self.streak = 0
+        self.streak = self.broke_at = 0
         self.refusals.clear()
         self.warned.clear()
 

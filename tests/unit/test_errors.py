@@ -29,6 +29,7 @@ CODES = {
     "WorkTreeRefused": 3,
     "WaitsForPerson": 4,
     "ClaimHeld": 75,
+    "WorkTreeBusy": 75,
     "Interrupted": 130,
 }
 

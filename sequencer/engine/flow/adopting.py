@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -42,12 +43,11 @@ def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> T
             hint=f"{command(head.run_name, 'reset')} begins again with the new workflow",
         )
     marking, chain = Keeper(store, before.graph).take(head)
-    _ensure_there(marking, _with_growths(marking, new))
-    carried = flow_record.restored(new, flow_record.snapshot(marking), marking.status)
-    rest = head.flow.rest
-    if new.is_team:
-        _reach_new_tasks(carried, before)
-        rest = rest_of(carried)
+    graph = _with_growths(marking, new)
+    _ensure_there(marking, graph)
+    found = _with_tokens(marking, graph) if new.is_team else flow_record.snapshot(marking)
+    carried = flow_record.restored(new, found, marking.status)
+    rest = rest_of(carried) if new.is_team else head.flow.rest
     written = flow_record.write(carried, rest, None, Chain(), ())
     if written.document is not None:
         store.forget_documents(flow_record.PREFIX, {written.document[0], *chain.names})
@@ -66,21 +66,26 @@ def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> T
     return Transition(made.head.replace(flow=flow), facts)
 
 
-def _reach_new_tasks(marking: Marking, before: Workflow) -> None:
-    """Put tokens on the tasks that the new list has and the one of *before* had not.
+def _with_tokens(marking: Marking, graph: Graph) -> dict[str, Any]:
+    """Return the snapshot of *marking*, a team's, with the tokens that *graph* asks for.
 
-    What was done before them sends them none any more; a task that waits for others merges
-    what comes from them with it.
+    What has begun or has ended stays as it is. Each other task gets a token from each done
+    task before it; what is still to come before it brings its own, and they merge.
     """
-    known = dict.fromkeys(before.graph.by_id if before.graph is not None else ())
-    for growth in marking.growths:
-        known |= dict.fromkeys(node.id for node in growth.nodes)
-    new = [name for name in marking.graph.by_id if name not in known]
-    if marking.status is FlowStatus.RUNNING and not marking.is_over:
-        for name in new:
-            marking.apply(["token", name, None])
-    elif marking.ended_at:
-        marking.ended_at += [[name, [], False] for name in new]
+    found = flow_record.snapshot(marking)
+    if marking.is_over and not marking.ended_at:
+        return found
+    begun = [entry for entry in marking.ended_at if entry[2]]
+    passed = {*marking.done, *marking.active, *(entry[0] for entry in begun)}
+    tokens = {
+        name: [source for source in before if source in marking.done]
+        for name, before in graph.incoming.items()
+        if name not in passed and (not before or not marking.done.keys().isdisjoint(before))
+    }
+    if marking.status is FlowStatus.RUNNING:
+        return {**found, "waiting": tokens}
+    kept = [[name, sources, False] for name, sources in tokens.items()]
+    return {**found, "ended_at": begun + kept}
 
 
 def _with_growths(marking: Marking, graph: Graph) -> Graph:

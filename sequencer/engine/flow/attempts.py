@@ -22,7 +22,7 @@ from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim
 from sequencer.model.marking import Reference
-from sequencer.model.outcome import Outcome
+from sequencer.model.outcome import Outcome, Usage
 from sequencer.store.watch import readable
 
 WAIT_S = 1.0
@@ -37,6 +37,8 @@ class Running:
     prepared: Prepared
     run_id: str
     cancellation: Cancellation = field(default_factory=Cancellation)
+    used: Usage = field(default=Usage())
+    """So far, where its executor tells and somebody wants to know."""
     performed: Performed | None = None
     reference: Reference | None = None
     """Where its output was kept."""
@@ -44,6 +46,8 @@ class Running:
     """Of a team's task: what became of what its agent has left."""
     recorded: Outcome | None = None
     """What the run took it as, where that is not what its agent has said."""
+    then: str | None = None
+    """Of one that was not accepted: what comes of that by itself."""
     error: BaseException | None = None
     """What was raised instead."""
 
@@ -69,6 +73,9 @@ class Attempts:
         self._threads: list[threading.Thread] = []
         self.running: dict[int, Running] = {}
         """By the tokens of their claims; those included that have ended and wait for a record."""
+        self._taken: list[Claim] = []
+        """Claims that are kept alive until their ends are recorded."""
+        self._is_drained = False
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
         os.set_blocking(self._write_fd, False)
@@ -117,15 +124,25 @@ class Attempts:
             running.error = error
         finally:
             self._heartbeat.end(running.claim)
+            self._heartbeat.go_on(running.claim)
             self._ended.put(running)
             self.wake()
 
     def next_ended(self) -> Running | None:
-        """Return the attempt that ended first and was not taken yet."""
+        """Return the attempt that ended first and was not taken yet.
+
+        After a None those that were taken before have been recorded with the next call.
+        """
+        if self._is_drained:
+            self._is_drained = False
+            while self._taken:
+                self._heartbeat.end(self._taken.pop())
         try:
             ended = self._ended.get_nowait()
         except queue.Empty:
+            self._is_drained = True
             return None
+        self._taken.append(ended.claim)
         self.running.pop(ended.claim.token, None)
         ended.cancellation.close()
         return ended

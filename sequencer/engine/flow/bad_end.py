@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from sequencer.engine.naming import command
 from sequencer.errors import StepFailed
 from sequencer.model.head import Head
 from sequencer.model.marking import FlowStatus, Marking
 
 
-def _failures(marking: Marking, failure: Mapping[str, Any]) -> str:
+def failures(marking: Marking) -> str:
     """Return what failed for good; of a team there may be several."""
+    failure = marking.failure or {}
     if not marking.graph.is_team:
         return f"node {failure.get('node')!r} failed: {failure.get('message')}"
     told = [f"task {name!r} failed: {one.get('message')}" for name, one in marking.lost.items()]
@@ -21,12 +19,12 @@ def _failures(marking: Marking, failure: Mapping[str, Any]) -> str:
 
 def bad_end(head: Head, marking: Marking, *, has_just_ended: bool) -> StepFailed:
     """Return the error that a flow's end is."""
-    error, failure = marking.error or {}, marking.failure or {}
+    error = marking.error or {}
     what = {
         FlowStatus.COMPLETED_AFTER_ERROR: (
             f"node {error.get('node')!r} failed ({error.get('message')}); the error node ran"
         ),
-        FlowStatus.FAILED: _failures(marking, failure),
+        FlowStatus.FAILED: failures(marking),
         FlowStatus.TIMED_OUT: f"its agents took longer than {marking.graph.timeout_ms} ms",
         FlowStatus.MAX_ITERATIONS: f"it looped more than {marking.graph.max_iterations} times",
     }

@@ -26,6 +26,8 @@ MOST_CHARS = 48_000
 """Of all outputs together that stand in one prompt."""
 LEAST_CHARS = 800
 """Of one of them, however many there are."""
+Message = tuple[str, str, str]
+"""Where the text is, who said it, when."""
 _TAG = re.compile(r"<(?=\s*/?\s*result\b)", re.IGNORECASE)
 """What could begin or end a block like those that outputs stand in."""
 
@@ -41,9 +43,10 @@ class Brief:
     outputs: tuple[tuple[Node, Reference | None], ...]
     """Of the tasks that were done before it, in order."""
     added: tuple[Node, ...]
-    """The tasks that were added to the run."""
-    messages: tuple[tuple[str, str, str], ...]
-    """Where the text is, who said it, when."""
+    """The tasks that were added by those that were done before it."""
+    messages: tuple[Message, ...]
+    late: tuple[tuple[str, Message], ...]
+    """Messages to tasks before it that came when nobody could read them any more."""
     note: str | None
     """What its latest attempt failed with."""
     validation: Mapping[str, Any]
@@ -89,6 +92,12 @@ class Brief:
         if self.messages:
             said = [f"- {by}, {at}:\n\n{self._read(name)}" for name, by, at in self.messages]
             yield "# Messages to you\n\n" + "\n\n".join(said)
+        if self.late:
+            said = [
+                f"- to {task}, {by}, {at}:\n\n{self._read(name)}"
+                for task, (name, by, at) in self.late
+            ]
+            yield "# Messages that came too late for others\n\n" + "\n\n".join(said)
         if self.note:
             yield f"# What your last attempt ended with\n\n{self.note}"
 
@@ -136,6 +145,7 @@ def brief_of(
 ) -> Brief:
     """Return what the task of *values*, which has begun, is told."""
     node, team = values.node, marking.team
+    before = _before(marking, node)
     judge = node.task.fixes if node.task is not None else None
     validation: dict[str, Any] = {}
     if judge is not None:
@@ -146,18 +156,38 @@ def brief_of(
         values,
         request,
         substitutions,
-        tuple((one, marking.outputs.get(one.id)) for one in _before(marking, node)),
-        tuple(_added(marking)),
-        tuple((name, by, at) for name, by, at in team.told.get(node.id, ())),
+        tuple((one, marking.outputs.get(one.id)) for one in before),
+        tuple(_added(marking, before)),
+        tuple(_messages(marking, node.id)),
+        tuple((one.id, late) for one in before for late in _unread(marking, one.id)),
         team.notes.get(node.id),
         validation,
         path_of,
     )
 
 
-def _added(marking: Marking) -> Iterator[Node]:
+def _messages(marking: Marking, name: str) -> Iterator[Message]:
+    yield from ((where, by, at) for where, by, at in marking.team.told.get(name, ()))
+
+
+def _unread(marking: Marking, name: str) -> Iterator[Message]:
+    """Yield the messages to task *name*, which is done, that came after its last attempt began."""
+    done = _token(marking.outputs.get(name))
+    yield from (told for told in _messages(marking, name) if _token(told[0]) > done)
+
+
+def _token(reference: Reference | None) -> int:
+    """Return the token under which something was kept; 0: nothing was, or nobody knows."""
+    token = reference.rpartition("-")[2] if isinstance(reference, str) else ""
+    return int(token) if token.isdecimal() else 0
+
+
+def _added(marking: Marking, before: list[Node]) -> Iterator[Node]:
+    """Yield the tasks that one of those *before* has added."""
+    names = {one.id for one in before}
     for growth in marking.growths:
-        yield from (one for one in growth.nodes if one.task is None or one.task.fixes is None)
+        if growth.added_by in names:
+            yield from (one for one in growth.nodes if one.task is None or one.task.fixes is None)
 
 
 def _before(marking: Marking, node: Node) -> list[Node]:

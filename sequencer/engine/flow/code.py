@@ -9,14 +9,14 @@ claim but its own is left.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from sequencer.engine import code
 from sequencer.engine.carrier import Carrier, NothingCarried
 from sequencer.engine.flow.attempts import Running
 from sequencer.engine.patience import Patience
-from sequencer.errors import SequencerError, WorkTreeRefused
+from sequencer.errors import SequencerError, WorkTreeBusy, WorkTreeRefused
 from sequencer.model.head import Head, Work
 
 
@@ -47,14 +47,23 @@ class FlowCode:
         is_here = not running or head.work is None or head.work.commit in self._here
         return is_alone and is_here
 
-    def ensure_ready(self, head: Head) -> None:
-        """Return if a node may begin while none is running.
+    def ensure_ready(self, head: Head, is_held: Callable[[], bool]) -> None:
+        """Look whether a node may begin while none is running.
+
+        None may where agents of another process are in the way and *is_held* says, when they
+        were waited for, that somebody has claims to be waited for.
 
         Raises:
             WorkTreeRefused: none may.
+            WorkTreeBusy: nobody has claims, and agents of somebody work all the same.
         """
         self.is_ready = False
-        self._patience.reach(lambda: self._carrier.ready(head))
+        try:
+            self._patience.reach(lambda: self._carrier.ready(head))
+        except WorkTreeBusy:
+            if is_held():
+                return
+            raise
         self.is_ready = True
 
     def look(self, head: Head) -> None:
@@ -106,6 +115,11 @@ class FlowCode:
             # That it does not count is the news, whatever git says.
             with contextlib.suppress(SequencerError):
                 self._carrier.keep(one.claim, one.claim.step, head)
+
+    def leave(self, head: Head | None, running: Collection[int]) -> None:
+        """Let other processes have the work tree if none of the tokens *running* is left here."""
+        if not running:
+            self._carrier.leave(head)
 
 
 def accepted(ended: Sequence[Running]) -> list[Running]:

@@ -29,7 +29,7 @@ from sequencer.model import flow_record
 from sequencer.model.branching import is_choice, normalise
 from sequencer.model.flow_record import Chain
 from sequencer.model.graph import Graph, Node, Option
-from sequencer.model.growth import Growth, grown
+from sequencer.model.growth import Growth, with_graph
 from sequencer.model.head import Head, Work
 from sequencer.model.marking import FlowStatus, Marking, Reference
 from sequencer.model.transitions import Transition
@@ -107,8 +107,11 @@ class FlowControl:
 
     def workflow_at(self, marking: Marking) -> Workflow:
         """Return the workflow with what *marking* has added to it."""
-        if self._grown[0] != marking.growths:
-            self._grown = (list(marking.growths), grown(self.workflow, marking.growths))
+        (known, workflow), growths = self._grown, marking.growths
+        if known != growths:
+            is_more = growths[: len(known)] == known
+            base, new = (workflow, growths[len(known) :]) if is_more else (self.workflow, growths)
+            self._grown = list(growths), with_graph(base, new, marking.graph)
         return self._grown[1]
 
     def workflow_of(self, head: Head) -> Workflow:

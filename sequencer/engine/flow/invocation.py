@@ -11,7 +11,6 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
@@ -22,7 +21,6 @@ from sequencer.engine.flow.control import Act
 from sequencer.engine.flow.timing import busy_ms
 from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.engine.flow.worker import FlowWorker
-from sequencer.engine.prepared import Budget
 from sequencer.engine.standing import Kind, blocked_by, parse_time
 from sequencer.engine.work import LONGEST_SLEEP_S, Mode, Summary, counted
 from sequencer.errors import ClaimHeld, Interrupted, SequencerError, StepFailed, WaitsForPerson
@@ -58,8 +56,11 @@ class FlowInvocation:
         """Attempts of this process that have ended."""
         self._failure: str | None = None
         """What the last one said that failed."""
+        self._then: str | None = None
+        """What comes by itself of the last one that was not accepted."""
         self.summary = Summary(head=head)
-        worker.narrow = self.budget
+        worker.shares.own_usd = self._usd_left
+        worker.attempt_timeout_s = limits.step_timeout_s
         if mode is Mode.TICK and worker.control.patience is not None:
             worker.control.patience.wait_s = 0.0
 
@@ -111,6 +112,7 @@ class FlowInvocation:
             for one in ended:
                 self._count(one)
             head = worker.record(ended, self._steps_left)
+            worker.code.leave(head, worker.attempts.running)
             for one in ended:
                 self._count_anew(one)
             self._notify(*self._control.store.take_notices())
@@ -134,17 +136,18 @@ class FlowInvocation:
             self.summary.failures += int(outcome.status is OutcomeStatus.FAILED)
 
     def _count_anew(self, ended: Running) -> None:
-        """Correct what was counted before the run took *ended* as something else."""
+        """Correct what was counted before it was known what the run makes of *ended*."""
         taken, performed = ended.recorded, ended.performed
-        if taken is None or performed is None or ended.error is not None:
-            return
-        more = int(taken.is_accepted) - int(performed.outcome.is_accepted)
-        usage = self.summary.usage
-        self.summary.usage = usage.replace(steps=usage.steps + more)
-        self.summary.failures -= more
-        self._failure = None
-        if not taken.is_accepted:
-            self._failure = f"node {ended.claim.step!r} failed: {taken.error}"
+        if taken is not None and performed is not None and ended.error is None:
+            more = int(taken.is_accepted) - int(performed.outcome.is_accepted)
+            usage = self.summary.usage
+            self.summary.usage = usage.replace(steps=usage.steps + more)
+            self.summary.failures -= more
+            failed = f"node {ended.claim.step!r} failed: {taken.error}"
+            self._failure = None if taken.is_accepted else failed
+        if ended.then is not None:
+            # The run goes on by itself, so nobody need look after it.
+            self._failure, self._then = None, ended.then
 
     def _went_on(self, head: Head) -> None:
         self._known, self._waiting_since = head, None
@@ -193,8 +196,9 @@ class FlowInvocation:
         may_go_on = left is None or len(worker.attempts.running) < left
         if worker.is_stopped or is_full or not may_go_on or worker.must_wait(head):
             return
-        if not worker.attempts.running and self._control.upcoming(head):
-            worker.code.ensure_ready(head)
+        has_work = worker.gone(head) or self._control.upcoming(head)
+        if not worker.attempts.running and has_work:
+            worker.code.ensure_ready(head, lambda: bool(self._look()[0].claims))
         before = head.revision
         head = worker.update(None, self._steps_left, head.run_id)
         if head.revision != before:
@@ -231,13 +235,13 @@ class FlowInvocation:
         """Return which limit of this invocation is reached.
 
         Raises:
-            StepFailed: a tick's one attempt failed.
+            StepFailed: a tick's one attempt failed, and nothing comes of it by itself.
         """
         limits, usage = self._limits, self.summary.usage
         if self._mode is Mode.TICK and self._tried:
             if self._failure is not None:
                 raise StepFailed(self._failure, hint="'sequencer status' shows what comes next")
-            return "the step that was due is done"
+            return self._then or "the step that was due is done"
         if limits.max_steps is not None and usage.steps >= limits.max_steps:
             return f"{counted(usage.steps, 'step')} done (--max-steps)"
         if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
@@ -271,7 +275,7 @@ class FlowInvocation:
         if head.claims or kind is Kind.PAUSED:
             self._wait_for_others(head)
             return None
-        caps = self._worker.caps
+        caps = self._worker.budgets
         # What a budget has closed is not begun when its time comes either.
         closed = () if caps is None else caps.closed(marking)
         waiting = [one for name, one in marking.active.items() if name not in closed]
@@ -300,12 +304,14 @@ class FlowInvocation:
         """
         limit = 0.0 if self._mode is Mode.TICK else self._limits.max_wait_s
         names = ", ".join(repr(claim.step) for claim in head.claims)
-        message = f"{names} run in another process" if names else "the run is paused"
+        verb = "runs" if len(head.claims) == 1 else "run"
+        message = f"{names} {verb} in another process" if names else "the run is paused"
         now = time.monotonic()
         if self._waiting_since is None:
             self._waiting_since = now
             if limit != 0.0:
-                self._worker.performer.observer.waiting(message, None)
+                told = f"{message}; this process waits"
+                self._worker.performer.observer.waiting(told, None)
         if limit is not None and now - self._waiting_since >= limit:
             raise ClaimHeld(
                 message, hint="'sequencer takeover --force' if their processes are really gone"
@@ -353,17 +359,10 @@ class FlowInvocation:
             with contextlib.suppress(SequencerError, OSError):
                 worker.record([ended], self._steps_left)
 
-    def budget(self, budget: Budget) -> Budget:
-        """Return *budget* within what this invocation may still use."""
-        limits, spent = self._limits, self.summary.usage
-        money, seconds = budget.cost_usd, budget.timeout_s
-        if limits.max_cost_usd is not None:
-            left = limits.max_cost_usd - spent.cost_usd
-            money = left if money is None else min(money, left)
-        if limits.step_timeout_s is not None:
-            limit = limits.step_timeout_s
-            seconds = limit if seconds is None else min(seconds, limit)
-        return replace(budget, cost_usd=money, timeout_s=seconds)
+    def _usd_left(self) -> float | None:
+        """Return what this invocation may still spend; None: it has no limit."""
+        most = self._limits.max_cost_usd
+        return None if most is None else most - self.summary.usage.cost_usd
 
 
 def _ensure_nobody_is_asked(marking: Marking) -> None:

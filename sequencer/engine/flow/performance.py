@@ -18,12 +18,14 @@ from sequencer.engine.flow.attempts import Running
 from sequencer.engine.flow.boards import Board
 from sequencer.engine.flow.briefing import brief_of
 from sequencer.engine.flow.control import FlowControl
+from sequencer.engine.flow.deciding import as_decided
+from sequencer.engine.flow.metering import Metered
 from sequencer.engine.flow.sessions import Sessions
 from sequencer.engine.flow.turns import Crowd, Turn
 from sequencer.engine.flow.values import NodeValues, values_of
 from sequencer.engine.flow.workplaces import Left, Workplace
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Budget, Prepared
+from sequencer.engine.prepared import Allowance, Prepared
 from sequencer.engine.recall import Memory
 from sequencer.errors import Interrupted, SequencerError
 from sequencer.executors.protocol import StopReason
@@ -44,6 +46,8 @@ class Performances:
     board: Board
     crowd: Crowd = field(default=Crowd(), init=False)
     """Of the newest head; kept up to date by the worker."""
+    on_use: Callable[[], None] | None = field(default=None, init=False)
+    """Told in its thread that an attempt has used something; None: nobody wants to know."""
 
     def __post_init__(self) -> None:
         """Look which outputs the run keeps as what."""
@@ -54,14 +58,17 @@ class Performances:
         )
 
     def task(
-        self, running: Running, head: Head, marking: Marking, budget: Budget
+        self, running: Running, head: Head, marking: Marking, budget: Allowance
     ) -> Callable[[Running], None]:
         """Return what the thread of *running* does; what it needs of *marking* is taken now."""
         name = running.claim.step
         seen = head.replace(session=self._sessions.reaching(marking, name), gate=None, loop=None)
+        observer = self.board.observer(name)
+        if self.on_use is not None:
+            observer = Metered(observer, running, self.on_use)
         performer = replace(
             self.performer,
-            observer=self.board.observer(name),
+            observer=observer,
             workflow=self.control.workflow_at(marking),
         )
         compose = self._compose(running.prepared, name, head, marking)
@@ -105,7 +112,7 @@ class Performances:
         *,
         head: Head,
         seen: Head,
-        budget: Budget,
+        budget: Allowance,
         compose: Callable[[str], str] | None,
     ) -> bool:
         """Let the agent work; return whether it did what it was asked.
@@ -114,7 +121,7 @@ class Performances:
         """
         if around and compose is not None:
             compose = partial(_with_notes, compose, around)
-        attempt.performed = performer.perform(
+        performed = performer.perform(
             attempt.prepared,
             self._attempt(attempt, head),
             seen,
@@ -123,6 +130,7 @@ class Performances:
             recall=lambda: Memory(self.control.store.state_path.parent),
             compose=compose,
         )
+        attempt.performed = as_decided(performed)
         return attempt.performed.outcome.is_accepted
 
     def _keep(self, attempt: Running, is_accepted: bool) -> None:

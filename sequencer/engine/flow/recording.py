@@ -78,6 +78,7 @@ class Recorder:
         kind, due = "Template" if performed.is_final else "error", None
         if not performed.is_final:
             due = retry_at(ended.prepared.step, failures, step.now)
+        ended.then = None if due is None else f"{ended.claim.step!r} is tried again at {due}"
         step.fail(token, outcome, record, due=due, kind=kind)
 
     def _accept(
@@ -112,7 +113,7 @@ class Recorder:
         self, step: OpenTransition, ended: Running, performed: Performed, record: Mapping[str, Any]
     ) -> None:
         """Take a "no": a fix comes next, or another try, until there were too many."""
-        token, name = ended.claim.token, ended.claim.step
+        token, name, ended.then = ended.claim.token, ended.claim.step, None
         outcome, validation = performed.outcome, performed.step.validation
         number = step.marking.team.refusals.get(name, 0) + 1
         told = {**record, "verdict": {"pass": False, "round": number}}
@@ -128,6 +129,8 @@ class Recorder:
         workflow = self.control.workflow_at(step.marking)
         fix = team.grower.fix(workflow, name, number) if team is not None else None
         step.refuse(token, outcome, told, fix)
+        added = "it judges again" if fix is None else f"{fix.nodes[0].id!r} was added"
+        ended.then = f"{name!r} said no, and {added}"
 
     def record(self, ended: Running) -> Mapping[str, Any]:
         """Return what the journal has about *ended*."""

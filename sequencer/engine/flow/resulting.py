@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from sequencer.engine.flow.bad_end import failures
 from sequencer.engine.flow.timing import later, rests
 from sequencer.engine.flow.transitions import OpenTransition
+from sequencer.model.branching import shortened
 from sequencer.model.head import Head, Status
 from sequencer.model.marking import FlowStatus, Marking
 from sequencer.model.transitions import Event, Fact, Transition, changed
 
+ERROR_CHARS = 4000
+"""Of what a run has failed with, in its journal."""
 ENDS_BADLY = (FlowStatus.FAILED, FlowStatus.TIMED_OUT, FlowStatus.MAX_ITERATIONS)
 
 
@@ -33,6 +37,8 @@ def transition_of(step: OpenTransition) -> Transition:
     is_new = step.head.flow is None or step.head.flow.status == FlowStatus.RUNNING
     if is_new:
         told = {"status": str(marking.status)}
+        if marking.status is FlowStatus.FAILED:
+            told["error"] = shortened(failures(marking), ERROR_CHARS)
         step.facts.append(Fact(Event.COMPLETED, "", head.step_index, 0, 0, told))
     reason = None if marking.status is FlowStatus.COMPLETED else str(marking.status)
     head = head.replace(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from sequencer.model.head import Owner
+from sequencer.model.head import Head, Owner
 from sequencer.model.marking import Marking
 
 
@@ -22,5 +22,7 @@ class Room:
     """Tokens of claims that may be taken over."""
     max_attempts: int = 20
     """Claims of one execution, those included that ended with their process."""
-    closed: Callable[[Marking], Collection[str]] = lambda _: ()
+    closed: Callable[[Head, Marking], Collection[str]] = lambda *_: ()
     """The agents' nodes that are not to be begun now."""
+    share: Callable[[Head, Marking, str, int], Mapping[str, float]] = lambda *_: {}
+    """What is held for an attempt at a node, by unit, where so many may begin now."""

@@ -23,12 +23,7 @@ from sequencer.model.growth import Growth
 from sequencer.model.head import Claim, Head
 from sequencer.model.marking import Active, FlowStatus, Marking, Reference
 from sequencer.model.outcome import Outcome, Usage
-from sequencer.model.transitions import (
-    Event,
-    Fact,
-    held_claim,
-    without_claim,
-)
+from sequencer.model.transitions import Event, Fact, held_claim, without_claim
 
 NOTE_CHARS = 2000
 """Of what an attempt failed with, for the next one."""
@@ -207,7 +202,7 @@ class OpenTransition:
             TransitionRefused: nothing failed, and nothing waits for another try.
         """
         marking = self.marking
-        streak = marking.team.streak
+        streak = marking.team.failures
         if marking.graph.is_team:
             self.course.do("team", "again")
         if marking.ended_at:
@@ -253,8 +248,7 @@ class OpenTransition:
         room_left = room.slots if room is not None else 0
         closed: Collection[str] = ()
         if room is not None:
-            closed = room.closed(self.marking)
-            room_left = self._claim_again(room, room_left, closed)
+            room_left, closed = self._claim_again(room, room_left)
         passing = self._passing
         marking, nodes, order = self.marking, self.course.graph.nodes, self.course.graph.order
         while marking.status is FlowStatus.RUNNING:
@@ -265,8 +259,8 @@ class OpenTransition:
                 token = self.head.token + 1 if is_agent else None
                 node = self.course.start(name, token)
                 if is_agent and room is not None:
+                    closed = self._grant(name, room, room_left) or closed
                     room_left -= 1
-                    self._grant(name, room)
                 elif node.kind is NodeKind.HUMAN:
                     self._ask(name, node.timeout_ms)
                 else:
@@ -295,8 +289,12 @@ class OpenTransition:
         limit = self.course.graph.max_parallel
         return limit is None or len(self.head.claims) < limit
 
-    def _claim_again(self, room: Room, slots: int, closed: Collection[str]) -> int:
-        """Claim executions that nobody holds any more; return how many places are left."""
+    def _claim_again(self, room: Room, slots: int) -> tuple[int, Collection[str]]:
+        """Claim executions that nobody holds any more.
+
+        Returns how many places are left, and what is not to be begun now.
+        """
+        closed = room.closed(self.head, self.marking)
         held = {claim.token: claim for claim in self.head.claims}
         order, nodes = self.course.graph.urgency, self.course.graph.by_id
         for name in sorted(self.marking.active, key=order.__getitem__):
@@ -325,9 +323,10 @@ class OpenTransition:
                 self._take_facts(None, {})
                 continue
             self.course.tell(Event.CLAIMED, name, **_again(active))
-            self._claim(name, room)
+            self.course.do("claim", name, self.head.token + 1)
+            closed = self._grant(name, room, slots) or closed
             slots -= 1
-        return slots
+        return slots, closed
 
     def _is_due(self, active: Active) -> bool:
         if active.due is None:
@@ -340,13 +339,15 @@ class OpenTransition:
         note = f"token {held.token} of process {held.owner.pid} on {held.owner.host}"
         self._tell(Event.TAKEN_OVER, held, {"note": note})
 
-    def _claim(self, name: str, room: Room) -> None:
-        self.course.do("claim", name, self.head.token + 1)
-        self._grant(name, room)
+    def _grant(self, name: str, room: Room, slots: int) -> Collection[str] | None:
+        """Write down that the next token holds *name*, as the marking says already.
 
-    def _grant(self, name: str, room: Room) -> None:
-        """Write down that the next token holds *name*, as the marking says already."""
-        token = self.head.token + 1
+        Returns the nodes that are not to be begun now, if its share has changed that.
+        """
+        token, most = self.head.token + 1, self.course.graph.max_parallel
+        # Where the graph says how many work at once, other processes may take what is left.
+        places = slots if most is None else most - len(self.head.claims)
+        share = room.share(self.head, self.marking, name, places)
         granted = Claim(
             token=token,
             step=name,
@@ -356,10 +357,12 @@ class OpenTransition:
             claimed_at=self.at,
             ttl_s=room.ttl_s,
             claimed_boottime=room.boottime,
+            **{f"share_{unit}": amount for unit, amount in share.items()},
         )
         self.head = self.head.replace(token=token, claims=(*self.head.claims, granted))
         self.granted.append(token)
         self._take_facts(granted, {})
+        return room.closed(self.head, self.marking) if share else None
 
     def _ask(self, name: str, timeout_ms: int | None) -> None:
         token = self.head.token + 1

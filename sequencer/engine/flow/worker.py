@@ -9,35 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 
-from sequencer.engine.fitting import fitted
 from sequencer.engine.flow.attempts import Attempts, Running
 from sequencer.engine.flow.boards import Board
-from sequencer.engine.flow.caps import Caps
 from sequencer.engine.flow.code import FlowCode, accepted
 from sequencer.engine.flow.control import Act, FlowControl
+from sequencer.engine.flow.honouring import Honouring
 from sequencer.engine.flow.performance import Performances
 from sequencer.engine.flow.recording import Recorder, has_cost
 from sequencer.engine.flow.room import Room
+from sequencer.engine.flow.shares import USD, Shares
+from sequencer.engine.flow.team_budgets import TeamBudgets
 from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.engine.flow.turns import Crowd
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Patience
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Budget, Prepared
+from sequencer.engine.prepared import Allowance, Prepared
 from sequencer.engine.standing import blocked_by
-from sequencer.errors import (
-    SequencerError,
-    StaleClaim,
-    StateRefused,
-    WorkTreeRefused,
-)
+from sequencer.errors import SequencerError, StaleClaim, StateRefused, WorkTreeRefused
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
-from sequencer.model.marking import FlowStatus, Marking
+from sequencer.model.marking import FlowStatus
 from sequencer.model.outcome import OutcomeStatus, Usage
-from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
 from sequencer.store.identity import boottime
@@ -67,18 +63,21 @@ class FlowWorker:
         self.stop = Cancellation()
         patience = Patience(control.store, self.stop, performer.observer.waiting)
         control.patience = patience
-        self.narrow: Callable[[Budget], Budget] = lambda budget: budget
-        """Lays an invocation's own limits over those of the run."""
+        self.attempt_timeout_s: float | None = None
+        """Of each attempt, as the invocation says."""
         self._heartbeat = Heartbeat(control.store)
         self.attempts = Attempts(self._heartbeat)
         self.code = FlowCode(performer.carrier, patience)
         self._recorder = Recorder(control, performer)
         self._prepared: dict[str, Prepared] = {}
+        self._honouring = Honouring(performer, control.workflow)
         self._performances = Performances(control, performer, board)
         graph, team = control.workflow.graph, performer.team
         is_team = graph is not None and graph.is_team and team is not None
-        self.caps = Caps(team.rules) if team is not None and is_team else None
-        """Of a team."""
+        self.budgets = TeamBudgets(team.rules) if team is not None and is_team else None
+        if self.budgets is not None and self.budgets.kills:
+            self._performances.on_use = self.attempts.wake
+        self.shares = Shares(limits, self.budgets, control.store.owner(), self._prepared)
 
     def interrupt(self) -> None:
         """Ask for the end of all attempts and of the work; safe in a signal handler."""
@@ -89,7 +88,7 @@ class FlowWorker:
 
     def tidy(self, head: Head) -> None:
         """Remove the work trees that killed processes have left."""
-        if (team := self.performer.team) is None or self.caps is None:
+        if (team := self.performer.team) is None or self.budgets is None:
             return
         gone = self.gone(head)
         live = [claim.token for claim in head.claims if claim.token not in gone]
@@ -99,6 +98,7 @@ class FlowWorker:
     def leave(self) -> None:
         """Leave no thread, no process and no descriptor behind."""
         self.control.patience = None
+        self.code.leave(None, self.attempts.running)
         self.stop.close()
         self._heartbeat.close()
         self.attempts.close()
@@ -113,30 +113,21 @@ class FlowWorker:
         """
         # What moves with the state may bring other prompts.
         if self.code.moves or name not in self._prepared:
-            step = self._honoured(workflow, name)
+            step = self._honouring.step(workflow, name)
             here = Place(0, name, step.prompt_name)
             self._prepared[name] = self.performer.prepare_step(step, name, here)
         return self._prepared[name]
-
-    def _honoured(self, workflow: Workflow, name: str) -> Step:
-        """Return the step of node *name*, without what only its role asks and nobody can do."""
-        step = self.performer.with_defaults(workflow.steps_by_name[name])
-        task = workflow.graph.by_id[name].task if workflow.graph is not None else None
-        if task is None or not task.brought:
-            return step
-        kept, left_out = fitted(self.performer.agents, step, name, task.brought)
-        if left_out and name not in self._prepared:
-            what = f"{', '.join(left_out)} of role {task.role}"
-            self.performer.observer.notice(f"task {name}: its agent can't honour {what}; left out")
-        return kept
 
     def prepare_all(self) -> None:
         """Prepare every node, so that what can't even start is known before anything has.
 
         Raises: see `prepare`.
         """
+        head = self.control.store.view().head
+        self._honouring.is_silent = head is not None and head.flow is not None
         for step in self.control.workflow.steps:
             self.prepare(step.name, self.control.workflow)
+        self._honouring.is_silent = False
 
     # --- claiming ------------------------------------------------------------------
 
@@ -169,7 +160,8 @@ class FlowWorker:
             slots=max(free, 0),
             gone=gone,
             max_attempts=self.limits.max_attempts,
-            **({} if self.caps is None else {"closed": self.caps.closed}),
+            closed=partial(self.shares.closed, gone=gone),
+            share=partial(self.shares.of, gone=gone),
         )
 
     def gone(self, head: Head, held: Collection[int] = ()) -> frozenset[int]:
@@ -220,17 +212,18 @@ class FlowWorker:
         held = frozenset(claim.token for claim in head.claims)
         self.attempts.cancel(StopReason.CLAIM_LOST, but=held)
         self._tell_standing(head)
-        if self.caps is None or not head.claims:
+        if self.budgets is None or not head.claims:
             return
         _, marking = self.control.marking(head)
-        if kept := self.caps.to_kill(marking):
-            mine = self.attempts.running.items()
+        mine = self.attempts.running.items()
+        used = {one.claim.step: one.used for _, one in mine}
+        if kept := self.budgets.to_kill(marking, used):
             others = frozenset(token for token, one in mine if one.claim.step not in kept)
             self.attempts.cancel(StopReason.BUDGET, but=others)
 
     def _tell_standing(self, head: Head, granted: Collection[int] = ()) -> None:
         """Let those that wait for their turn to merge know how *head* stands."""
-        if self.caps is None:
+        if self.budgets is None:
             return
         gone = self.gone(head, granted)
         live = tuple(one for one in head.claims if one.token not in gone)
@@ -242,6 +235,8 @@ class FlowWorker:
         workflow = self.control.workflow_at(marking)
         if not self.attempts.running:
             self._arrive(head, granted)
+        fresh = [one.step for one in head.claims if one.token in granted and one.attempt == 1]
+        self._honouring.recall(workflow, marking, fresh)
         for token in granted:
             claim = head.claim_with(token)
             if claim is None:
@@ -256,8 +251,8 @@ class FlowWorker:
             prepared = replace(known, place=Place(claim.step_index, claim.step, ""))
             running = Running(claim, prepared, head.run_id)
             if failure is None:
-                budget = self.narrow(self.budget(head, marking, claim.step))
-                task = self._performances.task(running, head, marking, budget)
+                allowance = self.allowance(head, claim)
+                task = self._performances.task(running, head, marking, allowance)
             else:
                 task = self._recorder.failing(failure)
             self.attempts.start(running, task)
@@ -285,18 +280,13 @@ class FlowWorker:
 
     # --- performing ----------------------------------------------------------------
 
-    def budget(self, head: Head, marking: Marking, name: str) -> Budget:
-        """Return what is left for one attempt at node *name* under the run's limits."""
-        limits = self.limits
-        money = None
-        if limits.max_cost_usd is not None:
-            money = limits.max_cost_usd - head.usage.cost_usd
-        if self.caps is not None and (left := self.caps.left_usd(marking, name)) is not None:
-            money = left if money is None else min(money, left)
-        seconds = None
-        if limits.max_seconds is not None:
-            seconds = limits.max_seconds - head.usage.seconds
-        return Budget(money, seconds)
+    def allowance(self, head: Head, claim: Claim) -> Allowance:
+        """Return what the attempt of *claim* may use: its share, and what is left of time."""
+        seconds, most = self.attempt_timeout_s, self.limits.max_seconds
+        if most is not None:
+            left = most - head.usage.seconds
+            seconds = left if seconds is None else min(seconds, left)
+        return Allowance(claim.share(USD), seconds)
 
     # --- recording -----------------------------------------------------------------
 
@@ -325,8 +315,8 @@ class FlowWorker:
                 usage = self._recorder.performed(one).outcome.usage
                 told = {**self._recorder.record(one), "reason": _LOST}
                 step.charge(one.claim, usage, told)
-            if lost and self.caps is not None:
-                self.caps.watch(step)
+            if lost and self.budgets is not None:
+                self.budgets.watch(step)
             record(step)
 
         try:
@@ -378,8 +368,8 @@ class FlowWorker:
                     continue
                 acts[token](step)
                 has_counted = True
-                if self.caps is not None:
-                    self.caps.watch(step)
+                if self.budgets is not None:
+                    self.budgets.watch(step)
                 if left:
                     held = [*step.granted, *left]
                     step.settle(self.room(step.head, steps_left(step.head), held))

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sequencer.activity.activities import Activities
 from sequencer.activity.jsonl import JsonlSink
 from sequencer.activity.linear import content_of
@@ -22,6 +24,8 @@ from tests.unit.activity.crews import GRAPH, named, node, over, team, tell
 from tests.unit.activity.invocations import LOG, invoked
 from tests.unit.activity.runs import REDACTION, Box, Listening, Told, lane_for, new_store
 from tests.unit.engine.flow.labs import Actor, Hold, Lab, failed, said
+from tests.unit.engine.flow.team_labs import task
+from tests.unit.engine.flow.team_labs import team as crew
 
 
 def knowing(store: FileStore, **subjects: str) -> Told:
@@ -101,6 +105,28 @@ def test_an_end_without_any_result_is_an_end(store: FileStore) -> None:
         [""],
         "the run has ended: failed",
     )
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled", "timed_out", "completed_after_error"])
+def test_a_bad_end_does_not_say_what_some_other_task_has(store: FileStore, status: str) -> None:
+    told = knowing(store, sum="Sum it up")
+    tell(store, Event.SUCCEEDED, "a", output="fine")
+    tell(store, Event.COMPLETED, "", status=status)
+    told.deliver()
+    assert told.box.bodies == ["fine", ""]
+
+
+def test_a_failed_end_says_what_has_failed(tmp_path: Path) -> None:
+    tasks = [task("a"), task("b"), task("c", "b")]
+    made = crew(tmp_path, tasks, {"a": "fine", "b": failed("no disk")}, size=1)
+    made.begun()
+    store = FileStore(tmp_path / "sync" / "state.json")
+    told = knowing(store)
+    made.refused()
+    told.deliver()
+    end = told.box.posts[-1].activity
+    assert (end.title, end.body) == ("the run has ended: failed", "task 'b' failed: no disk")
+    store.close()
 
 
 def test_the_end_of_another_run_says_nothing_twice(store: FileStore) -> None:

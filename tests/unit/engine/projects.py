@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,12 @@ from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Kind
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, Usage
+from sequencer.store.tickets import TicketQueue
+from sequencer.store.turnstile import file_name
 
 OK = {"status": "ok", "output": "done"}
 FAILED = {"status": "failed", "error": "it broke"}
+LIMIT_S = 60.0
 
 
 def write_project(folder: Path, *outcomes: Mapping[str, Any], **settings: Any) -> Path:
@@ -68,6 +72,28 @@ def in_background(run: Any, *args: Any, **options: Any) -> tuple[threading.Threa
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     return thread, answers
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait until *condition* holds."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.005)
+
+
+def until_queued(folder: Path, number: int = 1, positions: Collection[str] = ()) -> None:
+    """Return when *number* have come to wait for a turn of *positions*, and none has left.
+
+    Each draws a number at one file, and has looked at the run before.
+    """
+    path = folder / "sync" / file_name(positions)
+    until(lambda: path.exists() and _last_number(path) >= number)
+
+
+def _last_number(path: Path) -> int:
+    with path.open("rb") as file:
+        return TicketQueue()._above(file.fileno(), 1) - 1
 
 
 @dataclass

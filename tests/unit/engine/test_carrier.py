@@ -15,5 +15,7 @@ def test_nothing_is_carried_and_nothing_refused() -> None:
     assert carrier.refs == {}
     assert carrier.collect(held, "main", state) is None
     assert carrier.keep(held, "main", state) is None
+    carrier.leave(state)
+    carrier.leave(None)
     assert carrier.take_notices() == []
     assert (state.model_dump(), held.model_dump()) == before

@@ -10,7 +10,7 @@ import pytest
 
 from sequencer.engine import patience as module
 from sequencer.engine.patience import Patience
-from sequencer.errors import RemoteUnreachable, StaleClaim
+from sequencer.errors import RemoteUnreachable, StaleClaim, WorkTreeBusy
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Head
@@ -165,4 +165,52 @@ def test_a_store_that_waits_by_itself_hears_of_a_stop(told: list[str]) -> None:
     assert store.stopped()
     store.tell("the remote is slow")
     assert told == ["the remote is slow"]
+    stop.close()
+
+
+# --- a work tree in which others work ------------------------------------------------------------
+
+
+def busy_until(free_at: int) -> Callable[[], int]:
+    calls = iter(range(10**6))
+
+    def act() -> int:
+        number = next(calls)
+        if number < free_at:
+            raise WorkTreeBusy(f"agents of process {number // 2} still work in this work tree")
+        return number
+
+    return act
+
+
+def test_a_busy_work_tree_is_waited_for_and_told_once_of_each(
+    told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BUSY_PAUSE_S", 0.01)
+    waiting, stop = patient(Remote(0), told)
+    # Also where a remote would not be waited for.
+    waiting.wait_s = 0.0
+    assert waiting.reach(busy_until(4)) == 4
+    assert told == [
+        *(f"agents of process {number} still work in this work tree" for number in (0, 1)),
+        "the work tree is free",
+    ]
+    stop.close()
+
+
+def test_not_for_ever_and_not_when_asked_to_stop(
+    told: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BUSY_PAUSE_S", 0.01)
+    monkeypatch.setattr(module, "BUSY_S", 0.2)
+    waiting, stop = patient(Remote(0), told)
+    waiting.wait_s = 0.0
+    began = time.monotonic()
+    with pytest.raises(WorkTreeBusy):
+        waiting.reach(busy_until(10**6))
+    assert 0.15 <= time.monotonic() - began < 5
+    waiting.wait_s = 60.0
+    stop.set(StopReason.INTERRUPTED)
+    with pytest.raises(WorkTreeBusy):
+        waiting.reach(busy_until(10**6))
     stop.close()

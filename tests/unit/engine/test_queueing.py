@@ -32,6 +32,8 @@ from tests.unit.engine.projects import (
     in_background,
     open_scripted,
     reopen,
+    until,
+    until_queued,
     write_project,
 )
 
@@ -146,10 +148,10 @@ def test_two_that_may_take_every_step_take_turns(tmp_path: Path) -> None:
     seen = [Recorder(), Recorder()]
     threads = []
     with open_scripted(tmp_path, SHORT, limits={"max_steps": 12}).turn():
-        for recorder in seen:
+        for number, recorder in enumerate(seen, 1):
             options = {"observer": recorder}
             threads.append(in_background(reopen(tmp_path), Mode.SYNC, EVERYBODY, **options))
-            time.sleep(0.3)
+            until_queued(tmp_path, number)
     for thread, _ in threads:
         thread.join(20)
     assert [[index for _, index, _ in recorder.steps] for recorder in seen] == [
@@ -169,11 +171,15 @@ def test_combined_mode_gives_way_to_nobody(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, SHORT)
     with run.turn():
         thread, answers = in_background(reopen(tmp_path), Mode.SYNC, InvocationLimits(max_steps=1))
-        time.sleep(0.3)
+        until_queued(tmp_path)
+        recorder = Recorder()
         other, _ = in_background(
-            reopen(tmp_path), Mode.COMBINED, InvocationLimits(max_steps=4, max_wait_s=5)
+            reopen(tmp_path),
+            Mode.COMBINED,
+            InvocationLimits(max_steps=4, max_wait_s=5),
+            observer=recorder,
         )
-        time.sleep(0.2)
+        until(lambda: recorder.waits)
     thread.join(10)
     other.join(10)
     assert answers[0].usage.steps == 1
@@ -187,7 +193,7 @@ def test_everybody_in_the_queue_ends_with_the_run(tmp_path: Path) -> None:
     run, many = open_scripted(tmp_path), 8
     with run.turn():
         waiting = [in_background(reopen(tmp_path), Mode.SYNC) for _ in range(many)]
-        time.sleep(0.6)
+        until_queued(tmp_path, many)
         run.control.stop("enough")
         stopped = time.monotonic()
     for thread, _ in waiting:
@@ -201,8 +207,9 @@ def test_one_in_the_middle_of_the_queue_can_be_ended_and_gives_up_in_time(tmp_pa
     run, stops = open_scripted(tmp_path), list[Any]()
     with run.turn():
         first, _ = in_background(reopen(tmp_path), Mode.SYNC, InvocationLimits(max_steps=1))
-        time.sleep(0.3)
+        until_queued(tmp_path)
         second, ended = in_background(reopen(tmp_path), Mode.SYNC, on_ready=stops.append)
+        until_queued(tmp_path, 2)
         limits = InvocationLimits(max_wait_s=0.5)
         started = time.monotonic()
         third, gave_up = in_background(reopen(tmp_path), Mode.SYNC, limits)
@@ -224,13 +231,13 @@ def test_one_in_the_middle_of_the_queue_hears_of_a_pause(
     run, recorders, stops = open_scripted(tmp_path), [Recorder(), Recorder()], list[Any]()
     threads = []
     with run.turn():
-        for recorder in recorders:
+        for number, recorder in enumerate(recorders, 1):
             threads.append(
                 in_background(reopen(tmp_path), Mode.SYNC, observer=recorder, on_ready=stops.append)
             )
-            time.sleep(0.2)
+            until_queued(tmp_path, number)
         run.control.pause()
-    time.sleep(1.0)
+    until(lambda: all("is paused" in recorder.waits[-1][0] for recorder in recorders))
     for stop in stops:
         stop()
     for thread, _ in threads:
@@ -240,17 +247,7 @@ def test_one_in_the_middle_of_the_queue_hears_of_a_pause(
 
 
 def hold_the_queue(folder: Path) -> None:
-    reopen(folder).work(Mode.SYNC, EVERYBODY, observer=Tell(folder))
-
-
-class Tell(Recorder):
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self.folder = folder
-
-    def waiting(self, reason: str, until: str | None) -> None:
-        super().waiting(reason, until)
-        children.append(self.folder / "waits", "x")
+    reopen(folder).work(Mode.SYNC, EVERYBODY)
 
 
 def test_a_stopped_process_at_the_front_does_not_hold_up_the_run(
@@ -260,9 +257,7 @@ def test_a_stopped_process_at_the_front_does_not_hold_up_the_run(
     run = open_scripted(tmp_path)
     with run.turn():
         child = children.start(partial(hold_the_queue, tmp_path), tmp_path / "errors")
-        while not children.pairs(tmp_path / "waits"):
-            time.sleep(0.02)
-        time.sleep(0.2)
+        until_queued(tmp_path)
         os.kill(child, signal.SIGSTOP)
     try:
         started = time.monotonic()

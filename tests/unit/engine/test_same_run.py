@@ -12,6 +12,7 @@ from sequencer.engine.run import Run
 from sequencer.engine.same_run import followed, of_run, present
 from sequencer.engine.work import Mode
 from sequencer.errors import CorruptState, StaleClaim
+from sequencer.logs import FileLogs
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.transitions import claim
 from sequencer.store.file import FileStore
@@ -25,6 +26,24 @@ def notices(run: Run, mode: Mode = Mode.COMBINED) -> list[str]:
     recorder = Recorder()
     run.work(mode, ONE, observer=recorder)
     return [text for text in recorder.notices if "new run begins" in text]
+
+
+def test_who_begins_beside_another_one_takes_its_log_for_no_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one begins the run and its step between the look at the state and at the logs."""
+    run, other, real = open_scripted(tmp_path), reopen(tmp_path), FileLogs.left_behind
+
+    def late(logs: FileLogs) -> Path | None:
+        monkeypatch.undo()
+        other.work(Mode.COMBINED, ONE)
+        return real(logs)
+
+    monkeypatch.setattr(FileLogs, "left_behind", late)
+    assert notices(run) == []
+    assert head_of(run).step_index == 2
+    shutil.rmtree(tmp_path / "sync")
+    assert len(notices(reopen(tmp_path))) == 1
 
 
 @pytest.mark.parametrize("output", ["said", ""])

@@ -28,6 +28,8 @@ from tests.unit.engine.projects import (
     in_background,
     open_scripted,
     reopen,
+    until,
+    until_queued,
     write_project,
 )
 
@@ -85,7 +87,7 @@ def test_a_failure_ends_who_waits_for_another_position(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, FAILED)
     run.control.begin()
     thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
-    time.sleep(0.2)
+    until_queued(tmp_path, positions=["main"])
     with pytest.raises(StepFailed):
         run.work(Mode.SYNC, positions=["supervisor"])
     thread.join(10)
@@ -99,7 +101,7 @@ def test_a_failure_of_another_step_than_before_is_noticed(tmp_path: Path) -> Non
     run.control.begin()
     run.control.stamp_fail()
     thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
-    time.sleep(0.2)
+    until_queued(tmp_path, positions=["main"])
 
     def both(head: Any) -> Any:
         done = decisions.stamp_ok(head, Place(1, "main", "main.md"), None, at=head.last_update)
@@ -122,7 +124,7 @@ def test_who_waits_ends_when_the_run_does(tmp_path: Path, decide: Any, words: st
     run = open_scripted(tmp_path)
     run.control.begin()
     thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
-    time.sleep(0.2)
+    until_queued(tmp_path, positions=["main"])
     decide(run)
     thread.join(5)
     assert words in answers[0].reason
@@ -135,7 +137,7 @@ def test_a_pause_holds_sync_and_ends_combined(tmp_path: Path) -> None:
     assert "paused" in run.work().reason
     assert "paused" in run.work(Mode.TICK).reason
     thread, answers = in_background(reopen(tmp_path), Mode.SYNC, steps(1))
-    time.sleep(0.2)
+    until_queued(tmp_path)
     assert answers == []
     run.control.resume()
     thread.join(5)
@@ -150,7 +152,10 @@ def test_an_interrupt_ends_a_wait_and_a_step(tmp_path: Path) -> None:
         thread, answers = in_background(
             reopen(tmp_path), Mode.SYNC, positions=positions, on_ready=stops.append
         )
-        time.sleep(0.3)
+        if positions:
+            until_queued(tmp_path, positions=positions)
+        else:
+            until(lambda: events(run)[-1] == "claimed")
         started = time.monotonic()
         stops[0]()
         thread.join(10)
@@ -168,7 +173,7 @@ def test_a_worker_that_waited_while_the_definition_changed_does_not_go_on(tmp_pa
     run = open_scripted(tmp_path)
     run.control.begin()
     thread, answers = in_background(reopen(tmp_path), Mode.SYNC, positions=["main"])
-    time.sleep(0.2)
+    until_queued(tmp_path, positions=["main"])
     other = open_scripted(tmp_path, workflow={"name": "review_cadence", "review_every_n": 1})
     other.control.adopt()
     other.control.stamp_ok()

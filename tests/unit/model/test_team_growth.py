@@ -99,6 +99,21 @@ def test_a_workflow_with_what_was_added() -> None:
     assert grown(before, []) is before
 
 
+@pytest.mark.parametrize(
+    ("made", "by"),
+    [
+        (growth("x", edges="a>x x>b"), "a"),
+        (growth("x", "y", edges="y>x a>x a>y b>y"), "a"),
+        (growth("x", "y", edges="c>x y>x a>y"), "a"),
+        # Of a fix: no answer has asked for it.
+        (growth("fix", edges="fix>b"), None),
+        (growth("x"), None),
+    ],
+)
+def test_who_has_asked_for_an_addition(made: Growth, by: str | None) -> None:
+    assert made.added_by == by
+
+
 # --- the marking -------------------------------------------------------------------------
 
 

@@ -7,13 +7,16 @@ from typing import Any, Never
 
 import pytest
 
-from sequencer.engine.flow.caps import Caps
+from sequencer.engine.flow.shares import Shares
+from sequencer.engine.flow.team_budgets import TeamBudgets
 from sequencer.model import flow_record
 from sequencer.model.graph import Graph
+from sequencer.model.limits import RunLimits
 from sequencer.model.marking import Marking
 from sequencer.model.team import Budget, Task, TeamRules
 from sequencer.resolution.teams.graphs import workflow_of
 from sequencer.resolution.teams.roles import roles
+from tests.contract.store_cases import STRANGER, new_head
 
 ROLES = ["researcher", "implementer", None]
 
@@ -58,7 +61,7 @@ def test_thirty_times_a_tenth_is_three() -> None:
     for number in range(30):
         spend(marking, f"t{number % 9}", 0.1)
     assert marking.tally.team.usd == 3.0
-    assert Caps(TeamRules.model_validate({"budget": {"max_cost_usd": 3.0}})).stop(marking)
+    assert TeamBudgets(TeamRules.model_validate({"budget": {"max_cost_usd": 3.0}})).stop(marking)
 
 
 def test_a_task_is_used_up_when_all_its_attempts_together_are() -> None:
@@ -70,20 +73,19 @@ def test_a_task_is_used_up_when_all_its_attempts_together_are() -> None:
     spend(marking, "t1", 0.5)
     spend(marking, "t2", 1000.0)
     assert marking.tally.used_up == {"t0", "t1"}
-    assert set(Caps(TeamRules()).closed(marking)) == {"t0", "t1"}
+    assert set(TeamBudgets(TeamRules()).closed(marking)) == {"t0", "t1"}
 
 
 def test_a_role_that_is_used_up_closes_all_its_tasks() -> None:
     rules = TeamRules.model_validate({"role_budgets": {"researcher": {"max_cost_usd": 1}}})
-    marking, caps = Marking(graph_of()), Caps(rules)
+    marking, caps = Marking(graph_of()), TeamBudgets(rules)
     spend(marking, "t0", 0.4)
     spend(marking, "t1", 5.0)
     assert not caps.closed(marking)
-    assert caps.left_usd(marking, "t3") == pytest.approx(0.6)
-    assert caps.left_usd(marking, "t1") is None
+    assert [use.left_usd() for _, use in caps.of_roles(marking)] == [pytest.approx(0.6)]
     spend(marking, "t3", 0.6)
     assert set(caps.closed(marking)) == {"t0", "t3", "t6"}
-    assert caps.left_usd(marking, "t6") == 0
+    assert [use.left_usd() for _, use in caps.of_roles(marking)] == [0]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +109,12 @@ def test_when_a_budget_is_used_up(
 # --- what is looked at -------------------------------------------------------------------
 
 
+def left_of(caps: TeamBudgets, marking: Marking, name: str) -> float | None:
+    use = caps.of_task(marking, name)
+    assert use is not None
+    return use.left_usd()
+
+
 class Counted(dict[str, Any]):
     """Says if somebody goes through all of it."""
 
@@ -121,12 +129,16 @@ def test_no_transition_looks_at_every_task(budget: dict[str, float]) -> None:
     marking = Marking(graph_of(t0=Budget(max_cost_usd=5)))
     spend(marking, "t0", 1.0)
     marking.team.spent = Counted(marking.team.spent)
-    caps = Caps(TeamRules.model_validate({"budget": budget}))
+    head = new_head()
+    caps = TeamBudgets(TeamRules.model_validate({"budget": budget}))
     assert not caps.closed(marking)
-    assert not caps.to_kill(marking)
-    assert caps.left_usd(marking, "t0") == 4.0
+    assert not caps.to_kill(marking, {})
+    assert left_of(caps, marking, "t0") == 4.0
     spend(marking, "t0", 1.0)
-    assert caps.left_usd(marking, "t0") == 3.0
+    assert left_of(caps, marking, "t0") == 3.0
+    assert Shares(RunLimits(), caps, STRANGER).of(head, marking, "t0", 4, frozenset()) == {
+        "usd": 3.0
+    }
     with pytest.raises(AssertionError, match="every task"):
         list(marking.team.spent)
 

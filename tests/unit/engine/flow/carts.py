@@ -27,6 +27,8 @@ class Cart:
     """Whether each step has left a commit."""
     arrived: list[Work | None] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
+    left: list[int | None] = field(default_factory=list)
+    """At which revisions it was left."""
     prompts: dict[str, str] = field(default_factory=dict)
     brings: Mapping[str, str] = field(default_factory=dict)
     """What the prompts are with the state's code."""
@@ -62,6 +64,9 @@ class Cart:
         self.kept.append(claim.token)
         self._raise("keep")
         return "kept"
+
+    def leave(self, head: Head | None) -> None:
+        self.left.append(None if head is None else head.revision)
 
     def take_notices(self) -> list[str]:
         return []

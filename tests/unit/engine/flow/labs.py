@@ -25,7 +25,7 @@ from sequencer.logs import FileLogs
 from sequencer.model import flow_trace
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.store.file import FileStore
@@ -87,6 +87,8 @@ class Actor:
     kind: ClassVar[str] = "actor"
     supported_fields: ClassVar[frozenset[str]] = frozenset(Step.model_fields)
     asked: list[StepRequest] = field(default_factory=list)
+    tells: dict[str, Usage] = field(default_factory=dict)
+    """What a node has used, as it is told while it works."""
     most: int = 0
     """Nodes at once, at most."""
     _now: int = 0
@@ -99,8 +101,9 @@ class Actor:
     def perform(
         self, request: StepRequest, listener: Listener, cancellation: Cancellation
     ) -> Outcome:
-        del listener
         name = request.step.name
+        if name in self.tells:
+            listener.used(self.tells[name])
         with self._lock:
             self.asked.append(request)
             count = self._counts.get(name, 0)

@@ -53,7 +53,7 @@ def test_another_process_waits_until_nobody_else_works(tmp_path: Path, memory: M
         hold.wait()
         second = made.works()
         second.ready()
-        with pytest.raises(ClaimHeld, match="'a' run in another process"):
+        with pytest.raises(ClaimHeld, match="'a' runs in another process"):
             made.work(Mode.TICK)
         with pytest.raises(ClaimHeld):
             made.work(limits={"max_wait_s": 0.2})

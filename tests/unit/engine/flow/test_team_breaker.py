@@ -101,3 +101,32 @@ def test_a_run_that_has_failed_is_failed_and_not_stopped(tmp_path: Path) -> None
     error = made.refused()
     assert error.exit_code == 1
     assert made.status == "failed"
+
+
+def test_what_still_runs_does_not_close_it(tmp_path: Path) -> None:
+    """Else the task that has opened it would be begun again, and nobody be told."""
+    hold = Hold("ok")
+    tasks = [task("f", **RETRY), task("slow"), task("next", "slow")]
+    says = {"f": failed("boom"), "slow": hold}
+    made = team(tmp_path, tasks, says, rules={"max_failures": 2}, size=2)
+    with let_go(hold):
+        at_work = made.works()
+        hold.wait()
+        until(lambda: len(made.warnings()) == 1)
+    assert isinstance(at_work.error(), TooManyFailures)
+    assert made.accepted() == ["slow"]
+    assert sorted(made.actor.names) == ["f", "f", "slow"]
+    assert made.marking.team.streak == 0
+    assert "2 attempts in a row have failed" in str(made.refused())
+    made.actor.says["f"] = ["ok"]
+    made.retry()
+    made.work()
+    assert made.status == "completed"
+    assert sorted(made.accepted()) == ["f", "next", "slow"]
+
+
+def test_more_failures_may_be_allowed_when_it_is_open(tmp_path: Path) -> None:
+    made = team(tmp_path, [task("f", **RETRY)], {"f": fails(2)}, rules={"max_failures": 2})
+    assert isinstance(made.refused(), TooManyFailures)
+    made.under(max_failures=3).work()
+    assert made.status == "completed"

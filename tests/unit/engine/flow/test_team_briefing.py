@@ -19,7 +19,7 @@ from sequencer.model.request import Request
 from sequencer.model.team import TaskTraits
 from sequencer.resolution.templates import MissingValue
 from tests.unit.engine.flow.labs import failed, said
-from tests.unit.engine.flow.team_labs import AT_ONCE, task, team
+from tests.unit.engine.flow.team_labs import AT_ONCE, adds, task, team
 
 REQUEST = Request(title="Login times out", text="Since {{Monday}}.", labels=("bug",))
 
@@ -188,6 +188,27 @@ def test_a_long_list_of_parts_stays_short(tmp_path: Path) -> None:
     (prompt,) = [one.prompt for one in made.actor.asked if one.step.name.startswith("part")][:1]
     assert prompt.count("\n- part-") == 150
     assert len(prompt) < MOST_CHARS
+
+
+def test_each_lead_has_its_own_parts(tmp_path: Path) -> None:
+    tasks = [
+        task("first", adds="tasks"),
+        task("second", adds="tasks"),
+        task("sum-one", "first"),
+        task("sum-both", "first", "second"),
+    ]
+    # What the second one adds waits for the first one's summary as well; it is no part of it.
+    says = {"first": adds(("api",)), "second": adds(("page", "first"))}
+    made = team(tmp_path, tasks, says, size=1)
+    made.work()
+
+    def parts(name: str) -> set[str]:
+        (prompt,) = made.actor.prompts_of(name)
+        return set(re.findall(r"^- ([a-z]+): Do", prompt, re.MULTILINE))
+
+    assert parts("sum-both") == {"api", "page"}
+    assert parts("api") == {"api"}
+    assert parts("sum-one") == {"api"}
 
 
 def test_parts_with_hostile_subjects_are_one_line_each(tmp_path: Path) -> None:

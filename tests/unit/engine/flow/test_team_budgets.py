@@ -1,4 +1,4 @@
-"""Caps of a team, its roles and its tasks, and the circuit breaker."""
+"""TeamBudgets of a team, its roles and its tasks, and the circuit breaker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.flow.caps import BudgetUse, Caps
+from sequencer.engine.flow.team_budgets import BudgetUse, TeamBudgets
 from sequencer.engine.work import Mode
 from sequencer.model.growth import Growth
 from sequencer.model.marking import Marking
@@ -110,7 +110,7 @@ def test_another_process_stops_its_task_as_well(tmp_path: Path) -> None:
     hold = Hold("done")
     tasks = [task("long", weight=2), task("cheap"), task("next", "cheap")]
     rules = {"budget": {"max_cost_usd": 1, "on_hard": "kill"}}
-    made = team(tmp_path, tasks, {"long": hold}, rules=rules, memory=memory)
+    made = team(tmp_path, tasks, {"long": hold}, rules=rules, memory=memory, size=2)
     with let_go(hold):
         other = made.works(places=1)
         hold.wait()
@@ -338,14 +338,15 @@ def test_what_was_used_by_added_tasks_counts_for_their_role(tmp_path: Path) -> N
     for name, usd in [("a", 0.25), ("late", 0.5), ("b", 4.0)]:
         marking.apply(["team", "spend", name, usd, 10, 1.0])
     rules = {"role_budgets": {"cook": {"max_cost_usd": 0.7}}, "budget": {"max_tokens": 31}}
-    caps = Caps(TeamRules.model_validate(rules))
+    caps = TeamBudgets(TeamRules.model_validate(rules))
     ((role, found),) = caps.of_roles(marking)
     assert (role, found.usd, found.tokens) == ("cook", 0.75, 20)
     assert caps.of_team(marking).tokens == 30
     assert set(caps.closed(marking)) == {"a", "late"}
-    assert caps.left_usd(marking, "late") == 0.0
-    assert caps.left_usd(marking, "b") is None
-    assert caps.to_kill(marking) == ()
+    assert found.left_usd() == 0.0
+    assert (caps.of_team(marking).left_usd(), caps.of_team(marking).left_tokens()) == (None, 1)
+    assert caps.of_task(marking, "b") is None
+    assert caps.to_kill(marking, {}) == ()
 
 
 def test_a_graph_that_is_no_team_has_no_caps(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from sequencer.assembly.prompts import builtin_texts
 from sequencer.engine.flow.control import FlowControl
-from sequencer.model.marking import FlowStatus
+from sequencer.model.marking import FlowStatus, Marking
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.team import Role
 from sequencer.resolution.teams.roles import builtin_roles
@@ -301,3 +301,25 @@ def test_the_workflow_of_a_marking_is_never_that_of_another(tmp_path: Path) -> N
     changed = growth.steps[0].model_copy(update={"text": "something else"})
     marking.growths[0] = growth.model_copy(update={"steps": (changed,)})
     assert control.workflow_at(marking).steps_by_name["a"].text == "something else"
+
+
+def test_only_what_is_new_is_added_to_a_known_workflow(tmp_path: Path) -> None:
+    """A run of hundreds of tasks may grow as often, and all of it stands in each workflow."""
+    tasks = [task("one", adds="tasks"), task("two", "one", adds="tasks"), task("end", "two")]
+    made = team(tmp_path, tasks, {"one": adds(("x",)), "two": adds(("y",))})
+    flow = made.run().flow
+    made.work(limits={"max_steps": 1})
+    first = made.marking
+    before = flow.workflow_at(first)
+    assert before.graph is first.graph
+    assert flow.workflow_at(made.marking) is before
+    made.work()
+    last = made.marking
+    after = flow.workflow_at(last)
+    assert after.graph is last.graph
+    assert list(after.steps_by_name) == ["one", "two", "end", "x", "y"]
+    assert after == made.run().flow.workflow_at(last)
+    # Of a run that was begun anew, and of another one, nothing is left.
+    assert list(flow.workflow_at(first).steps_by_name) == ["one", "two", "end", "x"]
+    begun = Marking(flow.begun_with)
+    assert list(flow.workflow_at(begun).steps_by_name) == ["one", "two", "end"]

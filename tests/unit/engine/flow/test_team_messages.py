@@ -50,6 +50,43 @@ def test_a_running_task_goes_on_and_its_next_attempt_reads_it(tmp_path: Path) ->
     assert [fact["attempt"] for fact in made.facts("claimed")] == [1, 2]
 
 
+LATE = "# Messages that came too late for others"
+
+
+@pytest.mark.parametrize("says", ["done", ""])
+def test_who_comes_behind_reads_what_came_too_late(tmp_path: Path, says: str) -> None:
+    """Else a message to a task that needs no other attempt would be lost without a word."""
+    hold = Hold(says)
+    made = team(tmp_path, [task("a"), task("b", "a"), task("c", "b")], {"a": hold})
+    with let_go(hold):
+        at_work = made.works()
+        hold.wait()
+        made.tell("a", "take port 80")
+        hold.go.set()
+        at_work.summary()
+    (behind,) = made.actor.prompts_of("b")
+    late = behind.partition(LATE)[2]
+    assert late.strip().startswith("- to a, ann, ")
+    assert "take port 80" in late
+    assert "take port 80" not in made.actor.prompts_of("c")[0]
+    assert heard(behind) == ""
+
+
+def test_what_was_read_is_not_told_again(tmp_path: Path) -> None:
+    hold = Hold(failed("no port"))
+    made = team(tmp_path, [task("a", **AT_ONCE), task("b", "a")], {"a": [hold, "ok"]})
+    made.begun()
+    made.tell("a", "be quick")
+    with let_go(hold):
+        at_work = made.works()
+        hold.wait()
+        made.tell("a", "take port 80")
+        hold.go.set()
+        at_work.summary()
+    assert "take port 80" in heard(made.actor.prompts_of("a")[1])
+    assert LATE not in made.actor.prompts_of("b")[0]
+
+
 def test_nobody_reads_what_is_told_to_a_task_that_is_done(tmp_path: Path) -> None:
     made = team(tmp_path, LINE)
     made.work(limits={"max_steps": 1})

@@ -254,6 +254,8 @@ def test_at_a_bad_end_nobody_holds_a_claim(ends_by: str) -> None:
     else:
         run.accept("a", "x")
     assert (run.held, run.head.status, run.head.exit_reason) == ({}, Status.FAILED, ends_by)
-    assert (run.facts[-1].event, run.facts[-1].outcome) == ("completed", {"status": ends_by})
+    # What a person who hears of the end alone has to know.
+    why = {"error": "node 'a' failed: boom"} if ends_by == "failed" else {}
+    assert (run.facts[-1].event, run.facts[-1].outcome) == ("completed", {"status": ends_by, **why})
     assert run.look() == []
     assert run.head.exit_reason == ends_by

@@ -2,7 +2,8 @@
 
 Decided from the run's own counters, so that they hold over restarts and for all processes
 together. What is decided here starts no task; what runs goes on, or is stopped, as
-``teams.budget.on_hard`` says.
+``teams.budget.on_hard`` says. To stop it, what it uses is counted while it runs, where its
+executor tells and the process is this one.
 
 Looked at in each transition, so it goes by the marking's tally: nothing here may look at
 every task, but where a person is told of all.
@@ -10,12 +11,13 @@ every task, but where a person is told of all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.errors import TooManyFailures
 from sequencer.model.marking import Marking
+from sequencer.model.outcome import Usage
 from sequencer.model.team import Budget, TeamRules
 from sequencer.model.team_tally import Used
 
@@ -43,6 +45,14 @@ class BudgetUse:
         """Return whether nothing is left."""
         return self.budget.is_used_up(self.usd, self.tokens)
 
+    def with_more(self, running: Iterable[Usage]) -> BudgetUse:
+        """Return it as it will be when attempts end that have used so much by now."""
+        usd, tokens = self.usd, self.tokens
+        for used in running:
+            usd += used.cost_usd
+            tokens += used.input_tokens + used.output_tokens
+        return replace(self, usd=usd, tokens=tokens)
+
     def is_near(self, soft: float) -> bool:
         """Return whether the part *soft* of it is used."""
         return self.budget.is_used_up(self.usd, self.tokens, soft)
@@ -51,6 +61,11 @@ class BudgetUse:
         """Return what may still be spent; None: there is no limit on it."""
         most = self.budget.max_cost_usd
         return None if most is None else max(most - self.usd, 0.0)
+
+    def left_tokens(self) -> float | None:
+        """Return how many tokens may still be used; None: there is no limit on them."""
+        most = self.budget.max_tokens
+        return None if most is None else max(most - self.tokens, 0)
 
     def _parts_from(self, share: float) -> list[str]:
         found, most = [], self.budget
@@ -69,7 +84,7 @@ _NOTHING = Used()
 """What a role has used that has not begun."""
 
 
-class Caps:
+class TeamBudgets:
     """What one team may use."""
 
     def __init__(self, rules: TeamRules) -> None:
@@ -77,7 +92,7 @@ class Caps:
         self.rules = rules
         self._has_common = rules.budget.is_limited or bool(rules.role_budgets)
 
-    def _are_set(self, marking: Marking) -> bool:
+    def are_set(self, marking: Marking) -> bool:
         """Return whether there is any budget at all; most teams have none."""
         return self._has_common or bool(marking.graph.with_budget)
 
@@ -100,18 +115,24 @@ class Caps:
 
         With *names* only those of these tasks.
         """
-        graph, spent = marking.graph, marking.team.spent
-        for name in graph.with_budget if names is None else names:
-            task = graph.by_id[name].task
-            if name in spent and task is not None and task.budget.is_limited:
-                usd, tokens, _ = spent[name]
-                yield name, BudgetUse(f"task {name}", "the task's budget", task.budget, usd, tokens)
+        for name in marking.graph.with_budget if names is None else names:
+            use = self.of_task(marking, name) if name in marking.team.spent else None
+            if use is not None:
+                yield name, use
+
+    def of_task(self, marking: Marking, name: str) -> BudgetUse | None:
+        """Return the own budget of task *name*; None: it has none."""
+        task = marking.graph.by_id[name].task
+        if task is None or not task.budget.is_limited:
+            return None
+        usd, tokens, _ = marking.team.spent.get(name, (0.0, 0, 0.0))
+        return BudgetUse(f"task {name}", "the task's budget", task.budget, usd, tokens)
 
     def closed(self, marking: Marking) -> Collection[str]:
         """Return the tasks that must not be begun now."""
         if self.stop(marking) is not None:
             return marking.graph.by_id.keys()
-        return self._spent(marking) if self._are_set(marking) else ()
+        return self._spent(marking) if self.are_set(marking) else ()
 
     def _spent(self, marking: Marking) -> Collection[str]:
         """Return the tasks whose own or whose role's budget is at its end."""
@@ -130,7 +151,7 @@ class Caps:
 
     def broken(self, marking: Marking) -> str | None:
         """Return what the circuit breaker says, if it has opened."""
-        streak, most = marking.team.streak, self.rules.max_failures
+        streak, most = marking.team.failures, self.rules.max_failures
         if streak < most:
             return None
         return f"{streak} attempts in a row have failed (teams.max_failures: {most})"
@@ -150,49 +171,60 @@ class Caps:
         return "; ".join(reached) + ": nothing more is begun" if reached else None
 
     def reached(self, marking: Marking) -> list[str]:
-        """Return every budget that is at its end, in words."""
+        """Return every budget that is at its end, in words; a done task needs none any more."""
         team = self.of_team(marking)
         found = [team.told(1.0)] if team.is_reached else []
-        caps = (*self.of_roles(marking), *self.of_tasks(marking))
+        tasks = [one for one in self.of_tasks(marking) if not _is_done(marking, one[0])]
+        caps = (*self.of_roles(marking), *tasks)
         return found + [cap.told(1.0) for _, cap in caps if cap.is_reached]
 
-    def to_kill(self, marking: Marking) -> Collection[str]:
-        """Return the tasks whose running attempts are to be stopped."""
-        if self.rules.budget.on_hard != "kill":
+    @property
+    def kills(self) -> bool:
+        """Return whether a cap that is reached stops what runs."""
+        return self.rules.budget.on_hard == "kill"
+
+    def to_kill(self, marking: Marking, running: Mapping[str, Usage]) -> Collection[str]:
+        """Return the tasks whose running attempts are to be stopped.
+
+        *running* is what attempts have used so far that are in no record yet, by their tasks.
+        """
+        if not self.kills or not self.are_set(marking):
             return ()
-        if self.of_team(marking).is_reached:
+        if self.of_team(marking).with_more(running.values()).is_reached:
             return marking.graph.by_id.keys()
         # Not `closed`: the circuit breaker lets go on what runs.
-        return self._spent(marking)
-
-    def left_usd(self, marking: Marking, name: str) -> float | None:
-        """Return what an attempt at task *name* may cost; None: no budget says so."""
-        if not self._are_set(marking):
-            return None
-        task = marking.graph.by_id[name].task
-        if task is None:
-            return self.of_team(marking).left_usd()
-        caps = [self.of_team(marking)]
-        caps += [cap for role, cap in self.of_roles(marking) if role == task.role]
-        usd, tokens, _ = marking.team.spent.get(name, (0.0, 0, 0.0))
-        caps.append(BudgetUse("", "", task.budget, usd, tokens))
-        return min((left for cap in caps if (left := cap.left_usd()) is not None), default=None)
+        found = self._spent(marking)
+        for role, cap in self.of_roles(marking):
+            names = marking.graph.by_role.get(role, frozenset())
+            if cap.with_more(used for name, used in running.items() if name in names).is_reached:
+                found = frozenset(found) | names
+        for name, used in running.items():
+            own = self.of_task(marking, name)
+            if own is not None and own.with_more([used]).is_reached:
+                found = frozenset(found) | {name}
+        return found
 
     def watch(self, step: OpenTransition) -> None:
         """Tell in *step* what has come near its end or to it, each once."""
         marking, soft = step.marking, self.rules.budget.soft
         if (broken := self.broken(marking)) is not None:
-            number = marking.team.streak
+            number = marking.team.failures
+            if marking.team.broke_at < number:
+                step.course.do("team", "broke", number)
             self._warn(step, f"breaker: {number}", f"{broken}: nothing more is begun")
-        if not self._are_set(marking):
+        if not self.are_set(marking):
             return
         # Of tasks those that have used something in this transition: no other has come nearer.
         paid = {one[2] for one in step.course.operations if one[:2] == ["team", "spend"]}
-        caps = [self.of_team(marking)]
-        caps += [cap for _, cap in (*self.of_roles(marking), *self.of_tasks(marking, paid))]
-        for cap in caps:
+        caps = [
+            (cap, False) for cap in (self.of_team(marking), *dict(self.of_roles(marking)).values())
+        ]
+        caps += [(cap, _is_done(marking, name)) for name, cap in self.of_tasks(marking, paid)]
+        for cap, is_done in caps:
             if cap.is_reached:
-                self._warn(step, f"hard: {cap.name}", f"{cap.told(1.0)}: nothing more is begun")
+                # Of a done task nothing more was to be begun, and it keeps nobody else from it.
+                what = "" if is_done else ": nothing more is begun"
+                self._warn(step, f"hard: {cap.name}", f"{cap.told(1.0)}{what}")
             elif cap.is_near(soft):
                 self._warn(step, f"soft: {cap.name}", cap.told(soft))
 
@@ -200,3 +232,8 @@ class Caps:
     def _warn(step: OpenTransition, what: str, message: str) -> None:
         if what not in step.marking.team.warned:
             step.warn(what, message)
+
+
+def _is_done(marking: Marking, name: str) -> bool:
+    """Return whether task *name* is done, and comes no more."""
+    return bool(marking.done.get(name)) and not marking.is_live(name)

@@ -1,0 +1,60 @@
+"""Tasks' steps as their agents can have them, and what a person hears of what was left out.
+
+Once a role and a run: who begins the run is told, and who begins the first task of a role that
+only added tasks have. Later processes, each tick is one, find the same again and say nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+
+from sequencer.engine.fitting import fitted
+from sequencer.engine.performing import Performer
+from sequencer.errors import SequencerError
+from sequencer.model.marking import Marking
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+
+
+class Honouring:
+    """Fits the steps of one process's tasks to their agents."""
+
+    def __init__(self, performer: Performer, begun_with: Workflow) -> None:
+        """Fit them to the agents of *performer*; a run begins with the tasks of *begun_with*."""
+        self._performer = performer
+        self._begun_with = begun_with.steps_by_name
+        self._told: set[str] = set()
+        self._has_recalled = False
+        self.is_silent = False
+        """What is left out now was told before."""
+
+    def step(self, workflow: Workflow, name: str) -> Step:
+        """Return the step of node *name*, without what only its role asks and nobody can do.
+
+        Raises:
+            ConfigurationError: its agent can't be had.
+        """
+        step = self._performer.with_defaults(workflow.steps_by_name[name])
+        task = workflow.graph.by_id[name].task if workflow.graph is not None else None
+        if task is None or not task.brought:
+            return step
+        kept, left_out = fitted(self._performer.agents, step, name, task.brought)
+        text = f"role {task.role}: its agent can't honour {', '.join(left_out)}; left out"
+        if left_out and text not in self._told:
+            self._told.add(text)
+            if not self.is_silent:
+                self._performer.observer.notice(text)
+        return kept
+
+    def recall(self, workflow: Workflow, marking: Marking, begins: Collection[str]) -> None:
+        """Know what was told of added tasks before this process: of all but what *begins* now."""
+        if self._has_recalled:
+            return
+        self._has_recalled = self.is_silent = True
+        begun = {*marking.done, *marking.active}.difference(self._begun_with, begins)
+        for name in begun & workflow.steps_by_name.keys():
+            # Its own attempt says what is wrong with it.
+            with contextlib.suppress(SequencerError):
+                self.step(workflow, name)
+        self.is_silent = False

@@ -1,0 +1,398 @@
+"""Attempts that run at once share what is left; none counts on what another one holds."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine.flow.room import Room
+from sequencer.engine.flow.shares import Shares, beside_of
+from sequencer.engine.flow.team_budgets import TeamBudgets
+from sequencer.engine.flow.transitions import OpenTransition
+from sequencer.executors.protocol import Cancellation, StepRequest
+from sequencer.model.graph import Graph
+from sequencer.model.head import Claim, Head, Owner
+from sequencer.model.limits import RunLimits
+from sequencer.model.marking import Marking
+from sequencer.model.outcome import Outcome
+from sequencer.model.team import Role, TeamRules
+from sequencer.store.memory import MemoryRun
+from tests.contract.store_cases import STRANGER, new_head
+from tests.flows import workflow as flow
+from tests.unit.engine.flow.labs import Actor, Hold, Lab, let_go, said, until
+from tests.unit.engine.flow.stepping import Run
+from tests.unit.engine.flow.team_costs import ROLES, paid
+from tests.unit.engine.flow.team_labs import cost, task, team
+
+NOBODY: frozenset[int] = frozenset()
+OTHER = STRANGER.model_copy(update={"nonce": "somebody else"})
+
+
+@dataclass
+class Spender:
+    """An agent with a cap of its own, which uses all that it may, beside *others* of its kind."""
+
+    others: int
+    asked: list[float | None] = field(default_factory=list)
+    together: list[float] = field(default_factory=list)
+    """Of those that ran at once: the sum of what they were given."""
+    _now: dict[str, float] = field(default_factory=dict)
+    _lock: threading.Condition = field(default_factory=threading.Condition)
+
+    def __call__(self, request: StepRequest, cancellation: Cancellation) -> Outcome:
+        del cancellation
+        given = request.max_cost_usd
+        assert given is not None
+        with self._lock:
+            self.asked.append(given)
+            self._now[request.step.name] = given
+            self.together.append(sum(self._now.values()))
+            self._lock.notify_all()
+            self._lock.wait_for(lambda: len(self.asked) >= self.others, timeout=10)
+            del self._now[request.step.name]
+        return said("ok", **cost(given))
+
+
+def at_once(count: int) -> list[Any]:
+    return [task(f"t{number}") for number in range(count)]
+
+
+# --- a team ------------------------------------------------------------------------------
+
+
+def test_four_attempts_at_once_share_what_is_left(tmp_path: Path) -> None:
+    spender = Spender(4)
+    says = {f"t{number}": spender for number in range(4)}
+    made = team(tmp_path, at_once(4), says, rules={"budget": {"max_cost_usd": 10}})
+    made.work(places=4)
+    assert spender.asked == [2.5] * 4
+    assert made.head.usage.cost_usd == 10
+
+
+def test_clients_that_keep_to_their_caps_never_pass_the_teams(tmp_path: Path) -> None:
+    """Twelve tasks, three at once: whatever is given out, it is never more than there is."""
+    spender = Spender(3)
+    says = {f"t{number}": spender for number in range(12)}
+    made = team(tmp_path, at_once(12), says, rules={"budget": {"max_cost_usd": 3}}, size=3)
+    assert "nothing more is begun" in made.ended()
+    assert made.head.usage.cost_usd == pytest.approx(3, abs=1e-5)
+    assert max(spender.together) <= 3
+    assert min(filter(None, spender.asked)) > 0
+
+
+def test_who_runs_alone_gets_all_that_is_left(tmp_path: Path) -> None:
+    tasks = [task("a"), task("b", "a"), task("c", "a"), task("d", "b", "c")]
+    says = {name: paid(1.0) for name in "abcd"}
+    made = team(tmp_path, tasks, says, rules={"budget": {"max_cost_usd": 10}})
+    made.work()
+    given = {request.step.name: request.max_cost_usd for request in made.actor.asked}
+    assert given == {"a": 10, "b": 4.5, "c": 4.5, "d": 7}
+
+
+def test_what_one_has_not_used_comes_to_those_behind(tmp_path: Path) -> None:
+    made = team(
+        tmp_path,
+        at_once(5),
+        {f"t{number}": paid(0.1) for number in range(5)},
+        rules={"budget": {"max_cost_usd": 1}},
+        size=2,
+    )
+    made.work(places=1)
+    given = [request.max_cost_usd for request in made.actor.asked]
+    assert given == [0.5, 0.45, 0.4, 0.35, 0.6]
+
+
+def test_a_rest_too_small_waits_for_what_others_leave(tmp_path: Path) -> None:
+    """0.1 USD is no use to a task if 5 may be free in a moment."""
+    hold = Hold(said("ok", **cost(0.5)))
+    says = {"t0": hold, "t1": paid(4.9), "t2": paid(0.2)}
+    made = team(tmp_path, at_once(3), says, rules={"budget": {"max_cost_usd": 10}}, size=2)
+    with let_go(hold):
+        at_work = made.works()
+        until(lambda: made.accepted() == ["t1"])
+        assert "t2" not in made.actor.names
+        hold.go.set()
+        at_work.summary()
+    given = {request.step.name: request.max_cost_usd for request in made.actor.asked}
+    assert given == {"t0": 5, "t1": 5, "t2": 4.6}
+
+
+def test_a_role_and_a_task_have_shares_of_their_own(tmp_path: Path) -> None:
+    rules = {"budget": {"max_cost_usd": 12}, "role_budgets": {"cook": {"max_cost_usd": 2}}}
+    tasks = [
+        task("soup", role="cook"),
+        task("roast", role="cook"),
+        task("taste", role="taster"),
+        task("pay", budget={"max_cost_usd": 0.25}),
+    ]
+    made = team(tmp_path, tasks, roles=ROLES, rules=rules)
+    made.work()
+    given = {request.step.name: request.max_cost_usd for request in made.actor.asked}
+    # The cooks hold less than a fourth each, so that more is left for those behind them.
+    assert given == {"soup": 1, "roast": 1, "taste": 5, "pay": 0.25}
+
+
+def test_the_runs_limit_counts_where_it_is_smaller(tmp_path: Path) -> None:
+    made = team(tmp_path, at_once(2), rules={"budget": {"max_cost_usd": 10}})
+    replace(made, limits=RunLimits(max_cost_usd=3)).work()
+    assert [request.max_cost_usd for request in made.actor.asked] == [1.5, 1.5]
+
+
+def test_a_step_holds_no_more_than_its_own_limit(tmp_path: Path) -> None:
+    tasks = [task("small", max_cost_usd=1), task("large")]
+    made = team(tmp_path, tasks, rules={"budget": {"max_cost_usd": 10}}, size=2)
+    made.work()
+    given = {request.step.name: request.max_cost_usd for request in made.actor.asked}
+    assert given == {"small": 1, "large": 9}
+
+
+def test_shares_stand_in_the_claims_for_other_processes(tmp_path: Path) -> None:
+    memory = MemoryRun()
+    hold = Hold(said("ok", **cost(0.5)))
+    rules = {"budget": {"max_cost_usd": 10, "max_tokens": 1001}}
+    made = team(tmp_path, at_once(3), {"t0": hold}, rules=rules, size=2, memory=memory)
+    with let_go(hold):
+        other = made.works(places=1)
+        hold.wait()
+        (claim,) = made.head.claims
+        assert (claim.share("usd"), claim.share("tokens")) == (5.0, 500)
+        made.work(places=1, limits={"max_steps": 1})
+        assert made.actor.asked[-1].max_cost_usd == 5.0
+        hold.go.set()
+        other.summary()
+    memory.close()
+
+
+def test_the_share_of_a_killed_process_is_free_again(tmp_path: Path) -> None:
+    memory = MemoryRun()
+    made = team(tmp_path, at_once(2), rules={"budget": {"max_cost_usd": 8}}, memory=memory)
+    made.died()
+    assert {claim.share("usd") for claim in made.head.claims} == {4.0}
+    made.work(places=1)
+    assert made.status == "completed"
+    memory.close()
+
+
+def test_without_a_cap_a_claim_says_nothing(tmp_path: Path) -> None:
+    memory = MemoryRun()
+    made = team(tmp_path, at_once(2), memory=memory)
+    made.died()
+    assert {"share" in claim.model_dump_json() for claim in made.head.claims} == {False}
+    memory.close()
+
+
+# --- the run's own limit, and the invocation's -------------------------------------------
+
+CHART = "A[Start] --> B[Left]\nA --> C[Right]\nB --> D[Both]\nC --> D"
+
+
+def chart(tmp_path: Path, limits: RunLimits | None = None) -> Lab:
+    made = flow(CHART)
+    says: dict[str, list[Any]] = {name: [paid(0.5)] for name in "ABCD"}
+    return Lab(tmp_path, made, Actor(says), limits=limits or RunLimits())
+
+
+def test_branches_of_a_flowchart_share_the_runs_limit(tmp_path: Path) -> None:
+    made = chart(tmp_path, RunLimits(max_cost_usd=4.5))
+    made.work()
+    given = {request.step.name: request.max_cost_usd for request in made.actor.asked}
+    assert given == {"A": 4.5, "B": 2, "C": 2, "D": 3}
+
+
+def test_branches_share_the_limit_of_an_invocation(tmp_path: Path) -> None:
+    made = chart(tmp_path)
+    made.work(limits={"max_cost_usd": 4.5})
+    given = {request.step.name: request.max_cost_usd for request in made.actor.asked}
+    assert given == {"A": 4.5, "B": 2, "C": 2, "D": 3}
+
+
+def test_the_smaller_of_the_two_limits_counts(tmp_path: Path) -> None:
+    made = chart(tmp_path, RunLimits(max_cost_usd=100))
+    made.work(limits={"max_cost_usd": 4.5})
+    assert [one.max_cost_usd for one in made.actor.asked] == [4.5, 2, 2, 3]
+
+
+# --- the figures themselves --------------------------------------------------------------
+
+
+def graph_of(*edges: str) -> Graph:
+    made = flow("\n".join(edges)).graph
+    assert made is not None
+    return made
+
+
+def claim(step: str, token: int, owner: Owner = STRANGER, **more: Any) -> Claim:
+    return Claim(
+        token=token,
+        step=step,
+        step_index=0,
+        attempt=1,
+        owner=owner,
+        claimed_at="2026-01-01T00:00:00Z",
+        ttl_s=60,
+        **more,
+    )
+
+
+def head_with(*claims: Claim) -> Head:
+    return new_head().replace(claims=claims)
+
+
+def four() -> Marking:
+    marking = Marking(graph_of("A --> Z", "B --> Z", "C --> Z", "D --> Z"))
+    for name in "ABCD":
+        marking.apply(["token", name])
+    return marking
+
+
+def test_a_claim_of_an_older_program_counts_as_one_equal_part() -> None:
+    shares, marking = Shares(RunLimits(max_cost_usd=9), None, STRANGER), four()
+    marking.apply(["start", "A", 1])
+    marking.apply(["start", "B", 2])
+    head = head_with(claim("A", 1), claim("B", 2, share_usd=1.0))
+    assert shares.of(head, marking, "C", 2, NOBODY) == {"usd": 2.666666}
+    assert shares.closed(head, marking, NOBODY) == ()
+
+
+@pytest.mark.parametrize("damaged", ["1", None, True, [], float("nan"), float("inf"), -1, 2**70])
+def test_a_share_that_somebody_has_spoilt_is_none(damaged: Any) -> None:
+    found = claim("A", 1, share_usd=damaged).share("usd")
+    assert found is None or found == 1
+
+
+def test_what_is_held_is_not_given_out_again() -> None:
+    shares, marking = Shares(RunLimits(max_cost_usd=9), None, STRANGER), four()
+    marking.apply(["start", "A", 1])
+    head = head_with(claim("A", 1, share_usd=8.9))
+    assert set(shares.closed(head, marking, NOBODY)) == set("ABCDZ")
+    # Its holder is dead: it will be taken over, and nobody waits for what it holds.
+    assert shares.closed(head, marking, frozenset({1})) == ()
+    assert shares.of(head, marking, "B", 1, frozenset({1})) == {"usd": 9.0}
+
+
+class Short(Run):
+    """A run in which whoever begins first holds everything."""
+
+    @property
+    def room(self) -> Room:
+        def closed(head: Head, marking: Marking) -> Collection[str]:
+            return marking.graph.by_id.keys() if head.claims else ()
+
+        return replace(super().room, closed=closed, share=lambda *_: {"usd": 1.0})
+
+
+def test_what_has_become_short_is_noticed_in_the_same_transition() -> None:
+    run = Short(graph_of("A --> C", "B --> C"))
+
+    def put(step: OpenTransition) -> None:
+        for name in "AB":
+            step.course.do("token", name)
+
+    assert run.update(put) == ["start A"]
+    (held,) = run.head.claims
+    assert held.share("usd") == 1.0
+
+
+def test_an_invocation_counts_its_own_attempts_only() -> None:
+    shares, marking = Shares(RunLimits(), None, STRANGER), four()
+    shares.own_usd = lambda: 2.0
+    marking.apply(["start", "A", 1])
+    mine, theirs = claim("A", 1, share_usd=2.0), claim("A", 1, OTHER, share_usd=2.0)
+    assert set(shares.closed(head_with(mine), marking, NOBODY)) == set("ABCDZ")
+    assert shares.closed(head_with(theirs), marking, NOBODY) == ()
+    assert shares.of(head_with(theirs), marking, "B", 1, NOBODY) == {"usd": 2.0}
+
+
+def test_tokens_are_shared_as_money_is() -> None:
+    rules = TeamRules.model_validate({"budget": {"max_tokens": 11}})
+    shares, marking = Shares(RunLimits(), TeamBudgets(rules), STRANGER), four()
+    assert shares.of(head_with(), marking, "A", 4, NOBODY) == {"tokens": 2}
+    held = head_with(claim("A", 1, share_tokens=11))
+    assert set(shares.closed(held, marking, NOBODY)) == set("ABCDZ")
+
+
+def test_a_short_role_closes_its_own_tasks_only(tmp_path: Path) -> None:
+    roles = {"cook": Role(), "taster": Role()}
+    tasks = [task("soup", role="cook"), task("roast", role="cook"), task("taste", role="taster")]
+    graph = team(tmp_path, tasks, roles=roles).workflow.graph
+    assert graph is not None
+    rules = TeamRules.model_validate({"role_budgets": {"cook": {"max_cost_usd": 1}}})
+    shares = Shares(RunLimits(), TeamBudgets(rules), STRANGER)
+    held = head_with(claim("soup", 1, share_usd=1.0))
+    assert set(shares.closed(held, Marking(graph), NOBODY)) == {"soup", "roast"}
+
+
+def test_the_steps_own_limit_is_only_money(tmp_path: Path) -> None:
+    made = team(tmp_path, [task("small", max_cost_usd=1)], rules={"budget": {"max_tokens": 100}})
+    made.work()
+    assert [request.max_cost_usd for request in made.actor.asked] == [1]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("ABCD")))
+@pytest.mark.parametrize("limit", [10.0, 1.0, 0.1, 0.000003, 7.77])
+def test_together_they_are_never_given_more_than_there_is(
+    order: tuple[str, ...], limit: float
+) -> None:
+    shares, marking = Shares(RunLimits(max_cost_usd=limit), None, STRANGER), four()
+    claims: list[Claim] = []
+    for token, name in enumerate(order, 1):
+        given = shares.of(head_with(*claims), marking, name, 5 - token, NOBODY)
+        marking.apply(["start", name, token])
+        claims.append(claim(name, token, share_usd=given["usd"]))
+    sums = [one.share("usd") or 0.0 for one in claims]
+    assert sum(sums) <= limit * (1 + 1e-12)
+    assert min(sums) > 0
+
+
+# --- who may run at the same time --------------------------------------------------------
+
+
+def test_who_waits_for_a_node_does_not_run_beside_it() -> None:
+    marking = Marking(graph_of("A --> B --> D", "C --> D", "C --> E"))
+    for name in "AC":
+        marking.apply(["token", name])
+    marking.apply(["start", "A", 1])
+    assert set(beside_of(marking, "A", {"A"})) == {"C", "E"}
+    assert set(beside_of(marking, "C", {"A"})) == {"B"}
+    marking.apply(["start", "C", 2])
+    # Who runs has a share already; what comes behind it does not.
+    assert set(beside_of(marking, "A", {"A", "C"})) == {"E"}
+    marking.apply(["step", "C", ["D", "E"]])
+    # D has a token already, and waits for the one that comes through A.
+    assert set(beside_of(marking, "A", {"A"})) == {"E"}
+
+
+def test_what_has_failed_for_good_holds_nothing(tmp_path: Path) -> None:
+    graph = team(tmp_path, [task("a"), task("b", "a"), task("c")]).workflow.graph
+    assert graph is not None
+    marking = Marking(graph)
+    for name in "ac":
+        marking.apply(["token", name])
+    marking.apply(["start", "a", 1])
+    marking.apply(["block", "a", {"message": "no"}])
+    marking.apply(["start", "c", 2])
+    assert list(beside_of(marking, "c", {"c"})) == []
+
+
+def test_questions_and_loops_are_passed() -> None:
+    marking = Marking(graph_of("A --> B --> C{again?}", "C -->|yes| A", "C -->|no| D", "E --> F"))
+    for name in "AE":
+        marking.apply(["token", name])
+    marking.apply(["start", "A", 1])
+    assert set(beside_of(marking, "A", {"A"})) == {"E", "F"}
+    assert "C" not in set(beside_of(marking, "E", set()))
+
+
+def test_a_limit_of_the_run_keeps_nobody_from_ending(tmp_path: Path) -> None:
+    """Eight processes' worth of tasks, and never a moment in which all wait for each other."""
+    made = team(tmp_path, at_once(8), {f"t{n}": paid(0.3) for n in range(8)}, size=4)
+    made = replace(made, limits=RunLimits(max_cost_usd=3))
+    made.work()
+    assert made.status == "completed"
+    assert made.head.usage.cost_usd == pytest.approx(2.4)

@@ -1,0 +1,127 @@
+"""What a person says about a team when a request is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine.team_starting import WantedTeam
+from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.model.definition import Definition
+from sequencer.model.request import Request
+from tests.unit.engine.test_starting import BUG, CODE, project
+
+QUESTION = Request(title="How does it work?")
+
+
+def define(folder: Path, request: Request, wanted: WantedTeam, procedure: str) -> Definition:
+    return project(folder).starter.define(request, procedure, wanted)
+
+
+def told(made: Definition) -> dict[str, Any]:
+    assert made.team is not None
+    return dict(made.team)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "why", "size"),
+    [
+        (WantedTeam(asked=True), "--team was given", 2),
+        (WantedTeam(size=3), "--team-size was given", 3),
+        (WantedTeam(asked=True, size=3), "--team was given", 3),
+    ],
+)
+def test_the_journal_says_what_was_said(
+    tmp_path: Path, wanted: WantedTeam, why: str, size: int
+) -> None:
+    made = told(define(tmp_path, CODE, wanted, "full-development"))
+    assert (made["uses_team"], made["why"], made["size"]) == (True, why, size)
+
+
+def test_no_team_was_said(tmp_path: Path) -> None:
+    made = told(define(tmp_path, BUG, WantedTeam(asked=False), "debugger-full"))
+    assert (made["uses_team"], made["why"]) == (False, "--no-team was given")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "where"),
+    [
+        (WantedTeam(asked=True), "--team"),
+        (WantedTeam(size=3), "--team-size"),
+        (WantedTeam(asked=True, size=3), "--team"),
+    ],
+)
+def test_a_team_for_what_can_t_be_shared_out_is_refused(
+    tmp_path: Path, wanted: WantedTeam, where: str
+) -> None:
+    with pytest.raises(UsageRefused, match="can't be shared out") as caught:
+        define(tmp_path, QUESTION, wanted, "simple-question")
+    assert caught.value.where == where
+    assert "full-development, debugger-full, orchestrator-full" in str(caught.value)
+
+
+@pytest.mark.parametrize("wanted", [WantedTeam(), WantedTeam(asked=False)])
+def test_nobody_wants_one_there(tmp_path: Path, wanted: WantedTeam) -> None:
+    made = told(define(tmp_path, QUESTION, wanted, "simple-question"))
+    assert made["uses_team"] is False
+
+
+def test_a_request_for_which_too_few_tasks_are_allowed_is_refused_by_the_key(
+    tmp_path: Path,
+) -> None:
+    made = project(tmp_path, teams={"max_tasks": 5}).starter
+    with pytest.raises(ConfigurationError, match="8 tasks; at most 5 are allowed") as caught:
+        made.define(CODE, "full-development", WantedTeam(asked=True))
+    assert caught.value.where == "teams.max_tasks"
+
+
+# --- steps of the project's own --------------------------------------------------------
+
+HOOK = """
+from pathlib import Path
+from sequencer import hookimpl
+
+@hookimpl
+def sequencer_steps(request, workflow):
+    with (Path(__file__).parent / "asked").open("a") as file:
+        file.write("x")
+    return {answer}
+"""
+WITHOUT = "[step for step in workflow.steps if step.name != 'git-gh']"
+TEAMS = {"enabled": True, "threshold": 0}
+OWN = "the project has steps of its own for procedure 'full-development'"
+
+
+def hooked(folder: Path, answer: str, wanted: WantedTeam | None = None, **teams: Any) -> Definition:
+    (folder / "hooks.py").write_text(HOOK.format(answer=answer))
+    made = project(folder, hooks=["hooks.py"], teams={**TEAMS, **teams})
+    return made.starter.define(CODE, "full-development", wanted)
+
+
+def test_no_team_takes_the_place_of_steps_that_a_hook_has_changed(tmp_path: Path) -> None:
+    made = hooked(tmp_path, WITHOUT)
+    assert (told(made)["uses_team"], told(made)["why"]) == (False, OWN)
+    assert [step.name for step in made.workflow.steps] == [
+        *("coding-activity", "verifications", "concise-summary")
+    ]
+
+
+@pytest.mark.parametrize("answer", ["None", "workflow", "list(workflow.steps)"])
+def test_a_hook_that_changes_nothing_is_in_nobody_s_way(tmp_path: Path, answer: str) -> None:
+    made = hooked(tmp_path, answer)
+    assert told(made)["uses_team"] is True
+    assert made.workflow.kind == "graph"
+
+
+def test_a_person_may_want_the_team_all_the_same(tmp_path: Path) -> None:
+    made = hooked(tmp_path, WITHOUT, WantedTeam(asked=True))
+    assert told(made)["why"] == "--team was given"
+    assert not (tmp_path / "asked").exists()
+
+
+def test_where_no_team_is_possible_the_hook_is_asked_once(tmp_path: Path) -> None:
+    made = hooked(tmp_path, WITHOUT, enabled=False)
+    assert told(made)["why"] == "teams.enabled is false"
+    assert (tmp_path / "asked").read_text() == "x"
