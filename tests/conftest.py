@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,21 @@ def pytest_configure(config: pytest.Config) -> None:
             os.environ.setdefault(TEMPORARY, str(MEMORY))
     # What is collected now is there to the end: a third of the time went into looking at it.
     gc.disable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let a process that has nothing left take tests from one that has.
+
+    Half of the time is in a tenth of the tests, and they stand beside each other: dealt
+    out in portions, they kept one process busy for two minutes more than the others.
+    """
+    if config.getoption("dist") != "load":
+        return None  # it was asked for
+    # With -p no:xdist there is none, and nobody asks.
+    from xdist.scheduler import WorkStealingScheduling  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    return WorkStealingScheduling(config, log)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
