@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.clocks.faketime import following, library, variables
+from tests.clocks.faketime import following, forget, library, variables
 from tests.long.report import Report, Size
 from tests.storage.commands import accepted, argv_of, environment, facts, project, sequencer
 
@@ -48,6 +48,7 @@ def working(
     finally:
         process.kill()
         process.communicate()
+        forget(process.pid)
 
 
 def ended(process: subprocess.Popen[str], limit_s: float = LIMIT_S) -> int | None:

@@ -13,6 +13,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+SHARED = Path("/dev/shm")  # noqa: S108 (where the library shares its clock, by name)
 _LIBRARY = "vendor/libfaketime/src/libfaketime.so.1"
 _ASK = "import time; print(time.time(), time.clock_gettime(7), time.monotonic())"
 """7 is the clock since boot on Linux."""
@@ -47,6 +48,12 @@ def _clocks(extra: dict[str, str]) -> list[float]:
         check=False,
     )
     return [float(word) for word in asked.stdout.split()]
+
+
+def forget(pid: int) -> None:
+    """Remove what the library has shared for the process *pid*; one that is killed leaves it."""
+    for name in (f"faketime_shm_{pid}", f"sem.faketime_sem_{pid}"):
+        (SHARED / name).unlink(missing_ok=True)
 
 
 def variables(path: Path, offset: str) -> dict[str, str]:

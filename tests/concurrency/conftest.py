@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.scratch_folders import scratch_folder
+
 
 @pytest.fixture
 def tmp_path() -> Iterator[Path]:
     """Return a folder on a disk: in memory nothing takes long enough for others to come between."""
-    with tempfile.TemporaryDirectory(prefix="sequencer-test-") as made:
-        yield Path(made)
+    with scratch_folder() as made:
+        yield made

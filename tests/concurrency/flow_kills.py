@@ -69,6 +69,9 @@ def killed(
     made, wrong = 0, list[str]()
     while made < kills and not errors.exists():
         child = children.start(partial(_work_alone, flow, in_documents=in_documents), errors)
+        # Only then is there a group to kill.
+        while os.getpgid(child) != child:
+            time.sleep(0.001)
         time.sleep(0.03 + dice.random() * 0.25)
         if children.ended([child]):
             break
@@ -110,13 +113,19 @@ def _left_behind(flow: Flow) -> list[str]:
 
 
 def share(folder: Path, processes: int, width: int) -> list[str]:
-    """Let *processes* work on one fan-out at once; nobody is killed, so nothing is begun twice."""
+    """Let *processes* work on one fan-out at once; nobody is killed, so nothing is begun twice.
+
+    No agent ends before one that the first process had no place for has begun.
+    """
     flow, errors = flow_runs.fan(folder, width, 0.03), folder / "errors"
+    flow.hold(*flow.nodes[1:-1])
     flow.run().control.begin()
     pids = {children.start(partial(_work_noted, flow), errors) for _ in range(processes)}
     deadline = time.monotonic() + LIMIT_S
     left = set(pids)
     while left and time.monotonic() < deadline:
+        if len(flow.began()) > 1 + flow_runs.PLACES:
+            flow.let_go()
         left -= children.ended(left)
         time.sleep(0.005)
     children.end(left)
@@ -134,7 +143,8 @@ def _work_noted(flow: Flow) -> None:
 
 def two_ticks(folder: Path) -> list[str]:
     """Let two ticks meet at one node; the second must leave no trace."""
-    flow, errors = flow_runs.fan(folder, 2, 0.4), folder / "errors"
+    flow, errors = flow_runs.fan(folder, 2, 0.0), folder / "errors"
+    flow.hold("s")
     flow.run().control.begin()
     child = children.start(lambda: flow.work(Mode.TICK), errors)
     deadline = time.monotonic() + LIMIT_S
@@ -149,6 +159,7 @@ def two_ticks(folder: Path) -> list[str]:
         pass
     if (flow.sync / "state.json").read_bytes() != before:
         wrong.append("the second tick has changed the head")
+    flow.let_go()
     os.waitpid(child, 0)
     head = flow.run().head
     if head is None or head.usage.steps != 1 or len(flow.began()) != 1:

@@ -21,12 +21,16 @@ from sequencer.model.limits import InvocationLimits
 from sequencer.model.marking import FlowStatus
 
 NAME = "flow"
+PLACES = 4
+"""Agents at once in one process."""
 AGENT = """\
 import os, sys, time
 node, token = os.environ["SEQUENCER_STEP"], os.environ["SEQUENCER_TOKEN"]
 asked = sys.stdin.read()
 fd = os.open("began", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 os.write(fd, f"{node} {token}\\n".encode())
+while os.path.exists(f"hold-{node}"):
+    time.sleep(0.01)
 time.sleep(float(asked.split()[-1]))
 print(f"{node} is done, and this line is its output")
 """
@@ -54,13 +58,23 @@ class Flow:
         return self.folder / "sync" / "runs" / NAME
 
     def work(self, mode: Mode = Mode.COMBINED) -> Summary:
-        return self.run().work(mode, InvocationLimits(max_steps=None))
+        return self.run().work(mode, InvocationLimits(max_steps=None), places=PLACES)
 
     def began(self) -> list[tuple[str, int]]:
         """Return which agents have begun: node and token, as they say themselves."""
         path = self.folder / "began"
         lines = path.read_text().splitlines() if path.exists() else []
         return [(words[0], int(words[1])) for words in map(str.split, lines)]
+
+    def hold(self, *nodes: str) -> None:
+        """Let the agents of *nodes* not end before `let_go`."""
+        for node in nodes:
+            (self.folder / f"hold-{node}").touch()
+
+    def let_go(self) -> None:
+        """Let every agent that is held go on."""
+        for path in self.folder.glob("hold-*"):
+            path.unlink()
 
     def agents(self) -> list[int]:
         """Return the processes of agents that live."""

@@ -66,8 +66,12 @@ def test_a_graph_run_survives_a_fault_at_the_calls_of_its_transitions(tmp_path: 
 
 
 def test_three_processes_share_a_fan_out(tmp_path: Path) -> None:
-    flow = flow_runs.fan(tmp_path / "p", 12, 0.3)
+    """Nobody's agent ends before the first process has more to do than it has places for."""
+    flow = flow_runs.fan(tmp_path / "p", 12, 0.0)
+    flow.hold(*flow.nodes[1:-1])
     processes = [started(flow, "--max-parallel", "2", "--json") for _ in range(3)]
+    until(lambda: len(flow.began()) > 1 + 2, 60.0)
+    flow.let_go()
     shares = []
     for process in processes:
         printed, told = process.communicate(timeout=60)
@@ -80,8 +84,12 @@ def test_three_processes_share_a_fan_out(tmp_path: Path) -> None:
 
 def test_max_parallel_of_the_chart_is_kept_over_processes(tmp_path: Path) -> None:
     flow = flow_runs.fan(tmp_path / "p", 5, 0.2, config={"maxParallel": 2})
+    flow.hold(*flow.nodes[1:-1])
     processes = [started(flow) for _ in range(2)]
-    most = 0
+    until(lambda: len(flow.began()) == 1 + 2, 60.0)
+    view = flow.run().head
+    most = len(view.claims) if view else 0
+    flow.let_go()
     while any(process.poll() is None for process in processes):
         view = flow.run().head
         most = max(most, len(view.claims) if view else 0)
@@ -111,13 +119,15 @@ def test_a_sigterm_releases_every_claim_and_the_next_run_goes_on(tmp_path: Path)
 
 
 def test_a_sigkill_leaves_no_agent_and_the_next_takes_over(tmp_path: Path) -> None:
-    flow = flow_runs.fan(tmp_path / "p", 3, 0.6)
+    flow = flow_runs.fan(tmp_path / "p", 3, 0.0)
+    flow.hold(*flow.nodes[1:-1])
     process = started(flow)
     until(lambda: len(flow.began()) == 4)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     until(lambda: not flow.agents(), 5.0)
     assert len(head(flow)["claims"]) == 3
+    flow.let_go()
     flow.work()
     assert flow_runs.violations(flow) == []
     facts = list(flow.run().history())
@@ -125,10 +135,12 @@ def test_a_sigkill_leaves_no_agent_and_the_next_takes_over(tmp_path: Path) -> No
 
 
 def test_a_paused_run_waits_and_goes_on(tmp_path: Path) -> None:
-    flow = flow_runs.fan(tmp_path / "p", 3, 0.5)
+    flow = flow_runs.fan(tmp_path / "p", 3, 0.0)
+    flow.hold(*flow.nodes[1:-1])
     process = started(flow)
     until(lambda: len(flow.began()) >= 2)
     flow.run().control.pause()
+    flow.let_go()
     assert ended(process)[0] == 0
     before = len(flow.began())
     assert before < 5

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sequencer.engine.work import Mode
-from tests.unit.engine.projects import events, head_of, reopen, write_project
+from tests.unit.engine.projects import events, head_of, reopen, until_queued, write_project
 
 ROOT = Path(__file__).parents[2]
 # Works on a project as a program does.
@@ -28,6 +28,14 @@ try:
 except SequencerError as error:
     print(error, flush=True)
     raise SystemExit(error.exit_code)
+"""
+
+
+UNTIL_HELD_NO_MORE = """
+import os, sys, time
+sys.stdin.read()
+while os.path.exists("hold"):
+    time.sleep(0.01)
 """
 
 
@@ -68,7 +76,7 @@ def test_a_killed_worker_is_taken_over_by_one_in_sync_mode(tmp_path: Path) -> No
         run = reopen(tmp_path)
         until_begun(tmp_path)
         with python(WORKER, str(tmp_path), "sync") as second:
-            time.sleep(1.0)
+            until_queued(tmp_path)
             os.kill(first.pid, signal.SIGKILL)
             killed = time.monotonic()
             assert "complete" in line(second)
@@ -85,7 +93,12 @@ def test_a_killed_worker_is_taken_over_by_one_in_sync_mode(tmp_path: Path) -> No
 
 
 def test_two_ticks_at_once(tmp_path: Path) -> None:
-    write_project(tmp_path, {"status": "ok", "delay_s": 4})
+    argv = [sys.executable, "-IS", "-c", UNTIL_HELD_NO_MORE]
+    write_project(
+        tmp_path, agents={"held": {"kind": "command", "argv": argv}}, agent={"default": "held"}
+    )
+    hold = tmp_path / "hold"
+    hold.touch()
     with python(WORKER, str(tmp_path), "tick") as first:
         run, state = reopen(tmp_path), tmp_path / "sync/state.json"
         until_begun(tmp_path)
@@ -94,6 +107,7 @@ def test_two_ticks_at_once(tmp_path: Path) -> None:
             assert "is run by process" in line(second)
             assert second.wait(10) == 75
         assert state.read_bytes() == before
+        hold.unlink()
         assert first.wait(20) == 0
     assert head_of(run).step_index == 1
 

@@ -18,9 +18,11 @@ from sequencer.store.tickets import FlockQueue
 from sequencer.store.turnstile import FileTurnstile, file_name
 
 Peers = Callable[..., Turnstile]
+Come = Callable[[Turnstile, int], None]
+WITHOUT = "file of a system without locks of open files"
 
 
-@pytest.fixture(params=["file", "file of a system without locks of open files", "memory"])
+@pytest.fixture(params=["file", WITHOUT, "memory"])
 def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peers]:
     """A function that gives one more process's way into the queue of *positions*."""
     run, made = MemoryRun(), list[Turnstile]()
@@ -39,6 +41,28 @@ def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peers]:
     yield make
     for turnstile in made:
         turnstile.leave()
+
+
+@pytest.fixture
+def come(request: pytest.FixtureRequest, tmp_path: Path) -> Come:
+    """A function that lets somebody enter behind so many, and returns when its place is taken."""
+    is_asked_on_a_thread = request.node.callspec.params["peer"] == WITHOUT
+
+    def come(turnstile: Turnstile, before: int) -> None:
+        turnstile.enter()
+        deadline = time.monotonic() + 60
+        while is_asked_on_a_thread and asleep_at(tmp_path / file_name(())) < before:
+            assert time.monotonic() < deadline, "it does not ask"
+            time.sleep(0.002)
+
+    return come
+
+
+def asleep_at(path: Path) -> int:
+    """Return how many the kernel lets wait for the lock of *path*."""
+    name = f":{path.stat().st_ino} "
+    lines = Path("/proc/locks").read_text().splitlines()
+    return sum(1 for line in lines if "-> FLOCK" in line and name in line)
 
 
 @pytest.fixture
@@ -61,11 +85,10 @@ def test_whoever_comes_first_is_first_and_stays_so(peer: Peers, asleep: int) -> 
     assert not two.wait(0.05, asleep)
 
 
-def test_the_order_is_that_of_coming(peer: Peers, asleep: int) -> None:
+def test_the_order_is_that_of_coming(peer: Peers, come: Come, asleep: int) -> None:
     queue = [peer() for _ in range(5)]
-    for turnstile in queue:
-        turnstile.enter()
-        time.sleep(0.03)  # a place is asked for on a thread of its own
+    for number, turnstile in enumerate(queue):
+        come(turnstile, number)
     for turnstile, following in pairwise(queue):
         assert not following.enter()
         turnstile.leave()
@@ -74,22 +97,20 @@ def test_the_order_is_that_of_coming(peer: Peers, asleep: int) -> None:
     assert not peer().is_awaited()
 
 
-def test_who_leaves_from_the_middle_is_not_waited_for(peer: Peers, asleep: int) -> None:
+def test_who_leaves_from_the_middle_is_not_waited_for(peer: Peers, come: Come, asleep: int) -> None:
     one, two, three = peer(), peer(), peer()
-    for turnstile in (one, two, three):
-        turnstile.enter()
-        time.sleep(0.03)
+    for number, turnstile in enumerate((one, two, three)):
+        come(turnstile, number)
     two.leave()
     assert not three.enter()
     one.leave()
     assert three.wait(5.0, asleep)
 
 
-def test_who_comes_again_is_last(peer: Peers, asleep: int) -> None:
+def test_who_comes_again_is_last(peer: Peers, come: Come, asleep: int) -> None:
     one, two = peer(), peer()
-    one.enter()
-    two.enter()
-    time.sleep(0.03)
+    come(one, 0)
+    come(two, 1)
     one.leave()
     assert two.wait(5.0, asleep)
     assert not one.enter()
@@ -137,8 +158,8 @@ def test_who_waits_is_woken_when_its_place_comes(peer: Peers, asleep: int) -> No
     one, two = peer(), peer()
     one.enter()
     timer = threading.Timer(0.1, one.leave)
-    timer.start()
     started = time.monotonic()
+    timer.start()
     assert two.wait(10.0, asleep)
     assert 0.05 < time.monotonic() - started < 1
     timer.join()

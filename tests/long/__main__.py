@@ -14,7 +14,6 @@ import platform
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -27,6 +26,7 @@ from typing import Any
 
 from tests.long import documents
 from tests.long.report import Campaign, Report, Size
+from tests.scratch_folders import scratch_folder
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 3_000.0
@@ -227,8 +227,7 @@ def whole_report(reports: list[dict[str, Any]], size: Size, minutes: float) -> d
 def main() -> int:
     """Return 0 if nothing was violated."""
     given = arguments()
-    with tempfile.TemporaryDirectory(prefix="sequencer-long-", dir=given.within) as made:
-        folder = Path(made)
+    with scratch_folder(given.within) as folder:
         if given.one:
             print(json.dumps(asdict(campaign(given.one)(folder, given.size))))
             return 0

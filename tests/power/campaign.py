@@ -12,7 +12,6 @@ import multiprocessing
 import os
 import random
 import shutil
-import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from tests.long.report import Report, Size
 from tests.power.disk import Disk, Effort, Op, Sync, Told, Tree, Write
 from tests.power.recorder import Recorder
 from tests.power.stories import RUN, STORIES, Story
+from tests.scratch_folders import scratch_folder
 
 Facts = list[dict[str, Any]]
 Action = Callable[[FileStore], object]
@@ -84,9 +84,9 @@ def campaign(folder: Path, size: Size) -> Report:
     # The disk is a simulated one; what is beneath it need not be slow.
     base = MEMORY if os.access(MEMORY, os.W_OK) else folder
     tried = Tried()
-    with tempfile.TemporaryDirectory(prefix="sequencer-power-", dir=base) as made:
+    with scratch_folder(base) as made:
         for name, story in STORIES.items():
-            Telling(name, story, Path(made), tried).tell(AMOUNTS[size])
+            Telling(name, story, made, tried).tell(AMOUNTS[size])
     counts = {
         "power losses": tried.calls,
         "kills": tried.kills,

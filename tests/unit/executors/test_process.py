@@ -360,13 +360,17 @@ run("parent")
 
 def test_a_stranger_that_holds_stdout_does_not_hold_the_step(stage: Stage) -> None:
     """A process outside the tree can be handed the descriptor; the sweep can't reach it."""
-    script = "import os; open('fd', 'w').write(str(os.getpid())); import time; time.sleep(0.7)"
+    script = (
+        "import os, time\nopen('fd', 'w').write(str(os.getpid()))\n"
+        "while not os.path.exists('held'): time.sleep(0.01)"
+    )
     held: list[int] = []
 
     def hold() -> None:
         marker = stage.folder / "fd"
-        assert wait_until(lambda: marker.exists() and marker.read_text(), 10)
+        assert wait_until(lambda: marker.exists() and marker.read_text(), 60)
         held.append(os.open(f"/proc/{marker.read_text()}/fd/1", os.O_WRONLY))
+        (stage.folder / "held").touch()
 
     thread = threading.Thread(target=hold)
     thread.start()
@@ -376,7 +380,7 @@ def test_a_stranger_that_holds_stdout_does_not_hold_the_step(stage: Stage) -> No
         os.close(fd)
     assert held
     assert outcome.status is OutcomeStatus.OK
-    assert 0.7 <= outcome.usage.seconds < 5
+    assert outcome.usage.seconds < 5
 
 
 def test_a_launch_needs_no_more_than_it_says() -> None:
