@@ -99,13 +99,17 @@ def _run_that_asks(invocation: Invocation, node: str) -> Run:
     """
     if invocation.run_name is not None:
         return invocation.run()
-    found = asking(invocation.project())
+    unread: list[tuple[Run, SequencerError]] = []
+    found = asking(invocation.project(), lambda run, error: unread.append((run, error)))
     meant = [run for run, questions in found if node in {one.node.id for one in questions}]
     if len(meant) == 1:
         if meant[0].name is not None:
             invocation.say(f"run {meant[0].name!r} is the one that asks")
         return meant[0]
     if not meant:
+        for run, error in unread:
+            # It may be the one that asks.
+            invocation.say(f"warning: {run.name or 'default run'} is left out: {error}")
         known = sorted({one.node.id for _, questions in found for one in questions})
         raise UnknownName("open question", node, known, where="sequencer answer")
     names = ", ".join(sorted(run.name or "the default run" for run in meant))

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from sequencer.assembly import Project
 from sequencer.cli.context import Invocation
 from sequencer.cli.sanitise import one_line
-from sequencer.cli.working import Plan, ensure_sensible, run_of
+from sequencer.cli.working import Plan, ensure_sensible, locate, run_of
 from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.fitting import brought_of, fitted
 from sequencer.engine.run import Run
@@ -81,7 +81,8 @@ def _report_of_a_graph(project: Project, plan: Plan, run: Run, workflow: Workflo
     agents = {}
     brought = brought_of(workflow.graph)
     for step in workflow.steps:
-        built = _tried(obstacles, partial(_built, project, step, brought.get(step.name, ())))
+        build = partial(_built, project, step, brought.get(step.name, ()))
+        built = _tried(obstacles, build, lambda error: locate(error, project, run, workflow, plan))
         if built is not None:
             agents[step.name] = built[0]
             obstacles += [text for text in built[1].problems() if text not in obstacles]
@@ -162,10 +163,15 @@ def _prompt(project: Project, step: Step, executor: Executor | None) -> str:
     return str(prompt_path(project.settings.prompts_dir, step.prompt_name))
 
 
-def _tried(obstacles: list[str], look: Callable[[], Found]) -> Found | None:
+def _tried(
+    obstacles: list[str],
+    look: Callable[[], Found],
+    place_error: Callable[[SequencerError], None] = lambda _: None,
+) -> Found | None:
     try:
         return look()
     except SequencerError as error:
+        place_error(error)
         if str(error) not in obstacles:
             obstacles.append(str(error))
         return None

@@ -12,6 +12,7 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.saving import NewFile
 from sequencer.errors import SequencerError, UsageRefused
 
 if TYPE_CHECKING:
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
 
 COLUMNS = 100
 """Where it is printed to no terminal."""
-_PATH = click.Path(path_type=Path)
+_FILE = NewFile()
 
 
 @verb("gantt")
-@click.option("--svg", type=_PATH, metavar="FILE", help="Draw it into FILE.")
-@click.option("--png", type=_PATH, metavar="FILE", help="Draw it into FILE.")
+@click.option("--svg", type=_FILE, metavar="FILE", help="Draw it into FILE.")
+@click.option("--png", type=_FILE, metavar="FILE", help="Draw it into FILE.")
 @click.option(
     "--width", type=click.IntRange(min=60, max=1000), metavar="N", help="Columns of the text."
 )

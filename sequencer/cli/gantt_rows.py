@@ -16,6 +16,8 @@ from sequencer.resolution.timeline import Execution, Span, SpanKind, Timeline
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 SHORTEST_SHOWN_S = 0.05
+MOST_OVERHEAD = 10.0
+"""Of the critical path, that is told in per cent."""
 STEPS_S = (
     *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
     *(_MINUTE, 2 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE),
@@ -187,13 +189,12 @@ def summary(figures: Figures, names: str, shortened: Callable[[str], str]) -> li
     speed, over, used = figures.speed_up, figures.overhead, figures.utilisation
     lines = [
         f"wall-clock time {duration(figures.wall_s)}, work of one worker "
-        f"{duration(figures.work_s)}" + (f", speed-up {speed:.2f}" if speed is not None else "")
+        f"{duration(figures.work_s)}"
+        + (f", speed-up {_factor(speed)}" if speed is not None else "")
     ]
     if names:
-        longer = f", wall-clock time is {over:.1%} longer" if over is not None else ""
-        lines.append(
-            f"critical path {duration(figures.critical_s)}{longer}".replace("-0.0%", "0.0%")
-        )
+        longer = f", wall-clock time is {_longer(over)}" if over is not None else ""
+        lines.append(f"critical path {duration(figures.critical_s)}{longer}")
         lines.append(shortened(f"  {names}"))
     if used is not None:
         lines.append(
@@ -206,6 +207,26 @@ def summary(figures: Figures, names: str, shortened: Callable[[str], str]) -> li
             "speed-up and places leave that out"
         )
     return lines
+
+
+def _factor(speed: float) -> str:
+    """Return a speed-up; of a run that rested for hours not just zero.
+
+    >>> _factor(1.8), _factor(0.0028), _factor(0.0)
+    ('1.80', '0.0028', '0.00')
+    """
+    return f"{speed:.2g}" if 0 < speed < 0.1 else f"{speed:.2f}"  # noqa: PLR2004 - two digits
+
+
+def _longer(over: float) -> str:
+    """Return how much longer it took; beyond a few times nobody reads that in per cent.
+
+    >>> _longer(0.429), _longer(-0.0001), _longer(1357.4)
+    ('42.9% longer', '0.0% longer', '1358 times as long')
+    """
+    if over < MOST_OVERHEAD:
+        return f"{over:.1%} longer".replace("-0.0%", "0.0%")
+    return f"{over + 1:.0f} times as long"
 
 
 def _places(count: int) -> str:

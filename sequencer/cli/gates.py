@@ -189,6 +189,8 @@ def _deliver(invocation: Invocation, run: Run) -> None:
 def gates(invocation: Invocation) -> None:
     """List what waits for people: runs at a gate, and questions of flowcharts' nodes.
 
+    With --run only those of that run.
+
     \b
     Examples:
       sequencer gates
@@ -199,9 +201,11 @@ def gates(invocation: Invocation) -> None:
     def note(run: Run, error: SequencerError) -> None:
         unread[run.name] = error
 
-    found = waiting(project, note)
-    asked = [(run, one) for run, many in answer.asking(project, note) for one in many]
-    for name, error in unread.items():
+    is_meant = _is_meant(invocation)
+    found = [(run, head) for run, head in waiting(project, note) if is_meant(run.name)]
+    asking = [one for one in answer.asking(project, note) if is_meant(one[0].name)]
+    asked = [(run, one) for run, many in asking for one in many]
+    for name, error in filter(lambda one: is_meant(one[0]), unread.items()):
         # Nobody must take it for a run that asks nothing.
         invocation.say(f"warning: {name or 'default run'} is left out: {error}")
     if invocation.is_json:
@@ -209,7 +213,9 @@ def gates(invocation: Invocation) -> None:
         invocation.print_json(rows + [answer.as_json(run, one) for run, one in asked])
         return
     if not found and not asked:
-        invocation.echo("no run waits for a decision")
+        name = invocation.run_name
+        whose = "no run waits for a" if name is None else f"run {name!r} waits for no"
+        invocation.echo(f"{whose} decision")
         return
     for run, one in asked:
         for line in answer.described(run, one):
@@ -217,6 +223,18 @@ def gates(invocation: Invocation) -> None:
     for run, head in found:
         for line in described(run, head):
             invocation.echo(line)
+
+
+def _is_meant(invocation: Invocation) -> Callable[[str | None], bool]:
+    """Return what says whether the run of a name is to be shown: all are, or the one of --run.
+
+    Raises:
+        UnknownName: there is no run of that name.
+    """
+    if invocation.run_name is None:
+        return lambda _: True
+    meant = invocation.run().name
+    return lambda name: name == meant
 
 
 def _as_json(run: Run, head: Head) -> dict[str, Any]:

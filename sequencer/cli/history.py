@@ -57,10 +57,15 @@ def history(invocation: Invocation, limit: int | None) -> None:
         return
     head = ("REVISION", "AT", "EVENT", "STEP", "STEP_INDEX", "TOKEN", "ATTEMPT", "")
     invocation.echo(columns(head, rows, right={0, 4, 5, 6}))
+    _warn_of(invocation, denials)
+
+
+def _warn_of(invocation: Invocation, denials: int) -> None:
+    """Say how many tool calls were refused; what is denied its edits must be seen."""
     if denials:
+        calls = "1 tool call" if denials == 1 else f"{denials} tool calls"
         invocation.say(
-            f"warning: the agents' permissions refused {denials} tool calls; "
-            "'sequencer log' shows them"
+            f"warning: the agents' permissions refused {calls}; 'sequencer log' shows them"
         )
 
 
@@ -73,9 +78,10 @@ def _tell_as_trace(invocation: Invocation, facts: Iterable[dict[str, Any]]) -> N
     """Write one line a fact, in the words of ``simulate``; other facts in theirs."""
     from sequencer.model import flow_trace  # noqa: PLC0415 - few runs are of graphs
 
-    rows = []
+    rows, denials = [], 0
     for fact in facts:
         outcome = _outcome(fact)
+        denials += len(outcome.get("denials") or ())
         line = flow_trace.line(fact["event"], fact["step"], outcome)
         if line is None:
             line = " ".join(filter(None, (fact["event"], fact["step"], outcome.get("status"))))
@@ -86,6 +92,7 @@ def _tell_as_trace(invocation: Invocation, facts: Iterable[dict[str, Any]]) -> N
         remark = _remark({k: v for k, v in outcome.items() if k != "error"})
         rows.append((str(fact["revision"]), str(fact["at"]), token, told, remark))
     invocation.echo(columns(("REVISION", "AT", "TOKEN", "WHAT", ""), rows, right={0, 2}))
+    _warn_of(invocation, denials)
 
 
 def _accepted(run: Run) -> Iterator[dict[str, Any]]:

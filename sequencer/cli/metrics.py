@@ -10,6 +10,7 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.saving import NewFile, save
 from sequencer.errors import SequencerError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ FILE_MODE = 0o644
 )
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=NewFile(),
     metavar="FILE",
     help="Write FILE, whole or not at all, instead of printing.",
 )
@@ -59,8 +60,6 @@ def metrics(
     if output is None:
         invocation.echo(data.decode().removesuffix("\n"))
         return
-    from sequencer.cli.saving import save  # noqa: PLC0415 - see above
-
     save(output, data, is_ours=_is_metrics, what="metrics", mode=FILE_MODE)
     invocation.say(f"{output} was written")
 

@@ -10,9 +10,11 @@ from sequencer.cli import completion
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.tables import columns
+from sequencer.errors import UsageRefused
 
 if TYPE_CHECKING:
     from sequencer.engine.run import Run
+    from sequencer.model.workflow import Workflow
     from sequencer.resolution.resolver import Description
 
 MAX_COUNT = 1_000_000
@@ -81,6 +83,7 @@ def next_(
 ) -> None:
     """Show which steps come next, without running or changing anything.
 
+    Of a flowchart or a team it shows what may start now, which can be several at once.
     With --workflow or --review-every it answers "what if": from the run's place, unless
     --step-index names another, and without asking what the run was begun with.
 
@@ -98,14 +101,36 @@ def next_(
     }
     invocation.project({key: value for key, value in given.items() if value.value is not None})
     run = invocation.run()
-    is_what_if = workflow is not None or review_every is not None
-    if step_index is None and is_what_if:
-        view = run.view()
+    view = run.view()
+    chosen = run.workflow_for(view.head)
+    if chosen.graph is not None and step_index is not None:
+        raise UsageRefused(
+            "is for cycles and procedures: which nodes of a graph come next depends on their ends",
+            where="--step-index",
+            hint="'sequencer simulate' shows a whole graph",
+        )
+    if chosen.graph is not None:
+        _show_nodes(invocation, run, chosen, count)
+        return
+    if step_index is None and (workflow is not None or review_every is not None):
         step_index = view.head.step_index if view.head is not None else 0
     steps = run.next(count, step_index)
     if invocation.is_json:
         invocation.print_json(steps)
     elif steps:
         invocation.echo(table(steps))
+    else:
+        invocation.say(_why_none(run))
+
+
+def _show_nodes(invocation: Invocation, run: Run, workflow: Workflow, count: int) -> None:
+    from sequencer.cli.flow import upcoming  # noqa: PLC0415 - few runs are of graphs
+
+    found = upcoming.nodes(invocation.project(), run, workflow, count)
+    if invocation.is_json:
+        invocation.print_json(found)
+    elif found:
+        is_team = workflow.graph is not None and workflow.graph.is_team
+        invocation.echo(upcoming.table(found, is_team=is_team))
     else:
         invocation.say(_why_none(run))

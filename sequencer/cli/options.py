@@ -25,6 +25,19 @@ def _keep(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     return callback
 
 
+def _keep_run(context: click.Context, parameter: click.Parameter, name: str | None) -> None:
+    """Keep the run's name, unless it has what no name has.
+
+    Raises:
+        click.BadParameter: it holds a control character, which would act on every terminal
+            that it is shown on.
+    """
+    if name is not None and not name.isprintable():
+        text = f"{name!a} holds a line end or another control character"
+        raise click.BadParameter(text, ctx=context, param=parameter)
+    _keep("run_name")(context, parameter, name)
+
+
 def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
     if is_asked and not context.resilient_parsing:
         context.ensure_object(Invocation).echo(f"sequencer {__version__}")
@@ -57,7 +70,7 @@ def global_options(*, has_json: bool = True) -> list[click.Option]:
             ["--run", "run_name"],
             metavar="NAME",
             expose_value=False,
-            callback=_keep("run_name"),
+            callback=_keep_run,
             shell_complete=_complete_run,
             help="A named run instead of the default one.",
         ),

@@ -45,9 +45,7 @@ def request_of(
     text = hide(_text(wanted))
     lines = text.strip().splitlines()
     if not lines:
-        raise UsageRefused(
-            "the request is empty", hint='sequencer start "Debug login timeout" --label bug'
-        )
+        raise UsageRefused("the request is empty", hint="its first line says what is to be done")
     title = _HEADING.sub("", lines[0].strip())
     try:
         return Request(

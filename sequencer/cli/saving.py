@@ -6,10 +6,27 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import click
 
 from sequencer.errors import StorageFailed, UsageRefused
 
 LOOKED_AT_BYTES = 512
+
+
+class NewFile(click.Path):
+    """The type of an option that names the file to write; what it writes is never printed."""
+
+    def __init__(self) -> None:
+        """Take any path; `save` looks at what is there."""
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; ``-`` elsewhere is standard output, so nobody means a file by it."""
+        if os.fspath(value) == "-":
+            self.fail("'-' is no file; './-' would be one of that name", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def save(

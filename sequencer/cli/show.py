@@ -11,6 +11,7 @@ from sequencer.cli import completion
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.sanitise import one_line
+from sequencer.cli.saving import NewFile
 from sequencer.cli.tables import columns
 from sequencer.errors import ConfigurationError, UnknownName, UsageRefused
 
@@ -22,15 +23,17 @@ if TYPE_CHECKING:
     from sequencer.model.workflow import Workflow
 
 REVIEW = "review"
-_PATH = click.Path(path_type=Path)
+MOST_STEPS_CHARS = 100
+"""Of the list of workflows; a team may have a thousand tasks."""
+_PATH, _FILE = click.Path(path_type=Path), NewFile()
 
 
 @verb("show")
 @click.argument("name", metavar="[WORKFLOW]", required=False, shell_complete=completion.flows)
 @click.option("--mermaid", is_flag=True, help="Draw it as a Mermaid chart.")
 @click.option("--diagram", is_flag=True, help="Draw a flowchart in the terminal.")
-@click.option("--svg", type=_PATH, metavar="FILE", help="Draw a flowchart into FILE.")
-@click.option("--png", type=_PATH, metavar="FILE", help="Draw a flowchart into FILE.")
+@click.option("--svg", type=_FILE, metavar="FILE", help="Draw a flowchart into FILE.")
+@click.option("--png", type=_FILE, metavar="FILE", help="Draw a flowchart into FILE.")
 @click.option("--chart", type=_PATH, metavar="FILE", help="Show what a Mermaid chart says.")
 @pass_invocation
 def show(
@@ -60,7 +63,10 @@ def show(
         if _shows_its_run(invocation, draw):
             return None
         if any(draw.values()):
-            raise UsageRefused("a drawing is of one workflow", hint="name it: 'sequencer show'")
+            raise UsageRefused(
+                "a drawing is of one workflow, and the run is none of a flowchart or a team",
+                hint="name it: 'sequencer show WORKFLOW'",
+            )
         _list(invocation, project)
         return None
     if _is_flow(project, name):
@@ -156,7 +162,7 @@ def _list(invocation: Invocation, project: Project) -> None:
         (
             f"{one_line(entry['name'])}{' *' if entry['is_chosen'] else ''}",
             entry["kind"],
-            one_line(", ".join(entry["step_names"])),
+            _few(entry["step_names"]),
             one_line(_review_cell(entry)),
             entry["source"],
         )
@@ -181,6 +187,20 @@ def _unconfigured_flows(invocation: Invocation, project: Project) -> Iterator[di
             invocation.say(f"warning: {shown}: {error}")
             continue
         yield {**_summary(project, workflow), "source": str(shown), "is_chosen": False}
+
+
+def _few(names: list[str]) -> str:
+    """Return as many of *names* as a line has room for, and how many there are besides."""
+    text = one_line(", ".join(names))
+    if len(text) <= MOST_STEPS_CHARS:
+        return text
+    kept: list[str] = []
+    for name in map(one_line, names):
+        if kept and len(", ".join((*kept, name))) > MOST_STEPS_CHARS - len(" and 1000 more"):
+            break
+        kept.append(name)
+    more = f" and {len(names) - len(kept)} more" if len(kept) < len(names) else ""
+    return ", ".join(kept) + more
 
 
 def _review_cell(entry: dict[str, Any]) -> str:

@@ -12,19 +12,23 @@ from sequencer.cli import completion
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.sanitise import one_line
-from sequencer.errors import ConfigurationError, SequencerError, UsageRefused
+from sequencer.errors import ConfigurationError, UsageRefused
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sequencer.model.workflow import Workflow
     from sequencer.resolution.flowcharts.reader import Flow
     from sequencer.resolution.flowcharts.script import Script
     from sequencer.resolution.simulation import Replay
+    from sequencer.resolution.teams.lists import TaskList
 
 MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 INVALID = "invalid"
 
 
 @verb("simulate")
-@click.argument("flow", metavar="FLOW", shell_complete=completion.flows)
+@click.argument("flow", metavar="[FLOW]", required=False, shell_complete=completion.flows)
 @click.option(
     "--script",
     type=click.Path(path_type=Path),
@@ -32,32 +36,32 @@ INVALID = "invalid"
     help="What the nodes answer, and how long they take.",
 )
 @pass_invocation
-def simulate(invocation: Invocation, flow: str, script: Path | None) -> int:
+def simulate(invocation: Invocation, flow: str | None, script: Path | None) -> int:
     """Show what FLOW would do: every start, end, loop and failure, with its time.
 
-    FLOW is a workflow file, or a Mermaid chart alone (.mmd). The script is a JSON object:
-    nodes (by id: out, a list of answers, {"error": TEXT} for a failure; ms, how long;
-    timeout), entry, onError, retry, maxIterations, timeout. Nodes that it leaves out take
-    10 ms, markers none, and choices go the first way that leads forward.
+    FLOW is a workflow file, a list of tasks, or a Mermaid chart alone (.mmd); without it the
+    graph of the run that --run names. The script is a JSON object: nodes (by id: out, a list
+    of answers, {"error": TEXT} for a failure; ms, how long; timeout), entry, onError, retry,
+    maxIterations, timeout. Nodes that it leaves out take 10 ms, a task as often as it weighs,
+    markers none; choices go the first way that leads forward, and who judges says yes.
 
     \b
     Examples:
       sequencer simulate flows/review.md
       sequencer simulate chart.mmd --script answers.json --json | jq .status
+      sequencer --run login-timeout simulate
     """
-    from sequencer.resolution.simulation import simulate as replay  # noqa: PLC0415
-
     said = _script(script)
+    path = None if flow is None else _path(invocation, flow)
     try:
-        found = _flow(invocation, flow, said)
+        found = _found(invocation, flow, path, said)
     except ConfigurationError as error:
-        if not _is_about_the_flow(error):
+        if path is None or not _is_about(error, path):
             raise
         return _invalid(invocation, error)
-    for warning in found.warnings:
+    warnings, done = _replay(invocation, found, said)
+    for warning in warnings:
         invocation.say(f"warning: {warning}")
-    said.check(found.graph)
-    done = replay(found.workflow, said.parts)
     if invocation.is_json:
         invocation.print_json(_as_json(done))
         return 0
@@ -85,21 +89,99 @@ def _script(path: Path | None) -> Script:
     return read_script(content, str(path))
 
 
-def _flow(invocation: Invocation, asked: str, said: Script) -> Flow:
+def _path(invocation: Invocation, asked: str) -> Path | None:
+    """Return the file that *asked* means; None: a list that the configuration has in it."""
     from sequencer.assembly.flows import path_of  # noqa: PLC0415
-    from sequencer.resolution.flowcharts.reader import load_flow  # noqa: PLC0415
 
-    # A file that is there needs no project around it.
+    # A flowchart that is there needs no project around it.
     path = Path(asked)
-    if not path.is_file():
-        path = path_of(invocation.project(), asked)
+    if path.is_file():
+        return path
+    project = invocation.project()
+    return None if asked in project.settings.registry.lists else path_of(project, asked)
+
+
+def _found(
+    invocation: Invocation, asked: str | None, path: Path | None, said: Script
+) -> Flow | TaskList | Workflow:
+    """Return what is *asked* for, of the file *path* if it has one.
+
+    Raises:
+        ConfigurationError: it says what can't be run.
+    """
+    from sequencer.resolution.flowcharts.reader import load_flow  # noqa: PLC0415
+    from sequencer.resolution.teams.reading import has_tasks, load_tasks  # noqa: PLC0415
+
+    if asked is None:
+        return _of_run(invocation)
+    if path is None:
+        return invocation.project().settings.registry.lists[asked]
+    if has_tasks(path):
+        return load_tasks(path, invocation.project().settings.registry.roles)
     return load_flow(path, overrides=said.overrides)
 
 
-def _is_about_the_flow(error: SequencerError) -> bool:
+def _replay(
+    invocation: Invocation, found: Flow | TaskList | Workflow, said: Script
+) -> tuple[Sequence[ConfigurationError], Replay]:
+    """Return what is to be warned of, and what happens.
+
+    Raises:
+        ConfigurationError: the script says what can't be.
+    """
+    from sequencer.model.workflow import Workflow  # noqa: PLC0415 - `--help` needs none
+    from sequencer.resolution.simulation import simulate as replay  # noqa: PLC0415
+
+    if isinstance(found, Workflow):
+        return (), _of_graph(invocation, found, said)
+    if found.graph.is_team:
+        return found.warnings, _of_graph(invocation, found.workflow, said)
+    said.check(found.graph)
+    return found.warnings, replay(found.workflow, said.parts)
+
+
+def _of_run(invocation: Invocation) -> Workflow:
+    """Return the workflow of the run that is meant, with all that was added to it.
+
+    Raises:
+        UsageRefused: it is none of a graph.
+    """
+    run = invocation.run()
+    head = run.head
+    workflow = run.workflow_for(head)
+    if workflow.graph is None:
+        raise UsageRefused(
+            f"the run's workflow {workflow.name!r} is no flowchart and no team",
+            hint="name a FLOW; 'sequencer next' shows what a cycle or a procedure does",
+        )
+    return workflow if head is None else run.flow.workflow_of(head)
+
+
+def _of_graph(invocation: Invocation, workflow: Workflow, said: Script) -> Replay:
+    """Replay *workflow*, a team's or a run's, which the script can't have been laid over yet."""
+    from sequencer.cli.working import places  # noqa: PLC0415 - only teams and runs need it
+    from sequencer.resolution.teams.growing import TeamGrower  # noqa: PLC0415
+    from sequencer.resolution.teams.simulation import overridden, simulate_team  # noqa: PLC0415
+
+    project = invocation.project()
+    settings = project.settings
+    whole = overridden(workflow, said.overrides, said.where, places(project, workflow))
+    grower = TeamGrower(settings.registry.roles, settings.teams.rules.max_tasks)
+    done = simulate_team(whole, said.parts, grower)
+    if done.graph is not None:
+        # Afterwards: what is added has answers too.
+        said.check(done.graph)
+    return done
+
+
+def _is_about(error: ConfigurationError, path: Path) -> bool:
+    """Return whether *error* is about the flow that the file *path* is."""
+    from sequencer.documents.problems import ConfigurationErrors  # noqa: PLC0415
     from sequencer.resolution.flowcharts.problems import FlowErrors, FlowProblem  # noqa: PLC0415
 
-    return isinstance(error, (FlowErrors, FlowProblem))
+    several = error.errors if isinstance(error, ConfigurationErrors) else (error,)
+    is_there = all((one.where or "").startswith(str(path)) for one in several)
+    return isinstance(error, (FlowErrors, FlowProblem)) or is_there
 
 
 def _invalid(invocation: Invocation, error: ConfigurationError) -> int:

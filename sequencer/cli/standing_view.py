@@ -5,8 +5,8 @@ Read without the lock. Not promised: that it still holds when it is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +27,13 @@ from sequencer.store.journal_file import read_regular
 from sequencer.store.protocol import Liveness
 
 if TYPE_CHECKING:
+    from sequencer.cli.flow.team_table import Heard
+    from sequencer.logs import FileLogs
     from sequencer.model.flow_view import FlowView
 
 LABEL_WIDTH = 10
 SHOWN_DENIALS = 3
+SHOWN_NAMES = 3
 MAX_RECORD_BYTES = 4 * 1024 * 1024
 
 
@@ -55,6 +58,8 @@ class Snapshot:
     """Of a graph's run."""
     stopped_by: tuple[str, ...] = ()
     """Of a team's: what keeps its tasks from being begun."""
+    heard: Mapping[str, Heard] = field(default_factory=dict)
+    """What the nodes of a graph that run have written last."""
 
     @property
     def busy(self) -> bool:
@@ -74,17 +79,21 @@ class Snapshot:
             return seen
         from sequencer.cli.flow import table  # noqa: PLC0415 - few runs are of graphs
 
-        return {**seen, "nodes": table.as_json(self.flow)["nodes"]}
+        return {**seen, "nodes": table.as_json(self.flow, self.heard)["nodes"]}
 
     def text(self, width: int | None = None) -> str:
         """Return the view for people, several lines; a table that can be as narrow as *width*."""
-        rows = [(label, one_line(value)) for label, value in self._rows() if value]
-        text = "\n".join(f"{label:<{LABEL_WIDTH}}  {value}" for label, value in rows)
+        text = "\n".join(self.lines())
         if self.flow is None:
             return text
         from sequencer.cli.flow import table  # noqa: PLC0415 - see `as_json`
 
-        return f"{text}\n\n{table.table(self.flow, datetime.now(UTC), width)}"
+        return f"{text}\n\n{table.table(self.flow, datetime.now(UTC), width, self.heard)}"
+
+    def lines(self) -> list[str]:
+        """Return the view for people without the nodes of a graph."""
+        rows = [(label, one_line(value)) for label, value in self._rows() if value]
+        return [f"{label:<{LABEL_WIDTH}}  {value}" for label, value in rows]
 
     def line(self) -> str:
         """Return the view for people in one line."""
@@ -93,9 +102,30 @@ class Snapshot:
             return "idle · the run was never begun"
         parts = [head.last_update, f"revision {head.revision}", str(head.status)]
         parts.append(f"step_index {head.step_index}")
-        if self.next is not None:
+        if self.flow is not None:
+            parts += self._flow_words(head)
+        elif self.next is not None:
             parts.append(f"{'runs' if self.busy else 'next'} {self.next['step']}")
         return one_line(" · ".join(parts))
+
+    def _flow_words(self, head: Head) -> Iterator[str]:
+        """Yield what runs, what people are asked and what may start."""
+        if head.claims and self.busy:
+            yield f"runs {_few([claim.step for claim in head.claims])}"
+        if asked := self._nodes_that_are("asked"):
+            yield f"asks {_few(asked)}"
+        if ready := self._ready():
+            yield f"next {_few(ready)}"
+
+    def _ready(self) -> list[str]:
+        """Return the nodes of the graph's run that may start, the most urgent first."""
+        if self.flow is None:
+            return []
+        return sorted(self._nodes_that_are("ready"), key=self.flow.graph.urgency.__getitem__)
+
+    def _nodes_that_are(self, state: str) -> list[str]:
+        nodes = self.flow.nodes if self.flow is not None else ()
+        return [one.node.id for one in nodes if one.state == state]
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         head = self.head
@@ -106,8 +136,8 @@ class Snapshot:
             return
         yield "status", f"{head.status} since {head.last_update}"
         yield "next step", self.next_words()
-        for claim, liveness in self.holders:
-            yield "held by", holder_words(claim, liveness)
+        for held, liveness in _by_owner(self.holders):
+            yield "held by", holder_words(held, liveness)
         if self.standing is not None and self.standing.kind not in (Kind.READY, Kind.HELD):
             yield "in the way", self.standing.message
         for reason in self.stopped_by:
@@ -118,7 +148,8 @@ class Snapshot:
                 f"{head.failures_in_row} in a row of {self.limits.max_failures_in_row}",
             )
         used = filter(None, (spent(head.usage), f"{duration(head.usage.seconds)} of work"))
-        yield "used", ", ".join((f"{head.usage.steps} steps", *used))
+        steps = f"{head.usage.steps} step{'' if head.usage.steps == 1 else 's'}"
+        yield "used", ", ".join((steps, *used))
         yield "limits", ", ".join(self._limit_words(head))
         for denial in self.denials[:SHOWN_DENIALS]:
             yield "warning", f"refused by the agent's permissions: {denial}"
@@ -136,6 +167,8 @@ class Snapshot:
     def next_words(self) -> str:
         """Return which step comes next, with its place and prompt; empty if none does."""
         step = self.next
+        if self.flow is not None and self.head is not None:
+            return self._few_subjects()
         if step is None:
             return ""
         if self.flow is not None:
@@ -145,6 +178,14 @@ class Snapshot:
         if step["review"]:
             words += f", a review at position {step['position']}"
         return f"{words}, prompt {step['prompt']})"
+
+    def _few_subjects(self) -> str:
+        """Return what may start; of a single task also what it is about."""
+        ready = self._ready()
+        if self.flow is None or not ready:
+            return ""
+        label = self.flow.graph.by_id[ready[0]].label
+        return f"{ready[0]}: {label}" if ready[1:] == [] and label else _few(ready)
 
     def _limit_words(self, head: Head) -> Iterator[str]:
         limits, usage = self.limits, head.usage
@@ -156,10 +197,28 @@ class Snapshot:
             yield f"{duration(usage.seconds)} of {duration(limits.max_seconds)}"
 
 
-def holder_words(claim: Claim, liveness: Liveness) -> str:
-    """Return who holds *claim*, for how long, and what is known of them."""
-    owner = claim.owner
-    since = parse_time(claim.claimed_at)
+def _few(names: Sequence[str]) -> str:
+    more = len(names) - SHOWN_NAMES
+    listed = ", ".join(names[:SHOWN_NAMES])
+    return f"{listed} and {more} more" if more > 0 else listed
+
+
+def _by_owner(
+    holders: Iterable[tuple[Claim, Liveness]],
+) -> Iterator[tuple[Sequence[Claim], Liveness]]:
+    """Yield the claims of each process that holds some, together."""
+    found: dict[tuple[object, ...], tuple[list[Claim], Liveness]] = {}
+    for claim, liveness in holders:
+        one = claim.owner
+        process = (one.host, one.boot_id, one.pid_ns, one.pid, one.pid_start)
+        found.setdefault((liveness, *process), ([], liveness))[0].append(claim)
+    yield from found.values()
+
+
+def holder_words(claims: Sequence[Claim], liveness: Liveness) -> str:
+    """Return who holds *claims*, which are one process's, for how long, and what is known."""
+    owner = claims[0].owner
+    since = parse_time(claims[0].claimed_at)
     age = f", for {duration((datetime.now(UTC) - since).total_seconds())}" if since else ""
     known = {
         Liveness.ALIVE: "alive",
@@ -167,12 +226,17 @@ def holder_words(claim: Claim, liveness: Liveness) -> str:
         Liveness.EXPIRED: "its lease ran out; the next run or tick takes over",
         Liveness.DEAD: "gone; the next run or tick takes over",
     }
-    text = f"process {owner.pid} on {owner.host}, step {claim.step}, token {claim.token}"
+    text = f"process {owner.pid} on {owner.host}, "
+    if len(claims) > 1:
+        held = f"{len(claims)} steps: {_few([claim.step for claim in claims])}"
+        return f"{text}{held}: {known[liveness]}"
+    claim = claims[0]
+    text += f"step {claim.step}, token {claim.token}"
     return f"{text}, attempt {claim.attempt}{age}: {known[liveness]}"
 
 
-def take(run: Run) -> Snapshot:
-    """Look at *run*.
+def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
+    """Look at *run*, and for what the nodes of a graph have written into *logs*.
 
     Raises:
         CorruptState: its state can't be read.
@@ -215,7 +279,14 @@ def take(run: Run) -> Snapshot:
         notices=notices,
         flow=flow,
         stopped_by=stopped_by,
+        heard={} if flow is None or logs is None else _heard(claims, logs),
     )
+
+
+def _heard(claims: Sequence[Claim], logs: FileLogs) -> Mapping[str, Heard]:
+    from sequencer.cli.flow.tails import heard_of  # noqa: PLC0415 - few runs are of graphs
+
+    return heard_of(claims, logs.folder) if claims else {}
 
 
 def _denials(run: Run, head: Head | None) -> tuple[str, ...]:

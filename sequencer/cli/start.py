@@ -11,15 +11,11 @@ from sequencer.cli import completion
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.request_options import FILE, LABEL, PROCEDURE, TEXT, request_from
-from sequencer.cli.sanitise import one_line
 from sequencer.errors import UsageRefused
 
 if TYPE_CHECKING:
     from sequencer.assembly import Project
-    from sequencer.model.definition import Definition
-    from sequencer.model.graph import Graph
     from sequencer.model.route import Route
-    from sequencer.model.step import Step
 
 
 @verb("start")
@@ -74,6 +70,8 @@ if TYPE_CHECKING:
     "--no-run", is_flag=True, help="Make the run, and leave its steps to 'run' or 'tick'."
 )
 @click.option("--dry-run", is_flag=True, help="Show what would be made; change nothing.")
+@click.option("--mermaid", is_flag=True, help="Show it as a Mermaid chart.")
+@click.option("--diagram", is_flag=True, help="Show a team's tasks as a drawing in the terminal.")
 @pass_invocation
 def start(
     invocation: Invocation,
@@ -88,6 +86,8 @@ def start(
     team_size: int | None,
     no_run: bool,
     dry_run: bool,
+    mermaid: bool,
+    diagram: bool,
     **given: tuple[str, ...],
 ) -> int:
     """Make a run of a request, and work on it until its end or until a person is asked.
@@ -101,28 +101,27 @@ def start(
     Examples:
       sequencer start "Debug login timeout" --label bug
       sequencer start --file issue.md --procedure full-development --no-run
-      sequencer start "How does authentication work?" --dry-run
+      sequencer start --file issue.md --team --dry-run --mermaid
     """
     from sequencer.cli.requests import free_name  # noqa: PLC0415 - `--help` needs none
+    from sequencer.cli.start_view import Shape, show  # noqa: PLC0415
     from sequencer.engine.team_starting import WantedTeam  # noqa: PLC0415
 
+    shape = Shape.of(invocation, mermaid=mermaid, diagram=diagram, shows=dry_run or no_run)
     project = _project(invocation, agent)
     request = request_from(project, "start", text=text, file=file, **given)
     name = invocation.run_name or free_name(request.title, project.run_names())
     invocation.run_name = name
     if team is False and team_size is not None:
         raise UsageRefused("--team-size asks for a team, and --no-team for none")
-    wanted = WantedTeam(team, team_size)
-    definition = project.starter.define(request, procedure, wanted)
+    definition = project.starter.define(request, procedure, WantedTeam(team, team_size))
     if dry_run:
-        _show(invocation, project, definition, name)
+        show(invocation, project, definition, name, shape=shape)
         return 0
     project.run(name, definition).control.start(definition)
     if not invocation.is_json or no_run:
-        _show(invocation, project, definition, name, is_made=True)
-    if no_run:
-        return 0
-    return _work(invocation, project, max_cost)
+        show(invocation, project, definition, name, is_made=True, shape=shape)
+    return 0 if no_run else _work(invocation, project, max_cost)
 
 
 def _work(invocation: Invocation, project: Project, max_cost: float | None) -> int:
@@ -168,7 +167,9 @@ def route(
     if invocation.is_json:
         invocation.print_json({"request": request.model_dump(mode="json"), **_told(chosen)})
         return
-    for line in _explained(chosen):
+    from sequencer.cli.start_view import explained  # noqa: PLC0415 - `--help` needs none
+
+    for line in explained(chosen):
         invocation.echo(line)
 
 
@@ -183,115 +184,3 @@ def _project(invocation: Invocation, agent: str | None) -> Project:
 
 def _told(chosen: Route) -> dict[str, Any]:
     return chosen.model_dump(mode="json")
-
-
-def _explained(chosen: Route) -> list[str]:
-    """Return the lines that say how the procedure was chosen."""
-    lines = [f"{one_line(chosen.procedure)}  ({one_line(chosen.reason)})"]
-    for one in chosen.considered:
-        result = f" -> {one_line(one.result)}" if one.result else ""
-        lines.append(f"  {one.source:<15} {one_line(one.why)}{result}")
-    return lines
-
-
-def _show(
-    invocation: Invocation,
-    project: Project,
-    definition: Definition,
-    name: str,
-    *,
-    is_made: bool = False,
-) -> None:
-    """Print what the run called *name* is made of."""
-    from sequencer.cli.tables import columns  # noqa: PLC0415 - `--help` needs none
-    from sequencer.model.route import Route  # noqa: PLC0415
-
-    resolved = enumerate(definition.workflow.steps)
-    steps = [_described(project, step, index) for index, step in resolved]
-    if invocation.is_json:
-        invocation.print_json(
-            {
-                "run": name,
-                "created": is_made,
-                "procedure": definition.route.get("procedure"),
-                "classification": definition.route.get("classification"),
-                "request": definition.request.model_dump(mode="json"),
-                "route": definition.route,
-                "team": definition.team,
-                "steps": steps,
-                "substitutions": definition.substitutions,
-                "notes": list(definition.notes),
-            }
-        )
-        return
-    invocation.echo(f"run        {one_line(name)}{'' if is_made else '  (not made: --dry-run)'}")
-    chosen = Route.model_validate(definition.route)
-    invocation.echo(f"procedure  {_explained(chosen)[0]}")
-    _show_team(invocation, definition)
-    graph = definition.workflow.graph
-    if graph is not None:
-        _show_tasks(invocation, graph, steps)
-        return
-    rows = [
-        tuple(map(one_line, (str(n), step["step"], step["prompt"], step["agent"], _marks(step))))
-        for n, step in enumerate(steps)
-    ]
-    invocation.echo(columns(("N", "STEP", "PROMPT", "AGENT", ""), rows, right={0}))
-    for note in definition.notes:
-        invocation.say(f"notice: {note}")
-
-
-def _show_team(invocation: Invocation, definition: Definition) -> None:
-    """Say whether a team works on it, and why, where that was a question."""
-    team = definition.team or {}
-    if team.get("uses_team"):
-        score = f"score {team['score']}: {', '.join(team['reasons'])}"
-        invocation.echo(f"team       {team['size']} at once  ({one_line(team['why'])}; {score})")
-    elif team and "teams.enabled" not in team["why"]:
-        invocation.echo(f"team       none  ({one_line(team['why'])})")
-
-
-def _show_tasks(invocation: Invocation, graph: Graph, steps: list[dict[str, Any]]) -> None:
-    """Print the tasks of a team."""
-    from sequencer.cli.tables import columns  # noqa: PLC0415 - `--help` needs none
-
-    rows = []
-    for step in steps:
-        task = graph.by_id[step["step"]].task
-        role, before = (task.role or "", ", ".join(task.blocked_by)) if task else ("", "")
-        row = (step["step"], graph.by_id[step["step"]].label, role, step["agent"], before)
-        rows.append(tuple(map(one_line, (*row, _marks(step)))))
-    invocation.echo(columns(("TASK", "SUBJECT", "ROLE", "AGENT", "BLOCKED BY", ""), rows))
-
-
-def _described(project: Project, step: Step, index: int) -> dict[str, Any]:
-    """Return what a person or a program asks for about a resolved step."""
-    agent, _ = project.agents.choose(step, step.name)
-    fields = step.model_dump(mode="json", exclude_defaults=True, by_alias=True)
-    fields.pop("name")
-    fields.pop("prompt", None)
-    return {
-        "step_index": index,
-        "step": step.name,
-        "prompt": step.prompt_name,
-        "agent": agent,
-        "model": step.model,
-        **fields,
-    }
-
-
-def _marks(step: dict[str, Any]) -> str:
-    """Return what is special about a step, in a few words."""
-    marks = [
-        word
-        for key, word in (
-            ("requires_approval", "gate"),
-            ("validation", "repeats until yes"),
-            ("single_turn", "single turn"),
-            ("append_system_prompt", "system prompt"),
-        )
-        if step.get(key)
-    ]
-    if step["model"]:
-        marks.append(f"model {step['model']}")
-    return ", ".join(marks)

@@ -11,15 +11,18 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.sanitise import one_line
 from sequencer.cli.tables import columns_of
 
 if TYPE_CHECKING:
     from sequencer.cli.standing_view import Snapshot
     from sequencer.engine.run import Run
+    from sequencer.logs import FileLogs
 
 RECHECK_S = 60.0
 AGE_S = 1.0
 """How often a live view counts the seconds of a step that runs."""
+END = "Ctrl-C ends this view; the run goes on"
 
 
 @verb("status")
@@ -43,12 +46,16 @@ def status(invocation: Invocation, watch: bool) -> None:
     if watch:
         _watch(invocation, run)
         return
-    snapshot = take(run)
+    snapshot = take(run, _logs(invocation, run))
     if invocation.is_json:
         invocation.print_json(snapshot.as_json())
     else:
         invocation.echo(snapshot.text(columns_of(sys.stdout)))
     invocation.notices(snapshot.notices)
+
+
+def _logs(invocation: Invocation, run: Run) -> FileLogs:
+    return invocation.project().logs(run.name, lambda _: None)
 
 
 def _watch(invocation: Invocation, run: Run) -> None:
@@ -60,7 +67,7 @@ def _watch(invocation: Invocation, run: Run) -> None:
     )
     try:
         if is_live:
-            _watch_live(run)
+            _watch_live(invocation, run)
         else:
             _watch_lines(invocation, run)
     except KeyboardInterrupt:
@@ -84,31 +91,39 @@ def _watch_lines(invocation: Invocation, run: Run) -> None:
             invocation.echo(snapshot.line())
         invocation.notices(snapshot.notices)
 
-    _follow(run, show, lambda _: RECHECK_S)
+    _follow(invocation, run, show, lambda _: RECHECK_S)
 
 
-def _watch_live(run: Run) -> None:
-    from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
+def _watch_live(invocation: Invocation, run: Run) -> None:
+    from datetime import UTC, datetime  # noqa: PLC0415 - only where there is a terminal
+
+    from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
+
+    from sequencer.cli.flow.frame import Frame  # noqa: PLC0415
 
     console = Console(highlight=False, markup=False, emoji=False)
+    frame = Frame(sys.stdout)
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
 
         def show(snapshot: Snapshot) -> None:
-            lines = [
-                snapshot.text(console.width),
-                *(f"notice: {text}" for text in snapshot.notices),
-            ]
-            lines.append("Ctrl-C ends this view; the run goes on")
-            text = Text("\n".join(lines), no_wrap=True, overflow="ellipsis")
-            text.stylize("dim", len(text.plain) - len(lines[-1]))
+            console.size = frame.measure()
+            frame.erase_astray()
+            above = [*snapshot.lines(), *(f"notice: {one_line(n)}" for n in snapshot.notices)]
+            text = frame.drawn(
+                snapshot.flow,
+                snapshot.heard,
+                datetime.now(UTC),
+                above=[(line, "") for line in above],
+                below=[(END, "dim")],
+            )
             live.update(text, refresh=True)
 
-        _follow(run, show, lambda snapshot: AGE_S if snapshot.busy else RECHECK_S)
+        _follow(invocation, run, show, lambda snapshot: AGE_S if snapshot.busy else RECHECK_S)
 
 
 def _follow(
+    invocation: Invocation,
     run: Run,
     show: Callable[[Snapshot], None],
     pause_s: Callable[[Snapshot], float],
@@ -116,8 +131,9 @@ def _follow(
     """Show the run now and after every change, for ever."""
     from sequencer.cli.standing_view import take  # noqa: PLC0415 - see `status`
 
+    logs = _logs(invocation, run)
     while True:
-        snapshot = take(run)
+        snapshot = take(run, logs)
         show(snapshot)
         head = snapshot.head
         claim = head.claims[0] if head is not None and head.claims else None

@@ -15,7 +15,7 @@ from sequencer.cli.wording import duration
 from sequencer.engine.naming import command
 from sequencer.engine.run import Run
 from sequencer.engine.standing import Kind
-from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
+from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeBusy, WorkTreeRefused
 from sequencer.model.head import Claim, Head
 from sequencer.store.git.command import GitFailed
 from sequencer.store.git.sides import OtherRun, Relation, Sides
@@ -193,7 +193,7 @@ class Report:
         if self.snapshot is not None:
             yield "next step", self.snapshot.next_words()
         for held in self.holders:
-            yield "held by", holder_words(held.claim, held.liveness) + _quiet_words(held)
+            yield "held by", holder_words([held.claim], held.liveness) + _quiet_words(held)
         if self.code is not None:
             yield "code", _code_words(self.code)
             if self.code.refusal is not None:
@@ -304,8 +304,8 @@ def _code(project: Project, run: Run, store: GitStore, head: Head | None) -> Cod
             carrier.ready(head)
         except WorkTreeRefused as error:
             refusal = error
-        except RemoteUnreachable:
-            pass
+        except (RemoteUnreachable, WorkTreeBusy):
+            pass  # who works here is told with the claims
     try:
         return _compared(tree, head, refusal)
     except WorkTreeRefused as error:

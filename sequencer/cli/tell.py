@@ -18,7 +18,8 @@ def tell(invocation: Invocation, task: str, text: str) -> None:
     """Send a message to a task of a team, from outside or from another task.
 
     It stands in the prompt of the task's next attempt. TEXT - reads it from standard input.
-    A task that runs goes on without it; what it reads after that is up to its next attempt.
+    A task that runs goes on without it. If it needs no other attempt, the tasks that wait
+    for it read the message in its place.
 
     \b
     Examples:
@@ -31,7 +32,12 @@ def tell(invocation: Invocation, task: str, text: str) -> None:
 
     run = invocation.run()
     head = run.head
-    if head is None or head.flow is None:
+    if head is None:
+        raise TransitionRefused(
+            "tell: the run was never begun, so nobody would read it",
+            hint="'sequencer run' begins it; 'sequencer runs' lists the others, --run names one",
+        )
+    if head.flow is None:
         raise TransitionRefused(
             "tell: the run is no team's, so it has no tasks",
             hint="'sequencer runs' lists the runs, --run names one",
@@ -43,5 +49,10 @@ def tell(invocation: Invocation, task: str, text: str) -> None:
     if invocation.is_json:
         invocation.print_json({"task": task, "is_running": runs, "revision": after.revision})
         return
-    when = "it runs now, so its next attempt reads it" if runs else "it reads it when it begins"
+    when = "it reads it when it begins"
+    if runs:
+        when = (
+            "it runs now and does not hear it; another attempt at it will, or else the tasks "
+            "that wait for it"
+        )
     invocation.say(f"told {one_line(task)}: {when}")

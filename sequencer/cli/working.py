@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,13 @@ from sequencer.engine.run import Run
 from sequencer.engine.standing import FINAL, Standing, parse_time
 from sequencer.engine.standing import Kind as Answer
 from sequencer.engine.work import Mode, Summary
-from sequencer.errors import SequencerError, StateRefused, UnknownName, WaitsForPerson
+from sequencer.errors import (
+    ConfigurationError,
+    SequencerError,
+    StateRefused,
+    UnknownName,
+    WaitsForPerson,
+)
 from sequencer.executors.protocol import Kind
 from sequencer.model.flow_source import FlowSource
 from sequencer.model.head import Head
@@ -164,15 +170,13 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     head = run.head if plan.mode is not Mode.ASYNC else None
     workflow = run.workflow_for(head)
     ensure_sensible(project, workflow)
-    shown: Progress | Watching
-    watching = None
+    watching: Watching | None = None
     if workflow.graph is None:
-        shown = lines = progress(is_quiet=invocation.is_quiet, redaction=project.redaction)
-        tally = Tally(lines)
+        tally = Tally(progress(is_quiet=invocation.is_quiet, redaction=project.redaction))
     else:
         plan = replace(plan, limits=_limits_of_a_graph(project, plan))
         tally, watching = _watched(invocation, project, workflow, plan)
-        shown = watching
+    shown = watching or tally.shown
     is_async = plan.mode is Mode.ASYNC
     try:
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
@@ -188,10 +192,11 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
                 on_ready=signals.on_ready,
                 step_index=plan.step_index or 0,
                 board=watching,
-                places=_places(project, workflow),
+                places=places(project, workflow),
             )
     except SequencerError as error:
         shown.close()
+        locate(error, project, run, workflow, plan)
         if invocation.is_json:
             done = tally.summary(error)
             done.head = _head_or_none(run) if plan.mode is not Mode.ASYNC else None
@@ -211,6 +216,35 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     return 0
 
 
+def _warn(invocation: Invocation, project: Project, workflow: Workflow, plan: Plan) -> None:
+    """Say what is odd about the graph *workflow*, where its run is about to begin."""
+    run = run_of(invocation, plan)
+    if run.head is not None:
+        return
+    from sequencer.assembly.flows import written_of  # noqa: PLC0415 - only graphs need it
+
+    written = written_of(project, run, workflow, plan.source)
+    for warning in () if written is None else written.warnings:
+        invocation.say(f"warning: {warning}")
+
+
+def locate(
+    error: SequencerError, project: Project, run: Run, workflow: Workflow, plan: Plan
+) -> None:
+    """Let *error* name file and line where it is about a node of a graph, as `check` does."""
+    names = () if workflow.graph is None else workflow.graph.by_id
+    name = next((one for one in names if error.where == f"step {one!r}"), None)
+    if name is None or not isinstance(error, ConfigurationError):
+        return
+    from sequencer.assembly.flows import written_of  # noqa: PLC0415 - see `_warn`
+
+    # What is wrong is told in any case.
+    with suppress(SequencerError):
+        written = written_of(project, run, workflow, plan.source)
+        if written is not None and name in written.graph.by_id:
+            error.where = written.where(name)
+
+
 def run_of(invocation: Invocation, plan: Plan) -> Run:
     """Return the run to work on; one of a graph that is still to begin has its source."""
     if plan.source is None:
@@ -225,7 +259,7 @@ def _limits_of_a_graph(project: Project, plan: Plan) -> InvocationLimits:
     return plan.limits.model_copy(update={"max_steps": None})
 
 
-def _places(project: Project, workflow: Workflow) -> int:
+def places(project: Project, workflow: Workflow) -> int:
     """Return how many agents this process runs at once; for a team, the team's size."""
     size = workflow.graph.max_parallel if workflow.graph and workflow.graph.is_team else None
     is_default = project.settings.sources["run", "max_parallel"].kind == "default"
@@ -239,6 +273,7 @@ def _watched(
     from sequencer.cli.flow.board import board  # noqa: PLC0415 - only graphs need it
     from sequencer.cli.flow.watching import Told, Watching  # noqa: PLC0415
 
+    _warn(invocation, project, workflow, plan)
     screen = board(sys.stderr, is_quiet=invocation.is_quiet, redaction=project.redaction)
     tally = Tally(Told(screen))
     return tally, Watching(screen, run_of(invocation, plan), workflow.name, tally)

@@ -19,7 +19,10 @@ sys.stdin.read()
 with open("done.txt", "a") as file:
     file.write(os.environ["SEQUENCER_STEP_INDEX"] + "\\n")
 time.sleep(float(os.environ.get("SLOW", "0")))
+while os.path.exists("hold"):
+    time.sleep(0.02)
 """
+"""A file ``hold`` lets a step last for as long as a test needs."""
 CONFIGURATION = """\
 workflow: {name: review_cadence, review_every_n: 2}
 agent: {default: script}
@@ -70,7 +73,7 @@ def head(folder: Path) -> dict[str, Any]:
     return found
 
 
-def until(condition: Callable[[], object], limit_s: float = 20.0) -> None:
+def until(condition: Callable[[], object], limit_s: float = 60.0) -> None:
     """Wait until *condition* holds; fail after *limit_s* seconds."""
     deadline = time.monotonic() + limit_s
     while not condition():

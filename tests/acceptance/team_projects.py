@@ -25,7 +25,7 @@ seen.mkdir(exist_ok=True)
 name = f"{task}-{os.environ['SEQUENCER_TOKEN']}"
 (seen / name).write_text(asked)
 (seen / (name + ".pid")).write_text(str(os.getpid()))
-deadline = time.monotonic() + 30
+deadline = time.monotonic() + 100
 while (wait := plan.get("until")) and not (home / wait).exists():
     assert time.monotonic() < deadline
     time.sleep(0.01)

@@ -45,10 +45,11 @@ def test_a_run_is_steered_by_hand_and_every_change_is_in_the_history(folder: Pat
 
 
 def test_a_stop_lets_the_step_that_runs_end_and_starts_no_other(folder: Path) -> None:
+    (folder / "hold").touch()
     process = Forked(
         [sys.executable, "-m", "sequencer", "run"],
         cwd=folder,
-        env=environment(SLOW="1.5"),
+        env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -57,6 +58,7 @@ def test_a_stop_lets_the_step_that_runs_end_and_starts_no_other(folder: Path) ->
         ended = cli(folder, "stop", "--reason", "enough")
         assert ended.returncode == 0
         assert "the step that runs is the last" in ended.stdout
+        (folder / "hold").unlink()
         assert process.wait(timeout=20) == 0
     finally:
         process.kill()
@@ -66,10 +68,11 @@ def test_a_stop_lets_the_step_that_runs_end_and_starts_no_other(folder: Path) ->
 
 
 def test_a_step_that_was_taken_over_by_force_is_not_accepted(folder: Path) -> None:
+    (folder / "hold").touch()
     process = Forked(
         [sys.executable, "-m", "sequencer", "run", "--max-steps", "1"],
         cwd=folder,
-        env=environment(SLOW="3"),
+        env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -82,6 +85,7 @@ def test_a_step_that_was_taken_over_by_force_is_not_accepted(folder: Path) -> No
         taken = cli(folder, "takeover", "--force", "--json")
         assert json.loads(taken.stdout)["claims"] == []
         assert cli(folder, "skip").returncode == 0
+        (folder / "hold").unlink()
         assert process.wait(timeout=20) == 3
     finally:
         process.kill()

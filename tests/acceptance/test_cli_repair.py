@@ -90,10 +90,11 @@ def test_a_refused_edit_is_undone(folder: Path) -> None:
 
 
 def test_a_repair_beside_a_running_step_leaves_the_step_alone(folder: Path) -> None:
+    (folder / "hold").touch()
     process = Forked(
         [sys.executable, "-m", "sequencer", "run", "--max-steps", "1"],
         cwd=folder,
-        env=environment(SLOW="3"),
+        env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
@@ -102,6 +103,7 @@ def test_a_repair_beside_a_running_step_leaves_the_step_alone(folder: Path) -> N
         damage_line(folder / "sync" / "journal.jsonl", 2)
         (folder / "sync" / "state.json").write_text("<<<<<<< a\n")
         assert cli(folder, "repair", "--apply").returncode == 0
+        (folder / "hold").unlink()
         _, said = process.communicate(timeout=30)
     finally:
         process.kill()

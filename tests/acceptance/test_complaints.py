@@ -256,10 +256,12 @@ def test_cyrus_1389_a_result_that_comes_too_late_is_not_thrown_away(folder: Path
     """What can't be accepted any more is refused aloud, and kept beside the run."""
     agent = (folder / "agent.py").read_text()
     (folder / "agent.py").write_text(agent + 'print("the hard-won answer")\n')
-    with started(folder, "tick", SLOW="2") as process:
+    (folder / "hold").touch()
+    with started(folder, "tick") as process:
         until(lambda: done(folder) == [0])
         assert cli(folder, "takeover", "--force").returncode == 0
         assert cli(folder, "skip").returncode == 0
+        (folder / "hold").unlink()
         _, said = process.communicate(timeout=20)
     assert process.returncode == 3
     assert "stale" in said
@@ -298,9 +300,11 @@ def test_dagu_1180_a_late_tick_runs_the_step_that_is_due_and_one_only(folder: Pa
 
 def test_dagu_1180_a_tick_that_was_started_twice_runs_its_step_once(folder: Path) -> None:
     """The timer and the person who could not wait: one runs, the other says who does."""
-    with started(folder, "tick", SLOW="1.5") as first:
+    (folder / "hold").touch()
+    with started(folder, "tick") as first:
         until(lambda: done(folder) == [0])
         second = cli(folder, "tick")
+        (folder / "hold").unlink()
         assert first.wait(20) == 0
     assert second.returncode == 75
     assert str(first.pid) in second.stderr

@@ -226,3 +226,32 @@ def test_an_interrupt_at_the_question_stays_one(project: Path) -> None:
     code, shown = at_the_question(project, signal.SIGINT)
     assert code == 130, shown
     assert len(as_json(cli(project, "gates", "--json"))) == 1
+
+
+# --- which run ---------------------------------------------------------------------------
+
+
+def test_gates_of_one_run_are_its_own(project: Path) -> None:
+    asking(project)
+    assert cli(project, "run", "review", "--quiet").returncode == 4
+    everything = cli(project, "gates", "--json")
+    assert {one["run"] for one in as_json(everything)} == {"pick", "review"}
+    one = cli(project, "--run", "pick", "gates", "--json")
+    assert [found["run"] for found in as_json(one)] == ["pick"]
+    assert cli(project, "--run", "pick", "answer", "q", "x").returncode == 0
+    none = cli(project, "--run", "pick", "gates")
+    assert none.stdout == "run 'pick' waits for no decision\n"
+    unknown = cli(project, "--run", "nobody", "gates")
+    assert (unknown.returncode, unknown.stdout) == (2, "")
+    assert "unknown run 'nobody'" in unknown.stderr
+
+
+def test_an_unknown_flow_lists_every_flow_and_team(project: Path) -> None:
+    text = (project / "orchestration.yaml").read_text()
+    (project / "orchestration.yaml").write_text(
+        f"{text}\nworkflows: {{crew: {{tasks: [{{id: a, subject: A}}]}}}}\n"
+    )
+    for verb in ("run", "simulate"):
+        ended = cli(project, verb, "crow")
+        assert ended.returncode == 2
+        assert "did you mean 'crew'? known flows: crew, review" in ended.stderr

@@ -187,13 +187,13 @@ def test_a_bad_end_has_exit_code_1(
 
 def test_a_time_limit_ends_the_agents_and_a_retry_goes_on(project: Path) -> None:
     (project / "slow.py").write_text("import time; time.sleep(30)\n")
-    front = "config: {timeout: 400}\n"
+    front = "config: {timeout: 3000}\n"
     write_flow(project, "slow", "a --> b", front, a="Say a", b="Say b")
     agent = (project / "agent.py").read_text()
     (project / "agent.py").write_text("import time; time.sleep(30)\n")
     ended = cli(project, "run", "slow")
     assert ended.returncode == 1
-    assert "timed_out: its agents took longer than 400 ms" in ended.stderr
+    assert "timed_out: its agents took longer than 3000 ms" in ended.stderr
     (project / "agent.py").write_text(agent)
     assert cli(project, "--run", "slow", "retry").returncode == 0
     assert cli(project, "run", "slow", "--json").returncode == 0

@@ -89,7 +89,7 @@ def until_it_waits(process: subprocess.Popen[str]) -> str:
     """Read what *process* says until it waits for the long node; return it."""
     said, pipe = "", process.stdout
     assert pipe is not None
-    while "'long' run in another process" not in said:
+    while "'long' runs in another process" not in said:
         line = pipe.readline()
         assert line, said
         said += line

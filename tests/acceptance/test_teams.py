@@ -358,8 +358,8 @@ def test_work_that_is_done_is_not_thrown_away_by_an_interrupt(tmp_path: Path) ->
     project = make_project(tmp_path, WRITERS, plan, is_repository=True)
     worker = started(project)
     try:
-        until(lambda: list((project / "seen").glob("two-*")) if (project / "seen").is_dir() else 0)
-        pid = next((project / "seen").glob("two-*.pid"))
+        until(lambda: [path for path in project.glob("seen/two-*.pid") if path.read_text()])
+        pid = next(project.glob("seen/two-*.pid"))
         until(lambda: not psutil.pid_exists(int(pid.read_text())))
         worker.send_signal(signal.SIGINT)
         assert worker.wait(40) == 130

@@ -93,7 +93,10 @@ def test_before_a_task_begins(project: Path) -> None:
 
 def test_while_it_runs(tmp_path: Path, at_work: Forked) -> None:
     told = cli(tmp_path, "tell", "build", "Hurry")
-    assert told.stderr == "told build: it runs now, so its next attempt reads it\n"
+    assert told.stderr == (
+        "told build: it runs now and does not hear it; another attempt at it will, "
+        "or else the tasks that wait for it\n"
+    )
     said = as_json(cli(tmp_path, "--json", "tell", "sum", "Hello"))
     assert (said["task"], said["is_running"]) == ("sum", False)
     assert said["revision"] > 0
@@ -165,7 +168,9 @@ def test_an_empty_message(project: Path, text: str) -> None:
 def test_a_run_that_was_never_begun(project: Path) -> None:
     ended = cli(project, "tell", "sum", "Hello")
     assert ended.returncode == 3
-    assert "tell:" in ended.stderr
+    assert "tell: the run was never begun" in ended.stderr
+    assert "'sequencer run' begins it" in ended.stderr
+    assert "no team's" not in ended.stderr
     assert not (project / "sync" / "state.json").exists()
 
 

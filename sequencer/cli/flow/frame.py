@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -14,7 +15,7 @@ from typing import IO, TYPE_CHECKING
 
 from sequencer.cli.flow import team_table
 from sequencer.cli.flow.cells import state_words
-from sequencer.cli.flow.marks import ACTIVE, ASCII_MARKS, MARKS, STYLES, cut, shown
+from sequencer.cli.flow.marks import ASCII_MARKS, MARKS, STYLES, cut, shown
 from sequencer.cli.flow.table import FLUSH_RIGHT, HEAD, figures, summary
 from sequencer.cli.flow.team_table import Heard
 from sequencer.cli.tables import width
@@ -36,14 +37,15 @@ LAYOUTS = (
     (0, (NODE, STATE, TIME)),
 )
 """From which width on which columns are shown."""
-_RANKS = {
-    NodeState.FAILED: 1,
-    NodeState.READY: 2,
-    NodeState.WAITING: 3,
-    NodeState.DONE: 4,
-    NodeState.CANCELLED: 5,
-    NodeState.PENDING: 6,
-}
+SPARE_ROWS = 2
+LEAST_ROWS = 6
+"""Of a table that leaves room for a blank line before it."""
+Styled = tuple[str, str]
+"""A line, and how it looks."""
+_SEEN = (NodeState.ASKED, NodeState.RUNNING, NodeState.RETRYING, NodeState.FAILED)
+"""What a person has to see; of each something before there is more of another."""
+_SOON = {NodeState.READY: 1, NodeState.WAITING: 2}
+_REST = 3
 
 
 class Frame:
@@ -72,22 +74,34 @@ class Frame:
         columns = self._size[0]
         return sum(max(0, -(-was // columns) - 1) for was in self._was)
 
-    def drawn(self, view: FlowView, heard: Mapping[str, Heard], now: datetime) -> Text:
-        """Return the table of *view* at this size."""
+    def erase_astray(self) -> None:
+        """Take away what a narrower terminal has broken of the last table, before the next."""
+        # It lies above where rich looks for its lines.
+        self._stream.write("\r\x1b[2K\x1b[1A" * self.rows_gone_astray())
+
+    def drawn(
+        self,
+        view: FlowView | None,
+        heard: Mapping[str, Heard],
+        now: datetime,
+        *,
+        above: Sequence[Styled] = (),
+        below: Sequence[Styled] = (),
+    ) -> Text:
+        """Return the table of *view* at this size, between lines that are shown in any case.
+
+        They take rows from the table; the last of *above* go where less than half is left.
+        """
         from rich.text import Text  # noqa: PLC0415 - loaded with the console
 
         # The last column stays free: some terminals go to the next line behind it.
-        columns, rows = self._size[0] - 1, self._size[1]
-        nodes, rest = chosen(view.nodes, max(0, rows - 4))
-        if view.graph.is_team:
-            lines = self._tasks(view, nodes, heard, now, columns)
-        else:
-            lines = self._table(nodes, heard, now, columns)
-        if rest:
-            told = team_table.counted(rest) if view.graph.is_team else counted(rest)
-            lines.append((self._plain(f"and {len(rest)} more: {told}"), "dim"))
-        lines.append((self._plain(_totals(view, now, columns)), "bold"))
-        lines = [(cut(text, columns, dots=self._dots), style) for text, style in lines]
+        columns, rows = self._size[0] - 1, self._size[1] - SPARE_ROWS - len(below)
+        lines = [*above[: max(0, rows // 2 if view is not None else rows)]]
+        if view is not None:
+            lines += [("", "")] if lines and rows - len(lines) > LEAST_ROWS else []
+            lines += self._run(view, heard, now, columns, rows - len(lines))
+        lines = [(cut(self._plain(text), columns, dots=self._dots), s) for text, s in lines]
+        lines += [(cut(text, columns, dots=self._dots), style) for text, style in below]
         self._was = tuple(width(text) for text, _ in lines)
         text = Text(no_wrap=True, overflow="crop", end="")
         for number, (line, style) in enumerate(lines):
@@ -101,6 +115,25 @@ class Frame:
     def _plain(self, text: str) -> str:
         return text.replace("·", "-") if self._is_ascii else text
 
+    def _run(
+        self,
+        view: FlowView,
+        heard: Mapping[str, Heard],
+        now: datetime,
+        columns: int,
+        rows: int,
+    ) -> list[Styled]:
+        """Return the head, nodes, the count of those that there is no room for, the totals."""
+        nodes, rest = chosen(view.nodes, max(0, rows - 2))
+        if view.graph.is_team:
+            lines = self._tasks(view, nodes, heard, now, columns)
+        else:
+            lines = self._table(nodes, heard, now, columns)
+        if rest:
+            told = team_table.counted(rest) if view.graph.is_team else counted(rest)
+            lines.append((f"and {len(rest)} more: {told}", "dim"))
+        return [*lines, (_totals(view, now, columns), "bold")]
+
     def _tasks(
         self,
         view: FlowView,
@@ -108,7 +141,7 @@ class Frame:
         heard: Mapping[str, Heard],
         now: datetime,
         columns: int,
-    ) -> list[tuple[str, str]]:
+    ) -> list[Styled]:
         if not nodes:
             return []
         missing = dict(zip((n.node.id for n in view.nodes), team_table.blocked(view), strict=True))
@@ -128,7 +161,7 @@ class Frame:
         heard: Mapping[str, Heard],
         now: datetime,
         columns: int,
-    ) -> list[tuple[str, str]]:
+    ) -> list[Styled]:
         if not nodes:
             return []
         kept = next(kept for least, kept in LAYOUTS if columns >= least)
@@ -184,20 +217,33 @@ def _can_show(stream: IO[str], text: str) -> bool:
 def chosen(nodes: Sequence[NodeView], room: int) -> tuple[list[NodeView], list[NodeView]]:
     """Return those that fit into *room* lines, in their order, and the rest.
 
-    What is active comes first, then what failed, then what is next.
+    What a person has to see comes first: of what is asked, runs, is tried again or failed
+    something of each. Then what is next, then what stands nearest to those in the list.
     """
     if len(nodes) <= room:
         return list(nodes), []
-    by_rank = sorted(
-        range(len(nodes)),
-        key=lambda n: 0 if nodes[n].state in ACTIVE else _RANKS[nodes[n].state],
-    )
+    numbers: Counter[NodeState] = Counter()
+    ranks: list[tuple[int, int, int]] = []
+    places = [place for place, node in enumerate(nodes) if node.state in _SEEN]
+    for place, node in enumerate(nodes):
+        if node.state in _SEEN:
+            ranks.append((0, numbers[node.state], _SEEN.index(node.state)))
+            numbers[node.state] += 1
+        else:
+            ranks.append((_SOON.get(node.state, _REST), _distance(place, places), 0))
+    by_rank = sorted(range(len(nodes)), key=ranks.__getitem__)
     # One line says how many there are besides.
     kept = set(by_rank[: max(0, room - 1)])
     return (
         [node for place, node in enumerate(nodes) if place in kept],
         [node for place, node in enumerate(nodes) if place not in kept],
     )
+
+
+def _distance(place: int, places: Sequence[int]) -> int:
+    """Return how far *place* is from the nearest of *places*, which are in order."""
+    after = bisect(places, place)
+    return min((abs(place - one) for one in places[max(0, after - 1) : after + 1]), default=0)
 
 
 def counted(nodes: Sequence[NodeView]) -> str:

@@ -38,7 +38,6 @@ class LiveBoard:
         """Take the terminal over at the first `show`, and show what *redaction* leaves."""
         from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
 
-        self._stream = stream
         self._redaction = redaction
         self._console = Console(
             file=stream, highlight=False, markup=False, emoji=False, force_terminal=True
@@ -143,9 +142,8 @@ class LiveBoard:
             self._notices = []
             heard = {name: one.heard for name, one in self._observers.items()}
         self._console.size = self._frame.measure()
-        if self._live is not None and (rows := self._frame.rows_gone_astray()):
-            # Lines that the narrower terminal has broken in two lie above where rich looks.
-            self._stream.write("\r\x1b[2K\x1b[1A" * rows)
+        if self._live is not None:
+            self._frame.erase_astray()
         for text in notices:
             self._console.print(Text(text, style="cyan"), soft_wrap=True)
         if view is None:

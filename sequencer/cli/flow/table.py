@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from sequencer.cli.flow import team_table
 from sequencer.cli.flow.cells import done, last_line, seconds, state_words
 from sequencer.cli.flow.marks import ACTIVE, shown
+from sequencer.cli.flow.team_table import Heard
 from sequencer.cli.tables import columns
 from sequencer.cli.wording import duration
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
@@ -16,17 +19,33 @@ HEAD = ("NODE", "STATE", "ATTEMPT", "RUNS", "TIME", "COST", "LAST LINE")
 FLUSH_RIGHT = frozenset({2, 3, 4, 5})
 
 
-def table(view: FlowView, now: datetime, width: int | None = None) -> str:
+def table(
+    view: FlowView,
+    now: datetime,
+    width: int | None = None,
+    heard: Mapping[str, Heard] | None = None,
+) -> str:
     """Return every node in a line, and below them the whole run in one.
 
-    A team's table leaves columns out that *width* has no room for; None: it has all.
+    A team's table leaves columns out that *width* has no room for; None: it has all. *heard*
+    is what the nodes that run have said.
     """
+    heard = heard or {}
     if view.graph.is_team:
-        return team_table.table(view, now, width)
+        return team_table.table(view, now, width, heard)
     rows = [
-        (shown(n.node.id), state_words(n, now), *figures(n, now), last_line(n)) for n in view.nodes
+        (shown(n.node.id), state_words(n, now), *figures(n, now), last_line(_with_heard(n, heard)))
+        for n in view.nodes
     ]
     return f"{columns(HEAD, rows, right=FLUSH_RIGHT)}\n\n{summary(view, now)}"
+
+
+def _with_heard(view: NodeView, heard: Mapping[str, Heard]) -> NodeView:
+    """Return *view* with what it says while it runs as its last line."""
+    found = heard.get(view.node.id)
+    if found is None or not found.last or view.state is not NodeState.RUNNING:
+        return view
+    return replace(view, last_line=found.last)
 
 
 def figures(view: NodeView, now: datetime, *, more_usd: float = 0.0) -> tuple[str, str, str, str]:
@@ -64,8 +83,10 @@ def summary(view: FlowView, now: datetime | None = None) -> str:
     return " · ".join(parts)
 
 
-def as_json(view: FlowView) -> dict[str, Any]:
+def as_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict[str, Any]:
     """Return the run for programs; texts as they are, not made safe for a terminal."""
+    if heard:
+        view = replace(view, nodes=tuple(_with_heard(node, heard) for node in view.nodes))
     return {
         "title": view.title,
         "status": view.status,

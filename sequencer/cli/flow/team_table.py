@@ -49,10 +49,17 @@ class Heard(NamedTuple):
     tokens: int = 0
 
 
-def table(view: FlowView, now: datetime, columns: int | None = None) -> str:
+def table(
+    view: FlowView,
+    now: datetime,
+    columns: int | None = None,
+    heard: Mapping[str, Heard] | None = None,
+) -> str:
     """Return every task in a line and below them the totals; None: as wide as it gets."""
+    said = heard or {}
     rows = [
-        cells(node, blocks, now) for node, blocks in zip(view.nodes, blocked(view), strict=True)
+        cells(node, blocks, now, said.get(node.node.id))
+        for node, blocks in zip(view.nodes, blocked(view), strict=True)
     ]
     return "\n".join([*lines(rows, columns), "", summary(view, now, columns)])
 

@@ -146,7 +146,7 @@ def _question(name: str, node: NodeView | None, *, is_open: bool) -> str:
 
 def _failed(facts: Sequence[Fact], place: int, node: NodeView | None) -> str:
     fact = facts[place]
-    if _is_for_good(facts, place):
+    if _is_over(fact, node) or _is_for_good(facts, place):
         return f"fail {fact['step']}{_reason(fact)}"
     return _retry(fact, node)
 
@@ -156,6 +156,15 @@ def _retry(fact: Fact, node: NodeView | None) -> str:
     is_next = node is not None and node.state is NodeState.RETRYING and node.attempt == attempt
     until = f" (next at {node.due})" if is_next and node is not None and node.due else ""
     return f"retry {fact['step']} after attempt {attempt}{_reason(fact)}{until}"
+
+
+def _is_over(fact: Fact, node: NodeView | None) -> bool:
+    """Return whether a node stands as it was after the failure *fact*.
+
+    A team goes on without it, so that nothing else is told of its end.
+    """
+    is_latest = node is not None and node.attempt == (fact.get("attempt") or 1)
+    return is_latest and node is not None and node.state is NodeState.FAILED
 
 
 def _is_for_good(facts: Sequence[Fact], place: int) -> bool:

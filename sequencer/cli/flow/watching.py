@@ -146,7 +146,7 @@ class Told(SilentObserver):
 
     def waiting(self, reason: str, until: str | None) -> None:
         """See `Observer`."""
-        self._board.notice(f"{reason}, at {until}" if until else f"waits: {reason}")
+        self._board.notice(f"{reason}, at {until}" if until else reason)
 
     def close(self) -> None:
         """Do nothing; the board is closed by who looks on."""

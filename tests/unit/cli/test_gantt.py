@@ -161,3 +161,27 @@ def test_a_flow_that_was_changed_is_still_shown(finished: Path) -> None:
     write_flow(finished, "f", CHART.replace("publish", "announce"), **PROMPTS)
     ended = gantt(finished, "--run", "f")
     assert "* publish" in ended.out
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--run", "f", "gantt", "--svg", "-"),
+        ("--run", "f", "gantt", "--svg", "f.svg", "--png", "-"),
+        ("show", "f", "--svg", "-"),
+        ("show", "f", "--png", "-"),
+        ("--run", "f", "metrics", "--output", "-"),
+    ],
+)
+def test_a_dash_is_no_file(finished: Path, options: tuple[str, ...]) -> None:
+    before = sorted(finished.iterdir())
+    ended = call(finished, *options)
+    assert ended.code == 2
+    assert "'-' is no file; './-' would be one of that name" in ended.err
+    assert ended.out == ""
+    assert sorted(finished.iterdir()) == before
+
+
+def test_a_file_may_be_called_so_all_the_same(finished: Path) -> None:
+    gantt(finished, "--run", "f", "--svg", "./-")
+    assert ET.fromstring((finished / "-").read_bytes()).tag.endswith("svg")

@@ -158,3 +158,10 @@ def test_the_figures_of_nothing() -> None:
     assert lines == ["wall-clock time 0.0 s, work of one worker 0.0 s"]
     one = summary(chart(Told().run("a", 0, 5)).figures, "a", lambda text: text)
     assert one[-1] == "100% of the time of 1 place was work, 1 at once at most"
+
+
+def test_the_figures_of_a_run_that_rested_for_long_are_no_endless_per_cent() -> None:
+    rested = Told().run("a", 0, 5).run("b", 9000, 9005)
+    lines = summary(chart(rested).figures, "a", lambda text: text)
+    assert lines[0].endswith("speed-up 0.0011")
+    assert lines[1] == "critical path 5.0 s, wall-clock time is 1801 times as long"

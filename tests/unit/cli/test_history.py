@@ -96,3 +96,16 @@ def test_a_journal_that_lost_its_records_is_not_an_empty_history(
     assert ended.code == 3
     assert "repair" in ended.err
     assert "never begun" not in ended.out + ended.err
+
+
+def test_refused_tool_calls_of_a_graph_are_seen_too(tmp_path: Path) -> None:
+    text = (
+        "workflow: {name: crew}\nworkflows: {crew: {tasks: [{id: a, subject: A}]}}\n"
+        "agent: {default: strict}\nagents: {strict: {kind: scripted, outcomes: [{denials: "
+        '["Bash: one", "Bash: two"]}]}}\n'
+    )
+    folder = project(tmp_path / "p", text)
+    assert call(folder, "run", "--quiet").code == 0
+    ended = call(folder, "history")
+    assert "done a" in ended.out
+    assert "permissions refused 2 tool calls" in ended.err

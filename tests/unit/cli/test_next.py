@@ -131,3 +131,97 @@ def test_a_run_under_another_definition_is_refused(tmp_path: Path) -> None:
     ended = call(folder, "next")
     assert ended.code == 3
     assert "sequencer adopt" in ended.err
+
+
+# --- graphs ------------------------------------------------------------------------------
+
+TEAM = """\
+agent: {default: rehearsal}
+workflow: {name: crew}
+workflows:
+  crew:
+    tasks:
+      - {id: left, subject: Look to the left, role: researcher, executor: other}
+      - {id: right, subject: "Look to the right\\e[2J", weight: 5}
+      - {id: cross, subject: Cross the street, blocked_by: [left, right]}
+  chart: flows/chart.md
+agents: {other: {kind: rehearsal}}
+"""
+CHART = """\
+```mermaid
+flowchart TD
+  ask{{Fine?}} --> both[Both]
+```
+
+### both
+
+Do both.
+
+### ask
+
+Is it?
+"""
+
+
+def crew(folder: Path) -> Path:
+    project(folder, TEAM)
+    (folder / "flows").mkdir()
+    (folder / "flows" / "chart.md").write_text(CHART)
+    return folder
+
+
+def test_of_a_team_it_says_what_may_start_and_what_it_is_about(tmp_path: Path) -> None:
+    folder = crew(tmp_path / "p")
+    lines = call(folder, "next").out.splitlines()
+    assert lines[0].split() == ["TASK", "STATE", "SUBJECT", "ROLE", "BY"]
+    # Whose way to the end is the longest goes first, as in a run.
+    assert [" ".join(line.split()) for line in lines[1:]] == [
+        "left ready Look to the left researcher other",
+        "right ready Look to the right - rehearsal",
+    ]
+    first = call(folder, "next", "--json", "-n", "1").json
+    assert set(first[0]) == FIELDS | {"label", "kind", "role", "agent", "state"}
+    assert (first[0]["label"], first[0]["role"]) == ("Look to the left", "researcher")
+    assert not (folder / "sync").exists()
+
+
+def test_of_a_run_it_goes_by_where_the_run_is(tmp_path: Path) -> None:
+    folder = crew(tmp_path / "p")
+    assert call(folder, "tick", "--quiet").code == 0
+    assert call(folder, "tick", "--quiet").code == 0
+    assert steps(folder) == ["cross"]
+    assert call(folder, "tick", "--quiet").code == 0
+    ended = call(folder, "next")
+    assert (ended.code, ended.out) == (0, "")
+    assert "complete" in ended.err
+
+
+def test_a_person_is_named_as_one(tmp_path: Path) -> None:
+    folder = crew(tmp_path / "p")
+    found = call(folder, "next", "--workflow", "chart").out.splitlines()
+    assert found[0].split() == ["NODE", "STATE", "SUBJECT", "BY"]
+    assert found[1].split() == ["ask", "ready", "Fine?", "a", "person"]
+
+
+def test_another_graph_than_the_runs_is_shown_from_its_beginning(tmp_path: Path) -> None:
+    folder = crew(tmp_path / "p")
+    assert call(folder, "tick", "--quiet").code == 0
+    assert steps(folder, "--workflow", "chart") == ["ask"]
+    assert steps(folder, "--workflow", "standard", "--count", "2") == ["main", "supervisor"]
+
+
+def test_a_graph_has_no_place_to_begin_at(tmp_path: Path) -> None:
+    folder = crew(tmp_path / "p")
+    ended = call(folder, "next", "--step-index", "3")
+    assert ended.code == 2
+    assert "--step-index: is for cycles and procedures" in ended.err
+    assert "sequencer simulate" in ended.err
+
+
+def test_nothing_that_may_start_is_said_in_words(tmp_path: Path) -> None:
+    folder = crew(tmp_path / "p")
+    assert call(folder, "run", "chart", "--quiet").code == 4
+    ended = call(folder, "--run", "chart", "next")
+    assert (ended.code, ended.out) == (0, "")
+    assert "no node can start now" in ended.err
+    assert call(folder, "--run", "chart", "next", "--json").json == []

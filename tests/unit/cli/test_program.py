@@ -229,3 +229,18 @@ def test_names_of_the_project_are_completed(tmp_path: Path) -> None:
 def test_a_broken_project_completes_nothing_and_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "orchestration.yaml").write_text("nonsense: [")
     assert completed(tmp_path, f"{NAME} run --position ", 3) == []
+
+
+@pytest.mark.parametrize("name", ["evil\x1b[2J", "two\nlines", "\u2028", "pay\u202eoff"])
+@pytest.mark.parametrize("verb", [("status",), ("run", "--max-steps", "1"), ("start", "x")])
+def test_a_run_has_no_name_that_acts_on_a_terminal(
+    tmp_path: Path, name: str, verb: tuple[str, ...]
+) -> None:
+    folder = project(tmp_path / "p")
+    for arguments in (("--run", name, *verb), (*verb, "--run", name)):
+        ended = call(folder, *arguments)
+        assert ended.code == 2
+        assert "control character" in ended.err
+        assert name not in ended.err
+    assert not (folder / "sync").exists()
+    assert call(folder, "--run", "計画 2", "run", "--max-steps", "1", "--quiet").code == 0

@@ -156,3 +156,22 @@ def test_a_chart_is_all_that_is_printed(folder: Path) -> None:
 
 def test_help_has_an_example(folder: Path) -> None:
     assert "sequencer show" in call(folder, "show", "--help").out.split("Example", 1)[1]
+
+
+def test_a_workflow_of_many_steps_does_not_blow_the_list_up(tmp_path: Path) -> None:
+    tasks = "".join(f"      - {{id: task-{n:03d}, subject: Do {n}}}\n" for n in range(300))
+    folder = project(tmp_path / "p", f"workflows:\n  big:\n    tasks:\n{tasks}")
+    ended = call(folder, "show")
+    (line,) = (line for line in ended.out.splitlines() if line.startswith("big "))
+    assert "task-000, task-001, " in line
+    (more,) = re.findall(r"and (\d+) more", line)
+    assert int(more) + line.count("task-") == 300
+    assert max(map(len, ended.out.splitlines())) < 200
+    (listed,) = (one for one in call(folder, "show", "--json").json if one["name"] == "big")
+    assert len(listed["step_names"]) == 300
+
+
+def test_a_picture_without_a_flow_says_what_to_name(tmp_path: Path) -> None:
+    ended = call(project(tmp_path / "p"), "show", "--svg", "x.svg")
+    assert ended.code == 2
+    assert "sequencer show WORKFLOW" in ended.err

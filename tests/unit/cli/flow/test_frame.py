@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -195,6 +196,26 @@ def test_what_a_person_waits_for_comes_first() -> None:
     assert set(order[:3]) == {NodeState.RETRYING, NodeState.ASKED, NodeState.RUNNING}
 
 
+@pytest.mark.parametrize("crowd", [NodeState.RUNNING, NodeState.FAILED, NodeState.ASKED])
+def test_a_crowd_of_one_kind_leaves_room_for_the_others(crowd: NodeState) -> None:
+    others = [NodeState.RUNNING, NodeState.FAILED, NodeState.ASKED, NodeState.RETRYING]
+    kept, rest = chosen(nodes_in(*[crowd] * 60, NodeState.READY, *others), 12)
+    assert {node.state for node in kept} == set(others)
+    assert len(kept) == 11
+    assert Counter(node.state for node in rest)[crowd] == 61 - 8
+
+
+def test_the_others_are_those_around_what_runs() -> None:
+    states = [NodeState.DONE] * 50 + [NodeState.RUNNING] + [NodeState.PENDING] * 50
+    kept, _ = chosen(nodes_in(*states), 8)
+    assert [node.node.id for node in kept] == [f"n{n}" for n in range(47, 54)]
+
+
+def test_a_run_that_is_over_is_shown_from_its_beginning() -> None:
+    kept, _ = chosen(nodes_in(*[NodeState.DONE] * 40), 6)
+    assert [node.node.id for node in kept] == ["n0", "n1", "n2", "n3", "n4"]
+
+
 def test_no_room_at_all() -> None:
     nodes = nodes_in(NodeState.RUNNING, NodeState.DONE)
     assert chosen(nodes, 0) == ([], nodes)
@@ -210,6 +231,54 @@ def test_the_rest_is_told_in_a_line_of_its_own(screen: Terminal) -> None:
     shown = of(chain(40), "running", n3="running", n39="asked")
     found = lines(screen, replace(shown, title="big"), (80, 10))
     assert len(found) == 8
-    assert [line.split()[1] for line in found[1:6]] == ["n0", "n1", "n2", "n3", "n39"]
+    # Of the others those that stand nearest to what a person has to see.
+    assert [line.split()[1] for line in found[1:6]] == ["n2", "n3", "n4", "n38", "n39"]
     assert found[6] == "and 35 more: 35 pending"
     assert found[7].startswith("big · running · 0 of 40 nodes done · 2 active")
+
+
+# --- lines above and below ---------------------------------------------------------------
+
+
+def between(
+    screen: Terminal, shown: FlowView | None, size: tuple[int, int], above: int
+) -> list[str]:
+    screen.resize(*size)
+    frame = Frame(screen.stream)
+    frame.measure()
+    lines = [(f"above {n} " + "x" * 200, "") for n in range(above)]
+    text = frame.drawn(shown, {}, NOW, above=lines, below=[("the end", "dim")])
+    return text.plain.split("\n")
+
+
+def test_what_stands_above_takes_rows_from_the_table(screen: Terminal) -> None:
+    shown = of(chain(60), "running", n30="running", n31="failed", n58="asked")
+    found = between(screen, shown, (80, 24), 6)
+    assert len(found) == 22
+    assert [line.split()[0] for line in found[:6]] == ["above"] * 6
+    assert found[6] == ""
+    assert found[7].split()[0] == "NODE"
+    names = [line.split()[1] for line in found[8:19]]
+    assert {"n30", "n31", "n58"} <= set(names)
+    assert found[19] == "and 49 more: 49 pending"
+    assert found[20].startswith("demo · running · 0 of 60 nodes done")
+    assert found[21] == "the end"
+    assert all(width(line) < 80 for line in found)
+
+
+@pytest.mark.parametrize("size", [(80, 10), (40, 12), (20, 6), (5, 3), (1, 1)])
+def test_on_a_low_terminal_the_table_keeps_half_of_it(
+    screen: Terminal, size: tuple[int, int]
+) -> None:
+    shown = of(chain(60), "running", n30="running")
+    found = between(screen, shown, size, 9)
+    assert len(found) <= max(size[1] - 1, 3)
+    if size[1] >= 10:
+        assert any(" n30 " in line for line in found)
+    if size[0] >= 20:
+        assert found[-1] == "the end"
+
+
+def test_without_a_graph_there_is_only_what_stands_around(screen: Terminal) -> None:
+    found = between(screen, None, (80, 24), 3)
+    assert [line.split()[0] for line in found] == ["above"] * 3 + ["the"]

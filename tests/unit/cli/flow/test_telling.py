@@ -147,6 +147,19 @@ def test_a_failure_for_good_is_followed_by_what_came_of_it() -> None:
     assert lines(failed(tries=2), fact(Event.COMPLETED, status="timed_out"))[0].startswith("retry")
 
 
+def test_a_task_that_failed_for_good_is_not_tried_again() -> None:
+    """Its team goes on, so that no record tells of an end."""
+    view = with_node(of(graph(CHART), "running"), "a", state=NodeState.FAILED, attempt=2)
+    second = failed(2, tries=2) | {"attempt": 2}
+    assert lines(failed(tries=1), second, view=view) == [
+        "retry a after attempt 1: it broke",
+        "fail a: it broke",
+    ]
+    # Another one's failure says nothing about it.
+    others = with_node(of(graph(CHART), "running"), "b", state=NodeState.FAILED, attempt=1)
+    assert lines(failed(tries=1), view=others) == ["retry a after attempt 1: it broke"]
+
+
 def test_an_error_has_its_beginning_only() -> None:
     (line,) = lines(fact(Event.FAILED, "a", error="x" * 5000, type="Template"))
     assert line == f"fail a: {'x' * 200}"

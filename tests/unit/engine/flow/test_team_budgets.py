@@ -231,6 +231,27 @@ def test_a_tasks_own_budget_ends_its_attempts_only(tmp_path: Path) -> None:
     assert made.status == "running"
 
 
+def test_a_done_tasks_budget_keeps_nobody_from_anything(tmp_path: Path) -> None:
+    tasks = [task("dear", budget={"max_tokens": 50}), task("b", **LATER)]
+    made = team(tmp_path, tasks, {"dear": paid(0, 60), "b": fails(1)}, size=1)
+    made.work(limits={"max_steps": 1})
+    assert made.accepted() == ["dear"]
+    # It has used more than it should have, and nothing follows from that.
+    assert made.warnings() == ["task dear has used 60 of 50 tokens (the task's budget)"]
+    assert made.run().stopped_by(made.head) == []
+    assert TeamBudgets(made.rules).end_of_the_work(made.marking) is None
+    made.work()
+    assert made.accepted() == ["dear", "b"]
+
+
+def test_a_role_is_not_taken_for_the_task_of_its_name(tmp_path: Path) -> None:
+    tasks = [task("cook", budget={"max_cost_usd": 0.1}, role="cook"), task("b", "cook")]
+    rules = {"role_budgets": {"cook": {"max_cost_usd": 0.2}}}
+    made = team(tmp_path, tasks, {"cook": paid(0.5)}, roles=ROLES, rules=rules)
+    made.work()
+    assert [text.endswith("nothing more is begun") for text in made.warnings()] == [True, False]
+
+
 def test_a_closed_task_whose_next_try_is_later_is_not_waited_for(tmp_path: Path) -> None:
     """It would be waited for without an end, because nobody begins it when its time comes."""
     made = team(tmp_path, [task("a", **LATER)], {"a": failed(**cost(1.0))})

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from sequencer.engine.attempt import Observer, SilentObserver
 from sequencer.engine.performing import Performer
-from sequencer.errors import ConfigurationError
+from sequencer.engine.work import Mode
+from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor
 from sequencer.model.step import Step
 from sequencer.model.team import Role
 from tests.unit.engine.flow.labs import Actor
-from tests.unit.engine.flow.team_labs import JUDGE, YES, TeamLab, adds, no, task, team
+from tests.unit.engine.flow.team_labs import JUDGE, YES, TeamLab, adds, fails, no, task, team
 
 
 class Narrow(Actor):
@@ -63,6 +65,11 @@ class NarrowLab(TeamLab):
     def _performer(self, made: Any, observer: Observer) -> Performer:
         return replace(super()._performer(made, observer), agents=Choosy(self.actor))
 
+    def ended_tick(self) -> None:
+        """Work on what is due, whether it fails or not."""
+        with contextlib.suppress(SequencerError):
+            self.work(Mode.TICK, observer=self.ears)
+
     def listen(self) -> None:
         """Work, and keep what a person would hear."""
         self.work(observer=self.ears)
@@ -92,6 +99,45 @@ def test_a_person_hears_once_what_was_left_out(tmp_path: Path) -> None:
     assert [text for text in made.ears.heard if "left out" in text] == [told]
     for asked in made.actor.asked:
         assert (asked.step.allowed_tools, asked.step.max_turns) == (None, None)
+
+
+def left_out(made: NarrowLab) -> list[str]:
+    return [text for text in made.ears.heard if "left out" in text]
+
+
+def test_later_processes_say_it_no_more(tmp_path: Path) -> None:
+    tasks = [task("a", role="reader"), task("b", "a", role="reader"), task("c", "b", role="reader")]
+    made = narrow(team(tmp_path, tasks, roles=ROLES))
+    for _ in tasks:
+        made.work(Mode.TICK, observer=made.ears)
+    assert made.accepted() == ["a", "b", "c"]
+    assert left_out(made) == [LEFT_OUT.format("reader", "allowed_tools, max_turns")]
+    assert all(asked.step.max_turns is None for asked in made.actor.asked)
+
+
+def test_of_added_tasks_who_begins_the_first_one_says_it(tmp_path: Path) -> None:
+    says = {"lead": adds(("x",), ("y", "x"), ("z", "y"), role="reader"), "x": fails(1)}
+    made = narrow(team(tmp_path, [task("lead", adds="tasks")], says, roles=ROLES))
+    told = [LEFT_OUT.format("reader", "allowed_tools, max_turns")]
+    made.work(Mode.TICK, observer=made.ears)
+    assert left_out(made) == []
+    made.ended_tick()
+    assert left_out(made) == told
+    made.retry()
+    for _ in "xyz":
+        made.ended_tick()
+    assert made.accepted() == ["lead", "x", "y", "z"]
+    assert left_out(made) == told
+
+
+def test_an_added_task_whose_role_was_told_of_is_not_told_of_again(tmp_path: Path) -> None:
+    says = {"lead": adds(("x",), role="reader")}
+    tasks = [task("lead", adds="tasks"), task("a", role="reader")]
+    made = narrow(team(tmp_path, tasks, says, roles=ROLES))
+    for _ in "123":
+        made.work(Mode.TICK, observer=made.ears)
+    assert sorted(made.accepted()) == ["a", "lead", "x"]
+    assert left_out(made) == [LEFT_OUT.format("reader", "allowed_tools, max_turns")]
 
 
 def test_what_differs_is_told_of_each(tmp_path: Path) -> None:

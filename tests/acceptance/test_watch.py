@@ -1,0 +1,179 @@
+"""`status` of a team that another process works on: what counts is in sight on any terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.cli.tables import width
+from tests.acceptance.cli_process import cli, environment
+from tests.acceptance.team_projects import make_project
+from tests.unit.cli.flow.terminals import Terminal, terminal
+
+AGENT = """\
+import os, sys, time
+
+task = os.environ["SEQUENCER_STEP"]
+print(f"{task} reads\\x1b]0;owned\\x07 the code", flush=True)
+if task == "t-05":
+    sys.exit("no such module")
+deadline = time.monotonic() + 60
+while task in ("t-30", "t-31", "t-32"):
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+"""
+
+
+FREE, HELD = [f"t-{n:02d}" for n in range(9)], ["t-30", "t-31", "t-32"]
+
+
+def tasks(count: int) -> list[dict[str, Any]]:
+    """Return *count* tasks: nine that are free, three behind most of them, and others behind."""
+    found: list[dict[str, Any]] = []
+    for n in range(count):
+        name = f"t-{n:02d}"
+        found.append({"id": name, "subject": f"Do part {n} of the whole"})
+        if name in HELD:
+            found[-1]["blocked_by"] = [one for one in FREE if one != "t-05"]
+        elif name not in FREE:
+            found[-1]["blocked_by"] = [HELD[n % 3]]
+    return found
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
+    """Work on a run until three tasks hold; return the project, and the process that does."""
+    folder = make_project(tmp_path_factory.mktemp("team"), tasks(60), size=3)
+    (folder / "agent.py").write_text(AGENT)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sequencer", "run", "--quiet"],
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while {claim["step"] for claim in head(folder)["claims"]} != set(HELD):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        yield folder, process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+@pytest.fixture
+def project(worker: tuple[Path, int]) -> Path:
+    return worker[0]
+
+
+def head(folder: Path) -> dict[str, Any]:
+    path = folder / "sync" / "state.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"claims": []}
+    return found
+
+
+@contextmanager
+def watched(folder: Path, screen: Terminal, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sequencer", "status", "--watch"],
+        cwd=folder,
+        env=environment(TERM="xterm", **variables),
+        stdin=subprocess.DEVNULL,
+        stdout=screen.stream,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.wait(20)
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(100, 30), (80, 24), (40, 24), (80, 16)])
+def test_what_runs_and_what_failed_is_in_sight(project: Path, columns: int, rows: int) -> None:
+    with terminal(columns, rows) as screen, watched(project, screen) as process:
+        screen.wait_for("t-32")
+        screen.wait_for("Ctrl-C ends this view")
+        found = screen.screen()
+        assert len([line for line in found if line]) < rows
+        assert all(width(line) < columns for line in found), found
+        text = "\n".join(found)
+        for name, state in (("t-30", "run"), ("t-31", "run"), ("t-32", "run"), ("t-05", "fail")):
+            (line,) = (line for line in found if f" {name} " in line and "held by" not in line)
+            assert state in line
+        assert "8 done, 3 running, 48 waiting, 1 failed" in text
+        (folded,) = (line for line in found if line.startswith("and "))
+        assert "more: " in folded
+        if columns >= 80:
+            assert "t-31 reads the code" in text or "t-31 reads" in text
+            assert "3 steps: " in text
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+
+def test_a_terminal_that_gets_narrower_keeps_no_rest_of_the_last_picture(project: Path) -> None:
+    with terminal(100, 30) as screen, watched(project, screen):
+        screen.wait_for("Ctrl-C ends this view")
+        screen.raw = b""
+        screen.resize(60, 20)
+        # It looks once a second while somebody works.
+        screen.wait_for("Ctrl-C ends this view")
+        # Lines that were broken in two lie above where the next picture begins.
+        assert b"\x1b[1A\r\x1b[2K\x1b[1A" in screen.raw
+        screen.raw = b""
+        screen.wait_for("Ctrl-C ends this view")
+        assert all(width(line) < 60 for line in screen.screen())
+
+
+def test_no_colour_where_nobody_wants_it(project: Path) -> None:
+    with terminal(100, 30) as screen, watched(project, screen, NO_COLOR="1"):
+        screen.wait_for("Ctrl-C ends this view")
+        assert b"\x1b[32m" not in screen.raw
+        assert b"owned" not in screen.raw
+
+
+def test_status_has_the_last_lines_and_who_holds_what(worker: tuple[Path, int]) -> None:
+    project, pid = worker
+    told = cli(project, "status").stdout
+    assert f"process {pid} on {os.uname().nodename}, 3 steps: " in told
+    assert told.count("held by") == 1
+    assert "next step" not in told
+    assert "t-31 reads the code" in told
+    facts = json.loads(cli(project, "status", "--json").stdout)
+    by_id = {node["id"]: node for node in facts["nodes"]}
+    assert by_id["t-31"]["last_line"] == "t-31 reads the code"
+    assert by_id["t-50"]["last_line"] == ""
+
+
+def test_a_line_a_change_names_what_runs(project: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sequencer", "status", "--watch"],
+        cwd=project,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    named = line.rpartition(" · runs ")[2].strip()
+    assert set(named.split(", ")) == set(HELD)

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sequencer.cli.flow.tails import TAIL_BYTES, heard_of
+from sequencer.engine.attempt import Attempt
+from sequencer.logs import FileLogs
+from sequencer.model.head import Claim, Owner
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import Step
+
+OWNER = Owner(host="h", boot_id="b", pid_ns="n", pid=1, pid_start=1, nonce="x")
+
+
+def claim(step: str = "build", *, token: int = 7, attempt: int = 1, index: int = 3) -> Claim:
+    return Claim(
+        token=token,
+        step=step,
+        step_index=index,
+        attempt=attempt,
+        owner=OWNER,
+        claimed_at="2026-11-22T12:00:00Z",
+        ttl_s=60,
+    )
+
+
+def logs(folder: Path) -> FileLogs:
+    return FileLogs(folder / "logs", folder, warn=pytest.fail)
+
+
+def attempt(folder: Path, held: Claim) -> Attempt:
+    return Attempt(
+        run_id="r",
+        workflow="team",
+        step=Step(name=held.step),
+        position=held.step,
+        step_index=held.step_index,
+        token=held.token,
+        attempt=held.attempt,
+        agent="script",
+        prompt="p",
+        state_path=folder / "state.json",
+        result_path=folder / "result.json",
+    )
+
+
+def written(folder: Path, held: Claim, data: bytes, *, is_over: bool = False) -> Path:
+    """Write what the attempt of *held* says, as the engine does; return the folder of the logs."""
+    made = logs(folder)
+    log = made.open(attempt(folder, held))
+    log.write(data)
+    if is_over:
+        log.close(Outcome(status=OutcomeStatus.OK))
+    return made.folder
+
+
+def last(held: Claim, folder: Path) -> str | None:
+    found = heard_of([held], folder).get(held.step)
+    return found.last if found is not None else None
+
+
+def test_the_newest_line_of_what_runs(tmp_path: Path) -> None:
+    folder = written(tmp_path, claim(), b"reads a.py\nwrites b.py\n\n   \n")
+    assert last(claim(), folder) == "writes b.py"
+
+
+def test_a_line_that_is_not_ended_yet(tmp_path: Path) -> None:
+    assert last(claim(), written(tmp_path, claim(), b"one\ntw")) == "tw"
+
+
+def test_who_has_said_nothing_has_no_line(tmp_path: Path) -> None:
+    folder = written(tmp_path, claim(), b"")
+    # The three lines at the beginning are the program's own.
+    assert folder.joinpath("iter-00004_build.log").read_text().count("# ") == 3
+    assert heard_of([claim()], folder) == {}
+
+
+def test_a_heading_of_an_agent_is_no_title(tmp_path: Path) -> None:
+    assert last(claim(), written(tmp_path, claim(), b"# Plan\n")) == "# Plan"
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (b"\x1b]0;owned\x07safe\x1b[2J\n", "safe"),
+        (b"10%\r50%\r100%", "100%"),
+        (b"\xff\xfe bytes\n", "\ufffd\ufffd bytes"),
+        ("pay\u202eoff\n".encode(), "payoff"),
+        (b"x" * 5000, "x" * 200),
+    ],
+)
+def test_whatever_is_said_is_one_safe_line(tmp_path: Path, data: bytes, line: str) -> None:
+    assert last(claim(), written(tmp_path, claim(), data)) == line
+
+
+def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
+    folder = written(tmp_path, claim(), b"early\n" + b"." * 3 * TAIL_BYTES + b"\nlate\n")
+    assert last(claim(), folder) == "late"
+    blank = written(tmp_path, claim("other"), b"early\n" + b"\n" * 3 * TAIL_BYTES)
+    assert heard_of([claim("other")], blank) == {}
+
+
+def test_the_log_of_an_earlier_claim_is_another(tmp_path: Path) -> None:
+    written(tmp_path, claim(token=2), b"from before\n", is_over=True)
+    folder = written(tmp_path, claim(token=9), b"from now\n")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "iter-00004_build.2.log",
+        "iter-00004_build.log",
+    ]
+    assert last(claim(token=9), folder) == "from now"
+    assert last(claim(token=2), folder) is not None
+    assert heard_of([claim(token=29)], folder) == {}
+
+
+def test_several_at_once_and_one_of_another_machine(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        folder = written(tmp_path, claim(name), f"{name} works\n".encode())
+    found = heard_of([claim("a"), claim("b"), claim("elsewhere")], folder)
+    assert {name: one.last for name, one in found.items()} == {"a": "a works", "b": "b works"}
+
+
+def test_no_folder_is_no_error(tmp_path: Path) -> None:
+    assert heard_of([claim()], tmp_path / "logs") == {}
+
+
+def test_neither_a_link_nor_a_pipe_is_followed(tmp_path: Path) -> None:
+    folder = written(tmp_path, claim("a"), b"secret\n")
+    (folder / "iter-00004_b.log").symlink_to(folder / "iter-00004_a.log")
+    os.mkfifo(folder / "iter-00004_c.log")
+    assert heard_of([claim("b"), claim("c")], folder) == {}
+
+
+def test_what_the_log_itself_says_at_its_end_is_no_line_of_the_agent(tmp_path: Path) -> None:
+    folder = written(tmp_path, claim(), b"the last word\n", is_over=True)
+    assert last(claim(), folder) == "the last word"
+    silent = written(tmp_path, claim("quiet"), b"", is_over=True)
+    assert heard_of([claim("quiet")], silent) == {}
