@@ -231,6 +231,23 @@ def test_an_interrupt_at_the_question_stays_one(project: Path) -> None:
 # --- which run ---------------------------------------------------------------------------
 
 
+def test_an_answer_to_a_changed_chart_is_told_why_nobody_asks(project: Path) -> None:
+    asking(project)
+    write_flow(project, "pick", "q{{Which?}} --> other --> e((End))", q="Which?", other="Say it")
+    reason = cli(project, "gates").stderr
+    assert "warning: pick is left out: " in reason
+    assert "sequencer --run pick adopt" in reason
+    said = cli(project, "answer", "q", "this")
+    assert said.returncode == 2
+    assert said.stderr.startswith(reason)
+    assert "unknown open question 'q'" in said.stderr
+    # Who asks elsewhere is not kept from being answered, and nothing else is told.
+    assert cli(project, "run", "review", "--quiet").returncode == 4
+    other = cli(project, "answer", "fine", "approve")
+    assert other.returncode == 0
+    assert "left out" not in other.stderr
+
+
 def test_gates_of_one_run_are_its_own(project: Path) -> None:
     asking(project)
     assert cli(project, "run", "review", "--quiet").returncode == 4

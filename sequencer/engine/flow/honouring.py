@@ -52,8 +52,9 @@ class Honouring:
         if self._has_recalled:
             return
         self._has_recalled = self.is_silent = True
-        begun = {*marking.done, *marking.active}.difference(self._begun_with, begins)
-        for name in begun & workflow.steps_by_name.keys():
+        team = marking.team
+        begun = {*marking.done, *team.notes, *team.spent, *marking.active.keys() - set(begins)}
+        for name in (begun & workflow.steps_by_name.keys()).difference(self._begun_with):
             # Its own attempt says what is wrong with it.
             with contextlib.suppress(SequencerError):
                 self.step(workflow, name)

@@ -157,4 +157,4 @@ def test_odd_characters_and_encodings_fail_nothing(tmp_path: Path) -> None:
     assert process(folder, "PYTHONIOENCODING=ascii SEQUENCER run --max-steps 1").returncode == 0
     ended = process(folder, "SEQUENCER --run $'\\xff\\xfe' status")
     assert ended.returncode == 2
-    assert "unknown run" in ended.stderr
+    assert r"'\udcff\udcfe' holds" in ended.stderr

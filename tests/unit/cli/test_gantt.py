@@ -184,4 +184,4 @@ def test_a_dash_is_no_file(finished: Path, options: tuple[str, ...]) -> None:
 
 def test_a_file_may_be_called_so_all_the_same(finished: Path) -> None:
     gantt(finished, "--run", "f", "--svg", "./-")
-    assert ET.fromstring((finished / "-").read_bytes()).tag.endswith("svg")
+    assert (finished / "-").read_bytes().startswith(b"<svg")

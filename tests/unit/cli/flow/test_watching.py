@@ -7,7 +7,7 @@ from typing import Any
 
 from sequencer.assembly import open_project
 from sequencer.cli.flow.plain_board import PlainBoard
-from sequencer.cli.flow.watching import News, Watching
+from sequencer.cli.flow.watching import News, Told, Watching
 from sequencer.engine.attempt import SilentObserver
 from sequencer.executors.redaction import Redaction
 from sequencer.model.transitions import Event
@@ -108,3 +108,14 @@ def test_a_reset_while_it_is_watched_breaks_nothing(tmp_path: Path) -> None:
     assert told[1] == "start draft"
     assert told[-1].startswith("ask fine: ")
     assert sum(line.startswith("done draft") for line in told) == 1
+
+
+def test_what_is_waited_for_is_told_as_a_sentence() -> None:
+    stream = io.StringIO()
+    told = Told(PlainBoard(stream, redaction=Redaction()))
+    told.waiting("'s' runs in another process; this process waits", None)
+    told.waiting("the next try comes", "2026-11-22T12:04:00Z")
+    assert [line[9:] for line in stream.getvalue().splitlines()] == [
+        "notice: 's' runs in another process; this process waits",
+        "notice: the next try comes, at 2026-11-22T12:04:00Z",
+    ]

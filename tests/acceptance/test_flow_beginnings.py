@@ -1,0 +1,128 @@
+"""What a person hears when a flow's run begins: what is odd, and where what is wrong stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.flow_projects import asked, cli, make_project, write_flow
+
+ODD = "W-UNREACHABLE c: it is never run"
+CHART = "a --> b\nc --> b"
+TEXTS = {name: f"Say {name}" for name in "abc"}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    made = make_project(tmp_path)
+    write_flow(made, "odd", CHART, **TEXTS)
+    return made
+
+
+def configure(project: Path, more: str) -> None:
+    path = project / "orchestration.yaml"
+    path.write_text(path.read_text() + more)
+
+
+def warnings(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("warning: ")]
+
+
+def test_warnings_are_told_once_when_the_run_begins(project: Path) -> None:
+    first = cli(project, "run", "odd", "--max-steps", "1")
+    assert first.returncode == 0, first.stderr
+    (told,) = warnings(first.stderr)
+    assert told.startswith(f"warning: {project / 'flows' / 'odd.md'}:")
+    assert ODD in told
+    assert first.stdout.count("\n") == 1
+    # As the other commands say it.
+    assert told in cli(project, "show", "odd").stderr
+    assert told in cli(project, "simulate", "flows/odd.md").stderr.replace(
+        "warning: flows", f"warning: {project / 'flows'}"
+    )
+    assert told.removeprefix("warning: ") in cli(project, "check").stdout
+    for again in (("run", "odd"), ("--run", "odd", "tick"), ("--run", "odd", "run")):
+        assert warnings(cli(project, *again).stderr) == []
+    # Another run is another beginning.
+    assert warnings(cli(project, "run", "odd", "--new").stderr) == [told]
+
+
+def test_who_wants_to_hear_of_errors_only_hears_none(project: Path) -> None:
+    ended = cli(project, "run", "odd", "--quiet")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_program_has_them_beside_its_json(project: Path) -> None:
+    ended = cli(project, "run", "odd", "--json")
+    assert len(warnings(ended.stderr)) == 1
+    assert ended.stdout.startswith("{")
+
+
+def test_a_flow_that_is_as_it_should_be_has_none(project: Path) -> None:
+    assert warnings(cli(project, "run", "review").stderr) == []
+
+
+def test_a_tick_that_begins_the_default_run_tells_them_as_well(project: Path) -> None:
+    configure(project, "workflow: {name: odd}\nworkflows: {odd: {file: flows/odd.md}}\n")
+    first = cli(project, "tick")
+    assert first.returncode == 0, first.stderr
+    assert [ODD in line for line in warnings(first.stderr)] == [True]
+    assert asked(project) == ["a: Say a"]
+    assert warnings(cli(project, "tick").stderr) == []
+
+
+# --- where what is wrong stands ----------------------------------------------------------
+
+REFUSED = "agent 'script' (kind command) can't honour temperature"
+
+
+def placed(text: str) -> str:
+    """Return the place, which begins with a path, and the reason."""
+    (line,) = [line for line in text.splitlines() if REFUSED in line]
+    before, _, _ = line.partition(REFUSED)
+    return before[before.find("/") :] + REFUSED
+
+
+@pytest.mark.parametrize("arguments", [("run", "hot"), ("run", "hot", "--dry-run")])
+def test_what_an_agent_cannot_honour_has_file_and_line(
+    project: Path, arguments: tuple[str, ...]
+) -> None:
+    write_flow(project, "hot", "a --> b", a="Say a", b="---\ntemperature: 0.5\n---\nSay b")
+    path = project / "flows" / "hot.md"
+    line = path.read_text().splitlines().index("### b") + 1
+    expect = f"{path}:{line}:1: {REFUSED}"
+    assert placed(cli(project, "check").stdout) == expect
+    ended = cli(project, *arguments)
+    assert placed(ended.stderr + ended.stdout) == expect
+    assert asked(project) == []
+
+
+def test_of_a_run_that_has_begun_it_is_as_the_file_has_it_now(project: Path) -> None:
+    write_flow(project, "hot", "a --> b", a="Say a", b="Say b")
+    assert cli(project, "run", "hot", "--max-steps", "1", "--quiet").returncode == 0
+    write_flow(project, "hot", "a --> b", a="Say\n\na", b="---\ntemperature: 0.5\n---\nSay b")
+    path = project / "flows" / "hot.md"
+    line = path.read_text().splitlines().index("### b") + 1
+    ended = cli(project, "--run", "hot", "tick")
+    assert ended.returncode == 2
+    assert placed(ended.stderr) == f"{path}:{line}:1: {REFUSED}"
+
+
+def test_a_task_of_a_list_has_its_line_too(project: Path) -> None:
+    tasks = [
+        "workflow: {name: crew}",
+        "workflows:",
+        "  crew:",
+        "    tasks:",
+        "      - {id: x, subject: X}",
+        "      - {id: y, subject: Y, temperature: 0.5}",
+    ]
+    configure(project, "\n".join(tasks) + "\n")
+    path = project / "orchestration.yaml"
+    line = path.read_text().splitlines().index(tasks[-1]) + 1
+    told = placed(cli(project, "check").stdout)
+    assert told.startswith(f"{path}:{line}:")
+    ended = cli(project, "run")
+    assert ended.returncode == 2
+    assert placed(ended.stderr) == told
