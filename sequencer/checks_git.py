@@ -20,13 +20,15 @@ from pathlib import Path
 from sequencer.assembly import Project
 from sequencer.checkout.committing import is_cut_off
 from sequencer.checkout.options import CURRENT, NONE
+from sequencer.checkout.tree import under_way_in
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, RemoteUnreachable, StateRefused
 from sequencer.findings import Area, Finding, Level, of_error, place_of
 from sequencer.store.git.command import Git, GitFailed
 from sequencer.store.git.local_remote import remote_folder
 from sequencer.store.git.locks import stale
-from sequencer.store.git.remote import NO_ATOMIC
+from sequencer.store.git.remote import NO_ATOMIC, for_pushes
+from sequencer.store.git.settling import WHO_MAY_PUSH
 from sequencer.store.git.store import GitStore
 
 GIT_TIMEOUT_S = 10.0
@@ -132,7 +134,9 @@ def _check_branches(project: Project, store: GitStore, git: Git) -> Iterator[Fin
     if name in (state.branch, state.beats.removeprefix("refs/heads/")):
         message = f"the branch {name!r} is that of the state; code needs another one"
         yield _error(message, place_of(settings, "store", "branch"), "set store.branch")
-    if not checked_out:
+    if begun := under_way_in(Path(git.folder, git.text("rev-parse", "--git-dir"))):
+        yield _error(f"{begun} is under way", where, "end it or abort it")
+    elif not checked_out:
         hint = "'git switch BRANCH'; or 'store: {work: {branch: none}}' leaves code alone"
         yield _error("HEAD is detached, so no branch of code can move", where, hint)
     elif name != checked_out:
@@ -329,10 +333,12 @@ def _check_push(project: Project, store: GitStore, where: str) -> Iterator[Findi
     lease = f"--force-with-lease={refs.state}:{tip or ''}"
     argv = ("push", "--dry-run", "--porcelain", "--no-verify", "--atomic", lease, "--")
     try:
-        branch.git.run(*argv, branch.remote.name, f"{commit}:{refs.state}", accepts=(0, 1))
+        name = branch.remote.name
+        pair, settings = f"{commit}:{refs.state}", for_pushes(name)
+        branch.git.run(*argv, name, pair, settings=settings, accepts=(0, 1))
     except GitFailed as failed:
         if NO_ATOMIC not in failed.stderr:
-            yield _error(f"takes no push: {failed.reason}", where, _WHO_MAY_PUSH)
+            yield _error(f"takes no push: {failed.reason}", where, WHO_MAY_PUSH)
         elif project.settings.store.work.branch != NONE:
             message = "can't move several branches at once, so code can't move with the state"
             hint = "'store: {work: {branch: none}}' leaves code alone; or use another remote"
@@ -342,7 +348,4 @@ def _check_push(project: Project, store: GitStore, where: str) -> Iterator[Findi
     # Git asks nobody before it writes to a folder.
     locked = [n for n in ("objects", "refs") if folder and not os.access(folder / n, os.W_OK)]
     if folder is not None and locked:
-        yield _error(f"can't be written to: {', '.join(locked)}", str(folder), _WHO_MAY_PUSH)
-
-
-_WHO_MAY_PUSH = "whoever runs steps has to push there: a key or token that may write"
+        yield _error(f"can't be written to: {', '.join(locked)}", str(folder), WHO_MAY_PUSH)

@@ -61,6 +61,7 @@ class StoreCarrier:
         """Have *store* move what *carrier* says."""
         self._carrier = carrier
         self._store = store
+        store.branch.code_refs = lambda: carrier.refs
 
     @property
     def refs(self) -> dict[str, str]:

@@ -177,6 +177,11 @@ class GitCarrier:
 
     def _ensure_branch(self, status: Status, head: Head) -> str:
         """Return the commit that is checked out, if it is the one of the run's branch."""
+        # First: a rebase detaches HEAD, and then no branch can be switched to.
+        if begun := self._tree.under_way():
+            where = "" if status.branch is None else f" on branch {status.branch}"
+            hint = "end it or abort it, then start again"
+            raise self._tree.refused(f"{begun} is under way{where}", hint)
         wanted = self.branch or status.branch
         if self._work.branch == CURRENT and head.work is not None:
             wanted = head.work.branch
@@ -198,10 +203,6 @@ class GitCarrier:
         self.branch = wanted
         if status.commit is None:
             raise self._tree.refused(f"branch {wanted} has no commit yet", "make the first one")
-        if begun := self._tree.under_way():
-            raise self._tree.refused(
-                f"{begun} is under way on branch {wanted}", "end it or abort it, then start again"
-            )
         return status.commit
 
     def _is_in_line(self, commit: str, theirs: str) -> bool:

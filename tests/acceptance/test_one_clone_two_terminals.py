@@ -27,11 +27,12 @@ if is_first:
     # It does not listen, so that it takes its time to end, and writes all the while.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+    while not os.path.exists("../enough") and time.monotonic() < deadline:
         with open("half.txt", "a") as file:
             file.write("half\\n")
         note("first writes")
         time.sleep(0.05)
+    sys.exit(1)
 with open("whole.txt", "w") as file:
     file.write("whole\\n")
 note("second ended")
@@ -45,6 +46,7 @@ agents:
   script:
     kind: command
     argv: ["{{python}}", -IS, ../agent.py]
+    grace_s: 60
     pass_env: [FIRST, {", ".join(IDENTITY)}]
 """
 FLOW = "```mermaid\nflowchart TD\na --> b\n```\n\n### a\n\na\n\n### b\n\nb\n"
@@ -99,12 +101,17 @@ def test_a_step_that_was_given_back_by_hand_is_not_begun_beside_its_agent(
     clone = shared.clone("a")
     told = cli(clone, *named, "takeover", "--force", timeout_s=60.0, **IDENTITY)
     assert told.returncode == 0, told.stdout + told.stderr
-    second = begin(*run, "--max-steps", "1")
-    status, said = ended(second)
-    assert status == 0, said
+    second, said = begin(*run, "--max-steps", "1"), ""
+    assert second.stdout is not None
+    for line in second.stdout:
+        said += line
+        if f"agents of process {first.pid} of run" in line:
+            # However long it took to come here, they were still at work.
+            (tmp_path / "enough").touch()
+    assert second.wait(60) == 0, said
     lines = log(tmp_path)
     assert "first writes" not in lines[lines.index("second began") :], "both worked at once"
-    assert f"agents of process {first.pid} of run" in said
+    assert (tmp_path / "enough").exists(), said
     # Whoever does the step now says what it has found there.
     told_of = said + ended(first)[1]
     assert "goes on with what attempt 1 has left: 1 changed path, 'half.txt'" in told_of

@@ -11,11 +11,11 @@ import contextlib
 import math
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sequencer.errors import CorruptState, RemoteRefused, WorkTreeRefused
+from sequencer.errors import CorruptState, RemoteRefused, RemoteUnreachable, WorkTreeRefused
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.store.clock import utc_now
@@ -41,6 +41,7 @@ from sequencer.store.git.settling import (
     in_doubt,
     not_atomic,
     not_taken,
+    of_the_state,
 )
 from sequencer.store.peer import Agreed, Draft
 
@@ -79,6 +80,8 @@ class Branch:
     """After so many the history begins anew, with the same files; 0: never."""
     carried: dict[str, str] = field(default_factory=dict)
     """Refs of the remote that are fetched with the state, and where they go here."""
+    code_refs: Callable[[], Collection[str]] = tuple
+    """Which refs of the remote the code of the run is to move, before any is carried."""
     cargo: Move | None = None
     """What moves with the transition whose head names its new commit as its work."""
     unsettled: Pending | None = None
@@ -160,7 +163,9 @@ class Branch:
         Raises:
             RemoteUnreachable: it could not be fetched.
             CorruptState: the branch is no continuation of what is here.
+            WorkTreeRefused: the code would be on the same branch.
         """
+        self._ensure_apart(self.carried)
         stand, there = self._stand(), tips.get(self.refs.state)
         if there is None:
             if stand is not None:
@@ -171,6 +176,11 @@ class Branch:
             self._fetch_carried(tips)
             return self._followed(is_new=False)
         return self._followed(is_new=self._follow_to(tips, there))
+
+    def _ensure_apart(self, code: Collection[str]) -> None:
+        for ref in (self.refs.state, self.refs.beats):
+            if ref in code:
+                raise of_the_state(ref)
 
     def _followed(self, *, is_new: bool) -> bool:
         self.contact_at, self.looks = time.monotonic(), self.looks + 1
@@ -299,7 +309,8 @@ class Branch:
             if there != old:
                 return self._overtaken(tips, self.unsettled)
             if pushed.verdict is Verdict.REFUSED:
-                if old is not None and not written.depth and self.drafting.max_commits:
+                is_new = old is not None and not written.depth and not pushed.is_denied
+                if is_new and self.drafting.max_commits:
                     # Its history may not begin anew there; then it gets longer.
                     self.drafting.max_commits, self.unsettled = 0, None
                     return Agreed.LOST
@@ -310,6 +321,8 @@ class Branch:
 
     def _written(self, draft: Draft, stand: Stand | None) -> Stand | None:
         """Write the commit of *draft*; None: what it builds on had to be brought again."""
+        if stand is None:
+            self._ensure_apart(self.code_refs())
         try:
             return self.drafting.write(draft, stand)
         except GitFailed:
@@ -336,7 +349,7 @@ class Branch:
     def _ensure_passing(self, pushed: Pushed, moves: list[Move], tips: Mapping[str, str]) -> None:
         try:
             ensure_passing(self.git, self.remote, pushed, moves, tips)
-        except (RemoteRefused, WorkTreeRefused) as refusal:
+        except (RemoteRefused, RemoteUnreachable, WorkTreeRefused) as refusal:
             if self._has_doubts(tips):
                 raise in_doubt(refusal) from refusal
             self.unsettled = None

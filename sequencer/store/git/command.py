@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from sequencer.errors import ConfigurationError, RemoteUnreachable
+from sequencer.errors import ConfigurationError
 
 _SETTINGS = (
     "core.hooksPath=/dev/null",
@@ -41,9 +41,17 @@ _LOCAL_TIMEOUT_S = 60.0
 _DENIED = re.compile(
     r"Authentication failed|could not read (Username|Password)|Permission denied"
     r"|terminal prompts disabled|Invalid username or password|error: 40[13]"
-    r"|Host key verification failed|Access denied|not authorized",
+    r"|Host key verification failed|Access denied|not authorized"
+    r"|Permission to \S+ denied|marked as read only|not allowed to (push|upload)",
     re.IGNORECASE,
 )
+_BEFORE = re.compile(
+    r"^(fatal|ERROR): (Could not read from remote repository|unable to access|remote error:"
+    r"|Authentication failed|could not read (Username|Password))",
+    re.MULTILINE,
+)
+"""What git says when the remote has ended it before it said where its refs are."""
+_BEGUN = re.compile(r"RPC failed|hung up unexpectedly|unexpected disconnect")
 _OWN_LOCK = re.compile(
     r"Unable to create '([^']*/refs/worktree/sequencer(?:-work)?/[^']*\.lock)': File exists"
 )
@@ -114,6 +122,12 @@ class GitFailed(Exception):
         return _DENIED.search(self.stderr) is not None
 
     @property
+    def is_turned_away(self) -> bool:
+        """Return whether the remote has denied it before anything was sent there."""
+        begun = _BEGUN.search(self.stderr)
+        return self.is_denied and begun is None and _BEFORE.search(self.stderr) is not None
+
+    @property
     def is_race(self) -> bool:
         """Return whether another process of this clone was in the way, so that it may go now."""
         return self.argv[0] in _RACING and _LOCAL_RACE.search(self.stderr) is not None
@@ -153,7 +167,10 @@ class Git:
         *,
         timeout_s: float = _LOCAL_TIMEOUT_S,
     ) -> None:
-        """Work in the repository that *folder* is in; *timeout_s* is for what reaches a remote."""
+        """Work in the repository that *folder* is in; *timeout_s* is for what reaches a remote.
+
+        What works here has a minute, or that time if it is longer.
+        """
         self.folder = folder
         self.timeout_s = timeout_s
         self.started = 0
@@ -182,11 +199,13 @@ class Git:
             GitFailed: its exit code is not in *accepts*, or its time was over.
             ConfigurationError: there is no git.
         """
-        limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
+        is_remote = argv[0] in _NETWORK
+        limit_s = self.timeout_s if is_remote else max(self.timeout_s, _LOCAL_TIMEOUT_S)
+        limit_s = limit_s if timeout_s is None else min(timeout_s, limit_s)
 
         def once() -> Done:
             process = self.start(*argv, extra=extra, settings=settings)
-            if argv[0] not in _NETWORK:
+            if not is_remote:
                 return _done(process, argv, stdin, accepts, _Limit(limit_s, _never, 0.0))
             limit = _Limit(limit_s, self.stopped, HANGING_S if self._hangs else STOPPED_S)
             try:
@@ -360,19 +379,6 @@ def _close_pipes(process: subprocess.Popen[bytes]) -> None:
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()
-
-
-def unreachable(remote: str, failed: GitFailed, verb: str = "reached") -> RemoteUnreachable:
-    """Return what a person is told about a *remote* that could not be *verb*."""
-    if failed.is_denied:
-        hint = f"'git ls-remote {remote}' has to work without a question: mend the credentials"
-    elif failed.is_nowhere:
-        hint = f"look whether 'git remote get-url {remote}' is right"
-    else:
-        hint = "nothing is lost; it is tried again, or start again when the remote is back"
-    return RemoteUnreachable(
-        f"remote {remote!r} can't be {verb}: {failed.reason}", hint=hint, is_denied=failed.is_denied
-    )
 
 
 def _clean(environment: Mapping[str, str]) -> dict[str, str]:

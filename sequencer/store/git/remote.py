@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from sequencer.errors import RemoteUnreachable, StorageFailed
-from sequencer.store.git.command import Git, GitFailed, unreachable
+from sequencer.store.git.command import Git, GitFailed
 from sequencer.store.git.locks import Lock, in_the_way
 
 _TELLING = ("error: GH", "GitLab:", "error: cannot lock ref")
@@ -24,6 +24,9 @@ NO_ATOMIC = "does not support --atomic"
 """What git says of a remote that moves one ref after the other."""
 LOOK_S = 15.0
 """Time limit of a look, if that of git is longer: nobody can interrupt it."""
+SAID_CHARS = 500
+"""Of what a server's hooks have said."""
+_CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _EMPTY_OBJECT = re.compile(r"object file (\S.*/[0-9a-f]{2}/[0-9a-f]{38,62}) is empty")
 _OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
@@ -60,10 +63,27 @@ class Pushed:
     """If the verdict is unknown: what to tell a person."""
     refused: Mapping[str, str] = field(default_factory=dict)
     """What was said of each ref that was refused for itself, not because of another one."""
+    said: str = ""
+    """What its hooks said besides; nothing is concluded from it."""
+    is_denied: bool = False
+    """Whether it was refused before anything was sent: nobody may push with these credentials."""
 
 
 class NoAtomicPush(Exception):
     """The remote can't move several refs at once; inside this package only."""
+
+
+def unreachable(remote: str, failed: GitFailed, verb: str = "reached") -> RemoteUnreachable:
+    """Return what a person is told about a *remote* that could not be *verb*."""
+    if failed.is_denied:
+        hint = f"'git ls-remote {remote}' has to work without a question: mend the credentials"
+    elif failed.is_nowhere:
+        hint = f"look whether 'git remote get-url {remote}' is right"
+    else:
+        hint = "nothing is lost; it is tried again, or start again when the remote is back"
+    return RemoteUnreachable(
+        f"remote {remote!r} can't be {verb}: {failed.reason}", hint=hint, is_denied=failed.is_denied
+    )
 
 
 class Remote:
@@ -189,14 +209,17 @@ class Remote:
             raise NoAtomicPush
         flags += [f"--force-with-lease={move.ref}:{move.old or ''}" for move in moves]
         pairs = [f"{move.new or ''}:{move.ref}" for move in moves]
+        argv = ("push", *flags, "--", self.name, *pairs)
         try:
-            done = self.git.run("push", *flags, "--", self.name, *pairs, accepts=(0, 1))
+            done = self.git.run(*argv, settings=for_pushes(self.name), accepts=(0, 1))
         except GitFailed as failed:
             if NO_ATOMIC in failed.stderr:
                 self.is_atomic = False
                 return self.push(moves)
             reason = failed.reason
-            return Pushed(Verdict.UNKNOWN, reason, unreachable(self.name, failed))
+            if failed.is_turned_away:
+                return Pushed(Verdict.REFUSED, reason, is_denied=True)
+            return Pushed(Verdict.UNKNOWN, reason, failure=unreachable(self.name, failed))
         if NO_ATOMIC in done.stderr:
             self.is_atomic = False
             return self.push(moves)
@@ -208,7 +231,8 @@ class Remote:
         refused = [text for flag, text in filter(None, found) if flag == "!"]
         if any("[remote failure]" in text for text in refused) or None in found:
             failed = GitFailed(("push",), 1, stderr)
-            return Pushed(Verdict.UNKNOWN, failed.reason, unreachable(self.name, failed))
+            failure = unreachable(self.name, failed)
+            return Pushed(Verdict.UNKNOWN, failed.reason, failure=failure)
         if not refused:
             return Pushed(Verdict.ACCEPTED)
         # With an atomic push all but one line only say that another one was refused.
@@ -220,7 +244,26 @@ class Remote:
             for move, (flag, text) in zip(moves, filter(None, found), strict=True)
             if flag == "!" and text in told_why
         }
-        return Pushed(Verdict.REFUSED, "; ".join((*told_why, *said)), refused=why)
+        reason = "; ".join((*told_why, *said))
+        return Pushed(Verdict.REFUSED, reason, said=_said(stderr), refused=why)
+
+
+def for_pushes(remote: str) -> tuple[str, ...]:
+    """Return settings without which git pushes all to a mirror, or nothing; an address is none."""
+    return () if {":", "="} & set(remote) else (f"remote.{remote}.mirror=false",)
+
+
+def _said(stderr: str) -> str:
+    """Return in one line for people what the server's hooks said, and no reason has yet."""
+    found = []
+    for line in stderr.splitlines():
+        if line.startswith("remote:"):
+            bare = _CONTROLS.sub("", line.removeprefix("remote:"))
+            words = " ".join("".join(c if c.isprintable() else " " for c in bare).split())
+            if words and not words.startswith((*_TELLING, "error: hook declined")):
+                found.append(words)
+    text = " / ".join(found)
+    return text if len(text) <= SAID_CHARS else f"{text[: SAID_CHARS - 1]}…"
 
 
 def _reports(told: str) -> list[tuple[str, str, str]]:

@@ -23,6 +23,7 @@ from sequencer.store.git.remote import Move, Pushed, Remote
 
 REBUILDS = 5
 """How often one transition is pushed, or built anew on a newer tip, in one go."""
+WHO_MAY_PUSH = "whoever runs steps has to push there: a key or token that may write"
 _MOVED = "was moved on the remote by somebody else while the step ran"
 _PASSING = ("lock", "failed to update ref", "unable to", "cannot update", "atomic transaction")
 """Words of a refusal that another try may not get: two pushes met on the server."""
@@ -55,7 +56,13 @@ def ensure_passing(
     Raises:
         WorkTreeRefused: the code is what was refused.
         RemoteRefused: the state is.
+        RemoteUnreachable: nobody may push with these credentials.
     """
+    if pushed.is_denied:
+        message = f"takes no push: {pushed.reason}"
+        where = f"remote {remote.name!r}"
+        raise RemoteUnreachable(message, where=where, hint=WHO_MAY_PUSH, is_denied=True)
+    said = f" ({pushed.said})" if pushed.said else ""
     for place, move in enumerate(moves[1:], 1):
         there, name = tips.get(move.ref), move.ref.removeprefix("refs/heads/")
         if there != move.old and _is_between(git, move, there):
@@ -65,7 +72,7 @@ def ensure_passing(
         is_passing = any(word in told for word in _PASSING)
         if there == move.old and (not told or is_passing):
             continue
-        what = f"takes no push: {told}" if there == move.old else _MOVED
+        what = f"takes no push: {told}{said}" if there == move.old else _MOVED
         raise WorkTreeRefused(
             f"{name} {what}",
             where=f"remote {remote.name!r}",
@@ -76,7 +83,7 @@ def ensure_passing(
     if any(word in pushed.reason for word in _PASSING):
         return
     raise RemoteRefused(
-        f"does not take the state of the run: {pushed.reason}",
+        f"does not take the state of the run: {pushed.reason}{said}",
         where=_branch(moves, remote),
         hint="whoever runs this needs to push there: look at the rules for branches "
         "(protected names, hooks), or choose another name with store.branch",
@@ -90,6 +97,15 @@ def _is_between(git: Git, move: Move, there: str | None) -> bool:
     return all(
         not git.run("merge-base", "--is-ancestor", *pair, accepts=(0, 1, 128)).code
         for pair in ((move.old or there, there), (there, move.new))
+    )
+
+
+def of_the_state(ref: str) -> WorkTreeRefused:
+    """Return the refusal of code that would be on *ref*, a branch of the state."""
+    return WorkTreeRefused(
+        f"the branch {ref.removeprefix('refs/heads/')!r} is that of the state; code needs "
+        "another one",
+        hint="'git switch BRANCH', or set store.branch",
     )
 
 
@@ -109,6 +125,7 @@ def in_doubt(refusal: StateRefused) -> RemoteUnreachable:
         f"may still land, and now it is refused: {refusal.message}",
         where=refusal.where,
         hint=f"it is looked at again; {refusal.hint}",
+        is_denied=isinstance(refusal, RemoteUnreachable) and refusal.is_denied,
     )
 
 
@@ -121,8 +138,10 @@ def not_taken(pushed: Pushed, moves: list[Move], remote: Remote, *, has_doubts: 
             is_denied=pushed.failure.is_denied,
         )
     message = f"the remote did not take a push {REBUILDS} times: {pushed.reason}"
-    hint = "nothing was accepted; start again"
-    if "File exists" in pushed.reason:
+    hint = "nothing was accepted; 'sequencer check' tells what it can find, then start again"
+    if "cannot create" in pushed.reason:
+        hint = "nothing was accepted; 'sequencer check' tells which branch is in the way"
+    elif "File exists" in pushed.reason:
         hint = "nothing was accepted; where no git is at work there, remove that lock by hand"
         folder = remote_folder(remote.git, remote.name)
         if folder is not None and (lock := in_the_way(pushed.reason, folder)) is not None:

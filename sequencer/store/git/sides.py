@@ -23,10 +23,11 @@ from sequencer.errors import (
 from sequencer.model.head import Head
 from sequencer.store.diagnosis import diagnose
 from sequencer.store.git.branch import Branch
-from sequencer.store.git.command import GitFailed, unreachable
+from sequencer.store.git.command import GitFailed
 from sequencer.store.git.known import Known
 from sequencer.store.git.objects import Missing
 from sequencer.store.git.opening import LOCAL, GitOptions, refs_of
+from sequencer.store.git.remote import unreachable
 from sequencer.store.git.replica import JOURNAL, read_tree
 from sequencer.store.git.store import GitStore
 from sequencer.store.headfile import parse_head, signature

@@ -70,15 +70,25 @@ def test_an_end_that_was_not_expected_is_told_with_gits_words(folder: Path) -> N
 
 
 def test_what_takes_too_long_is_killed_with_its_children(folder: Path) -> None:
-    git = Git(folder, timeout_s=1.0)
+    git = Git(folder)
     mark = seconds_of_this_process(31)
     began = time.monotonic()
     with pytest.raises(GitFailed) as failed:
-        git.run("-c", f"alias.slow=!sleep {mark}", "slow")
+        git.run("-c", f"alias.slow=!sleep {mark}", "slow", timeout_s=1.0)
     assert time.monotonic() - began < 10
     assert failed.value.code is None
     assert failed.value.reason == "no answer in time"
     until(lambda: not sleepers(mark))
+
+
+def test_the_limit_of_what_reaches_a_remote_is_not_that_of_what_works_here(folder: Path) -> None:
+    git = Git(folder, timeout_s=0.3)
+    git.run("-c", "alias.slow=!sleep 1", "slow")
+    remotes.git(folder, "remote", "set-url", "origin", "ext::sleep 30")
+    remotes.git(folder, "config", "protocol.ext.allow", "always")
+    with pytest.raises(GitFailed) as failed:
+        git.run("ls-remote", "origin")
+    assert failed.value.code is None
 
 
 def test_a_shorter_limit_than_usual(folder: Path) -> None:

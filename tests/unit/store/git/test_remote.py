@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import RemoteUnreachable
-from sequencer.store.git.command import Git, GitFailed, unreachable
+from sequencer.store.git.command import Git, GitFailed
 from sequencer.store.git.objects import Draft, Objects
-from sequencer.store.git.remote import Move, NoAtomicPush, Pushed, Remote, Verdict
+from sequencer.store.git.remote import Move, NoAtomicPush, Pushed, Remote, Verdict, unreachable
 from tests.unit.store.git import remotes
 
 STATE, OTHER = remotes.STATE, "refs/heads/other"

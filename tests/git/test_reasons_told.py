@@ -1,0 +1,300 @@
+"""What a person is told by `run` when a shared run can't go on: the true reason, and what helps."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import RemoteUnreachable
+from sequencer.store.git.remote import SAID_CHARS
+from sequencer.store.git.store import GitStore
+from tests.clones import Shared, git
+from tests.contract import store_cases as cases
+from tests.git.servers import end, free_port, until_open
+from tests.git.test_refused_in_doubt import ending
+from tests.git.transports import Deed, Server
+from tests.unit.cli.sharing import call, shared_project, steps
+
+STATE = "sequencer/default"
+DENIED = {
+    "github": "ERROR: Permission to o/r.git denied to deploy key",
+    "github's newer words": "ERROR: The key you use has been marked as read only.",
+    "gitlab": "remote: ERROR: You are not allowed to push code to this project.",
+    "gitea": "Gitea: User permission denied for writing.",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Shared]:
+    shared = shared_project(tmp_path / "shared")
+    git(shared.bare, "config", "core.fsync", "all")
+    yield shared
+    shared.close()
+
+
+def refs(shared: Shared) -> str:
+    return git(shared.bare, "for-each-ref")
+
+
+def only_for_readers(clone: Path, server: Path, words: str) -> None:
+    """Let the pushes of *clone* end as a host ends them that lets its key read only."""
+    server.write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
+    server.chmod(0o755)
+    git(clone, "config", "remote.origin.receivepack", str(server))
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[str]:
+    """Serve the repositories in *folder* to whoever only reads them."""
+    port = free_port()
+    options = ("--reuseaddr", "--export-all", f"--base-path={folder}", "--listen=127.0.0.1")
+    argv = ["git", "daemon", *options, f"--port={port}", str(folder)]
+    process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        until_open("127.0.0.1", port)
+        yield f"git://127.0.0.1:{port}"
+    finally:
+        end(process)
+
+
+# --- nobody may push --------------------------------------------------------------------
+
+
+def test_a_server_that_only_lets_read(project: Shared) -> None:
+    a = project.clone("a")
+    with read_only(project.folder) as address:
+        git(a, "remote", "set-url", "origin", f"{address}/{project.bare.name}")
+        before = refs(project)
+        told, checked = call(a, "run", "--max-steps", "1"), call(a, "check")
+    assert told.code == 3
+    assert "takes no push: remote error: access denied" in told.err
+    assert "can't be told" not in told.err
+    hint = "whoever runs steps has to push there: a key or token that may write"
+    assert hint in told.err
+    assert hint in checked.out + checked.err
+    assert refs(project) == before
+
+
+@pytest.mark.parametrize("words", DENIED.values(), ids=list(DENIED))
+def test_a_key_that_only_reads(words: str, project: Shared, tmp_path: Path) -> None:
+    a = project.clone("a")
+    steps(a, 1)
+    only_for_readers(a, tmp_path / "server", words)
+    before = refs(project)
+    told = call(a, "run", "--max-steps", "1")
+    assert told.code == 3
+    assert "takes no push" in told.err
+    assert words.removeprefix("remote: ") in told.err
+    assert "a key or token that may write" in told.err
+    assert "ls-remote" not in told.err
+    assert refs(project) == before
+    git(a, "config", "--unset", "remote.origin.receivepack")
+    steps(a, 1)
+
+
+@pytest.fixture
+def held(tmp_path: Path, one_claim: Shared) -> Iterator[tuple[Shared, GitStore, Server]]:
+    """A run with a claim of ours; the next push has no answer, and lands when the test says."""
+    shared, server = Shared(tmp_path / "shared", one_claim), Server(tmp_path / "server")
+    ours = shared.store("ours")
+    ours.bring()
+    Server(server.folder, [Deed.HELD]).install(shared.clone("ours"))
+    yield shared, ours, server
+    shared.close()
+
+
+def test_to_be_denied_is_not_the_last_word_while_an_earlier_push_may_land(
+    held: tuple[Shared, GitStore, Server], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shared, ours, server = held
+    change, push, pushes = ending(), ours.branch.remote.push, list[int]()
+
+    def denying(*moves: object) -> object:
+        pushes.append(1)
+        if len(pushes) == 2:
+            only_for_readers(shared.clone("ours"), tmp_path / "denying", DENIED["github"])
+        return push(*moves)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ours.branch.remote, "push", denying)
+    with pytest.raises(RemoteUnreachable, match="can't be told: an earlier push") as told:
+        ours.update(change)
+    assert told.value.is_denied
+    assert "denied to deploy key" in told.value.message
+    Server(server.folder).install(shared.clone("ours"))
+    server.release()
+    assert ours.update(change).step_index == 1
+
+
+def test_words_of_a_denial_behind_a_lost_line_prove_nothing(shared: Shared, tmp_path: Path) -> None:
+    ours = shared.store("ours")
+    cases.begin(ours)
+    token = cases.claim(ours).token
+    server = tmp_path / "server"
+    # It has moved the ref, and all that comes back is a word of a hook.
+    script = (
+        "import os, subprocess, sys\n"
+        "argv = ['git', 'receive-pack', sys.argv[-1]]\n"
+        "done = subprocess.Popen(argv, stdout=subprocess.PIPE)\n"
+        "while (size := done.stdout.read(4)) != b'0000':\n"
+        "    os.write(1, size + done.stdout.read(int(size, 16) - 4))\n"
+        "os.write(1, b'0000')\n"
+        "done.stdout.read()\n"
+        "print('Permission denied', file=sys.stderr)\n"
+    )
+    server.with_suffix(".py").write_text(script)
+    server.write_text(f'#!/bin/sh\nexec python3 -IS {server}.py "$@"\n')
+    server.chmod(0o755)
+    git(shared.clone("ours"), "config", "remote.origin.receivepack", str(server))
+    tip = shared.tip()
+    # Accepted, since it was looked at and not guessed.
+    cases.commit(ours, token)
+    assert shared.tip() != tip
+
+
+# --- what is set or checked out here ----------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["origin", "the.hub"])
+def test_a_mirror_takes_the_pushes_of_a_run(name: str, project: Shared) -> None:
+    a = project.clone("a")
+    if name != "origin":
+        git(a, "remote", "rename", "origin", name)
+        path = a / "orchestration.yaml"
+        path.write_text(path.read_text().replace("{kind: git}", f"{{kind: git, remote: {name}}}"))
+        git(a, "commit", "-qam", "another remote")
+    git(a, "config", f"remote.{name}.mirror", "true")
+    git(a, "branch", "mine")
+    steps(a, 1)
+    assert project.tip()
+    assert not project.tip("mine"), "all branches were pushed"
+    assert "nothing is wrong" in call(a, "check").out
+
+
+def test_an_address_is_no_name_of_a_setting(project: Shared) -> None:
+    a = project.clone("a")
+    path = a / "orchestration.yaml"
+    address = f"file://{project.bare}"
+    path.write_text(path.read_text().replace("{kind: git}", f"{{kind: git, remote: {address}}}"))
+    git(a, "commit", "-qam", "an address")
+    steps(a, 1)
+    assert project.tip()
+
+
+def test_a_rebase_that_stopped_is_told(project: Shared) -> None:
+    a = project.clone("a")
+    git(a, "switch", "-q", "-c", "x")
+    for branch, text in (("x", "1"), ("main", "2")):
+        git(a, "switch", "-q", branch)
+        (a / "f").write_text(text)
+        git(a, "add", "f")
+        git(a, "commit", "-q", "-m", text)
+    git(a, "rebase", "-q", "x", check=False)
+    told, checked = call(a, "run", "--max-steps", "1"), call(a, "check")
+    assert told.code == 3
+    assert "a rebase is under way" in told.err
+    assert "end it or abort it" in told.err
+    assert "git switch" not in told.err + checked.out + checked.err
+    assert "a rebase is under way" in checked.out + checked.err
+
+
+@pytest.mark.parametrize("branch", [STATE, "sequencer-beats/default"])
+def test_code_on_a_branch_of_the_state_is_refused_before_a_push(
+    branch: str, project: Shared
+) -> None:
+    a = project.clone("a")
+    git(a, "switch", "-q", "-c", branch)
+    before, words = refs(project), f"the branch '{branch}' is that of the state"
+    told, checked = call(a, "run", "--max-steps", "1"), call(a, "check")
+    assert told.code == 3
+    assert words in told.err
+    assert words in checked.out + checked.err
+    assert "set store.branch" in told.err
+    assert refs(project) == before
+    git(a, "switch", "-q", "main")
+    steps(a, 1)
+
+
+def test_the_state_that_somebody_looks_at_gets_no_code(project: Shared) -> None:
+    a, b = project.clone("a"), project.clone("b")
+    steps(a, 1)
+    git(b, "fetch", "-q")
+    git(b, "switch", "-q", STATE)
+    git(b, "checkout", "-q", "origin/main", "--", ".")
+    before = refs(project)
+    told = call(b, "run", "--max-steps", "1")
+    assert told.code == 3
+    assert "is that of the state" in told.err
+    assert refs(project) == before
+    assert call(b, "status").code == 0
+
+
+# --- what the remote says ---------------------------------------------------------------
+
+
+def refusing(shared: Shared, script: str, name: str = "pre-receive") -> None:
+    hook = shared.bare / "hooks" / name
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text(f"#!/bin/sh\ncat >/dev/null\n{script}\nexit 1\n")
+    hook.chmod(0o755)
+
+
+def test_a_hook_that_refuses_says_why(project: Shared) -> None:
+    a = project.clone("a")
+    refusing(project, "echo no pushes on Sunday >&2; echo ask Tess >&2")
+    told = call(a, "run", "--max-steps", "1")
+    assert told.code == 3
+    assert "hook declined) (no pushes on Sunday / ask Tess)" in told.err
+
+
+def test_words_of_a_hook_are_not_taken_for_gits(project: Shared) -> None:
+    a = project.clone("a")
+    # "lock" is a word of what another try may not get.
+    refusing(project, "echo n >> pushes; echo 'main is unlocked on Monday' >&2")
+    told = call(a, "run", "--max-steps", "1")
+    assert "main is unlocked on Monday" in told.err
+    assert "does not take the state" in told.err
+    assert (project.bare / "pushes").read_text().split() == ["n"], "it was tried again"
+
+
+def test_words_of_a_hook_are_clean_short_and_without_secrets(
+    project: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, secret = project.clone("a"), "sesame-0123456789"
+    monkeypatch.setenv("MY_TOKEN", secret)
+    long = "long " * SAID_CHARS
+    refusing(project, rf"printf '\033[31mred\033]0;x\007 {secret} {long}\n' >&2")
+    told = call(a, "run", "--max-steps", "1").err
+    assert "(red" in told
+    assert "[31m" not in told
+    assert not {"\033", "\007"} & set(told)
+    assert secret not in told
+    assert told.count("long") <= SAID_CHARS / 5
+    assert "…" in told
+
+
+def test_a_hook_against_the_code_says_why(project: Shared) -> None:
+    a = project.clone("a")
+    steps(a, 1)
+    (a / "more").write_text("x")
+    git(a, "add", "more")
+    git(a, "commit", "-q", "-m", "more")
+    script = 'case "$1" in refs/heads/main) echo "sign it off" >&2; exit 1;; esac; exit 0'
+    refusing(project, script, "update")
+    told = call(a, "run", "--max-steps", "1")
+    assert told.code == 3
+    assert "main takes no push" in told.err
+    assert "(sign it off)" in told.err
+
+
+def test_a_branch_that_leaves_no_room_is_for_check_to_tell(project: Shared) -> None:
+    a = project.clone("a")
+    git(project.bare, "branch", "sequencer", "main")
+    told, checked = call(a, "run", "--max-steps", "1"), call(a, "check")
+    assert told.code == 3
+    assert "'sequencer check' tells which branch is in the way" in told.err
+    assert "start again" not in told.err
+    assert "branches 'sequencer' and 'sequencer/default' can't both be" in checked.out + checked.err
