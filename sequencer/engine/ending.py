@@ -120,7 +120,7 @@ def _why_not(
     max_attempts: int,
 ) -> str | None:
     """Return why the step fails instead of going the way of *decision*, to *index*."""
-    why = decision.reason or "no reason given"
+    why = decision.why
     if decision.move is Move.FAIL:
         return f"a hook decided so: {why}"
     if decision.move is Move.RETRY and head.attempt >= max_attempts:

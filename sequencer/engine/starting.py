@@ -180,6 +180,7 @@ class Starter:
             dropped = [name for name in NO_BUSINESS_OF_A_PROGRAM if getattr(step, name)]
             update |= dict.fromkeys(dropped, False)
             notes += [f"step {step.name!r} is a command, so {name} is left out" for name in dropped]
+        # Each attempt does it again; here for who looks at what is to run.
         return without_comments(step.model_copy(update=update), executor, self.comment_tools)
 
     def _executor(self, step: Step) -> Executor:

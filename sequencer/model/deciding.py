@@ -34,3 +34,8 @@ class Decision:
     """For ``goto``: the name of a step of the same workflow."""
     reason: str = ""
     """One line, kept in the journal."""
+
+    @property
+    def why(self) -> str:
+        """Return the reason in words, also where none was given."""
+        return self.reason or "no reason given"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.cli_process import cli, until
-from tests.acceptance.two_clones import IDENTITY, ended, shared_project, start
+from tests.acceptance.two_clones import IDENTITY, ended, none_left, shared_project, start
 from tests.clones import Shared, git
 
 NODE = """\
@@ -66,17 +66,13 @@ def shared(tmp_path: Path) -> Shared:
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Begin]:
     """Start work on the flow in a clone; what still works at the end is ended."""
-    made: list[subprocess.Popen[str]] = []
+    with none_left() as made:
 
-    def begin(clone: str, *options: str) -> subprocess.Popen[str]:
-        made.append(start(tmp_path / clone, "run", str(tmp_path / "flow.md"), *options))
-        return made[-1]
+        def begin(clone: str, *options: str) -> subprocess.Popen[str]:
+            made.append(start(tmp_path / clone, "run", str(tmp_path / "flow.md"), *options))
+            return made[-1]
 
-    yield begin
-    for one in made:
-        if one.poll() is None:
-            one.kill()
-            one.communicate()
+        yield begin
 
 
 def log(folder: Path) -> list[list[str]]:

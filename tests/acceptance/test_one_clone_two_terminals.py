@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.cli_process import cli, until
-from tests.acceptance.two_clones import IDENTITY, ended, shared_project, start
+from tests.acceptance.two_clones import IDENTITY, TWO_NODES, ended, none_left, shared_project, start
 from tests.clones import Shared, git
 
 AGENT = """\
@@ -49,33 +49,26 @@ agents:
     grace_s: 60
     pass_env: [FIRST, {", ".join(IDENTITY)}]
 """
-FLOW = "```mermaid\nflowchart TD\na --> b\n```\n\n### a\n\na\n\n### b\n\nb\n"
 Begin = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Shared:
     (tmp_path / "agent.py").write_text(AGENT)
-    (tmp_path / "flow.md").write_text(FLOW)
+    (tmp_path / "flow.md").write_text(TWO_NODES)
     return shared_project(tmp_path, CONFIGURATION)
 
 
 @pytest.fixture
 def begin(shared: Shared) -> Iterator[Begin]:
     """Start work in the one clone; what still works at the end is ended."""
-    made: list[subprocess.Popen[str]] = []
+    with none_left() as made:
 
-    def begin(*arguments: str, **variables: str) -> subprocess.Popen[str]:
-        made.append(start(shared.clone("a"), *arguments, **variables))
-        return made[-1]
+        def begin(*arguments: str, **variables: str) -> subprocess.Popen[str]:
+            made.append(start(shared.clone("a"), *arguments, **variables))
+            return made[-1]
 
-    yield begin
-    for one in made:
-        if one.poll() is None:
-            one.kill()
-        one.wait()
-        if one.stdout is not None:
-            one.stdout.close()
+        yield begin
 
 
 def log(folder: Path) -> list[str]:

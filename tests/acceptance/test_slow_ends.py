@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.cli_process import until
-from tests.acceptance.two_clones import IDENTITY, ended, shared_project, start
+from tests.acceptance.two_clones import IDENTITY, TWO_NODES, ended, none_left, shared_project, start
 from tests.clones import Shared, git
 
 LEASE_S, SLOW_S = 3, 10
@@ -33,7 +33,6 @@ agents:
     argv: ["{{python}}", -IS, ../agent.py]
     pass_env: [{", ".join(IDENTITY)}]
 """
-FLOW = "```mermaid\nflowchart TD\na --> b\n```\n\n### a\n\na\n\n### b\n\nb\n"
 SLOW = "if test -e {slow}; then rm {slow}; touch {begun}; sleep {s}; fi"
 """Once, behind the first agent; heartbeats come through meanwhile."""
 Begin = Callable[..., "subprocess.Popen[str]"]
@@ -42,26 +41,20 @@ Begin = Callable[..., "subprocess.Popen[str]"]
 @pytest.fixture
 def shared(tmp_path: Path) -> Shared:
     (tmp_path / "agent.py").write_text(AGENT)
-    (tmp_path / "flow.md").write_text(FLOW)
+    (tmp_path / "flow.md").write_text(TWO_NODES)
     return shared_project(tmp_path, CONFIGURATION)
 
 
 @pytest.fixture
 def begin(shared: Shared) -> Iterator[Begin]:
     """Start work in a clone; what still works at the end is ended."""
-    made: list[subprocess.Popen[str]] = []
+    with none_left() as made:
 
-    def begin(clone: str, *arguments: str) -> subprocess.Popen[str]:
-        made.append(start(shared.clone(clone), *arguments))
-        return made[-1]
+        def begin(clone: str, *arguments: str) -> subprocess.Popen[str]:
+            made.append(start(shared.clone(clone), *arguments))
+            return made[-1]
 
-    yield begin
-    for one in made:
-        if one.poll() is None:
-            one.kill()
-        one.wait()
-        if one.stdout is not None:
-            one.stdout.close()
+        yield begin
 
 
 def slow_push(shared: Shared, slow: str) -> None:

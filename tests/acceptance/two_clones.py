@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.acceptance.cli_process import environment
@@ -45,6 +47,9 @@ agents:
 {extra}"""
 
 
+TWO_NODES = "```mermaid\nflowchart TD\na --> b\n```\n\n### a\n\na\n\n### b\n\nb\n"
+
+
 def shared_project(folder: Path, text: str | None = None) -> Shared:
     """Make a project on main of a bare repository, with the clones ``a`` and ``b``."""
     shared = Shared(folder)
@@ -73,6 +78,21 @@ def start(clone: Path, *arguments: str, **variables: str) -> subprocess.Popen[st
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+@contextmanager
+def none_left() -> Iterator[list[subprocess.Popen[str]]]:
+    """Give a list for what is started; what of it still works at the end is ended."""
+    made: list[subprocess.Popen[str]] = []
+    try:
+        yield made
+    finally:
+        for one in made:
+            if one.poll() is None:
+                one.kill()
+            one.wait()
+            if one.stdout is not None:
+                one.stdout.close()
 
 
 def ended(process: subprocess.Popen[str], timeout_s: float = 120.0) -> tuple[int, str]:

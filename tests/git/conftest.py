@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.store.git.store import GitStore
 from tests.clones import Shared
 from tests.contract import store_cases as cases
+from tests.git.transports import Deed, Server
 from tests.scratch_folders import scratch_folder
 
 
@@ -66,3 +68,14 @@ def tmp_path() -> Iterator[Path]:
     """Return a folder on a disk: in memory nothing takes long enough for others to come between."""
     with scratch_folder() as made:
         yield made
+
+
+@pytest.fixture
+def held(tmp_path: Path, one_claim: Shared) -> Iterator[tuple[Shared, GitStore, Server]]:
+    """A run with a claim of ours; the next push has no answer, and lands when the test says."""
+    shared, server = Shared(tmp_path / "shared", one_claim), Server(tmp_path / "server")
+    ours = shared.store("ours")
+    ours.bring()
+    Server(server.folder, [Deed.HELD]).install(shared.clone("ours"))
+    yield shared, ours, server
+    shared.close()

@@ -38,22 +38,23 @@ def loose(repository: Path) -> None:
         moved.unlink()
 
 
-def lose(repository: Path, name: str) -> None:
-    """Remove the object *name* from *repository*, as if it had never been written through."""
+def writable(repository: Path, name: str) -> Path:
+    """Return the file of the object *name* in *repository*, which may be changed now."""
     oid = git(repository, "rev-parse", name)
     loose(repository)
     path = object_path(repository, oid)
     path.chmod(0o644)
-    path.unlink()
+    return path
+
+
+def lose(repository: Path, name: str) -> None:
+    """Remove the object *name* from *repository*, as if it had never been written through."""
+    writable(repository, name).unlink()
 
 
 def damage(repository: Path, name: str) -> None:
     """Leave a file without content where the object was."""
-    oid = git(repository, "rev-parse", name)
-    loose(repository)
-    path = object_path(repository, oid)
-    path.chmod(0o644)
-    path.write_bytes(b"")
+    writable(repository, name).write_bytes(b"")
 
 
 def copy_objects(shared: Shared, clone: Path, *names: str) -> None:

@@ -16,7 +16,7 @@ from tests.clones import Shared, git
 from tests.contract import store_cases as cases
 from tests.git.servers import end, free_port, until_open
 from tests.git.test_refused_in_doubt import ending
-from tests.git.transports import Deed, Server
+from tests.git.transports import Server
 from tests.unit.cli.sharing import call, shared_project, steps
 
 STATE = "sequencer/default"
@@ -94,17 +94,6 @@ def test_a_key_that_only_reads(words: str, project: Shared, tmp_path: Path) -> N
     assert refs(project) == before
     git(a, "config", "--unset", "remote.origin.receivepack")
     steps(a, 1)
-
-
-@pytest.fixture
-def held(tmp_path: Path, one_claim: Shared) -> Iterator[tuple[Shared, GitStore, Server]]:
-    """A run with a claim of ours; the next push has no answer, and lands when the test says."""
-    shared, server = Shared(tmp_path / "shared", one_claim), Server(tmp_path / "server")
-    ours = shared.store("ours")
-    ours.bring()
-    Server(server.folder, [Deed.HELD]).install(shared.clone("ours"))
-    yield shared, ours, server
-    shared.close()
 
 
 def test_to_be_denied_is_not_the_last_word_while_an_earlier_push_may_land(

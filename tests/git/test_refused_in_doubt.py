@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -23,17 +22,6 @@ from tests.git.turns import accepted_in
 
 STATE = "refs/heads/sequencer/default"
 ATOMIC = "receive.advertiseAtomic"
-
-
-@pytest.fixture
-def held(tmp_path: Path, one_claim: Shared) -> Iterator[tuple[Shared, GitStore, Server]]:
-    """A run with a claim of ours; the next push has no answer, and lands when the test says."""
-    shared, server = Shared(tmp_path / "shared", one_claim), Server(tmp_path / "server")
-    ours = shared.store("ours")
-    ours.bring()
-    Server(server.folder, [Deed.HELD]).install(shared.clone("ours"))
-    yield shared, ours, server
-    shared.close()
 
 
 def ending() -> Callable[[Head | None], Transition]:

@@ -32,13 +32,12 @@ def as_decided(performed: Performed) -> Performed:
 
 
 def _counting_as(decision: Decision) -> tuple[OutcomeStatus, str | None]:
-    why = decision.reason or "no reason given"
     if decision.move is Move.NEXT:
         return OutcomeStatus.OK, None
     if decision.move is Move.RETRY:
-        return OutcomeStatus.INTERRUPTED, f"a hook wants it once more: {why}"
+        return OutcomeStatus.INTERRUPTED, f"a hook wants it once more: {decision.why}"
     if decision.move is Move.FAIL:
-        return OutcomeStatus.FAILED, f"a hook decided so: {why}"
+        return OutcomeStatus.FAILED, f"a hook decided so: {decision.why}"
     known = ", ".join(OF_A_GRAPH)
     message = f"a hook decided {decision.move}, which a flowchart or a team can't do; {known} can"
     return OutcomeStatus.FAILED, message

@@ -61,11 +61,16 @@ def test_what_a_killed_fetch_has_brought_is_brought_whole(share: int, tmp_path: 
     assert (one.folder / "code/c").read_text() == "3\n"
 
 
-def test_what_is_missing_behind_the_ref_is_brought_again(tmp_path: Path) -> None:
-    _, one, state, _ = two_commits(tmp_path)
+def fetched(one: Clone) -> str:
+    """Fetch what the run's code is at, and return the name of one of its files."""
     for remote, local in one.carrier.refs.items():
         git(one.folder, "fetch", "-q", "origin", f"+{remote}:{local}")
-    blob = said(one.folder, "rev-parse", f"{one.carrier._local}:code/b")
+    return said(one.folder, "rev-parse", f"{one.carrier._local}:code/b")
+
+
+def test_what_is_missing_behind_the_ref_is_brought_again(tmp_path: Path) -> None:
+    _, one, state, _ = two_commits(tmp_path)
+    blob = fetched(one)
     object_path(one.folder, blob).unlink()
     one.carrier.ready(state)
     one.carrier.arrive(state)
@@ -75,9 +80,7 @@ def test_what_is_missing_behind_the_ref_is_brought_again(tmp_path: Path) -> None
 
 def test_what_nobody_has_whole_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
     bare, one, state, _ = two_commits(tmp_path)
-    for remote, local in one.carrier.refs.items():
-        git(one.folder, "fetch", "-q", "origin", f"+{remote}:{local}")
-    blob = said(one.folder, "rev-parse", f"{one.carrier._local}:code/b")
+    blob = fetched(one)
     for repository in (one.folder, bare):
         object_path(repository, blob).unlink()
     one.carrier.ready(state)

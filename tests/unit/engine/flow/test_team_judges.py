@@ -193,12 +193,24 @@ def test_two_judges_that_say_no_at_once(tmp_path: Path) -> None:
         task("review", "build", **JUDGE),
         task("ship", "check", "review"),
     ]
-    first, second = Hold(no("left")), Hold(no("right"))
-    made = team(tmp_path, tasks, {"check": [first, YES], "review": [second, YES]})
-    with let_go(first, second):
+    judged = Hold(no("left")), Hold(no("right"))
+    fixed = Hold("fixed"), Hold("fixed")
+    again = Hold(YES), Hold(YES)
+    says = {
+        "check": [judged[0], again[0]],
+        "review": [judged[1], again[1]],
+        "check-fix-1": fixed[0],
+        "review-fix-1": fixed[1],
+    }
+    made = team(tmp_path, tasks, says)
+    with let_go(*judged, *fixed, *again):
         at_work = made.works()
-        first.wait()
-        second.wait()
+        # Neither is done before the other one has begun, so that the order is certain.
+        for both in (judged, fixed, again):
+            for one in both:
+                one.wait()
+            for one in both:
+                one.go.set()
     at_work.summary()
     assert sorted(made.accepted()[1:3]) == ["check-fix-1", "review-fix-1"]
     assert sorted(made.accepted()[3:5]) == ["check", "review"]
