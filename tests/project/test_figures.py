@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -14,8 +13,8 @@ import pytest
 from sequencer import errors
 from tests.project.documents import ROOT
 
-MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_MEDIAN_LINES = 400, 50, 150
-MIN_TEST_LINES_PER_LINE, MAX_MOCKS_PER_TEST = 1.3, 0.2
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 600, 50
+MAX_MOCKS_PER_TEST = 0.2
 EXIT_CODES = {1, 2, 3, 4, 70, 75, 130}
 BANNED_MODULE_NAMES = {"utils", "util", "helpers", "helper", "types", "common", "misc"}
 _MOCK = re.compile(r"\bMagicMock\(|\bMock\(|\bpatch(?:\.\w+)?\(|\bmonkeypatch\.setattr\(")
@@ -67,17 +66,8 @@ def test_no_function_is_too_long() -> None:
     assert long == {}
 
 
-def test_the_middle_file_is_short() -> None:
-    assert statistics.median(lines_of(path) for path in SOURCES) <= MAX_MEDIAN_LINES
-
-
 def test_no_module_has_a_name_that_says_nothing() -> None:
     assert [shown(path) for path in SOURCES if path.stem in BANNED_MODULE_NAMES] == []
-
-
-def test_there_are_more_lines_of_tests_than_of_code() -> None:
-    source, tests = sum(map(lines_of, SOURCES)), sum(map(lines_of, TESTS))
-    assert tests / source >= MIN_TEST_LINES_PER_LINE, f"{tests} / {source}"
 
 
 def test_tests_use_few_mocks() -> None:
