@@ -181,7 +181,7 @@ def _program() -> list[str]:
     beside = Path(sys.executable).with_name("sequencer")
     if beside.is_file() and os.access(beside, os.X_OK):
         return [str(beside)]
-    return [sys.executable, "-m", "sequencer"]
+    return [sys.executable, "-P", "-m", "sequencer"]
 
 
 def _path(present: str, which: Callable[[str], str | None]) -> str:

@@ -192,6 +192,13 @@ def test_the_console_script_and_the_module_are_the_same(tmp_path: Path) -> None:
     assert by_module.returncode == 0
 
 
+def test_a_modules_namesake_in_the_current_folder_is_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "yaml.py").write_text("raise SystemExit('obeyed')\n")
+    (tmp_path / "click.py").write_text("raise SystemExit('obeyed')\n")
+    ended = python(tmp_path, "-m", "sequencer", "next", "--count", "1", "--json")
+    assert ended.returncode == 0
+
+
 def completed(folder: Path, words: str, count: int) -> list[str]:
     """Return what the shell would offer for the word number *count* of *words*."""
     env = {"COMP_WORDS": words, "COMP_CWORD": str(count), "_SEQUENCER_COMPLETE": "bash_complete"}
