@@ -23,14 +23,13 @@ from sequencer.resolution.flowcharts.preparation import SPACES, reveal
 from sequencer.resolution.flowcharts.properties import Unreadable, as_text
 from sequencer.resolution.flowcharts.shapes import SHAPES
 
-
 MAX_EDGES = 100_000
 """Ten times those of the widest charts that are run; ``a & b --> c & d`` are four of them."""
 MAX_DECLARED = 40_000
 """Nodes and groups; a workflow has at most half as many nodes."""
 
 
-class TooLarge(Exception):  # noqa: N818 - it says what is so
+class TooLarge(Exception):
     """The chart goes past a limit, at the offset *start*."""
 
     def __init__(self, message: str, start: int) -> None:
