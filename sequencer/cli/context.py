@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -98,7 +99,7 @@ class Invocation:
     def say(self, text: str) -> None:
         """Write progress or a confirmation to standard error, unless ``--quiet``."""
         if not self.is_quiet:
-            complain(text)
+            complain(hidden(text))
 
     def notices(self, texts: Iterable[str] | View) -> None:
         """Show what a person should know about how the facts were come by."""
@@ -111,6 +112,13 @@ def json_text(value: object, *, indent: int | None = None) -> str:
     """Return *value* as JSON that can be written as UTF-8, to a terminal or by the line."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
     return _ODD.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
+def hidden(text: str) -> str:
+    """Return *text* without the secrets of the environment, and without what looks like one."""
+    from sequencer.executors.redaction import Redaction  # noqa: PLC0415 - only messages need it
+
+    return Redaction.of(os.environ).hide_text(text)
 
 
 def complain(text: str) -> None:
