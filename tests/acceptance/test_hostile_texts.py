@@ -95,14 +95,11 @@ def test_names_in_files_and_on_the_command_line_reach_a_pipe_as_plain_text(tmp_p
     told(folder, "--run", "flowing", "run", "good", "--max-steps", "1")
     told(folder, "--run", "flowing", "status")
     told(folder, "check")
-    for arguments in (
-        ("--run", odd, "status"),
-        ("simulate", odd),
-        (odd,),
-        ("show", odd),
-        ("log", odd),
-    ):
-        assert "red" in told(folder, *arguments)
+    asked = ["--run status", "simulate", "", "show", "log"]
+    for words in asked:
+        first, *rest = words.split() or [odd]
+        typed = [first, odd, *rest] if words else [odd]
+        assert "red" in told(folder, *typed)
     told(folder, "start", f"fix {odd}", "--dry-run")
     told(folder, "route", f"fix {odd}", "--label", odd)
     configuration = (folder / "orchestration.yaml").read_text()
