@@ -124,3 +124,15 @@ def test_an_edit_of_the_head_reaches_a_pipe_as_plain_text(tmp_path: Path) -> Non
         ("run",),
     ):
         told(folder, *arguments)
+
+
+def test_settings_are_printed_without_the_logins_in_them(tmp_path: Path) -> None:
+    folder = scripted_project(tmp_path)
+    path = folder / "orchestration.yaml"
+    path.write_text(
+        path.read_text() + '  x: {kind: command, argv: [a, "https://me:hunter22@h.example"]}\n'
+    )
+    for form in ((), ("--json",)):
+        ended = cli(folder, "check", "--settings", *form)
+        assert "https://[secret]@h.example" in ended.stdout
+        assert "hunter22" not in ended.stdout + ended.stderr
