@@ -102,8 +102,14 @@ def _text(finding: Finding) -> str:
 
 
 def _print_settings(invocation: Invocation) -> None:
-    settings = invocation.project().settings
-    rows = list(settings.rows())
+    from sequencer.cli.flow.states import hide_in  # noqa: PLC0415 - only who asks needs it
+
+    project = invocation.project()
+    # A remote may hold a login, and an agent's variables a key.
+    rows = [
+        (key, hide_in(project.redaction, value), source)
+        for key, value, source in project.settings.rows()
+    ]
     if invocation.is_json:
         invocation.print_json(
             [{"key": key, "value": value, "source": str(source)} for key, value, source in rows]

@@ -2,13 +2,14 @@
 
 Facts that were asked for go to standard output; progress, notices and errors go to
 standard error, so that a program can read the one and a person the other. Text is made
-safe wherever it meets a terminal.
+safe whatever it goes to: a pipe most often ends at a terminal too, or in a mail.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from sequencer.cli.sanitise import plain
+from sequencer.cli.sanitise import UNSEEN, plain
 from sequencer.errors import StorageFailed, UnknownName
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from sequencer.settings.sources import Given
     from sequencer.store.protocol import View
 
-_ODD = re.compile("[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_ODD = re.compile(f"[\x7f-\x9f\u2028\u2029\ud800-\udfff{UNSEEN}]")
 """What JSON may hold as it is, and a terminal, a reader of lines or UTF-8 may not."""
 
 
@@ -98,7 +99,7 @@ class Invocation:
     def say(self, text: str) -> None:
         """Write progress or a confirmation to standard error, unless ``--quiet``."""
         if not self.is_quiet:
-            complain(text)
+            complain(hidden(text))
 
     def notices(self, texts: Iterable[str] | View) -> None:
         """Show what a person should know about how the facts were come by."""
@@ -110,7 +111,14 @@ class Invocation:
 def json_text(value: object, *, indent: int | None = None) -> str:
     """Return *value* as JSON that can be written as UTF-8, to a terminal or by the line."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
-    return _ODD.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _ODD.sub(lambda found: json.dumps(found[0])[1:-1], text)
+
+
+def hidden(text: str) -> str:
+    """Return *text* without the secrets of the environment, and without what looks like one."""
+    from sequencer.executors.redaction import Redaction  # noqa: PLC0415 - only messages need it
+
+    return Redaction.of(os.environ).hide_text(text)
 
 
 def complain(text: str) -> None:
@@ -134,7 +142,5 @@ def _write_to(stream: IO[str] | None, text: str) -> None:
     # None: it was closed before the program began, so nobody wants to read.
     if stream is None:
         return
-    if stream.isatty():
-        text = plain(text)
-    stream.write(text + "\n")
+    stream.write(plain(text) + "\n")
     stream.flush()

@@ -12,7 +12,7 @@ import traceback
 
 import click
 
-from sequencer.cli.context import complain
+from sequencer.cli.context import complain, hidden
 from sequencer.errors import Interrupted, SequencerError
 
 BUG = 70
@@ -33,15 +33,15 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
         complain(error.format_message())
         return error.exit_code
     if isinstance(error, click.ClickException):
-        complain(_hidden(_usage_text(error)))
+        complain(hidden(_usage_text(error)))
         return error.exit_code
     if isinstance(error, SequencerError):
-        complain(_hidden(f"error: {error}"))
+        complain(hidden(f"error: {error}"))
         if is_verbose and error.__cause__ is not None:
-            complain(_hidden(_trace(error)))
+            complain(hidden(_trace(error)))
         return error.exit_code
-    complain(_hidden(f"error: this is a bug: {type(error).__name__}: {error}"))
-    complain(_hidden(_trace(error)) if is_verbose else f"  {REPORT_TO}")
+    complain(hidden(f"error: this is a bug: {type(error).__name__}: {error}"))
+    complain(hidden(_trace(error)) if is_verbose else f"  {REPORT_TO}")
     return BUG
 
 
@@ -56,12 +56,6 @@ def _usage_text(error: click.ClickException) -> str:
 
 def _trace(error: BaseException) -> str:
     return "".join(traceback.format_exception(error)).rstrip()
-
-
-def _hidden(text: str) -> str:
-    from sequencer.executors.redaction import Redaction  # noqa: PLC0415 - only errors need it
-
-    return Redaction.of(os.environ).hide_text(text)
 
 
 def _silence_stdout() -> None:

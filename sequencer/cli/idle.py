@@ -53,7 +53,7 @@ def answers(arguments: Sequence[str]) -> bool:
     try:
         question = ask(arguments, os.environ)
         answer = None if question is None else recall(question)
-        if answer is None:
+        if answer is None or not _is_plain(answer.err + answer.out):
             return False
         if sys.stderr is not None:
             sys.stderr.write(answer.err)
@@ -63,6 +63,11 @@ def answers(arguments: Sequence[str]) -> bool:
         # Whatever is wrong, the long way says it in words.
         return False
     return True
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether a terminal shows *text* as it is; the file may be anybody's."""
+    return all(map(str.isprintable, text.split("\n")))
 
 
 def ask(arguments: Sequence[str], env: Mapping[str, str]) -> Question | None:

@@ -1,10 +1,10 @@
-"""Text of others made safe for a terminal.
+"""Text of others made safe to show, on a terminal or in a pipe that ends at one.
 
 Control sequences could retitle the window, move the cursor over what was said before, or
 make the terminal answer; all of them go, also where they are split over chunks. Tabs and
 line ends stay, what a carriage return would overwrite is left out, bytes that are no
-UTF-8 become U+FFFD. Characters that turn the direction of text go too. Pure: nothing is
-read or written here.
+UTF-8 become U+FFFD. Characters that turn the direction of text, and those that nobody sees,
+go too. Pure: nothing is read or written here.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 
 Joiners (U+200C, U+200D) are none of them: words and emoji are made with those.
 """
-_BIDI = re.compile(f"[{BIDI}]")
-_SUSPICIOUS = re.compile(f"{CONTROL}|[\r\ud800-\udfff{BIDI}]")
+UNSEEN = f"{BIDI}\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff"
+"""These, and what takes no place on the screen: two names that differ in it look the same, and
+tag characters spell whole sentences that nobody sees (and that a model reads)."""
+_UNSEEN = re.compile(f"[{UNSEEN}]")
+_SUSPICIOUS = re.compile(f"{CONTROL}|[\r\ud800-\udfff{UNSEEN}]")
 _OPEN = re.compile(f"(?:{CSI}|{STRING}|\x1b[ -/]*)")
 _INTRODUCERS = "\x1b\x9b\x90\x98\x9d\x9e\x9f"
 
@@ -39,7 +42,7 @@ def plain(text: str) -> str:
     """
     if _SUSPICIOUS.search(text) is None:
         return text
-    return _without_overwritten(_BIDI.sub("", without_sequences(text)))
+    return _without_overwritten(_UNSEEN.sub("", without_sequences(text)))
 
 
 def one_line(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 from sequencer.assembly import Project
 from sequencer.cli.context import Invocation
-from sequencer.cli.sanitise import Sanitiser
+from sequencer.cli.sanitise import Sanitiser, one_line
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UnknownName, UnsafePath
 from sequencer.model.names import slug
@@ -123,7 +123,7 @@ def _open(path: Path) -> BinaryIO:
 
 
 class Printer:
-    """Writes logs to standard output, safe if that is a terminal."""
+    """Writes logs to standard output: safe to a terminal, elsewhere the bytes as they are."""
 
     def __init__(self) -> None:
         """Look at standard output."""
@@ -132,7 +132,8 @@ class Printer:
 
     def title(self, log: Found, note: str = "") -> None:
         """Say which log follows."""
-        self._out(f"==> {log.path} <=={note}\n".encode("utf-8", "surrogateescape"))
+        title = one_line(f"==> {os.fsdecode(log.path)} <=={note}")
+        self._out(f"{title}\n".encode())
 
     def write(self, data: bytes) -> None:
         """Write a part of the log."""

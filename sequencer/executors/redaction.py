@@ -11,7 +11,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from sequencer.executors.secret_rules import (
+    BEGINNINGS,
+    BEGUN,
+    FOUND,
+    LETTERS,
+    LONGEST_START,
+    PARTS,
+    SEARCH,
+)
 
 HIDDEN = b"[secret]"
 MIN_VALUE = 8
@@ -20,88 +29,20 @@ WINDOW = 32_768
 """Bytes that a stream holds back at most, and the longest secret that it finds."""
 
 _SECRET_NAME = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD)$", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """How keys of one kind begin and go on."""
-
-    starts: tuple[bytes, ...]
-    """As long as each other, because a pattern can look back over a fixed length only."""
-    before: bytes
-    """What may not stand before it; without it `task-` would hold an `sk-` key."""
-    body: bytes
-    least: int
-
-    def found(self) -> list[tuple[bytes, re.Pattern[bytes]]]:
-        """Return each start with its pattern.
-
-        A pattern that begins with fixed text, and looks back only after it, is searched
-        for a hundred times faster.
-        """
-        return [
-            (
-                start,
-                re.compile(
-                    b"%b(?<!%b%b)%b{%d,}"
-                    % (re.escape(start), self.before, re.escape(start), self.body, self.least)
-                ),
-            )
-            for start in self.starts
-        ]
-
-    def unfinished(self) -> bytes:
-        """Return a pattern for what may become a key."""
-        rest = self.body + b"*"
-        return b"|".join(b"(?<!%b)%b" % (self.before, _begun(s, rest)) for s in self.starts)
-
-
-def _begun(start: bytes, rest: bytes) -> bytes:
-    """Return a pattern for every beginning of *start*, and for all of it with *rest*."""
-    pattern = rest
-    for place in range(len(start) - 1, -1, -1):
-        letter = re.escape(start[place : place + 1])
-        pattern = letter + (pattern if place == len(start) - 1 else b"(?:" + pattern + b")?")
-    return pattern
-
-
-_WORD = rb"[A-Za-z0-9]"
-_WORD_DASH = rb"[A-Za-z0-9_-]"
-_SHAPES = (
-    _Shape((b"sk-",), _WORD_DASH, _WORD_DASH, 16),
-    _Shape((b"gho_", b"ghp_", b"ghr_", b"ghs_", b"ghu_"), _WORD, _WORD, 20),
-    _Shape((b"github_pat_",), _WORD, rb"[A-Za-z0-9_]", 20),
-    _Shape((b"AKIA", b"ASIA"), _WORD, rb"[A-Z0-9]", 16),
-    _Shape((b"AIza",), _WORD_DASH, _WORD_DASH, 30),
-    _Shape(tuple(b"xox%c-" % letter for letter in b"abeoprs"), _WORD, rb"[A-Za-z0-9-]", 10),
-)
-# In prose a bearer is a person: a short word without a digit is no token.
-_TOKEN = rb"((?:(?=[A-Za-z._~+/-]*[0-9])[\w.~+/-]{8,}|[\w.~+/-]{20,})=*)"
-_FOUND = (
-    *(found for shape in _SHAPES for found in shape.found()),
-    (b"earer ", re.compile(rb"earer (?<=\b[Bb]earer )" + _TOKEN, re.ASCII)),
-    (b"EARER ", re.compile(rb"EARER (?<=\bBEARER )" + _TOKEN, re.ASCII)),
-)
-"""What each secret begins with, and how it goes on; most data holds none of the beginnings."""
 _PEM_MARK = b"-----BEGIN "
 _PEM_HEAD = rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_BODY = rb"(?:[A-Za-z0-9+/=:, \r\n-]|\\[nr]){0,30000}"
 _PEM = re.compile(_PEM_HEAD + _PEM_BODY)
 _PEM_FINISHED = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_UNFINISHED = re.compile(
-    rb"(?:%b|\b(?i:%b)|%b)\Z"
-    % (
-        b"|".join(shape.unfinished() for shape in _SHAPES),
-        _begun(b"bearer ", rb"[\w.~+/-]*=*"),
-        _begun(_PEM_MARK, rb"[A-Z0-9 ]{0,60}-{0,5}"),
-    ),
-    re.ASCII,
-)
-_STARTS = tuple(start for start, _ in _FOUND)
-_MARK = re.compile(b"|".join(map(re.escape, (*_STARTS, _PEM_MARK))))
-_KEY_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.~+/=-"
-_HEAD_LENGTH = 90
-"""Bytes of the longest beginning that holds blanks: a private key's first line."""
+_PEM_HEAD_BEGUN = re.compile(_PEM_MARK + rb"[A-Z0-9 ]{0,60}-{0,5}\Z")
+_PARTS = PARTS | {_PEM_MARK[:n]: re.compile(b"") for n in range(1, len(_PEM_MARK))}
+_PEM_HEAD_LENGTH = 90
+"""Bytes of the longest first line of a private key."""
+_ADDRESS_LENGTH = 600
+"""Bytes of the longest login in an address."""
+_ADDRESS_BEGUN = re.compile(rb"://[^\s/?#@\"'<>\\]*\Z")
+_BLANK_HEAD = len(b"bearer ")
+"""Two beginnings end with a blank, where no other key goes on."""
 
 
 class Redaction:
@@ -127,7 +68,7 @@ class Redaction:
 
     def _may_hold(self, data: bytes) -> bool:
         """Return whether there is the beginning of a secret, as there is in very little data."""
-        is_shaped = _MARK.search(data) is not None
+        is_shaped = SEARCH.search(data) is not None or _PEM_MARK in data
         return is_shaped or any(value in data for value in self._values)
 
     def hide_text(self, text: str) -> str:
@@ -171,10 +112,7 @@ class Redaction:
             while place >= 0:
                 found.append((place, place + len(value)))
                 place = data.find(value, place + 1)
-        for mark, pattern in _FOUND:
-            if mark in data:
-                # A bearer's token is a group: the word before it stays readable.
-                found += [match.span(pattern.groups) for match in pattern.finditer(data)]
+        found += _shaped(data)
         found += [(start, end) for start, end, _ in _pem_blocks(data)]
         merged: list[tuple[int, int]] = []
         for start, end in sorted(found):
@@ -237,15 +175,39 @@ def _without(data: bytes, spans: list[tuple[int, int]]) -> bytes:
     return b"".join((*pieces, data[place:])) if pieces else data
 
 
+def _shaped(data: bytes) -> Iterator[tuple[int, int]]:
+    """Yield where what is shaped like a key is; of some the word before it stays readable."""
+    done = 0
+    for hit in SEARCH.finditer(data):
+        start = FOUND[(hit.lastindex or 1) - 1]
+        place = start.place(hit)
+        # A key may hold what looks like another one's beginning.
+        key = start.key.match(data, place) if place >= done else None
+        if key is not None and start.rule.holds(key[1]):
+            done = key.end(1)
+            yield key.span(1)
+
+
 def _unfinished_shape(data: bytes) -> int:
     """Return where a key or a private key block begins that may go on, else the length."""
     size = len(data)
     # No key spans lines or blanks, but the word "Bearer " stands before one.
-    tail = data[max(data.rfind(b"\n") + 1, size - WINDOW) :]
-    word = len(tail.rstrip(_KEY_LETTERS)) - len(b"bearer ")
-    begin = max(len(tail) - _HEAD_LENGTH, 0)
-    if word < begin and _MARK.search(tail):
-        begin = max(word, 0)
-    unfinished = _UNFINISHED.search(tail, begin)
-    cut = size if unfinished is None else size - len(tail) + unfinished.start()
-    return min([cut, *(start for start, _, is_open in _pem_blocks(data) if is_open)])
+    first = max(data.rfind(b"\n") + 1, size - WINDOW)
+    cuts = [size, *(start for start, _, is_open in _pem_blocks(data) if is_open)]
+    for length in range(1, min(LONGEST_START, size - first + 1)):
+        border = _PARTS.get(data[size - length :])
+        if border is not None and border.match(data, size - length):
+            cuts.append(size - length)
+    word = first + len(data[first:].rstrip(LETTERS))
+    for hit in BEGUN.finditer(data, max(word - _BLANK_HEAD, first)):
+        start = BEGINNINGS[(hit.lastindex or 1) - 1]
+        if start.place(hit) + len(start.text) >= word:
+            cuts.append(start.place(hit))
+            break
+    address = data.rfind(b"://", max(first, size - _ADDRESS_LENGTH))
+    if address >= 0 and _ADDRESS_BEGUN.match(data, address):
+        cuts.append(address)
+    head = data.rfind(_PEM_MARK, max(first, size - _PEM_HEAD_LENGTH))
+    if head >= 0 and _PEM_HEAD_BEGUN.match(data, head):
+        cuts.append(head)
+    return min(cuts)

@@ -13,18 +13,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sequencer.errors import ConfigurationError
 from sequencer.model import flow_trace
 from sequencer.model.branching import TIMEOUT, groups, is_choice
 from sequencer.model.flow_rules import Course
 from sequencer.model.flow_state import copied, put
 from sequencer.model.graph import Graph, Node, NodeKind
-from sequencer.model.marking import FlowStatus, Marking, Reference
+from sequencer.model.marking import Active, FlowStatus, Marking, Reference
 from sequencer.model.step import Retry
 from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.carrying import carried, text_of
 
 DEFAULT_MS = 10
+MAX_EVENTS = 250_000
+"""Of one replay: two a node, so that the widest chart is run six times over."""
+
+
+class EndlessReplay(ConfigurationError):
+    """A replay has more events than anybody reads; loops may go round a million times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +82,24 @@ class Simulation:
         self._execution: dict[str, int] = {}
         self._number = 0
         self._attempts: dict[str, int] = {}
+        self._begun: dict[str, Active] = self._marking.active
+        """What `_working` is about; an error that ends every execution puts another in place."""
+        self._working: set[str] = set()
+        """Agents that have begun, and have not failed for good; counted, not looked for."""
         self._resting: set[str] = set()
-        """Nodes that wait for their next try."""
-        self._overdue: set[str] = set()
-        """Those of them whose time has come, and that wait for a free place."""
+        """Those of them that wait for their next try."""
+        self._overdue: list[tuple[int, str]] = []
+        """Those of these whose time has come, and that wait for a free place: a heap in order."""
         self._outputs: dict[str, str] = {}
         self._now = self._busy = 0
         self._facts: list[tuple[int, Event, str, Mapping[str, Any]]] = []
 
     def run(self) -> Replay:
-        """Return what happens until no token is left."""
+        """Return what happens until no token is left.
+
+        Raises:
+            EndlessReplay: it has more than `MAX_EVENTS` events.
+        """
         self._course.begin()
         self._start_all()
         while self._marking.status is FlowStatus.RUNNING and self._events:
@@ -94,9 +109,10 @@ class Simulation:
             if self._execution.get(name) != execution or name not in self._marking.active:
                 continue
             if name in self._resting:
-                self._overdue.add(name)
+                self._is_overdue(name)
             else:
                 self._finish(name)
+                self._take_stock(name)
             self._try_again()
             self._start_all()
         self._take_facts()
@@ -124,12 +140,20 @@ class Simulation:
         for fact in self._course.facts:
             self._facts.append((self._now, fact.event, fact.node, fact.details))
         self._course.facts.clear()
+        if len(self._facts) > MAX_EVENTS:
+            loops = self._marking.iterations
+            raise EndlessReplay(
+                f"the simulation has no end after {MAX_EVENTS:,} events"
+                f" ({loops:,} of at most {self._graph.max_iterations:,} loops)",
+                where=self._workflow.name,
+                hint="lower maxIterations; ways back by onTimeout alone are not counted",
+            )
 
     def _advance(self) -> bool:
         """Let time go on to the next event; False: the time of the whole run is over before."""
         self._take_facts()
         due = self._events[0][0]
-        is_busy = any(map(self._is_at_it, self._marking.active))
+        is_busy = bool(self._working)
         limit = self._graph.timeout_ms
         if is_busy and limit is not None and self._busy + (due - self._now) > limit:
             self._now += limit - self._busy
@@ -148,19 +172,27 @@ class Simulation:
             if name is None:
                 return
             self._course.start(name)
-            # Of an execution that an error has ended while it waited for its next try.
-            self._resting.discard(name)
-            self._overdue.discard(name)
+            if self._is_agent(name):
+                self._working.add(name)
             self._attempt(name)
 
     def _has_room(self) -> bool:
         limit = self._graph.max_parallel
-        running = [n for n in self._marking.active if self._is_at_it(n) and n not in self._resting]
-        return limit is None or len(running) < limit
+        return limit is None or len(self._working) - len(self._resting) < limit
 
-    def _is_at_it(self, name: str) -> bool:
-        """Return whether *name* is an agent's, and has not failed for good."""
-        return self._is_agent(name) and self._marking.active[name].error is None
+    def _take_stock(self, name: str) -> None:
+        """Count who works, after the execution of *name* has gone on, or has ended them all."""
+        active = self._marking.active
+        if active is not self._begun:
+            self._begun = active
+            self._working.clear()
+            self._resting.clear()
+            self._overdue.clear()
+        elif name not in active or active[name].error is not None:
+            self._working.discard(name)
+
+    def _is_overdue(self, name: str) -> None:
+        heapq.heappush(self._overdue, (self._graph.order[name], name))
 
     def _is_agent(self, name: str) -> bool:
         return self._graph.by_id[name].kind is NodeKind.AGENT
@@ -258,19 +290,16 @@ class Simulation:
             self._at(due, name)
         else:
             # As in a run, where who may try again at once comes before who may begin.
-            self._overdue.add(name)
+            self._is_overdue(name)
 
     def _try_again(self) -> None:
-        for name in sorted(self._overdue, key=self._graph.order.__getitem__):
-            active = self._marking.active.get(name)
-            if active is not None and not self._has_room():
-                return
-            self._overdue.discard(name)
+        while self._overdue and self._has_room():
+            _, name = heapq.heappop(self._overdue)
             self._resting.discard(name)
-            if active is not None:
-                again = {"retry": active.failures + 1} if active.failures else {"again": True}
-                self._course.tell(Event.CLAIMED, name, **again)
-                self._attempt(name)
+            failures = self._marking.active[name].failures
+            again = {"retry": failures + 1} if failures else {"again": True}
+            self._course.tell(Event.CLAIMED, name, **again)
+            self._attempt(name)
 
     def _state(self) -> dict[str, Any]:
         """Return the state at the end, without what the program keeps for itself."""

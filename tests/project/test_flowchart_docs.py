@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sequencer.documents.keys import written_fields
-from sequencer.resolution.flowcharts import grouping, markdown, problems
+from sequencer.model import graph
+from sequencer.resolution.flowcharts import drawing, grouping, markdown, problems, scanner
 from sequencer.resolution.flowcharts.definition import FrontMatter, NodeSettings, Settings
 from sequencer.resolution.flowcharts.reader import read_chart_only, read_flow
 from sequencer.resolution.flowcharts.steps import TOOLS
@@ -66,7 +67,11 @@ def test_the_codes_are_those_that_are_used() -> None:
 def test_the_figures_are_those_of_the_code() -> None:
     assert f"{markdown.MAX_CHARS // 2**20} MiB and {markdown.MAX_LINES:,} lines" in PAGE
     assert f"{grouping.MAX_DEPTH} levels" in PAGE
-    assert f"more than {grouping.MAX_EDGES:,} edges" in PAGE
+    assert f"more than {drawing.MAX_EDGES:,} edges" in PAGE
+    assert f"{drawing.MAX_EDGES:,} edges (`a & b --> c & d` are four)" in PAGE
+    assert f"{drawing.MAX_DECLARED:,} nodes and groups" in PAGE
+    assert f"{scanner.MAX_CHARACTERS:,} characters" in PAGE
+    assert f"at most {graph.MAX_NODES:,} nodes" in PAGE
     assert f"over {problems.MAX_PROBLEMS} problems" in PAGE
 
 

@@ -13,7 +13,7 @@ from tests.property.spilt_secrets import CLIENT_WAYS, COMMAND_WAYS, campaign, in
 def test_nothing_that_an_agent_tells_is_written_down(tmp_path: Path) -> None:
     report = campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
-    assert report.counts["secrets"] == 7 * len((*COMMAND_WAYS, *CLIENT_WAYS))
+    assert report.counts["secrets"] >= 30 * len((*COMMAND_WAYS, *CLIENT_WAYS))
 
 
 def test_a_secret_in_any_file_is_found(tmp_path: Path) -> None:

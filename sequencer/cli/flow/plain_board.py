@@ -12,6 +12,7 @@ from sequencer.cli.flow.hearing import NodeObserver
 from sequencer.cli.flow.marks import shown
 from sequencer.cli.flow.table import summary, table
 from sequencer.cli.flow.telling import Fact, told
+from sequencer.cli.sanitise import plain
 from sequencer.engine.attempt import Observer
 from sequencer.engine.standing import parse_time
 from sequencer.executors.redaction import Redaction
@@ -89,7 +90,7 @@ class PlainBoard:
         self._write(f"{moment:%H:%M:%S} {shown(self._redaction.hide_text(text))}", is_safe=True)
 
     def _write(self, text: str, *, is_safe: bool = False) -> None:
-        line = f"{text if is_safe else self._redaction.hide_text(text)}\n"
+        line = f"{text if is_safe else plain(self._redaction.hide_text(text))}\n"
         encoding = getattr(self._stream, "encoding", None) or "utf-8"
         line = line.encode(encoding, "replace").decode(encoding)
         with self._lock, contextlib.suppress(OSError, ValueError):

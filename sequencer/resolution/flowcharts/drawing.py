@@ -23,6 +23,19 @@ from sequencer.resolution.flowcharts.preparation import SPACES, reveal
 from sequencer.resolution.flowcharts.properties import Unreadable, as_text
 from sequencer.resolution.flowcharts.shapes import SHAPES
 
+MAX_EDGES = 100_000
+"""Ten times those of the widest charts that are run; ``a & b --> c & d`` are four of them."""
+MAX_DECLARED = 40_000
+"""Nodes and groups; a workflow has at most half as many nodes."""
+
+
+class TooLarge(Exception):
+    """The chart goes past a limit, at the offset *start*."""
+
+    def __init__(self, message: str, start: int) -> None:
+        super().__init__(message)
+        self.start = start
+
 
 @dataclass(slots=True)
 class _Node:
@@ -53,11 +66,16 @@ class Drawing:
     def add_node(
         self, name: str, start: int, label: str | None = None, shape: str | None = None
     ) -> None:
-        """Declare the node *name*, or give it another *label* and *shape*."""
+        """Declare the node *name*, or give it another *label* and *shape*.
+
+        Raises:
+            TooLarge: it would be one node too many.
+        """
         if name in self._edge_ids:
             return
         node = self._nodes.get(name)
         if node is None:
+            self._ensure_room(start)
             node = self._nodes[name] = _Node(name, None, start)
         if label is not None:
             node.label = clean_label(label)
@@ -101,7 +119,15 @@ class Drawing:
         name: str | None,
         start: int,
     ) -> None:
-        """Join each of *sources* with each of *targets*."""
+        """Join each of *sources* with each of *targets*.
+
+        Raises:
+            TooLarge: those would be too many; nothing is kept of them, because a line of a
+                few hundred characters can ask for millions.
+        """
+        if len(self._edges) + len(sources) * len(targets) > MAX_EDGES:
+            text = "the edges between nodes that & joins counted each"
+            raise TooLarge(f"the chart has more than {MAX_EDGES:,} edges, {text}", start)
         text = "" if label is None else clean_label(label)
         for source in sources:
             for target in targets:
@@ -124,7 +150,12 @@ class Drawing:
         direction: str | None,
         start: int,
     ) -> str:
-        """Close a group and return its id; a member of an earlier group stays there."""
+        """Close a group and return its id; a member of an earlier group stays there.
+
+        Raises:
+            TooLarge: it would be one group too many.
+        """
+        self._ensure_room(start)
         if name is None:
             name = f"subGraph{len(self._subgraphs)}"
         members = tuple(
@@ -137,6 +168,10 @@ class Drawing:
         self._subgraphs.append((name, shown, members, direction, start))
         self._subgraph_ids.add(name)
         return name
+
+    def _ensure_room(self, start: int) -> None:
+        if len(self._nodes) + len(self._subgraphs) >= MAX_DECLARED:
+            raise TooLarge(f"the chart has more than {MAX_DECLARED:,} nodes and groups", start)
 
     def chart(self, position: Callable[[int], Position]) -> Chart:
         """Return everything that was collected, with places by *position*."""

@@ -18,10 +18,10 @@ from sequencer.resolution.flowcharts.chart import (
     Position,
     drawn,
 )
+from sequencer.resolution.flowcharts.drawing import MAX_EDGES
 from sequencer.resolution.flowcharts.problems import Findings
 
 MAX_DEPTH = 32
-MAX_EDGES = 100_000
 _FLOW_TYPE = "arrow_point"
 _LAYOUT = "invisible"
 
@@ -78,16 +78,19 @@ class Grouping:
     def ways(self) -> tuple[Way, ...] | None:
         """Return the edges between nodes, in text order; None if there are too many."""
         found: dict[tuple[str, str, str], Way] = {}
+        count = 0
         for edge in self._lines:
             label = drawn(edge.label)
             for source, target in self._ends(edge):
+                count += 1
                 key = (source, target, label)
                 if key in found:
                     line = found[key].position[0]
                     detail = f"the same edge is there already, in line {line}; it is one edge"
                     self._findings.warn("W-TWICE", f"{source} {target}", detail, edge.position)
                 found.setdefault(key, Way(source, target, label, edge.position))
-            if len(found) > MAX_EDGES:
+            # Not what is found: the same edge between two large groups costs as much each time.
+            if count > MAX_EDGES:
                 detail = f"more than {MAX_EDGES} edges, those of groups counted for each node"
                 subject = f"{edge.source} {edge.target}"
                 self._findings.error("E-SUBGRAPH", subject, detail, edge.position)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sequencer.resolution.flowcharts.chart import Chart, ChartError
 from sequencer.resolution.flowcharts.complaints import Complaints
-from sequencer.resolution.flowcharts.drawing import Drawing
+from sequencer.resolution.flowcharts.drawing import Drawing, TooLarge
 from sequencer.resolution.flowcharts.links import Link, read_link
 from sequencer.resolution.flowcharts.preparation import SPACES, prepare
 from sequencer.resolution.flowcharts.properties import Unreadable, read_shape_data
@@ -23,6 +23,7 @@ from sequencer.resolution.flowcharts.stream import ID_KINDS, SEPARATORS, Stream
 
 MAX_CHARACTERS = 999_999
 MAX_DEPTH = 100
+_SMALLER = "make several workflows of it"
 
 _TITLE_KINDS = frozenset(
     [
@@ -56,14 +57,17 @@ def read_chart(text: str, *, file: Path | None = None, first_line: int = 1) -> C
 
     Raises:
         ChartError: not a flowchart that Mermaid reads, or past a limit: a million
-            characters, groups nested deeper than a hundred.
+            characters, groups nested deeper than a hundred, `MAX_EDGES` edges,
+            `MAX_DECLARED` nodes and groups.
     """
     source = Source(text.replace("\r\n", "\n").replace("\r", "\n"), file, first_line)
     if len(text) > MAX_CHARACTERS:
-        hint = "make several workflows of it"
-        raise source.refusal(f"the chart has more than {MAX_CHARACTERS:,} characters", 0, hint)
+        raise source.refusal(f"the chart has more than {MAX_CHARACTERS:,} characters", 0, _SMALLER)
     prepare(source)
-    return _Scanner(source).read()
+    try:
+        return _Scanner(source).read()
+    except TooLarge as error:
+        raise source.refusal(str(error), error.start, _SMALLER) from None
 
 
 @dataclass(slots=True)

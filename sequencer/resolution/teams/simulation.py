@@ -92,7 +92,7 @@ class TeamSimulation(Simulation):
             return
         # It judges anew, as one whose next try has come.
         self._resting.add(name)
-        self._overdue.add(name)
+        self._is_overdue(name)
 
     def _grow(self, growth: Growth) -> None:
         self._course.do("grow", growth.as_json())

@@ -227,6 +227,22 @@ def _answers_in(folder: Path) -> bool:
         os.chdir(before)
 
 
+def test_a_forged_answer_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = paused(tmp_path / "p")
+    call(folder, "tick")
+    path = folder / "sync" / idle.NAME
+    monkeypatch.chdir(folder)
+    assert idle.answers(["tick"])
+    capsys.readouterr()
+    known = path.read_text()
+    path.write_text(known.replace("nothing due", "\\u001b]0;owned\\u0007nothing due"))
+    assert path.read_text() != known
+    assert not idle.answers(["tick"])
+    assert capsys.readouterr() == ("", "")
+
+
 def test_an_answer_of_a_clock_that_is_ahead_is_none(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     assert call(folder, "set", 'not_before="2100-01-01T00:00:00Z"').code == 0

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import cProfile
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,15 @@ from sequencer.model.workflow import Workflow
 from sequencer.resolution.flowcharts.problems import FlowErrors
 from sequencer.resolution.flowcharts.reader import read_chart_only
 from sequencer.resolution.flowcharts.script import read_script
-from sequencer.resolution.simulation import Part, Replay, Simulation, back_edges, simulate
+from sequencer.resolution.simulation import (
+    MAX_EVENTS,
+    EndlessReplay,
+    Part,
+    Replay,
+    Simulation,
+    back_edges,
+    simulate,
+)
 from tests.flows import graph, workflow
 
 FLOWS = json.loads((Path(__file__).parents[2] / "data/flowcharts/flows.json").read_text())
@@ -253,3 +262,47 @@ def test_facts_carry_their_time() -> None:
         (10, "claimed", "b"),
         (20, "succeeded", "b"),
     ]
+
+
+def calls(made: Workflow, parts: dict[str, Part] | None = None) -> int:
+    """Return how many functions a replay of *made* calls."""
+    profile = cProfile.Profile()
+    profile.runcall(simulate, made, parts)
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def side_by_side(width: int, **settings: Any) -> Workflow:
+    text = "; ".join(f"s --> n{place}; n{place} --> e" for place in range(width))
+    return workflow(text, **settings)
+
+
+FAILING = {"out": ({"error": "no"}, "yes")}
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        ({}, {}),
+        ({"max_parallel": 3}, {}),
+        ({"max_parallel": 3, "retry": Retry(max_attempts=2)}, FAILING),
+        ({"retry": Retry(max_attempts=2, initial_delay_s=0.0)}, FAILING),
+    ],
+)
+def test_a_replay_costs_what_happens_however_many_run_at_once(
+    settings: dict[str, Any], parts: dict[str, Any]
+) -> None:
+    wide, wider = (
+        calls(side_by_side(width, **settings), {f"n{n}": Part(**parts) for n in range(width)})
+        for width in (200, 800)
+    )
+    assert wider < 4.6 * wide
+
+
+def test_a_flow_without_an_end_is_told_so() -> None:
+    made = workflow("a --> b; b --> a", max_iterations=1_000_000)
+    with pytest.raises(EndlessReplay) as endless:
+        simulate(made)
+    assert endless.value.exit_code == 2
+    assert f"no end after {MAX_EVENTS:,} events" in endless.value.message
+    assert "1,000,000 loops" in endless.value.message
+    assert "maxIterations" in (endless.value.hint or "")

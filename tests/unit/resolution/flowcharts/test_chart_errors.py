@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from sequencer.resolution.flowcharts.chart import ChartError
+from sequencer.resolution.flowcharts.drawing import MAX_DECLARED, MAX_EDGES
 from sequencer.resolution.flowcharts.scanner import MAX_CHARACTERS, MAX_DEPTH, read_chart
 from tests.unit.resolution.flowcharts.chart_texts import HEADER, is_refused, read, refusal
 
@@ -183,3 +185,34 @@ def test_a_chart_of_thirty_nodes_takes_about_a_millisecond() -> None:
 
     # The quickest, because a shared machine adds to all others; with room for a slow one.
     assert min(seconds) < 0.003
+
+
+def crossed(count: int, groups: int) -> str:
+    """Return a chart of *groups* rows of *count* nodes, each joined with all of the next."""
+    rows = (" & ".join(f"n{row}_{place}" for place in range(count)) for row in range(groups))
+    return " --> ".join(rows)
+
+
+def test_edges_are_counted_before_they_are_made() -> None:
+    assert len(read(crossed(300, 2)).edges) == 90_000
+    where, message, hint = refusal(crossed(300, 24))
+    assert where.startswith("line 2, column ")
+    assert message.startswith(f"the chart has more than {MAX_EDGES:,} edges")
+    assert hint == "make several workflows of it"
+
+
+def test_a_line_of_a_few_characters_can_not_fill_the_memory() -> None:
+    tracemalloc.start()
+    try:
+        assert is_refused(HEADER + crossed(300, 24))
+        assert tracemalloc.get_traced_memory()[1] < 100 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("declared", ["n{}\n", "subgraph n{}\nend\n", "n{} & m{}\n"])
+def test_nodes_and_groups_are_counted_before_they_are_made(declared: str) -> None:
+    lines = "".join(declared.format(place, place) for place in range(MAX_DECLARED + 1))
+    where, message, _ = refusal(lines)
+    assert message == f"the chart has more than {MAX_DECLARED:,} nodes and groups"
+    assert int(where.split()[1].rstrip(",")) <= 2 + 2 * MAX_DECLARED

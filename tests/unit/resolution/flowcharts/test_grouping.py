@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from sequencer.model.branching import choose
+from sequencer.resolution.flowcharts.problems import FlowErrors
 from tests.unit.resolution.flowcharts.flows import bare, flow_text, read, refusal, sections, told
 
 
@@ -149,6 +152,19 @@ def test_groups_can_not_multiply_without_end(size: int) -> None:
     chart = f"subgraph g\n{half}\nend\nsubgraph h\n" + "\n".join(members[size:]) + "\nend\ng --> h"
     problems = refusal(flow_text(chart, "")).problems
     assert "E-SUBGRAPH" in {problem.code for problem in problems} or len(problems) > 500
+
+
+def test_the_same_edge_between_two_large_groups_is_not_made_for_ever() -> None:
+    groups = (
+        f"subgraph {name}\n" + "\n".join(f"{name}{n}" for n in range(300)) + "\nend"
+        for name in ("g", "h")
+    )
+    begin = time.process_time()
+    with pytest.raises(FlowErrors) as refused:
+        bare("\n".join([*groups, *["g --> h"] * 3000]))
+    assert time.process_time() - begin < 10
+    text = "E-SUBGRAPH g h: more than 100000 edges, those of groups counted for each node"
+    assert [problem.message for problem in refused.value.problems] == [text]
 
 
 def test_labels_are_what_the_picture_shows() -> None:
