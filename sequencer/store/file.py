@@ -10,8 +10,7 @@ Not promised: safety on a network file system, where neither lock nor rename nee
 
 from __future__ import annotations
 
-import contextlib
-import os
+import re
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +21,7 @@ from sequencer.errors import CorruptState, EditRefused, StorageFailed
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition
 from sequencer.store import by_hand, documents, headfile, results
+from sequencer.store import folder as folders
 from sequencer.store.clock import utc_now
 from sequencer.store.identity import this_process
 from sequencer.store.journal import CLOSING, Record, encode, fact_fields, facts_of
@@ -35,6 +35,11 @@ from sequencer.store.turnstile import FileTurnstile, file_name
 from sequencer.store.waiting import wait_for_another
 from sequencer.store.watch import Watch, watch
 
+_OWN_FILES = (
+    r"\.idle\.json|remote\.json|definition\.json|flow\.json"
+    r"|journal(?:-\d{6,})?\.jsonl|marking-[0-9a-f]{1,64}\.json"
+)
+"""Beside state.json: what is written under a temporary name first."""
 MAX_LOST_RACES = 1_000
 READ_ATTEMPTS = 20
 
@@ -145,8 +150,14 @@ class FileStore:
 
     def history(self) -> Iterator[dict[str, Any]]:
         """See `Store.history`."""
-        for record in self._journal.records() if self.folder.is_dir() else ():
+        for record in self._journal.records() if self._is_there() else ():
             yield from facts_of(record.data)
+
+    def _is_there(self) -> bool:
+        try:
+            return bool(folders.opened(self.folder))
+        except FileNotFoundError:
+            return False
 
     def document(self, name: str) -> bytes | None:
         """See `Store.document`."""
@@ -344,10 +355,9 @@ class FileStore:
     def _sweep(self, head: Head | None) -> None:
         """Remove what killed processes left behind; only under the lock."""
         self.leases.sweep({claim.token for claim in head.claims} if head else set())
-        for entry in os.scandir(self.folder):
-            if entry.name.endswith(".tmp") and entry.is_file(follow_symlinks=False):
-                with contextlib.suppress(OSError):
-                    os.unlink(entry.path)  # noqa: PTH108 (a DirEntry is no Path)
+        names = rf"\.?{re.escape(self._state_path.name)}|{_OWN_FILES}"
+        own = re.compile(rf"(?:{names})\.\d{{1,10}}\.tmp")
+        folders.sweep(self.folder, lambda name: own.fullmatch(name) is not None)
 
     def _oldest_token(self) -> int:
         oldest = self._journal.oldest()
@@ -368,6 +378,10 @@ class FileStore:
         """See `Store.beat`."""
         self.leases.beat(claim, number)
 
+    def kept_result(self, name: str) -> Path:
+        """See `Store.kept_result`."""
+        return results.kept(self._results, name)
+
     def result_folder(self, step_index: int, token: int) -> Path:
         """See `Store.result_folder`."""
         return results.folder(self._results, step_index, token)
@@ -383,7 +397,7 @@ class FileStore:
     ) -> bool:
         """See `Store.wait`; any of *fds* ends it as *wake_fd* does."""
         if self._watch is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            folders.made(self.folder)
             self._watch = watch(self.folder, self._state_path.name)
         wakers = (*fds, *(() if wake_fd is None else (wake_fd,)))
         return wait_for_another(

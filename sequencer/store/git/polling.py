@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sequencer.errors import RemoteUnreachable
+from sequencer.store import folder as folders
 
 FAST_S = 0.5
 SLOW_S = 15.0
@@ -124,5 +125,4 @@ class SharedLook:
             try:
                 os.utime(self._path, ns=(now, now), follow_symlinks=False)
             except FileNotFoundError:
-                flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-                os.close(os.open(self._path, flags, 0o644))
+                os.close(folders.open_file(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
