@@ -116,16 +116,17 @@ def test_outputs_travel_with_the_step_that_made_them(
     output.write_bytes(b"x" * 5000)
     (output.parent / "session.json").write_text("this machine's")
     cases.commit(store, held.token)
-    assert {"results/0-1/output.txt"} == set(files(shared)) - {"state.json", "journal.jsonl"}
+    kept = output.parent.name
+    assert {f"results/{kept}/output.txt"} == set(files(shared)) - {"state.json", "journal.jsonl"}
     other.bring()
-    assert (other.result_folder(0, 1) / "output.txt").read_bytes() == b"x" * 5000
+    assert (other.kept_result(kept) / "output.txt").read_bytes() == b"x" * 5000
     monkeypatch.setattr(module, "MAX_OUTPUT_BYTES", 100)
     held = cases.claim(store)
     large = store.result_folder(1, held.token) / "output.txt"
     large.parent.mkdir(parents=True)
     large.write_bytes(b"x" * 101)
     cases.commit(store, held.token)
-    assert "results/1-2/output.txt" not in files(shared)
+    assert f"results/{large.parent.name}/output.txt" not in files(shared)
     assert "more than 100 bytes: other machines do not get it" in store.take_notices()[0]
     assert store.take_notices() == []
 
