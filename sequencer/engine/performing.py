@@ -22,7 +22,7 @@ from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.judging import as_asked, checked, judged
 from sequencer.engine.prepared import Agents, Allowance, Performed, Prepared, Prompts
 from sequencer.engine.recall import Memory
-from sequencer.errors import ConfigurationError, SequencerError
+from sequencer.errors import ConfigurationError, SequencerError, UnsafeFolder
 from sequencer.executors.completion import apply_completion
 from sequencer.executors.protocol import (
     EVERY_EXECUTOR,
@@ -169,6 +169,10 @@ class Performer:
         is_final = False
         try:
             outcome, final = self._routed(prepared, running)
+        except UnsafeFolder as error:
+            # Nothing of the step's: whoever tries again would be refused again.
+            self._close(log, attempt, Outcome(status=OutcomeStatus.FAILED, error=str(error)))
+            raise
         except SequencerError as error:
             is_final = isinstance(error, MissingValue)
             self._write_traceback(error, listener)

@@ -76,8 +76,8 @@ class ExecutorCase:
 
 def request_for(folder: Path, **update: Any) -> StepRequest:
     """Return a request whose result file and working folder are below *folder*."""
-    results = folder / "results"
-    results.mkdir(exist_ok=True)
+    results = folder / "results" / "attempt"
+    results.parent.mkdir(exist_ok=True)
     step = update.pop("step", None) or Step(name="main")
     facts: dict[str, Any] = {
         "step": step,
