@@ -91,18 +91,19 @@ class RunLock:
         deadline, pause = 0.0, FIRST_POLL_S
         while True:
             # A child has its parent's descriptor, and with it its parent's lock.
-            if self._fd < 0 or self._pid != os.getpid() or not self.is_current():
+            if self._fd < 0 or self._pid != os.getpid():
                 self._open()
+            is_free = True
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                pass
+                is_free = False
             except OSError as error:
                 raise self._no_lock(error) from error
-            else:
-                if self.is_current():
-                    return
-                self._give_back()
+            if not self.is_current():
+                self._drop()
+            elif is_free:
+                return
             now = time.monotonic()
             deadline = deadline or now + self._timeout_s
             if now > deadline:
