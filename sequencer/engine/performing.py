@@ -169,18 +169,15 @@ class Performer:
         is_final = False
         try:
             outcome, final = self._routed(prepared, running)
-        except UnsafeFolder as error:
-            # Nothing of the step's: whoever tries again would be refused again.
-            self._close(log, attempt, Outcome(status=OutcomeStatus.FAILED, error=str(error)))
-            raise
-        except SequencerError as error:
+        except Exception as error:
+            if not isinstance(error, SequencerError) or isinstance(error, UnsafeFolder):
+                # An executor's bug, or a folder of the run: no fault of the step's, and the
+                # claim still has to end in a record.
+                self._close(log, attempt, Outcome(status=OutcomeStatus.FAILED, error=repr(error)))
+                raise
             is_final = isinstance(error, MissingValue)
             self._write_traceback(error, listener)
             outcome, final = Outcome(status=OutcomeStatus.FAILED, error=str(error)), prepared
-        except Exception as error:
-            # An executor that raises has a bug; the claim still has to end in a record.
-            self._close(log, attempt, Outcome(status=OutcomeStatus.FAILED, error=repr(error)))
-            raise
         seconds = round(time.monotonic() - started, 6)
         outcome = self._finished(outcome, final, seconds)
         performed = judged(

@@ -10,7 +10,6 @@ Not promised: safety on a network file system, where neither lock nor rename nee
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -35,11 +34,6 @@ from sequencer.store.turnstile import FileTurnstile, file_name
 from sequencer.store.waiting import wait_for_another
 from sequencer.store.watch import Watch, watch
 
-_OWN_FILES = (
-    r"\.idle\.json|remote\.json|definition\.json|flow\.json"
-    r"|journal(?:-\d{6,})?\.jsonl|marking-[0-9a-f]{1,64}\.json"
-)
-"""Beside state.json: what is written under a temporary name first."""
 MAX_LOST_RACES = 1_000
 READ_ATTEMPTS = 20
 
@@ -150,14 +144,8 @@ class FileStore:
 
     def history(self) -> Iterator[dict[str, Any]]:
         """See `Store.history`."""
-        for record in self._journal.records() if self._is_there() else ():
+        for record in self._journal.records():
             yield from facts_of(record.data)
-
-    def _is_there(self) -> bool:
-        try:
-            return bool(folders.opened(self.folder))
-        except FileNotFoundError:
-            return False
 
     def document(self, name: str) -> bytes | None:
         """See `Store.document`."""
@@ -355,9 +343,7 @@ class FileStore:
     def _sweep(self, head: Head | None) -> None:
         """Remove what killed processes left behind; only under the lock."""
         self.leases.sweep({claim.token for claim in head.claims} if head else set())
-        names = rf"\.?{re.escape(self._state_path.name)}|{_OWN_FILES}"
-        own = re.compile(rf"(?:{names})\.\d{{1,10}}\.tmp")
-        folders.sweep(self.folder, lambda name: own.fullmatch(name) is not None)
+        folders.sweep(self.folder, headfile.left_over(self._state_path.name))
 
     def _oldest_token(self) -> int:
         oldest = self._journal.oldest()

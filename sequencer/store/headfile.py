@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,12 @@ from sequencer.model.head import SCHEMA_VERSION, Head
 from sequencer.store import folder as folders
 from sequencer.store.journal_file import read_regular, sync_folder
 from sequencer.store.strictjson import MAX_BYTES, parse_object
+
+_WRITTEN_FIRST = (
+    r"\.idle\.json|remote\.json|definition\.json|flow\.json"
+    r"|journal(?:-\d{6,})?\.jsonl|marking-[0-9a-f]{1,64}\.json"
+)
+"""Beside state.json: what gets its name when it is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +112,17 @@ def _reserve(fd: int, size: int) -> None:
         os.posix_fallocate(fd, 0, size)
     except (OSError, AttributeError):
         return  # not every system has it
+
+
+def left_over(state_name: str) -> Callable[[str], bool]:
+    """Return what tells the temporary files that a killed process of this program leaves.
+
+    >>> is_left = left_over("state.json")
+    >>> is_left(".state.json.77.tmp"), is_left("journal.jsonl.77.tmp"), is_left("notes.tmp")
+    (True, True, False)
+    """
+    own = re.compile(rf"(?:\.?{re.escape(state_name)}|{_WRITTEN_FIRST})\.\d{{1,10}}\.tmp")
+    return lambda name: own.fullmatch(name) is not None
 
 
 def keep_copy(path: Path, suffix: str) -> Path:

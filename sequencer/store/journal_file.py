@@ -74,18 +74,16 @@ class JournalFile:
 
     def rotated(self) -> list[Path]:
         """Return the files that were put aside, oldest first."""
-        names = (entry.name for entry in folders.opened(self.folder).entries())
         numbered = sorted(
-            (int(match[1]), name) for name in names if (match := _ROTATED.fullmatch(name))
+            (int(match[1]), name)
+            for name in folders.names(self.folder)
+            if (match := _ROTATED.fullmatch(name))
         )
         return [self.folder / name for _, name in numbered]
 
     def has_rotated(self) -> bool:
         """Return whether any file was ever put aside and kept."""
-        try:
-            return bool(self.rotated())
-        except FileNotFoundError:
-            return False
+        return bool(self.rotated())
 
     def read(self, offset: int = 0, expected: int | None = None) -> Scan:
         """Return the winners from *offset* on, see `journal.scan`.

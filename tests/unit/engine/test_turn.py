@@ -19,6 +19,7 @@ from sequencer.errors import (
     StaleClaim,
     StepFailed,
     TransitionRefused,
+    UnsafeFolder,
 )
 from sequencer.executors.protocol import StopReason
 from sequencer.model.limits import InvocationLimits
@@ -182,8 +183,16 @@ def test_logs_that_lead_elsewhere_leave_no_claim(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="is a link where a folder") as caught:
         run.work()
     assert getattr(caught.value, "exit_code", 70) == 3
+    assert run.head is None  # refused before anything was begun
+    assert not list((tmp_path / "elsewhere").rglob("*.log"))
+    (tmp_path / "logs").unlink()
+    run.work(limits=InvocationLimits(max_steps=1))
+    (tmp_path / "logs").rename(tmp_path / "aside")
+    (tmp_path / "logs").symlink_to("elsewhere")
+    with pytest.raises(UnsafeFolder, match="logs: is a link"):
+        run.work()
     head = head_of(run)
-    assert (head.claims, head.failures_in_row, head.status) == ((), 0, "idle")
+    assert (head.step_index, head.claims, head.failures_in_row) == (1, (), 0)
     assert not list((tmp_path / "elsewhere").rglob("*.log"))
 
 
