@@ -123,6 +123,8 @@ class SharedLook:
         # Not by writing, which wakes everybody who watches the folder.
         with contextlib.suppress(OSError):
             try:
-                os.utime(self._path, ns=(now, now), follow_symlinks=False)
+                folder = folders.opened(self._path.parent)
+                name, fd = self._path.name, folder.fd
+                os.utime(name, ns=(now, now), dir_fd=fd, follow_symlinks=False)
             except FileNotFoundError:
                 os.close(folders.open_file(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
