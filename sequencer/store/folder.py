@@ -14,9 +14,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -109,7 +107,6 @@ class Folder:
 
 
 _held: dict[str, Folder] = {}
-_holding = threading.Lock()
 
 
 def opened(path: Path | str) -> Folder:
@@ -217,6 +214,8 @@ def remove_tree(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError:
+        import shutil  # noqa: PLC0415 - an idle tick reads files in folders, and removes none
+
         shutil.rmtree(path.name, ignore_errors=True, dir_fd=parent.fd)
 
 
@@ -251,12 +250,10 @@ def sweep(path: Path, is_left: Callable[[str], bool]) -> None:
 
 
 def _hold(folder: Folder) -> Folder:
-    with _holding:
-        _held.pop(folder.path, None)
-        while len(_held) >= _HELD:
-            # Closed when the last that uses it is done.
-            del _held[next(iter(_held))]
-        _held[folder.path] = folder
+    if len(_held) >= _HELD:
+        # Each is closed when the last that uses it is done, and opened again when it is needed.
+        _held.clear()
+    _held[folder.path] = folder
     return folder
 
 
