@@ -48,6 +48,7 @@ from sequencer.resolution.routing import (
 )
 from sequencer.resolution.templates import MissingValue
 from sequencer.store.clock import utc_milliseconds
+from sequencer.store.results import another
 
 if TYPE_CHECKING:
     from sequencer.engine.flow.team import Team
@@ -355,7 +356,9 @@ class Performer:
         state = router_input(running.head, describe(self.workflow, step_index), allowed)
         question = replace(asked, prompt=f"{asked.prompt.rstrip()}\n\n{state}")
         limited = Allowance(budget.cost_usd, _least(budget.timeout_s, ROUTER_TIMEOUT_S))
-        outcome = self._run(question, replace(running, budget=limited))
+        with another(running.attempt.result_path) as path:
+            attempt = replace(running.attempt, result_path=path)
+            outcome = self._run(question, replace(running, attempt=attempt, budget=limited))
         if outcome.status is OutcomeStatus.FAILED:
             message = f"the router failed: {outcome.error}"
             return outcome.model_copy(update={"error": message})

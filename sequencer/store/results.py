@@ -7,8 +7,10 @@ earlier versions have no such part; they are read and pruned as well.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
@@ -36,6 +38,20 @@ def folder(results: Path, step_index: int, token: int) -> Path:
     attempt = f"{step_index}-{token}"
     unguessable = blake2b(attempt.encode(), digest_size=8, key=_SECRET).hexdigest()
     return results / f"{attempt}-{unguessable}"
+
+
+@contextlib.contextmanager
+def another(path: Path) -> Iterator[Path]:
+    """Give the place of a second agent's file in the attempt that has *path*, while it works.
+
+    What one agent leaves behind must not be the other's answer.
+    """
+    attempt = "-".join(path.parent.name.split("-")[:2])
+    place = path.parent.with_name(f"{attempt}-{os.urandom(8).hex()}")
+    try:
+        yield place / path.name
+    finally:
+        folders.remove_tree(place)
 
 
 def attempt_of(name: str) -> tuple[int, int] | None:
