@@ -260,8 +260,12 @@ def _hold(folder: Folder) -> Folder:
 def _walk(path: str, *, is_made: bool) -> int:
     """Return a descriptor of the folder *path*; see `opened`."""
     parts = Path(os.path.normpath(Path(path).absolute())).parts
-    fd = os.open(parts[0], _THROUGH if parts[1:] else _OPEN)
-    for place, name in enumerate(parts[1:], 2):
+    above, first = _held.get(os.path.split(path)[0]), 2
+    if above is not None and above.is_current():
+        fd, first = os.dup(above.fd), len(parts)
+    else:
+        fd = os.open(parts[0], _THROUGH if parts[1:] else _OPEN)
+    for place, name in enumerate(parts[first - 1 :], first):
         flags = _OPEN if place == len(parts) else _THROUGH
         # What stands at the top is the system's own: /tmp and /var are links on macOS.
         flags |= 0 if place == 2 else os.O_NOFOLLOW  # noqa: PLR2004 (the first name)
