@@ -22,7 +22,7 @@ from sequencer.checks_git import check_git, check_ignored
 from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.fitting import brought_of, fitted
 from sequencer.engine.run import Run
-from sequencer.errors import ConfigurationError, StateRefused
+from sequencer.errors import ConfigurationError, StateRefused, UnsafeFolder
 from sequencer.findings import Area, Finding, Level, of_error, place_of
 from sequencer.model.head import Head
 from sequencer.model.step import Step
@@ -33,6 +33,7 @@ from sequencer.resolution.routing import allowed_prompts
 from sequencer.resolution.routing_settings import every_system_prompt
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.filesystem import is_network, type_of
+from sequencer.store.folder import opened
 
 if TYPE_CHECKING:
     from sequencer.resolution.flowcharts.reader import Flow
@@ -334,6 +335,10 @@ def _check_journals(found: Diagnosis) -> Iterator[Finding]:
             yield Finding(Level.WARNING, Area.JOURNAL, message, where)
 
 
+_BELOW = ("beats", "results", "runs", "activity")
+"""Folders of a run beside its head."""
+
+
 def check_folders(project: Project, run: str | None) -> Iterator[Finding]:
     """Yield what is wrong with the folders that a run writes to."""
     settings = project.settings
@@ -347,6 +352,8 @@ def check_folders(project: Project, run: str | None) -> Iterator[Finding]:
         yield Finding(level, Area.STATE, message, str(folder), hint)
     for path, name in ((folder, "state_file"), (settings.logs_dir, "logs_dir")):
         yield from _check_writable(path, name)
+    for path in (folder, *(folder / name for name in _BELOW)):
+        yield from _check_link(path)
     yield from _check_links(settings.logs_dir)
     yield from check_ignored(settings.project_dir, settings.state_file, project.agents.environment)
 
@@ -361,14 +368,22 @@ def _check_writable(folder: Path, name: str) -> Iterator[Finding]:
         yield Finding(Level.ERROR, Area.FILES, f"{name}: can't be written to", str(existing))
 
 
-def _check_links(logs_dir: Path) -> Iterator[Finding]:
-    """Yield what in the log folders is a link; a step log is never written through one."""
-    if logs_dir.is_symlink():
-        yield Finding(
-            Level.ERROR, Area.FILES, "is a link", str(logs_dir), "set logs_dir to where it leads"
-        )
+def _check_link(folder: Path) -> Iterator[Finding]:
+    """Yield what the run says of *folder* where that is reached through a link."""
+    try:
+        opened(folder)
+    except UnsafeFolder as error:
+        yield Finding(Level.ERROR, Area.FILES, error.message, str(error.where), error.hint or "")
+    except OSError:
+        return  # it is not there yet, or `_check_writable` has said why
+
+
+def _check_links(top: Path) -> Iterator[Finding]:
+    """Yield the folders from *top* on that are links; nothing is written through one."""
+    if found := list(_check_link(top)):
+        yield from found
         return
-    for parent, folders, _ in os.walk(logs_dir):
+    for parent, folders, _ in os.walk(top):
         for name in sorted(folders):
             path = Path(parent, name)
             if stat.S_ISLNK(path.lstat().st_mode):

@@ -102,6 +102,10 @@ class TooManyFailures(StateRefused):
     """The step failed as often in a row as the run's limits allow."""
 
 
+class UnsafeFolder(StateRefused):
+    """A folder of a run is a link; what lies behind it is somebody else's."""
+
+
 class StorageFailed(StateRefused):
     """The file system refused a write; nothing was accepted."""
 

@@ -8,6 +8,7 @@ complete when the disk is full. A log that can't be written never fails a step.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
 from collections.abc import Callable
@@ -19,12 +20,15 @@ from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
 from sequencer.model.names import slug
 from sequencer.model.outcome import Outcome, Usage
+from sequencer.store import folder as folders
 from sequencer.store.clock import utc_now
+from sequencer.store.folder import Folder
 
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
 NO_BRANCH = "local"
 MAX_LOOKS = 100
 """Step logs that are opened to find one of a run; mode async writes its logs beside them."""
+_LOG = re.compile(r"iter-.*\.log")
 _FIRST_LINE_BYTES = 4096
 GIT_KNOWN_S = 1.0
 """How long it is believed that a project has a git folder or has none; HEAD is always read."""
@@ -96,7 +100,7 @@ def log_name(step_index: int, step: str, attempt: int) -> str:
 def _is_of_a_run(path: Path) -> bool:
     """Return whether the log at *path* is of a step that was claimed; async mode has token 0."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = folders.open_file(path, os.O_RDONLY)
     except OSError:
         return False
     try:
@@ -131,44 +135,49 @@ class FileLogs:
         self._warn = warn
         self._git: Path | None = None
         self._git_known_until = 0.0
-        self._folders: dict[str | None, tuple[Path, tuple[str, ...]]] = {}
+        self._folders: dict[str | None, Path] = {}
 
     @property
     def folder(self) -> Path:
         """Return where the next log goes; it depends on the branch that is checked out."""
-        return self._folder()[0]
+        return self._folder()
 
     def left_behind(self) -> Path | None:
         """See `engine.attempt.Logs`."""
+        folder = self.folder
         try:
-            newest = sorted(self.folder.glob("iter-*.log"), reverse=True)[:MAX_LOOKS]
+            names = [name for name in folders.names(folder) if _LOG.fullmatch(name)]
         except OSError:
             return None
+        newest = (folder / name for name in sorted(names, reverse=True)[:MAX_LOOKS])
         return next((path for path in newest if _is_of_a_run(path)), None)
 
-    def _folder(self) -> tuple[Path, tuple[str, ...]]:
-        """Return the folder of the next log, and every folder from `logs_dir` to it."""
+    def _folder(self) -> Path:
+        """Return the folder of the next log."""
         now = time.monotonic()
         if now >= self._git_known_until:
             self._git, self._git_known_until = git_folder(self._project), now + GIT_KNOWN_S
         branch = None if self._git is None else branch_of(self._git)
         if branch not in self._folders:
-            folder = steps_folder(self._logs_dir, branch, self._run)
-            below = [part for part in folder.parents if part.is_relative_to(self._logs_dir)]
-            self._folders[branch] = (folder, tuple(map(str, (*reversed(below), folder))))
+            self._folders[branch] = steps_folder(self._logs_dir, branch, self._run)
         return self._folders[branch]
 
     def open(self, attempt: Attempt) -> FileLog:
         """See `engine.attempt.Logs`.
 
         Raises:
-            UnsafePath: a part of the path is a link, or the place is taken by something
-                that is no folder; a log must not reach another file.
+            UnsafeFolder: a part of the path is a link; a log must not reach another file.
+            UnsafePath: the place is taken by something that is no folder.
         """
-        (folder, parts), fd = self._folder(), -1
+        folder, fd = self._folder(), -1
         try:
-            self._ensure_folder(parts)
-            fd, name = self._create(parts[-1], attempt)
+            fd, name = self._create(folders.made(folder), attempt)
+        except NotADirectoryError as error:
+            raise UnsafePath(
+                "is no plain folder",
+                where=str(error.filename),
+                hint="move it away, or set logs_dir",
+            ) from error
         except OSError as error:
             name = log_name(attempt.step_index, attempt.step.name, attempt.attempt)
             self._warn(f"the step log {folder / name} can't be written: {error.strerror}")
@@ -177,26 +186,13 @@ class FileLogs:
         return log
 
     @staticmethod
-    def _ensure_folder(parts: tuple[str, ...]) -> None:
-        for part in parts:
-            try:
-                mode = os.lstat(part).st_mode
-            except FileNotFoundError:
-                Path(part).mkdir(parents=True, exist_ok=True)
-                mode = os.lstat(part).st_mode
-            if not stat.S_ISDIR(mode):
-                raise UnsafePath(
-                    "is no plain folder", where=part, hint="move it away, or set logs_dir"
-                )
-
-    @staticmethod
-    def _create(folder: str, attempt: Attempt) -> tuple[int, str]:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    def _create(folder: Folder, attempt: Attempt) -> tuple[int, str]:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         number = max(attempt.attempt, 1)
         while True:
             name = log_name(attempt.step_index, attempt.step.name, number)
             try:
-                return os.open(f"{folder}/{name}", flags, 0o644), name
+                return folder.open(name, flags), name
             except FileExistsError:
                 # An earlier run, or one that was rewound, has been here.
                 number += 1

@@ -8,6 +8,7 @@ guessed: beginning anew would drop results or post all of them again.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -15,10 +16,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from sequencer.errors import SequencerError
 from sequencer.model.names import slug
+from sequencer.store import folder as folders
 from sequencer.store.clock import utc_now
 from sequencer.store.journal_file import read_regular, sync_folder, write_durably
 from sequencer.store.strictjson import parse_object
@@ -62,17 +62,16 @@ class CursorFile:
     @contextlib.contextmanager
     def held(self) -> Iterator[bool]:
         """Hold the sink's lock for the block, if no other process has it; give whether it does."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(self._lock_path, timeout=0, thread_local=False, fallback_to_soft=False)
+        fd = folders.made(self.folder).open(self._lock_path.name, os.O_RDWR | os.O_CREAT)
         try:
-            lock.acquire()
-        except Timeout:
-            yield False
-            return
-        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
             yield True
         finally:
-            lock.release()
+            os.close(fd)
 
     def read(self) -> Cursor | None:
         """Return the cursor, or None if there is none.
@@ -100,10 +99,10 @@ class CursorFile:
             "at": utc_now(),
         }
         is_new = not self.path.exists()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        folders.made(self.folder)
         fresh = self.folder / f"{self.path.name}.{os.getpid()}.tmp"
         write_durably(fresh, json.dumps(fields).encode() + b"\n")
-        fresh.replace(self.path)
+        folders.replace(fresh, self.path)
         if is_new:
             sync_folder(self.folder)
             sync_folder(self.folder.parent)
@@ -111,8 +110,7 @@ class CursorFile:
     def note_refusal(self, fields: dict[str, Any]) -> None:
         """Add a line about a result that the sink will never take."""
         line = json.dumps({"at": utc_now(), "sink": self._sink, **fields}, ensure_ascii=False)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(self.folder / REFUSED, flags, 0o644)
+        fd = folders.open_file(self.folder / REFUSED, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             os.write(fd, line.encode("utf-8", "replace") + b"\n")
             os.fsync(fd)

@@ -11,7 +11,10 @@ import fcntl
 import os
 from pathlib import Path
 
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+from sequencer.errors import CorruptState, UnsafeFolder
+from sequencer.store import folder as folders
+from sequencer.store.journal_file import read_regular
+
 _MAX_BYTES = 64
 
 
@@ -26,16 +29,15 @@ class Pace:
     def left_s(self, now: float) -> float:
         """Return how long nobody may pass yet, seen from *now*."""
         try:
-            return self._left(self._path.read_bytes()[:_MAX_BYTES], now)
-        except OSError:
+            return self._left(read_regular(self._path, max_bytes=_MAX_BYTES)[:_MAX_BYTES], now)
+        except (OSError, CorruptState, UnsafeFolder):
             return 0.0
 
     def take(self, now: float) -> bool:
         """Pass at *now*; return False if somebody else did a moment ago."""
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(self._path, _FLAGS, 0o644)
-        except OSError:
+            fd = folders.made(self._path.parent).open(self._path.name, os.O_RDWR | os.O_CREAT)
+        except (OSError, UnsafeFolder):
             return True
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)

@@ -8,12 +8,13 @@ behind at the cut.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from sequencer.activity.protocol import Activity
-from sequencer.errors import SequencerError
+from sequencer.errors import CorruptState, SequencerError
 from sequencer.executors.control_sequences import without_sequences
 from sequencer.executors.redaction import Redaction
+from sequencer.store import results
 from sequencer.store.journal_file import read_regular
 
 MAX_SHORT_CHARS = 2_000
@@ -70,13 +71,14 @@ def polished(activity: Activity, redaction: Redaction, folder: Path, max_chars: 
 
 def _kept(folder: Path, name: str, max_chars: int) -> tuple[str, bool, str]:
     """Return how the output file *name* begins, whether it was cut, and a note if it is gone."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
-        return "", True, f"[the output is not in the run's folder: `{name}`]"
+    try:
+        path = results.output_path(folder, name)
+    except CorruptState:
+        return "", True, f"[what the record names is no output of a step: `{name}`]"
     # Four bytes are the longest character of UTF-8.
     max_bytes = 4 * max_chars
     try:
-        data = read_regular(folder / path, max_bytes=max_bytes)
+        data = read_regular(path, max_bytes=max_bytes)
     except (OSError, SequencerError):
         return "", True, f"[the output can't be read any more: `{name}`]"
     return data[:max_bytes].decode("utf-8", "replace"), len(data) > max_bytes, ""

@@ -36,6 +36,7 @@ from sequencer.resolution.routing_settings import classifying_agent
 from sequencer.settings.agents import AgentOverrides
 from sequencer.settings.settings import Settings, load
 from sequencer.settings.sources import Given
+from sequencer.store import folder as folders
 from sequencer.store.headfile import read_head
 from sequencer.store.protocol import Store
 
@@ -218,10 +219,8 @@ class Project:
     def run_names(self) -> list[str]:
         """Return the names of the named runs that exist, as ``--run`` takes them."""
         folder = self.settings.state_file.parent / "runs"
-        if not folder.is_dir():
-            return []
         state = self.settings.state_file.name
-        return sorted(_run_name(entry / state) or entry.name for entry in folder.iterdir())
+        return sorted(_run_name(folder / name / state) or name for name in folders.names(folder))
 
 
 def _carrier(project: Project, run: str | None, store: Store) -> Carrier:
@@ -284,6 +283,7 @@ def open_project(
     """
     env = dict(os.environ) if environment is None else dict(environment)
     settings = load(Path(path), config=config, env=env, flags=flags)
+    folders.open_to_others(int(settings.file_mode, 8))
     return Project(
         settings,
         ConfiguredAgents(settings, overrides or AgentOverrides(), env),

@@ -147,7 +147,8 @@ def remember(state_path: Path, answer: Answer, arguments: Sequence[str]) -> None
 
     Failing to is nobody's error: the next tick takes the long way again.
     """
-    from sequencer.store.journal_file import open_new, read_regular  # noqa: PLC0415 - see `ask`
+    from sequencer.store import folder as folders  # noqa: PLC0415 - see `ask`
+    from sequencer.store.journal_file import open_new, read_regular  # noqa: PLC0415
 
     with contextlib.suppress(OSError, SequencerError):
         question = ask(arguments, os.environ)
@@ -164,7 +165,7 @@ def remember(state_path: Path, answer: Answer, arguments: Sequence[str]) -> None
         temporary = path.with_name(f".{NAME}.{os.getpid()}.tmp")
         with open_new(temporary) as file:
             file.write(json.dumps({"state": digest, "answers": newest}, indent=1).encode())
-        temporary.replace(path)
+        folders.replace(temporary, path)
 
 
 def _kept(path: Path, digest: str) -> dict[str, Any]:

@@ -188,13 +188,18 @@ def _prompted_steps(settings: Settings, workflow: Workflow) -> Iterator[Step]:
 
 def _write_ignore(written: _Written, settings: Settings, kind: str, folder: Path) -> None:
     from sequencer.cli.scaffold import IGNORE_ALL  # noqa: PLC0415
+    from sequencer.store import folder as folders  # noqa: PLC0415
 
     ours = (settings.project_dir, settings.prompts_dir)
     if any(path == folder or folder in path.parents for path in ours):
         # Ignoring everything there would hide the project itself from git.
         written.notes.append(f"the {kind} files are in {folder}: add them to .gitignore by hand")
         return
-    is_foreign = folder.is_dir() and any(
+    try:
+        folders.made(folder)
+    except OSError as error:
+        raise _refused(error, folder) from error
+    is_foreign = any(
         not entry.name.startswith(("state.json", "journal", ".git")) and entry.is_file()
         for entry in folder.iterdir()
     )

@@ -20,6 +20,7 @@ from sequencer.cli.sanitise import Sanitiser, one_line
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UnknownName, UnsafePath
 from sequencer.model.names import slug
+from sequencer.store import folder as folders
 from sequencer.store.watch import watch_files
 
 CHUNK_BYTES = 64 * 1024
@@ -98,9 +99,9 @@ def _written_at(path: Path) -> int:
 
 def _logs_in(folder: Path) -> Iterator[Found]:
     try:
-        names = [entry.name for entry in os.scandir(folder)]
-    except (FileNotFoundError, NotADirectoryError):
-        return
+        names = folders.names(folder)
+    except OSError as error:
+        raise UnsafePath(f"can't be read: {error.strerror}", where=str(folder)) from error
     for name in names:
         match = _NAME.fullmatch(name)
         if match is not None:
@@ -113,9 +114,8 @@ def _open(path: Path) -> BinaryIO:
     Raises:
         UnsafePath: it is a link, or can't be read.
     """
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        return os.fdopen(os.open(path, flags), "rb")
+        return os.fdopen(folders.open_file(path, os.O_RDONLY), "rb")
     except OSError as error:
         raise UnsafePath(
             f"can't be read: {error.strerror}", where=str(path), hint="a log is a plain file"
@@ -175,7 +175,7 @@ def _print_fact(invocation: Invocation, log: Found) -> None:
         invocation.echo(str(log.path))
         return
     facts = {"path": str(log.path), "iteration": log.iteration, "step_index": log.iteration - 1}
-    facts |= {"step": log.step, "attempt": log.attempt, "bytes": log.path.stat().st_size}
+    facts |= {"step": log.step, "attempt": log.attempt, "bytes": log.path.lstat().st_size}
     invocation.print_json(facts)
 
 

@@ -35,13 +35,13 @@ def ask(agents: Agents, agent: str, prompt: str, *, timeout_s: float, project: P
     _, executor = agents.choose(step, "classifier")
     if "single_turn" in executor.supported_fields:
         step = step.model_copy(update={"single_turn": True})
-    folder = Path(tempfile.mkdtemp(prefix="sequencer-"))
+    folder = Path(tempfile.mkdtemp(prefix="sequencer-")).resolve()
     cancellation = Cancellation()
     request = StepRequest(
         step=step,
         prompt=prompt,
         cwd=project,
-        result_path=folder / "result.json",
+        result_path=folder / "answer" / "result.json",
         environment={"SEQUENCER_STEP": step.name},
         timeout_s=timeout_s,
     )

@@ -166,7 +166,7 @@ class Heartbeat:
         now = time.monotonic()
         try:
             self._store.beat(claim, beating.number)
-        except OSError:
+        except (OSError, SequencerError):
             left = beating.renewed_at + GIVE_UP_LEASES * claim.ttl_s - now
             if left <= 0:
                 return StopReason.LEASE_LOST

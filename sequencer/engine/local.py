@@ -135,7 +135,7 @@ class LocalInvocation:
 
     def _try(self, head: Head, here: Place) -> Performed:
         prepared = self._performer.prepare(here)
-        folder = Path(tempfile.mkdtemp(prefix="sequencer-"))
+        folder = Path(tempfile.mkdtemp(prefix="sequencer-")).resolve()
         attempt = Attempt(
             run_id=head.run_id,
             workflow=head.workflow_name,
@@ -147,7 +147,7 @@ class LocalInvocation:
             agent=prepared.agent,
             prompt=prepared.step.prompt_name,
             state_path=self._state_path,
-            result_path=folder / "result.json",
+            result_path=folder / "step" / "result.json",
         )
         cap, spent = self._limits.max_cost_usd, self.summary.usage.cost_usd
         budget = Allowance(None if cap is None else cap - spent, self._limits.step_timeout_s)

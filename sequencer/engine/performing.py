@@ -22,7 +22,7 @@ from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.judging import as_asked, checked, judged
 from sequencer.engine.prepared import Agents, Allowance, Performed, Prepared, Prompts
 from sequencer.engine.recall import Memory
-from sequencer.errors import ConfigurationError, SequencerError
+from sequencer.errors import ConfigurationError, SequencerError, UnsafeFolder
 from sequencer.executors.completion import apply_completion
 from sequencer.executors.protocol import (
     EVERY_EXECUTOR,
@@ -48,6 +48,7 @@ from sequencer.resolution.routing import (
 )
 from sequencer.resolution.templates import MissingValue
 from sequencer.store.clock import utc_milliseconds
+from sequencer.store.results import another
 
 if TYPE_CHECKING:
     from sequencer.engine.flow.team import Team
@@ -169,14 +170,15 @@ class Performer:
         is_final = False
         try:
             outcome, final = self._routed(prepared, running)
-        except SequencerError as error:
+        except Exception as error:
+            if not isinstance(error, SequencerError) or isinstance(error, UnsafeFolder):
+                # An executor's bug, or a folder of the run: no fault of the step's, and the
+                # claim still has to end in a record.
+                self._close(log, attempt, Outcome(status=OutcomeStatus.FAILED, error=repr(error)))
+                raise
             is_final = isinstance(error, MissingValue)
             self._write_traceback(error, listener)
             outcome, final = Outcome(status=OutcomeStatus.FAILED, error=str(error)), prepared
-        except Exception as error:
-            # An executor that raises has a bug; the claim still has to end in a record.
-            self._close(log, attempt, Outcome(status=OutcomeStatus.FAILED, error=repr(error)))
-            raise
         seconds = round(time.monotonic() - started, 6)
         outcome = self._finished(outcome, final, seconds)
         performed = judged(
@@ -354,7 +356,9 @@ class Performer:
         state = router_input(running.head, describe(self.workflow, step_index), allowed)
         question = replace(asked, prompt=f"{asked.prompt.rstrip()}\n\n{state}")
         limited = Allowance(budget.cost_usd, _least(budget.timeout_s, ROUTER_TIMEOUT_S))
-        outcome = self._run(question, replace(running, budget=limited))
+        with another(running.attempt.result_path) as path:
+            attempt = replace(running.attempt, result_path=path)
+            outcome = self._run(question, replace(running, attempt=attempt, budget=limited))
         if outcome.status is OutcomeStatus.FAILED:
             message = f"the router failed: {outcome.error}"
             return outcome.model_copy(update={"error": message})

@@ -13,6 +13,8 @@ from typing import Any
 
 from sequencer.errors import StorageFailed
 from sequencer.model.transitions import Event
+from sequencer.store import results
+from sequencer.store.journal_file import read_regular
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 """Of one output in a prompt; a client would refuse more anyway."""
@@ -75,6 +77,8 @@ class Memory:
         Raises:
             KeyError: it has not run yet.
             StorageFailed: its file can't be read.
+            CorruptState: its record names something else than an output, or what lies there
+                is no plain file.
         """
         if step not in self._records:
             known = ", ".join(self.steps) or "none"
@@ -82,9 +86,9 @@ class Memory:
             raise KeyError(message)
         record = self._records[step]
         name = record.get("output_file")
-        if not isinstance(name, str):
+        if name is None:
             return str(record.get("output", ""))
-        return read_output(self.folder / name)
+        return read_output(results.output_path(self.folder, name))
 
 
 def read_output(path: Path) -> str:
@@ -94,8 +98,7 @@ def read_output(path: Path) -> str:
         StorageFailed: it can't be read, or is too large for a prompt.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_OUTPUT_BYTES + 1)
+        data = read_regular(path, max_bytes=MAX_OUTPUT_BYTES)
     except OSError as error:
         raise StorageFailed(
             f"the output of an earlier step can't be read: {error.strerror}", where=str(path)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from sequencer.engine.prepared import Performed
 from sequencer.errors import StorageFailed
 from sequencer.model.outcome import Outcome
+from sequencer.store import folder as folders
 from sequencer.store import results
 
 INLINE_BYTES = 4 * 1024
@@ -82,9 +82,4 @@ def _remove(folder: Path) -> None:
     """Remove an attempt's folder, whose content has been read into the outcome."""
     if not os.access(folder, os.F_OK):
         return  # most often: nobody had anything to write there
-    try:
-        os.rmdir(folder)  # noqa: PTH106 (on every step's path)
-    except FileNotFoundError:
-        return
-    except OSError:
-        shutil.rmtree(folder, ignore_errors=True)
+    folders.remove_tree(folder)

@@ -16,6 +16,7 @@ from sequencer.errors import StorageFailed
 from sequencer.executors.client_limits import DEFAULT_WAIT_S
 from sequencer.executors.protocol import StepRequest
 from sequencer.model.step import ModelName
+from sequencer.store.journal_file import open_new
 
 
 class ClientOptions(BaseModel):
@@ -75,7 +76,8 @@ def write_files(request: StepRequest, more: Mapping[str, str]) -> None:
             continue
         path = prompt_path(request, name)
         try:
-            path.write_text(text, encoding="utf-8")
+            with open_new(path) as file:
+                file.write(text.encode())
         except OSError as error:
             message = f"can't be written: {error.strerror or error}"
             raise StorageFailed(message, where=str(path)) from error

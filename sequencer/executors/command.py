@@ -35,6 +35,7 @@ from sequencer.executors.providers import qualified_model
 from sequencer.executors.result_file import make_folder
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
+from sequencer.store import folder as folders
 
 ANSWER_BYTES = 65_536
 """How much of the end of stdout is kept as the answer; the log has all of it."""
@@ -144,7 +145,7 @@ class CommandExecutor:
             end = self._core.run(launch, answer, cancellation)
         finally:
             if has_file:
-                prompt_file.unlink(missing_ok=True)
+                folders.remove(prompt_file)
         return conclude(end, request, listener, answer.judge, install_hint=self._hint)
 
     @property
@@ -203,7 +204,5 @@ def _program(first: str) -> str:
 
 def _write_private(path: Path, text: str) -> None:
     """Write *text* for this user alone; a link in its place is not followed."""
-    path.unlink(missing_ok=True)
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as file:
+    with os.fdopen(folders.open_new(path), "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sequencer.errors import SequencerError, StorageFailed
 from sequencer.executors.structured import with_structured
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.store import folder as folders
 
 MAX_BYTES = 1024 * 1024
 _Tokens = Annotated[int, Field(ge=0, le=2**53)]
@@ -52,10 +53,11 @@ def make_folder(path: Path) -> None:
     """Make the folder of the result file *path*, where an agent is going to write.
 
     Raises:
-        StorageFailed: it can't be made.
+        StorageFailed: it can't be made, or somebody has made it before and may have left
+            an answer in it.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folders.make_fresh(path.parent)
     except OSError as error:
         raise StorageFailed(
             f"the folder for the agent's result can't be made: {error.strerror}",
@@ -73,7 +75,7 @@ def read_result(path: Path) -> Result | None:
     """
     try:
         # NOFOLLOW: a link could publish any file; NONBLOCK: a fifo would wait for ever.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        fd = folders.open_file(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     except OSError as error:

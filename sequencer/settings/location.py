@@ -42,8 +42,9 @@ def find_config(start: Path, explicit: Path | None = None) -> Path | None:
             never replaced by the defaults.
     """
     if explicit is not None:
-        # absolute, not resolve: a link to a shared file belongs to the folder that it is in.
-        path = (start / explicit).absolute()
+        # Not the file: a link to a shared file belongs to the folder that it is in.
+        named = start / explicit
+        path = Path(os.path.realpath(named.parent)) / named.name
         if not path.exists():
             raise ConfigurationError(
                 "there is no such file",
@@ -81,13 +82,43 @@ def locate(start: Path, explicit: Path | None, env: Mapping[str, str]) -> Locati
 def resolve_path(project_dir: Path, written: object, where: str) -> Path:
     """Return the absolute path that *written* means in a project; ``~`` is the home folder.
 
+    In the project no link is resolved: the folders of a run must not be any. Outside, what is
+    above the path's folder is the person's own, links and all.
+
     Raises:
         ConfigurationError: *written* is no text, is empty, or holds a NUL.
     """
     if not isinstance(written, str) or not written.strip() or "\0" in written:
         raise ConfigurationError(f"expected a path, not {written!r}", where=where)
     # os.path: Path.expanduser raises where nobody knows the home folder.
-    return project_dir / os.path.expanduser(written)  # noqa: PTH111
+    path = Path(os.path.normpath(project_dir / os.path.expanduser(written)))  # noqa: PTH111
+    if path.is_relative_to(project_dir):
+        return path
+    folder = path.parent
+    return Path(os.path.realpath(folder.parent)) / folder.name / path.name
+
+
+def misplaced(
+    key: str, paths: Mapping[str, Path], project_dir: Path, *, is_chosen: bool
+) -> str | None:
+    """Return why the program must not write where *paths* has *key*; None: it may.
+
+    A file may have come with a clone; what *is_chosen* was said by the person who runs this.
+    """
+    path = paths[key]
+    if key == "prompts_dir":
+        return None  # nothing is written there
+    if not is_chosen and not path.is_relative_to(project_dir):
+        variable = f"SEQUENCER_{key.upper()}"
+        return f"{path} is outside of the project; only {variable} can say that"
+    if ".git" in path.parts:
+        return f"{path} is in git's own folder"
+    if key == "state_file" and path.parent == project_dir:
+        return "a run needs a folder for its files, and this is the project's"
+    prompts = paths["prompts_dir"]
+    if key == "state_file" and prompts != project_dir and path.is_relative_to(prompts):
+        return "a run needs a folder for its files, and this is that of the prompts"
+    return None
 
 
 def _state_file_of(config_path: Path) -> tuple[object, str]:

@@ -30,6 +30,8 @@ BUILTIN_AGENTS = ("auto", "claude", "codex", "gemini", "opencode", "anthropic", 
 
 PathText = Annotated[str, Field(min_length=1, max_length=4096)]
 """A path as it was written; it is resolved against the project's folder."""
+FileMode = Annotated[str, Field(pattern=r"^0?6[046][046]$")]
+"""Octal, as `chmod` takes it; the owner reads and writes in any case."""
 PromptName = Annotated[str, Field(min_length=1, max_length=300)]
 PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -222,6 +224,8 @@ class Schema(Section):
     reviewer_prompt: PromptName = "reviewer.md"
     state_file: PathText = DEFAULT_STATE_FILE
     logs_dir: PathText = "logs"
+    file_mode: FileMode = "0600"
+    """Of a run's new files; their folders can be entered by who may read them."""
     router: RouterSettings = RouterSettings()
     routing: RoutingSettings = RoutingSettings()
     agent: AgentSelection = AgentSelection()

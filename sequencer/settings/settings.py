@@ -32,7 +32,7 @@ from sequencer.resolution.routing_settings import RoutingSettings
 from sequencer.resolution.teams.options import TeamOptions
 from sequencer.settings import legacy, team_names
 from sequencer.settings.checks import Check, Found
-from sequencer.settings.location import find_config, resolve_path
+from sequencer.settings.location import find_config, misplaced, resolve_path
 from sequencer.settings.schema import (
     AgentSelection,
     LogOptions,
@@ -55,7 +55,7 @@ _SECRET_KEY = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNOREC
 HIDDEN = "(hidden)"
 _AS_THEY_ARE = (
     *("workflow", "router", "routing", "agent", "hooks", "limits", "store", "commit"),
-    *("logs", "activity", "teams", "run"),
+    *("logs", "activity", "teams", "run", "file_mode"),
 )
 """Sections that the settings have as the schema does."""
 
@@ -82,6 +82,8 @@ class Settings:
     prompts_dir: Path
     state_file: Path
     logs_dir: Path
+    file_mode: str
+    """Octal."""
     workflow: WorkflowChoice
     builtin_prompts: BuiltinPrompts
     registry: Registry
@@ -207,6 +209,12 @@ def _resolved(
         except ConfigurationError as error:
             found.append(((key,), error))
             paths[key] = project_dir
+            continue
+        source = layers.sources.get((key,), DEFAULT)
+        is_chosen = source.kind in ("environment", "flag")
+        if why := misplaced(key, paths, project_dir, is_chosen=is_chosen):
+            hint = f"such as {Schema.model_fields[key].default}"
+            found.append(((key,), ConfigurationError(why, where=where, hint=hint)))
     return paths
 
 

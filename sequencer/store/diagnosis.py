@@ -21,6 +21,7 @@ from sequencer.errors import CorruptState, EditRefused, NewerSchema, SequencerEr
 from sequencer.model.decisions import accept_edit
 from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.store import flow_documents
+from sequencer.store import folder as folders
 from sequencer.store.continuity import mark_of, misfit
 from sequencer.store.headfile import parse_head
 from sequencer.store.journal import Record, decode
@@ -312,7 +313,10 @@ def _highest_token(
     last = int(chain[-1].data["head"].get("token", 0)) if chain else 0
     floor = max(last, state.head.token if state.head else 0)
     shown = [*state.tokens, *(token for report in journals for token in report.tokens)]
-    for part, pattern in (("beats", r"(\d+)(?:\..*)?"), ("results", r"\d+-(\d+)")):
+    for part, pattern in (
+        ("beats", r"(\d+)(?:\..*)?"),
+        ("results", r"\d+-(\d+)(?:-[0-9a-f]+)?"),
+    ):
         # What an attempt left behind shows its token even where its record is lost.
         shown += [
             int(m[1]) for name in _names_in(folder / part) if (m := re.fullmatch(pattern, name))
@@ -322,9 +326,7 @@ def _highest_token(
 
 def _names_in(folder: Path) -> list[str]:
     try:
-        return [entry.name for entry in folder.iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+        return folders.names(folder)
     except OSError as error:
         raise CorruptState(
             f"can't be looked at: {error.strerror}",

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Collection
 from pathlib import Path
 
 from sequencer.errors import CorruptState, UsageRefused
+from sequencer.store import folder as folders
 from sequencer.store.journal_file import read_regular, sync_folder, write_durably
 
 MAX_BYTES = 8 * 1024 * 1024
@@ -43,11 +45,11 @@ def keep(folder: Path, name: str, data: bytes) -> None:
             f"{name} would have {len(data)} bytes; {MAX_BYTES} are the most",
             hint="put the rest into a file of the project, and name the file",
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    folders.made(folder)
     # Swept with what else killed processes leave behind.
     fresh = folder / f"{name}.{os.getpid()}.tmp"
     write_durably(fresh, data)
-    fresh.replace(folder / name)
+    folders.replace(fresh, folder / name)
     sync_folder(folder)
 
 
@@ -56,8 +58,6 @@ def forget(folder: Path, prefix: str, keep: Collection[str]) -> None:
 
     One that can't be removed stays; it is not needed, and does no harm.
     """
+    own = re.compile(re.escape(prefix) + r"[0-9a-f]{1,64}\.json")
     with contextlib.suppress(OSError):
-        for entry in folder.iterdir():
-            if entry.name.startswith(prefix) and entry.name not in keep:
-                with contextlib.suppress(OSError):
-                    entry.unlink()
+        folders.sweep(folder, lambda name: name not in keep and bool(own.fullmatch(name)))

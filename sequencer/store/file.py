@@ -10,8 +10,6 @@ Not promised: safety on a network file system, where neither lock nor rename nee
 
 from __future__ import annotations
 
-import contextlib
-import os
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +20,7 @@ from sequencer.errors import CorruptState, EditRefused, StorageFailed
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition
 from sequencer.store import by_hand, documents, headfile, results
+from sequencer.store import folder as folders
 from sequencer.store.clock import utc_now
 from sequencer.store.identity import this_process
 from sequencer.store.journal import CLOSING, Record, encode, fact_fields, facts_of
@@ -145,7 +144,7 @@ class FileStore:
 
     def history(self) -> Iterator[dict[str, Any]]:
         """See `Store.history`."""
-        for record in self._journal.records() if self.folder.is_dir() else ():
+        for record in self._journal.records():
             yield from facts_of(record.data)
 
     def document(self, name: str) -> bytes | None:
@@ -344,10 +343,7 @@ class FileStore:
     def _sweep(self, head: Head | None) -> None:
         """Remove what killed processes left behind; only under the lock."""
         self.leases.sweep({claim.token for claim in head.claims} if head else set())
-        for entry in os.scandir(self.folder):
-            if entry.name.endswith(".tmp") and entry.is_file(follow_symlinks=False):
-                with contextlib.suppress(OSError):
-                    os.unlink(entry.path)  # noqa: PTH108 (a DirEntry is no Path)
+        folders.sweep(self.folder, headfile.left_over(self._state_path.name))
 
     def _oldest_token(self) -> int:
         oldest = self._journal.oldest()
@@ -368,6 +364,10 @@ class FileStore:
         """See `Store.beat`."""
         self.leases.beat(claim, number)
 
+    def kept_result(self, name: str) -> Path:
+        """See `Store.kept_result`."""
+        return results.kept(self._results, name)
+
     def result_folder(self, step_index: int, token: int) -> Path:
         """See `Store.result_folder`."""
         return results.folder(self._results, step_index, token)
@@ -383,7 +383,7 @@ class FileStore:
     ) -> bool:
         """See `Store.wait`; any of *fds* ends it as *wake_fd* does."""
         if self._watch is None:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            folders.made(self.folder)
             self._watch = watch(self.folder, self._state_path.name)
         wakers = (*fds, *(() if wake_fd is None else (wake_fd,)))
         return wait_for_another(

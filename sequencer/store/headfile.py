@@ -7,9 +7,9 @@ rebuild it; a reader sees the old content or the new, never a part of one.
 from __future__ import annotations
 
 import contextlib
-import filecmp
 import os
-import shutil
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,15 @@ from pydantic import ValidationError
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema
 from sequencer.model.head import SCHEMA_VERSION, Head
+from sequencer.store import folder as folders
 from sequencer.store.journal_file import read_regular, sync_folder
 from sequencer.store.strictjson import MAX_BYTES, parse_object
+
+_WRITTEN_FIRST = (
+    r"\.idle\.json|remote\.json|definition\.json|flow\.json"
+    r"|journal(?:-\d{6,})?\.jsonl|marking-[0-9a-f]{1,64}\.json"
+)
+"""Beside state.json: what gets its name when it is whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +85,9 @@ def write_head(path: Path, head: Head, content: bytes | None = None) -> tuple[in
         OSError: the old file is untouched; a temporary file may be left for `sweep`.
     """
     folder, name = os.path.split(path)
-    temporary = f"{folder}/.{name}.{os.getpid()}.tmp"
+    within, temporary = folders.opened(folder), f".{name}.{os.getpid()}.tmp"
     data = content_of(head) if content is None else content
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    fd = os.open(temporary, flags, 0o644)
+    fd = within.create(temporary)
     try:
         _reserve(fd, len(data))
         view = memoryview(data)
@@ -90,7 +96,7 @@ def write_head(path: Path, head: Head, content: bytes | None = None) -> tuple[in
         written = os.fstat(fd)
     finally:
         os.close(fd)
-    os.replace(temporary, path)  # noqa: PTH105 (on every step's path)
+    within.replace(temporary, name)
     # Not a look at the path: somebody may have edited what stands there since.
     return (written.st_ino, written.st_mtime_ns, written.st_size)
 
@@ -108,12 +114,26 @@ def _reserve(fd: int, size: int) -> None:
         return  # not every system has it
 
 
+def left_over(state_name: str) -> Callable[[str], bool]:
+    """Return what tells the temporary files that a killed process of this program leaves.
+
+    >>> is_left = left_over("state.json")
+    >>> is_left(".state.json.77.tmp"), is_left("journal.jsonl.77.tmp"), is_left("notes.tmp")
+    (True, True, False)
+    """
+    own = re.compile(rf"(?:\.?{re.escape(state_name)}|{_WRITTEN_FIRST})\.\d{{1,10}}\.tmp")
+    return lambda name: own.fullmatch(name) is not None
+
+
 def keep_copy(path: Path, suffix: str) -> Path:
     """Keep what stands in *path* beside it, durably, under a free name with *suffix*."""
     copy = _copied(path, suffix)
     # The original is replaced next; who made the copy may have been killed before this.
-    with copy.open("rb") as file:
-        os.fsync(file.fileno())
+    fd = folders.open_file(copy, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
     sync_folder(copy.parent)
     return copy
 
@@ -124,9 +144,9 @@ def _copied(path: Path, suffix: str) -> Path:
         if is_same(path, copy):
             return copy
         with contextlib.suppress(FileExistsError):
-            fd = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
-            with os.fdopen(fd, "wb") as file, path.open("rb") as source:
-                shutil.copyfileobj(source, file)
+            fd = folders.open_file(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            with os.fdopen(fd, "wb") as file:
+                file.write(read_regular(path))
             return copy
     raise CorruptState(f"too many copies *.{suffix} are kept", where=str(path.parent))
 
@@ -134,8 +154,8 @@ def _copied(path: Path, suffix: str) -> Path:
 def is_same(path: Path, copy: Path) -> bool:
     """Return whether *copy* is a plain file with the bytes of *path*."""
     try:
-        return not copy.is_symlink() and filecmp.cmp(path, copy, shallow=False)
-    except OSError:
+        return read_regular(copy) == read_regular(path)
+    except (OSError, CorruptState):
         return False
 
 

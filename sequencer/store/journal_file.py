@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sequencer.errors import CorruptState
+from sequencer.store import folder as folders
 from sequencer.store.journal import Record, Scan, decode, scan
 
 NAME = "journal.jsonl"
@@ -73,18 +74,16 @@ class JournalFile:
 
     def rotated(self) -> list[Path]:
         """Return the files that were put aside, oldest first."""
-        names = (entry.name for entry in os.scandir(self.folder))
         numbered = sorted(
-            (int(match[1]), name) for name in names if (match := _ROTATED.fullmatch(name))
+            (int(match[1]), name)
+            for name in folders.names(self.folder)
+            if (match := _ROTATED.fullmatch(name))
         )
         return [self.folder / name for _, name in numbered]
 
     def has_rotated(self) -> bool:
         """Return whether any file was ever put aside and kept."""
-        try:
-            return bool(self.rotated())
-        except FileNotFoundError:
-            return False
+        return bool(self.rotated())
 
     def read(self, offset: int = 0, expected: int | None = None) -> Scan:
         """Return the winners from *offset* on, see `journal.scan`.
@@ -128,7 +127,7 @@ class JournalFile:
     def oldest(self) -> dict[str, Any] | None:
         """Return the first record that can be read in the oldest file, reading no more."""
         for path in (*self.rotated(), self.path):
-            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            with contextlib.suppress(FileNotFoundError), _opened_to_read(path) as file:
                 for line in file:
                     with contextlib.suppress(ValueError):
                         return decode(line.rstrip(b"\n"))
@@ -183,7 +182,7 @@ class JournalFile:
         fresh = self._fresh()
         try:
             write_durably(fresh, line)
-            os.link(fresh, self.path)
+            folders.link(fresh, self.path)
         except FileExistsError:
             return False
         except OSError as error:
@@ -193,7 +192,7 @@ class JournalFile:
             return self.append(line, 0)
         finally:
             with contextlib.suppress(OSError):
-                fresh.unlink(missing_ok=True)
+                folders.remove(fresh)
         self.sync_names()
         return True
 
@@ -220,7 +219,7 @@ class JournalFile:
         for above in self.folder.absolute().parents:
             # One that may not be read was not made by this program.
             with contextlib.suppress(OSError):
-                sync_folder(above)
+                _sync_above(above)
             if os.path.ismount(above):
                 break
         self._has_synced_names = True
@@ -245,19 +244,19 @@ class JournalFile:
                 return False
             aside = self._next_rotated()
             with contextlib.suppress(FileExistsError):
-                os.link(self.path, aside)
+                folders.link(self.path, aside)
             write_durably(fresh, last.line + b"\n")
             # Else a power loss could leave the new file, and nothing that names the old one.
             sync_folder(self.folder)
-            fresh.replace(self.path)
+            folders.replace(fresh, self.path)
             sync_folder(self.folder)
         finally:
             os.close(fd)
             self._fd = None
             with contextlib.suppress(OSError):
-                fresh.unlink(missing_ok=True)
+                folders.remove(fresh)
         for old in self.rotated()[: -self._keep]:
-            old.unlink(missing_ok=True)
+            folders.remove(old)
         return True
 
     def _fresh(self) -> Path:
@@ -275,8 +274,7 @@ class JournalFile:
         if self._fd is not None and not self._is_current():
             self.close()
         if self._fd is None:
-            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._fd = os.open(self.path, flags, 0o644)
+            self._fd = folders.open_file(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             found = os.fstat(self._fd)
             self._inode, self._has_synced_names = (found.st_dev, found.st_ino), False
         return self._fd
@@ -287,9 +285,8 @@ class JournalFile:
 
 
 def open_new(path: Path) -> BinaryIO:
-    """Open *path* for writing bytes, emptied, never through a link."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    return os.fdopen(os.open(path, flags, 0o644), "wb")
+    """Open *path* for writing bytes as a new file; see `folder.open_new`."""
+    return os.fdopen(folders.open_new(path), "wb")
 
 
 def write_durably(path: Path, data: bytes) -> None:
@@ -302,11 +299,19 @@ def write_durably(path: Path, data: bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Make created and renamed entries of *folder* survive a power loss."""
+    folders.opened(folder).sync()
+
+
+def _sync_above(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _opened_to_read(path: Path) -> BinaryIO:
+    return os.fdopen(folders.open_file(path, os.O_RDONLY), "rb")
 
 
 def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> bytes:
@@ -316,10 +321,10 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
         FileNotFoundError: it is not there.
         CorruptState: it is a link, a folder, a pipe or a device; opening one of those
             could hang or reach outside the run's folder.
+        UnsafeFolder: its folder is reached through a link.
     """
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        fd = os.open(path, flags)
+        fd = folders.open_file(path, os.O_RDONLY)
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from sequencer.model.head import Claim
+from sequencer.store import folder as folders
 from sequencer.store.identity import (
     boot_id,
     boottime,
@@ -26,6 +28,8 @@ from sequencer.store.identity import (
 from sequencer.store.protocol import Liveness
 from sequencer.store.strictjson import parse_object
 
+_NAME = re.compile(r"(\d{1,19})(?:\.seen-[0-9a-f]{8})?(\.\d{1,10}\.tmp)?")
+"""A beat, an observation, or either half written; nothing else in the folder is this program's."""
 OBSERVED_LEASES = 1.25
 """How many leases an observer on another machine waits on its own clock."""
 
@@ -68,20 +72,17 @@ class Leases:
         if token not in self._beaten and claim.owner.nonce == this_process().nonce:
             return
         self._beaten.discard(token)
-        try:
-            os.unlink(f"{self._folder}/{token}")  # noqa: PTH108 (on every step's path)
-        except OSError:
-            return  # a short step has none
+        with contextlib.suppress(OSError):  # a short step has none
+            folders.remove(f"{self._folder}/{token}")
 
     def sweep(self, standing: set[int]) -> None:
         """Remove beats, observations and half-written files of all but the *standing* tokens."""
-        with contextlib.suppress(FileNotFoundError):
-            for entry in os.scandir(self.folder):
-                token = entry.name.partition(".")[0]
-                is_standing = token.isdigit() and int(token) in standing
-                if not is_standing or entry.name.endswith(".tmp"):
-                    with contextlib.suppress(OSError):
-                        os.unlink(entry.path)  # noqa: PTH108 (a DirEntry is no Path)
+
+        def is_left(name: str) -> bool:
+            found = _NAME.fullmatch(name)
+            return found is not None and (bool(found[2]) or int(found[1]) not in standing)
+
+        folders.sweep(self.folder, is_left)
 
     def liveness(self, claim: Claim) -> Liveness:
         """Return what is known about the holder of *claim*."""
@@ -133,7 +134,7 @@ class Leases:
     @staticmethod
     def _read(path: Path) -> dict[str, Any]:
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = folders.open_file(path, os.O_RDONLY)
         except OSError:
             return {}
         try:
@@ -144,20 +145,18 @@ class Leases:
             os.close(fd)
 
     def _write(self, path: Path, value: dict[str, Any]) -> None:
-        temporary = f"{path}.{os.getpid()}.tmp"
+        temporary = f"{path.name}.{os.getpid()}.tmp"
         try:
-            self._replace(path, temporary, value)
+            self._replace(path.name, temporary, value)
         except FileNotFoundError:
-            # No folder yet, or a worker that sweeps took the temporary file for a left-over.
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._replace(path, temporary, value)
+            # A worker that sweeps took the temporary file for a left-over.
+            self._replace(path.name, temporary, value)
 
-    @staticmethod
-    def _replace(path: Path, temporary: str, value: dict[str, Any]) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(temporary, flags, 0o644)
+    def _replace(self, name: str, temporary: str, value: dict[str, Any]) -> None:
+        folder = folders.made(self.folder)
+        fd = folder.create(temporary)
         try:
             os.write(fd, json.dumps(value).encode())
         finally:
             os.close(fd)
-        os.replace(temporary, path)  # noqa: PTH105 (a pair of open and replace)
+        folder.replace(temporary, name)

@@ -3,9 +3,9 @@
 Who holds it knows whether the file is still the one that everybody locks: somebody may have
 deleted it, and then a second writer can hold "the" lock as well.
 
-`filelock` opens the file, refuses what is no plain file or has no kernel lock, and waits.
-Between two transitions its descriptor stays open and only the kernel's lock is given back,
-because to open and check the file again costs more than all the rest of a transition.
+Between two transitions the descriptor stays open and only the kernel's lock is given back,
+because to open and check the file again costs more than all the rest of a transition. The
+file is opened in its folder's descriptor, which no library for locks does.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from sequencer.errors import ClaimHeld, StorageFailed
+from sequencer.store import folder as folders
 from sequencer.store.filesystem import ensure_local
 
 TIMEOUT_S = 30.0
@@ -44,7 +44,6 @@ class RunLock:
         self._is_checked = allow_network_fs
         self._threads = threading.Lock()
         """A kernel lock belongs to the descriptor, which the threads of a process share."""
-        self._lock: FileLock | None = None
         self._fd = -1
         self._inode = (0, 0)
         self._pid = 0
@@ -61,8 +60,7 @@ class RunLock:
         if not self._threads.acquire(timeout=self._timeout_s):
             raise self._held_too_long()
         try:
-            if not self._take_again():
-                self._take()
+            self._take()
             try:
                 yield
             finally:
@@ -83,30 +81,41 @@ class RunLock:
         with self._threads:
             self._drop()
 
-    def _take_again(self) -> bool:
-        """Lock the file of the last time, if it is still the one that everybody locks."""
+    def __del__(self) -> None:
+        """Close it where nobody did."""
+        with contextlib.suppress(OSError, AttributeError):
+            self._drop()
+
+    def _take(self) -> None:
+        """Lock the file of the last time, or that which everybody locks by now."""
         deadline, pause = 0.0, FIRST_POLL_S
-        # A child has its parent's descriptor, and with it its parent's lock.
-        while self._lock is not None and self._pid == os.getpid() and self.is_current():
+        while True:
+            # A child has its parent's descriptor, and with it its parent's lock.
+            if self._fd < 0 or self._pid != os.getpid():
+                self._open()
+            is_free = True
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                now = time.monotonic()
-                deadline = deadline or now + self._timeout_s
-                if now > deadline:
-                    raise self._held_too_long() from None
-                time.sleep(pause)
-                pause = min(2 * pause, POLL_S)
-            except OSError:
-                return False
-            else:
-                return True
-        return False
+                is_free = False
+            except OSError as error:
+                raise self._no_lock(error) from error
+            if not self.is_current():
+                self._drop()
+            elif is_free:
+                return
+            now = time.monotonic()
+            deadline = deadline or now + self._timeout_s
+            if now > deadline:
+                raise self._held_too_long()
+            time.sleep(pause)
+            pause = min(2 * pause, POLL_S)
 
-    def _take(self) -> None:
+    def _open(self) -> None:
+        """Open the lock file, made with its folder where they are missing."""
         self._drop()
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            folder = folders.made(self.path.parent)
         except OSError as error:
             message = f"can't be created: {error.strerror}"
             raise StorageFailed(message, where=str(self.path.parent), hint=_HINT) from error
@@ -114,22 +123,20 @@ class RunLock:
             # Once: where somebody deletes the lock file all the time, this is on the way.
             ensure_local(self.path.parent)
             self._is_checked = True
-        fds: list[int] = []
-        # A soft lock stays behind when its holder is killed. The hook is no method of ours:
-        # the two would keep each other, and the descriptor, alive.
-        lock = FileLock(
-            self.path, thread_local=False, fallback_to_soft=False, on_acquired=fds.append
-        )
         try:
-            lock.acquire(timeout=self._timeout_s, poll_interval=POLL_S)
-        except Timeout:
-            raise self._held_too_long() from None
+            fd = folder.open(self.path.name, os.O_RDWR | os.O_CREAT)
         except OSError as error:
-            message = f"the lock can't be taken: {error.strerror or error}"
-            raise StorageFailed(message, where=str(self.path), hint=_HINT) from error
-        held = os.fstat(fds[-1])
-        self._lock, self._fd, self._pid = lock, fds[-1], os.getpid()
-        self._inode = (held.st_dev, held.st_ino)
+            raise self._no_lock(error) from error
+        held = os.fstat(fd)
+        self._fd, self._pid, self._inode = fd, os.getpid(), (held.st_dev, held.st_ino)
+        if not stat.S_ISREG(held.st_mode):
+            self._drop()
+            raise self._no_lock(None)
+
+    def _no_lock(self, error: OSError | None) -> StorageFailed:
+        why = "it is no plain file" if error is None else error.strerror or error
+        message = f"the lock can't be taken: {why}"
+        return StorageFailed(message, where=str(self.path), hint=_HINT)
 
     def _give_back(self) -> None:
         try:
@@ -139,13 +146,10 @@ class RunLock:
             self._drop()
 
     def _drop(self) -> None:
-        lock, self._lock, self._fd, self._inode = self._lock, None, -1, (0, 0)
-        if lock is not None and self._pid == os.getpid():
-            try:
-                lock.release(force=True)
-            except OSError:
-                # filelock keeps the lock for a second try.
-                lock.release(force=True)
+        # Closed and not unlocked: a child's copy must not give its parent's lock away.
+        fd, self._fd, self._inode = self._fd, -1, (0, 0)
+        if fd >= 0:
+            os.close(fd)
 
     def _held_too_long(self) -> ClaimHeld:
         return ClaimHeld(

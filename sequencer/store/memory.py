@@ -60,7 +60,7 @@ class MemoryRun:
         """Return a folder for outputs, made when it is first needed."""
         with self.lock:
             if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="sequencer-memory-"))
+                self._folder = Path(tempfile.mkdtemp(prefix="sequencer-memory-")).resolve()
             return self._folder
 
     def wake(self) -> None:
@@ -205,6 +205,10 @@ class MemoryStore:
         with self.run.lock:
             if claim.token in self.run.deadlines:
                 self.run.deadlines[claim.token] = self.run.clock() + claim.ttl_s
+
+    def kept_result(self, name: str) -> Path:
+        """See `Store.kept_result`."""
+        return results.kept(self.run.folder() / results.NAME, name)
 
     def result_folder(self, step_index: int, token: int) -> Path:
         """See `Store.result_folder`."""

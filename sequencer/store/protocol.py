@@ -142,8 +142,19 @@ class Store(Protocol):
             OSError: it could not be written; the lease keeps its old deadline.
         """
 
+    def kept_result(self, name: str) -> Path:
+        """Return the folder of the attempt that is called *name*, by any process.
+
+        Raises:
+            CorruptState: no attempt's folder is called so; *name* may come from a file that
+                anybody can edit, and must not lead elsewhere.
+        """
+
     def result_folder(self, step_index: int, token: int) -> Path:
-        """Return where the outputs of one attempt go; the folder is made by who writes there."""
+        """Return where the outputs of an attempt of this process go.
+
+        Nobody else can guess the name. The folder is made by who writes there.
+        """
 
     def wait(
         self,

@@ -17,6 +17,7 @@ from sequencer.errors import CorruptState, EditRefused, StateRefused
 from sequencer.model.decisions import accept_edit
 from sequencer.model.head import Head
 from sequencer.model.transitions import Event
+from sequencer.store import folder as folders
 from sequencer.store.headfile import RawHead, content_of, parse_head, read_head
 from sequencer.store.journal import Record, Scan
 from sequencer.store.journal_file import JournalFile, read_regular
@@ -157,14 +158,12 @@ def _left_over(folder: Path) -> Path | None:
     """Return something that only a run that had begun leaves behind."""
     for name in ("results", "beats"):
         try:
-            found = next((folder / name).iterdir(), None)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
+            found = next(iter(folders.names(folder / name)), None)
         except OSError:
             # Nobody can say that there is nothing in it.
             return folder / name
         if found is not None:
-            return found
+            return folder / name / found
     return None
 
 

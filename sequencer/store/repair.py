@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,11 +23,12 @@ from pathlib import Path
 from sequencer.errors import CorruptState, StorageFailed, UsageRefused
 from sequencer.model.head import MAX_COUNTER, Head, Status
 from sequencer.model.transitions import Event, resting_status
+from sequencer.store import folder as folders
 from sequencer.store.clock import utc_now
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.headfile import parse_head, write_head
 from sequencer.store.journal import CLOSING, encode
-from sequencer.store.journal_file import NAME, JournalFile, sync_folder, write_durably
+from sequencer.store.journal_file import NAME, JournalFile, read_regular, sync_folder, write_durably
 from sequencer.store.lock import RunLock
 from sequencer.store.recovery import recover
 
@@ -145,11 +145,9 @@ def _keep_originals(found: Diagnosis) -> Path:
         except FileNotFoundError:
             continue
         if stat.S_ISREG(mode):
-            shutil.copy2(path, kept / path.name, follow_symlinks=False)
-            with (kept / path.name).open("rb") as copy:
-                os.fsync(copy.fileno())
+            write_durably(kept / path.name, read_regular(path))
         else:
-            path.rename(kept / path.name)
+            folders.move(path, kept / path.name)
     sync_folder(kept)
     sync_folder(folder)
     return kept
@@ -159,7 +157,7 @@ def _new_folder(wanted: Path) -> Path:
     for number in range(1, 1_000):
         folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
         with contextlib.suppress(FileExistsError):
-            folder.mkdir()
+            folders.make_fresh(folder)
             return folder
     raise CorruptState("too many repairs in one second", where=str(wanted))
 
@@ -175,8 +173,8 @@ def _mend(found: Diagnosis, base: Head, kept: Path, *, is_head: bool) -> Head:
     note = f"repair from {source} at revision {base.revision}; the originals are in {kept.name}"
     is_appended = found.action is Action.RESTORE
     if is_appended:
-        size = journal.path.stat().st_size
-        is_torn = not journal.path.read_bytes().endswith(b"\n")
+        there = read_regular(journal.path)
+        size, is_torn = len(there), not there.endswith(b"\n")
         offset = size + len(CLOSING) if is_torn else size
     else:
         is_torn, offset = False, len(lines[-1]) if lines else 0
@@ -236,14 +234,14 @@ def _replace_journals(
         _write(folder / f"journal-{number:06d}.jsonl", history)
         _write(journal.path, current)
     for path in old:
-        path.unlink(missing_ok=True)
+        folders.remove(path)
 
 
 @contextlib.contextmanager
 def _excluding_appends(path: Path) -> Iterator[None]:
     """Hold the lock that an append shares, so that no line lands in a file that goes."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = folders.open_file(path, os.O_RDWR)
     except FileNotFoundError:
         yield
         return
@@ -257,5 +255,5 @@ def _excluding_appends(path: Path) -> Iterator[None]:
 def _write(path: Path, lines: list[bytes]) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     write_durably(temporary, b"".join(lines))
-    temporary.replace(path)
+    folders.replace(temporary, path)
     sync_folder(path.parent)

@@ -1,33 +1,100 @@
 """Outputs that are too large for the journal, one folder an attempt.
 
 The folder's name holds the token, so that a worker that lost its claim can't overwrite
-what the next one writes.
+what the next one writes, and a part that only the worker and its agent know. Folders of
+earlier versions have no such part; they are read and pruned as well.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-import shutil
+from collections.abc import Iterator
+from hashlib import blake2b
 from pathlib import Path
 
+from sequencer.errors import CorruptState
+from sequencer.store import folder as folders
 from sequencer.store.journal_file import sync_folder, write_durably
 
-_NAME = re.compile(r"(\d+)-(\d+)")
+_NAME = re.compile(r"(\d{1,19})-(\d{1,19})(?:-[0-9a-f]{16})?")
+_SECRET = os.urandom(16)
+"""Of this process: nobody else can tell what its attempts' folders are called."""
 
 
 NAME = "results"
 OUTPUT = "output.txt"
 """In an attempt's folder."""
+_OUTPUT_NAME = re.compile(f"{NAME}/([^/]+)/{re.escape(OUTPUT)}")
 
 
 def folder(results: Path, step_index: int, token: int) -> Path:
-    """Return where in *results* an attempt's folder is, if who writes there has made one."""
-    return results / f"{step_index}-{token}"
+    """Return where in *results* this process has the folder of an attempt of its own.
+
+    The folder is made by who writes there. Its name can't be guessed, so neither an agent of
+    another attempt nor a process that one has left behind can prepare or change what is in it.
+    """
+    attempt = f"{step_index}-{token}"
+    unguessable = blake2b(attempt.encode(), digest_size=8, key=_SECRET).hexdigest()
+    return results / f"{attempt}-{unguessable}"
+
+
+@contextlib.contextmanager
+def another(path: Path) -> Iterator[Path]:
+    """Give the place of a second agent's file in the attempt that has *path*, while it works.
+
+    What one agent leaves behind must not be the other's answer.
+    """
+    attempt = "-".join(path.parent.name.split("-")[:2])
+    place = path.parent.with_name(f"{attempt}-{os.urandom(8).hex()}")
+    try:
+        yield place / path.name
+    finally:
+        folders.remove_tree(place)
+
+
+def attempt_of(name: str) -> tuple[int, int] | None:
+    """Return step_index and token of the attempt whose folder is called *name*.
+
+    >>> attempt_of("4-5-0123456789abcdef"), attempt_of("4-5"), attempt_of("../4-5")
+    ((4, 5), (4, 5), None)
+    """
+    found = _NAME.fullmatch(name)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def kept(results: Path, name: str) -> Path:
+    """Return the folder in *results* of the attempt that is called *name*, by any process.
+
+    Raises:
+        CorruptState: no attempt's folder is called so.
+    """
+    if attempt_of(name) is None:
+        raise CorruptState(f"{name!r} is no attempt of a step", where=str(results))
+    return results / name
+
+
+def output_path(run: Path, name: object) -> Path:
+    """Return the output that a record calls *name*, in the folder of its *run*.
+
+    Raises:
+        CorruptState: *name* is not what an accepted step has written there; a record that
+            was forged could name any file of the machine.
+    """
+    found = _OUTPUT_NAME.fullmatch(name) if isinstance(name, str) else None
+    if found is None or attempt_of(found[1]) is None:
+        raise CorruptState(
+            f"a record names {name!r} as its output, which is no output of a step",
+            where=str(run),
+            hint="'sequencer history' shows the records; 'sequencer rewind' repeats the step",
+        )
+    return run / found[0]
 
 
 def keep(attempt: Path, data: bytes) -> None:
     """Keep *data* as the output in the folder of an *attempt*, so that it survives a power loss."""
-    attempt.mkdir(parents=True, exist_ok=True)
+    folders.made(attempt)
     write_durably(attempt / OUTPUT, data)
     for changed in (attempt, attempt.parent, attempt.parent.parent):
         sync_folder(changed)
@@ -35,11 +102,7 @@ def keep(attempt: Path, data: bytes) -> None:
 
 def prune(results: Path, oldest_token: int) -> None:
     """Remove the outputs in *results* whose records have left the journal."""
-    try:
-        entries = list(results.iterdir())
-    except FileNotFoundError:
-        return
-    for entry in entries:
-        match = _NAME.fullmatch(entry.name)
-        if match and int(match[2]) < oldest_token and not entry.is_symlink():
-            shutil.rmtree(entry, ignore_errors=True)
+    for name in folders.names(results):
+        attempt = attempt_of(name)
+        if attempt is not None and attempt[1] < oldest_token:
+            folders.remove_tree(results / name)

@@ -18,9 +18,10 @@ from collections.abc import Callable, Collection
 from hashlib import sha256
 from pathlib import Path
 
+from sequencer.errors import UnsafeFolder
+from sequencer.store import folder as folders
 from sequencer.store.tickets import FileQueue, new_queue
 
-_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _DIGEST_CHARS = 16
 
 
@@ -49,8 +50,8 @@ class FileTurnstile:
         """See `Turnstile.is_awaited`."""
         try:
             # Not for writing: closing it would wake who watches the folder.
-            fd = os.open(self._path, _FLAGS | os.O_RDONLY)
-        except OSError:
+            fd = folders.open_file(self._path, os.O_RDONLY)
+        except (OSError, UnsafeFolder):
             return False
         try:
             return self._new_queue().is_awaited(fd)
@@ -90,12 +91,12 @@ class _Place:
         self._is_left = False
         self._guard = threading.Lock()
         try:
-            self._fd = os.open(path, _FLAGS | queue.flags | os.O_CREAT, 0o644)
+            self._fd = folders.open_file(path, queue.flags | os.O_CREAT)
             self.is_first = queue.ask(self._fd)
             if not self.is_first:
                 self.first_fd, self._wake_fd = os.pipe()
                 threading.Thread(target=self._stand, name="turnstile", daemon=True).start()
-        except (OSError, RuntimeError):
+        except (OSError, RuntimeError, UnsafeFolder):
             # No file or no thread: nobody queues, and nobody is kept waiting by that.
             self.is_first = True
             self._give_back()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,9 @@ class ExecutorCase:
 
 def request_for(folder: Path, **update: Any) -> StepRequest:
     """Return a request whose result file and working folder are below *folder*."""
-    results = folder / "results"
-    results.mkdir(exist_ok=True)
+    # Each attempt has a folder of its own, which nobody has made before it.
+    names = (f"results-{number}" if number else "results" for number in count())
+    results = next(folder / name for name in names if not (folder / name).exists())
     step = update.pop("step", None) or Step(name="main")
     facts: dict[str, Any] = {
         "step": step,

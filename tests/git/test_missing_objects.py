@@ -116,7 +116,7 @@ def test_a_document_that_is_missing_is_not_left_out(shared: Shared) -> None:
     assert (clone / "sync" / "flow.json").read_bytes() == b'{"a document": 1}'
 
 
-@pytest.mark.parametrize("folder", ["results", "results/0-1"])
+@pytest.mark.parametrize("folder", ["results", "results/ATTEMPT"])
 def test_a_folder_of_results_that_is_missing_is_not_left_out(folder: str, shared: Shared) -> None:
     ours, theirs = shared.store("ours"), shared.store("theirs")
     cases.begin(theirs)
@@ -124,6 +124,7 @@ def test_a_folder_of_results_that_is_missing_is_not_left_out(folder: str, shared
     place = theirs.result_folder(0, token)
     place.mkdir(parents=True, exist_ok=True)
     (place / "output.txt").write_text("what it said\n")
+    folder = folder.replace("ATTEMPT", place.name)
     cases.commit(theirs, token)
     ours.bring()
     ours.close()
@@ -132,7 +133,7 @@ def test_a_folder_of_results_that_is_missing_is_not_left_out(folder: str, shared
     shutil.rmtree(clone / "sync")
     again = shared.store("ours")
     again.bring()
-    assert (clone / "sync" / "results" / "0-1" / "output.txt").read_text() == "what it said\n"
+    assert (clone / "sync" / "results" / place.name / "output.txt").read_text() == "what it said\n"
 
 
 def test_a_process_at_work_goes_on_when_the_commit_below_it_is_lost(shared: Shared) -> None:

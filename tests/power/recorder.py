@@ -146,7 +146,9 @@ class Recorder:
             if full is None:
                 return self._real[name](path, *args, **options)
             node = self._nodes.get(_identity(full)) if os.path.lexists(full) else None
-            gone = self._full(args[0], None) if name in ("rename", "replace") else full
+            if name in ("rename", "replace", "link"):
+                args = (self._full(args[0], options.get("dst_dir_fd")) or args[0], *args[1:])
+            gone = args[0] if name in ("rename", "replace") else full
             victim = os.lstat(gone) if gone and os.path.lexists(gone) else None
             result = self._real[name](path, *args, **options)
             note(full, node, *args)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -296,6 +297,12 @@ KINDS = {
 }
 
 
+def named_in(call: str) -> list[str]:
+    """Return the paths that *call* names, whole where they are relative to a descriptor."""
+    found = re.findall(r'(?:<([^>]*)>, )?"([^"]*)"', call)
+    return [str(Path(folder, name)) for folder, name in found]
+
+
 def seen_by_strace(trace: str, folder: Path) -> list[str]:
     """Return the kinds of calls that changed something below *folder*, in order."""
     found, there = [], set()
@@ -305,7 +312,7 @@ def seen_by_strace(trace: str, folder: Path) -> list[str]:
         if f"{folder}" not in call or " = -1 " in call:
             continue
         if name == "openat":
-            path = call.split('"')[1]
+            (path,) = named_in(call)
             if "O_CREAT" in call and path not in there:
                 found.append("Enter")
             elif "O_TRUNC" in call:
@@ -314,9 +321,9 @@ def seen_by_strace(trace: str, folder: Path) -> list[str]:
         elif name in KINDS:
             found.append(KINDS[name])
             if KINDS[name] in ("Remove", "Rename"):
-                there.discard(call.split('"')[1])
-            if name in ("link", "linkat", "rename"):
-                there.add(call.split('"')[3])
+                there.discard(named_in(call)[0])
+            if name in ("link", "linkat", "rename", "renameat"):
+                there.add(named_in(call)[1])
     return found
 
 

@@ -94,13 +94,13 @@ def project(folder: Path, *outcomes: dict[str, Any], **settings: Any) -> Path:
     return folder
 
 
-def facts(folder: Path) -> list[dict[str, Any]]:
+def facts(folder: Path, variables: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """Return the history of the run in the project *folder*, read by this process.
 
     A history that can't be read is one fact that no check takes for right.
     """
     try:
-        run = open_project(folder, environment={}).run()
+        run = open_project(folder, environment=variables or {}).run()
         if not (told := list(run.history())):
             # That there is none is believed only of a run that has no state.
             run.view()

@@ -97,23 +97,25 @@ def _work(disk: Disk, folder: Path, verb: str, pages: int, room: int) -> list[st
     disk.clear()
     shutil.rmtree(folder, ignore_errors=True)
     state, logs = disk.folder / "sync/state.json", disk.folder / "logs"
-    project(folder, state_file=str(state), logs_dir=str(logs))
+    project(folder)
+    elsewhere = {"SEQUENCER_STATE_FILE": str(state), "SEQUENCER_LOGS_DIR": str(logs)}
     if room:
-        sequencer(folder, "tick")
+        sequencer(folder, "tick", variables=elsewhere)
         pad(state.with_name("journal.jsonl"), room)
     disk.fill(pages)
     limited = ("--max-steps", str(STEPS)) if verb == "run" else ()
-    wrong = [sequencer(folder, verb, *limited).wrong(0, 3)]
+    wrong = [sequencer(folder, verb, *limited, variables=elsewhere).wrong(0, 3)]
     disk.make_room()
-    done = len(accepted(facts(folder)))
+    done = len(accepted(facts(folder, elsewhere)))
     if done < STEPS:
-        wrong.append(sequencer(folder, "run", "--max-steps", str(STEPS - done)).wrong(0))
-    told = facts(folder)
+        rest = ("run", "--max-steps", str(STEPS - done))
+        wrong.append(sequencer(folder, *rest, variables=elsewhere).wrong(0))
+    told = facts(folder, elsewhere)
     if accepted(told) != [*range(STEPS)] and not (verb == "run" and room):
         wrong.append(f"accepted {accepted(told)}")
     if accepted(told) != [*range(len(accepted(told)))]:
         wrong.append(f"accepted {accepted(told)}")
-    wrong.append(sequencer(folder, "check").wrong(0, 2))
+    wrong.append(sequencer(folder, "check", variables=elsewhere).wrong(0, 2))
     return [text for text in wrong if text]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.engine.attempt import Attempt
-from sequencer.errors import UnsafePath
+from sequencer.errors import UnsafeFolder, UnsafePath
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
 from sequencer.logs import MAX_LOOKS, FileLogs, current_branch, log_name, steps_folder
@@ -129,7 +129,7 @@ def test_a_part_of_the_path_that_is_no_folder(place: Place, part: str, kind: str
     (outside / "steps").mkdir()
     if kind == "link":
         path.symlink_to(outside)
-        with pytest.raises(UnsafePath, match="no plain folder"):
+        with pytest.raises(UnsafeFolder, match=f"{part}: is a link where a folder"):
             place.write(b"x")
     else:
         if kind == "fifo":

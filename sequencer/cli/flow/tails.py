@@ -15,6 +15,7 @@ from sequencer.cli.sanitise import plain
 from sequencer.engine.flow.view import LINE_CHARS
 from sequencer.logs import log_name
 from sequencer.model.head import Claim
+from sequencer.store import folder as folders
 
 TAIL_BYTES = 8 * 1024
 FIRST_BYTES = 4 * 1024
@@ -50,7 +51,7 @@ def _newest_line(claim: Claim, folder: Path) -> str:
 def _written(path: Path, token: int) -> str | None:
     """Return the end of what the claim of *token* has written to *path*; None: it is another's."""
     # Never through a link, and never waiting for a pipe.
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = folders.open_file(path, os.O_RDONLY)
     try:
         begin = os.pread(fd, FIRST_BYTES, 0)
         titles = begin.split(b"\n", TITLE_LINES)

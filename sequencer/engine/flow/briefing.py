@@ -20,6 +20,7 @@ from sequencer.model.graph import Node
 from sequencer.model.marking import Marking, Reference
 from sequencer.model.request import Request
 from sequencer.resolution import templates
+from sequencer.store import results
 
 ROOTS = (*templates.GRAPH_ROOTS, "request", "validation")
 MOST_CHARS = 48_000
@@ -178,8 +179,8 @@ def _unread(marking: Marking, name: str) -> Iterator[Message]:
 
 def _token(reference: Reference | None) -> int:
     """Return the token under which something was kept; 0: nothing was, or nobody knows."""
-    token = reference.rpartition("-")[2] if isinstance(reference, str) else ""
-    return int(token) if token.isdecimal() else 0
+    attempt = results.attempt_of(reference) if isinstance(reference, str) else None
+    return 0 if attempt is None else attempt[1]
 
 
 def _added(marking: Marking, before: list[Node]) -> Iterator[Node]:

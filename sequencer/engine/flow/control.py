@@ -139,11 +139,7 @@ class FlowControl:
         Raises:
             CorruptState: *name* names none.
         """
-        index, _, token = name.partition("-")
-        if not (index.isdecimal() and token.isdecimal()):
-            # The head can be edited by hand; what it names must not lead elsewhere.
-            raise CorruptState(f"{name!r} names no output", where=str(self.store.state_path))
-        return self.store.result_folder(int(index), int(token)) / results.OUTPUT
+        return self.store.kept_result(name) / results.OUTPUT
 
     def keep_output(self, step_index: int, token: int, output: str) -> Reference | None:
         """Keep *output* in the folder of its execution, durably; nothing for an empty one.

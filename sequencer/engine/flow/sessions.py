@@ -7,23 +7,23 @@ of its execution; where more than one reached a node there is none to continue.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from typing import Self
 
 from pydantic import ValidationError
 
 from sequencer.engine.prepared import Performed
+from sequencer.errors import CorruptState
 from sequencer.model.head import Claim, Session
 from sequencer.model.marking import Marking
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.carrying import carried
-from sequencer.store.journal_file import write_durably
+from sequencer.store import folder as folders
+from sequencer.store.journal_file import read_regular, write_durably
 from sequencer.store.protocol import Store
 
 FILE = "session.json"
 _MAX_BYTES = 10_000
-_REFERENCE = re.compile(r"(\d{1,18})-(\d{1,18})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Sessions:
         folder = self.store.result_folder(claim.step_index, claim.token)
         found = {"executor": performed.agent, "id": session_id}
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            folders.made(folder)
             write_durably(folder / FILE, json.dumps(found).encode())
         except OSError:
             return
@@ -57,12 +57,10 @@ class Sessions:
         if not self.is_used:
             return None
         reference = carried(marking, name)
-        found = _REFERENCE.fullmatch(reference) if isinstance(reference, str) else None
-        if found is None:
+        if not isinstance(reference, str):
             return None
-        path = self.store.result_folder(int(found[1]), int(found[2])) / FILE
         try:
-            with path.open("rb") as file:
-                return Session.model_validate_json(file.read(_MAX_BYTES))
-        except (OSError, ValidationError):
+            path = self.store.kept_result(reference) / FILE
+            return Session.model_validate_json(read_regular(path, max_bytes=_MAX_BYTES))
+        except (OSError, CorruptState, ValidationError):
             return None

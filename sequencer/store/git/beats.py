@@ -27,6 +27,7 @@ from sequencer.store.git.command import GitFailed
 from sequencer.store.git.objects import Draft, Missing, Objects
 from sequencer.store.git.remote import Move, Remote, Verdict
 from sequencer.store.identity import boottime, is_same_boot
+from sequencer.store.journal_file import read_regular
 from sequencer.store.leases import Leases
 from sequencer.store.protocol import Liveness
 from sequencer.store.strictjson import parse_object
@@ -90,7 +91,7 @@ class Beats:
         """
         self._own.add(claim.token)
         self._leases.beat(claim, number)
-        data = (self._leases.folder / str(claim.token)).read_bytes()
+        data = read_regular(self._leases.folder / str(claim.token))
         share_s = max(TIME_SHARE * claim.ttl_s, SHORTEST_LIMIT_S)
         limit_s = min(self._remote.git.timeout_s, share_s)
         try:

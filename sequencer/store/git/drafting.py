@@ -87,8 +87,10 @@ class Drafting:
         for name in sorted(here):
             if stand is None or self._differs(name, before, len(stand.commit)):
                 files[name] = replica.read(name)
+        here_results = replica.folder / results.NAME
         for fact in draft.transition.facts:
-            name = f"{results.NAME}/{fact.step_index}-{fact.token}/{results.OUTPUT}"
+            attempt = results.folder(here_results, fact.step_index, fact.token).name
+            name = f"{results.NAME}/{attempt}/{results.OUTPUT}"
             if name not in before.entries and (data := self._output(name)):
                 files[name] = data
         removed = (before.aside() - aside) | (before.documents() - here)
@@ -99,7 +101,7 @@ class Drafting:
 
     def _output(self, name: str) -> bytes | None:
         data = self._replica.read(name, MAX_OUTPUT_BYTES)
-        if data is None and (self._replica.folder / name).is_file():
+        if data is None and signature(self._replica.folder / name):
             self.notices.append(
                 f"{self._replica.folder / name} has more than {MAX_OUTPUT_BYTES} bytes: other "
                 "machines do not get it"

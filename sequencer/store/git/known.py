@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sequencer.errors import CorruptState
+from sequencer.store import folder as folders
 from sequencer.store.headfile import signature
 from sequencer.store.journal_file import read_regular
 from sequencer.store.strictjson import parse_object
@@ -56,11 +57,9 @@ class KnownFile:
 
     def write(self, known: Known) -> None:
         """Remember *known*; what can't be written is found out again from the remote."""
-        fresh = f"{self.path}.{os.getpid()}.tmp"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        fresh = f"{self.path.name}.{os.getpid()}.tmp"
         with contextlib.suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(fresh, flags, 0o644)
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
+            folder = folders.made(self.path.parent)
+            with os.fdopen(folder.create(fresh), "w", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(known), indent=2) + "\n")
-            os.replace(fresh, self.path)  # noqa: PTH105 (on every step's path)
+            folder.replace(fresh, self.path.name)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sequencer.errors import RemoteUnreachable
+from sequencer.store import folder as folders
 
 FAST_S = 0.5
 SLOW_S = 15.0
@@ -122,7 +123,8 @@ class SharedLook:
         # Not by writing, which wakes everybody who watches the folder.
         with contextlib.suppress(OSError):
             try:
-                os.utime(self._path, ns=(now, now), follow_symlinks=False)
+                folder = folders.opened(self._path.parent)
+                name, fd = self._path.name, folder.fd
+                os.utime(name, ns=(now, now), dir_fd=fd, follow_symlinks=False)
             except FileNotFoundError:
-                flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-                os.close(os.open(self._path, flags, 0o644))
+                os.close(folders.open_file(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.errors import CorruptState
+from sequencer.store import folder as folders
 from sequencer.store import journal_file, results
 from sequencer.store.documents import MAX_BYTES
 from sequencer.store.git.objects import Entry, Missing, Objects
+from sequencer.store.headfile import signature
 from sequencer.store.journal import decode, scan
 from sequencer.store.journal_file import open_new, read_regular, sync_folder, write_durably
 from sequencer.store.strictjson import MAX_BYTES as MAX_HEAD_BYTES
@@ -30,7 +32,6 @@ REMOTE = "remote.json"
 _ASIDE = re.compile(r"journal-\d{6,9}\.jsonl")
 _DOCUMENT = re.compile(r"(definition|flow|marking-[0-9a-f]{1,64})\.json")
 """Of all that lies in the folder; a cursor, a note about idleness are this clone's own."""
-_ATTEMPT = re.compile(r"\d{1,19}-\d{1,19}")
 MAX_JOURNAL_BYTES = 2**30
 MAX_OUTPUT_BYTES = 8 * 1024 * 1024
 """An output that is larger stays where it was made."""
@@ -82,7 +83,7 @@ def read_tree(objects: Objects, commit: str, state_name: str) -> Tree | None:
     }
     below = next((e for e in top if e.is_folder and e.name == results.NAME), None)
     for attempt in _folder(objects, below.oid) if below else ():
-        if attempt.is_folder and _ATTEMPT.fullmatch(attempt.name):
+        if attempt.is_folder and results.attempt_of(attempt.name):
             for entry in _folder(objects, attempt.oid):
                 if entry.is_plain and entry.name == results.OUTPUT:
                     entries[f"{results.NAME}/{attempt.name}/{entry.name}"] = entry.oid
@@ -127,13 +128,11 @@ class Replica:
     def outputs(self) -> set[str]:
         """Return the paths of the outputs that are here."""
         folder = self.folder / results.NAME
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return {
-                f"{results.NAME}/{entry.name}/{results.OUTPUT}"
-                for entry in os.scandir(folder)
-                if _ATTEMPT.fullmatch(entry.name) and (Path(entry) / results.OUTPUT).is_file()
-            }
-        return set()
+        return {
+            f"{results.NAME}/{name}/{results.OUTPUT}"
+            for name in folders.names(folder)
+            if results.attempt_of(name) and signature(folder / name / results.OUTPUT)
+        }
 
     def read(self, name: str, max_bytes: int = MAX_BYTES) -> bytes | None:
         """Return the file *name*, or None if it is missing, no plain file or too large."""
@@ -149,8 +148,7 @@ class Replica:
             return None
 
     def _names(self) -> Iterator[str]:
-        with contextlib.suppress(FileNotFoundError):
-            yield from (entry.name for entry in os.scandir(self.folder))
+        yield from folders.names(self.folder)
 
     # --- what the branch has -------------------------------------------------------
 
@@ -176,7 +174,7 @@ class Replica:
         if is_new:
             self._ensure_contained(ours, theirs, tree, known, branch)
         state, is_edited = self._content(tree, HEAD), self._is_edited(ours)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        folders.made(self.folder)
         # The journal last: what it speaks of is there before anybody can read of it.
         for name in sorted(tree.entries.keys() - {HEAD, JOURNAL}):
             self._bring(tree, known, name)
@@ -186,7 +184,7 @@ class Replica:
                 self._put(self.folder / self._state_name, state)
         for name in (self.aside() - tree.aside()) | self._dropped(tree, known):
             with contextlib.suppress(OSError):
-                (self.folder / name).unlink()
+                folders.remove(self.folder / name)
         return is_new
 
     def _is_edited(self, journal: bytes) -> bool:
@@ -263,15 +261,14 @@ class Replica:
         data = self._content(tree, name)
         if data is None or self.read(name, len(data)) == data:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folders.made(path.parent)
         self._replace(path, data)
 
     def _write_journal(self, ours: bytes, theirs: bytes) -> None:
         """Make the journal *theirs*; what a power loss takes of it comes from the branch again."""
         path = self.folder / JOURNAL
         if ours and theirs.startswith(ours):
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-            fd = os.open(path, flags)
+            fd = folders.open_file(path, os.O_WRONLY | os.O_APPEND)
             try:
                 os.write(fd, theirs[len(ours) :])
             finally:
@@ -285,13 +282,13 @@ class Replica:
         fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         with open_new(fresh) as file:
             file.write(data)
-        fresh.replace(path)
+        folders.replace(fresh, path)
 
     @staticmethod
     def _replace(path: Path, data: bytes) -> None:
         fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         write_durably(fresh, data)
-        fresh.replace(path)
+        folders.replace(fresh, path)
         sync_folder(path.parent)
 
     def _content(self, tree: Tree, name: str) -> bytes | None:

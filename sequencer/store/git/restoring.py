@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sequencer.errors import StateRefused, UsageRefused
+from sequencer.store import folder as folders
 from sequencer.store import results
 from sequencer.store.file import FileStore
 from sequencer.store.git.replica import JOURNAL, REMOTE
@@ -46,7 +47,7 @@ def take_theirs(
     with FileStore(store.state_path).locked():
         aside = _new_folder(folder, now())
         for path in _of_the_run(store):
-            path.rename(aside / path.name)
+            folders.move(path, aside / path.name)
         sync_folder(aside)
         sync_folder(folder)
     after = compare(store)
@@ -62,7 +63,7 @@ def _new_folder(folder: Path, now: float) -> Path:
     number, path = 1, folder / name
     while True:
         try:
-            path.mkdir()
+            folders.make_fresh(path)
         except FileExistsError:
             number += 1
             path = folder / f"{name}-{number}"

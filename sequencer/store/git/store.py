@@ -304,6 +304,10 @@ class GitStore:
         standing = {one.token for one in head.claims} if head else set()
         self._beats.beat(claim, number, standing)
 
+    def kept_result(self, name: str) -> Path:
+        """See `Store.kept_result`."""
+        return self._files.kept_result(name)
+
     def result_folder(self, step_index: int, token: int) -> Path:
         """See `Store.result_folder`."""
         return self._files.result_folder(step_index, token)

@@ -36,7 +36,7 @@ def test_a_large_output_is_read_from_the_folder_and_cut(store: FileStore) -> Non
     kept = store.result_folder(0, 1)
     kept.mkdir(parents=True)
     (kept / "output.txt").write_text("ä" * 5000)
-    name = "results/0-1/output.txt"
+    name = f"results/{kept.name}/output.txt"
     record(store, (Event.SUCCEEDED, {"output_file": name, "output_bytes": 10_000}))
     told.deliver()
     (body,) = told.box.bodies

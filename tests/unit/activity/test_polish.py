@@ -55,29 +55,41 @@ def test_short_texts_are_cut(tmp_path: Path) -> None:
     assert clean.result == "y" * MAX_SHORT_CHARS
 
 
+NAME = "results/0-1-0123456789abcdef/output.txt"
+
+
 def test_a_body_that_fits_is_whole(tmp_path: Path) -> None:
     assert polished(activity(body="z" * 100), REDACTION, tmp_path, 100).body == "z" * 100
 
 
 def test_an_output_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
-    (tmp_path / "output.txt").write_text("🎉" * 100)
-    whole = polished(activity(output_file="output.txt"), REDACTION, tmp_path, 100)
+    kept = tmp_path / NAME
+    kept.parent.mkdir(parents=True)
+    kept.write_text("🎉" * 100)
+    whole = polished(activity(output_file=NAME), REDACTION, tmp_path, 100)
     assert whole.body == "🎉" * 100
-    cut = polished(activity(output_file="output.txt"), REDACTION, tmp_path, 99)
+    cut = polished(activity(output_file=NAME), REDACTION, tmp_path, 99)
     assert cut.body.startswith("🎉" * 99 + "\n\n[cut after 99 characters; all of it is in ")
 
 
-@pytest.mark.parametrize("name", ["../outside.txt", "/etc/hostname", "a/../../outside.txt"])
+@pytest.mark.parametrize(
+    "name", ["../outside.txt", "/etc/hostname", "results/../outside.txt", "state.json", f"./{NAME}"]
+)
 def test_no_file_outside_of_the_run_is_read(tmp_path: Path, name: str) -> None:
     (tmp_path / "outside.txt").write_text("private")
-    (tmp_path / "run" / "a").mkdir(parents=True)
+    (tmp_path / "run" / "results").mkdir(parents=True)
     told = polished(activity(output_file=name), REDACTION, tmp_path / "run", 1000)
-    assert told.body == f"[the output is not in the run's folder: `{name}`]"
+    assert told.body == f"[what the record names is no output of a step: `{name}`]"
 
 
 def test_an_output_that_is_gone_or_no_file_is_said_to_be(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "link").symlink_to("/etc/hostname")
-    for name in ("gone.txt", "folder", "link"):
+    (tmp_path / "results/0-2/output.txt").mkdir(parents=True)
+    (tmp_path / "results/0-3").mkdir()
+    (tmp_path / "results/0-3/output.txt").symlink_to("/etc/hostname")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/output.txt").write_text("private")
+    (tmp_path / "results/0-4").symlink_to(tmp_path / "elsewhere")
+    for token in range(1, 5):
+        name = f"results/0-{token}/output.txt"
         told = polished(activity(output_file=name), REDACTION, tmp_path, 1000)
         assert told.body == f"[the output can't be read any more: `{name}`]"

@@ -91,7 +91,7 @@ def test_a_large_summary_is_read_from_its_file(store: FileStore) -> None:
     kept = store.result_folder(0, 1)
     kept.mkdir(parents=True)
     (kept / "output.txt").write_text("long summary")
-    tell(store, Event.SUCCEEDED, "sum", output_file="results/0-1/output.txt")
+    tell(store, Event.SUCCEEDED, "sum", output_file=f"results/{kept.name}/output.txt")
     tell(store, Event.COMPLETED, "", status="completed")
     told.deliver()
     assert told.box.bodies == ["long summary", "long summary"]

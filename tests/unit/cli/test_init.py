@@ -182,8 +182,8 @@ def test_another_workflow_than_the_files_is_told(tmp_path: Path) -> None:
     assert "names workflow 'standard'" in called.err
 
 
-def test_a_state_file_in_the_project_folder_does_not_hide_the_project(tmp_path: Path) -> None:
-    (tmp_path / "orchestration.yaml").write_text("state_file: state.json\n")
+def test_logs_in_the_project_folder_do_not_hide_the_project(tmp_path: Path) -> None:
+    (tmp_path / "orchestration.yaml").write_text("logs_dir: .\n")
     called = call(tmp_path, "init")
     assert not (tmp_path / ".gitignore").exists()
     assert "add them to .gitignore by hand" in called.err

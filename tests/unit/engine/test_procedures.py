@@ -219,7 +219,7 @@ def test_outputs_go_from_step_to_step(tmp_path: Path) -> None:
     work(run, observer=recorder)
     assert head_of(run).status is Status.COMPLETE
     record = next(f for f in run.history() if f["event"] == "succeeded")["outcome"]
-    assert record["output_file"].startswith("results/0-1/")
+    assert record["output_file"].startswith("results/0-1-")
 
 
 def test_a_tampered_definition_is_refused_until_it_is_adopted(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sequencer.engine.recall import MAX_OUTPUT_BYTES, recall
-from sequencer.errors import StorageFailed
+from sequencer.errors import CorruptState, StorageFailed, UnsafeFolder
 
 
 def fact(event: str, step: str, **outcome: Any) -> dict[str, Any]:
@@ -31,6 +32,44 @@ def test_the_newest_output_of_each_step_counts(tmp_path: Path) -> None:
     assert memory.steps == ["fixer", "plan"]
     with pytest.raises(KeyError, match=r"'build' has no output yet; those that have: fixer, plan"):
         memory.output("build")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("/proc/self/environ", "../../x", "results/../../x/output.txt", "state.json", "", 5, []),
+        *("results/0-1/result.json", "results/0-1/../0-1/output.txt", "results/x/output.txt"),
+        *("results/0-1-XYZ/output.txt", "/results/0-1/output.txt", "results/0-1/output.txt\n"),
+    ],
+)
+def test_a_record_names_no_other_file_than_an_output(tmp_path: Path, name: Any) -> None:
+    memory = recall(tmp_path, [fact("succeeded", "plan", output_file=name)])
+    with pytest.raises(CorruptState, match="is no output of a step"):
+        memory.output("plan")
+
+
+def test_an_output_is_a_plain_file_and_reached_without_a_link(tmp_path: Path) -> None:
+    for number, kind in enumerate(("plain", "link", "fifo", "folder")):
+        attempt = tmp_path / f"results/{number}-1-0123456789abcdef"
+        (attempt / "output.txt" if kind == "folder" else attempt).mkdir(parents=True)
+        if kind == "plain":
+            (attempt / "output.txt").write_text("said")
+        elif kind == "link":
+            (attempt / "output.txt").symlink_to("/proc/self/environ")
+        elif kind == "fifo":
+            os.mkfifo(attempt / "output.txt")
+        name = f"results/{attempt.name}/output.txt"
+        memory = recall(tmp_path, [fact("succeeded", "plan", output_file=name)])
+        if kind == "plain":
+            assert memory.output("plan") == "said"
+        else:
+            with pytest.raises(CorruptState):
+                memory.output("plan")
+    (tmp_path / "results").rename(tmp_path / "aside")
+    (tmp_path / "results").symlink_to("aside")
+    memory = recall(tmp_path, [fact("succeeded", "plan", output_file="results/0-1/output.txt")])
+    with pytest.raises(UnsafeFolder):
+        memory.output("plan")
 
 
 def test_nothing_was_said_at_the_beginning(tmp_path: Path) -> None:

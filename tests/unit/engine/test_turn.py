@@ -19,6 +19,7 @@ from sequencer.errors import (
     StaleClaim,
     StepFailed,
     TransitionRefused,
+    UnsafeFolder,
 )
 from sequencer.executors.protocol import StopReason
 from sequencer.model.limits import InvocationLimits
@@ -94,7 +95,7 @@ def test_a_claim_that_was_lost_is_heard_of_and_the_output_kept(tmp_path: Path) -
 
     with pytest.raises(StaleClaim, match="token 1 is stale"):
         lose()
-    kept = tmp_path / "sync/results/0-1/output.txt"
+    (kept,) = (tmp_path / "sync/results").glob("0-1-*/output.txt")
     assert kept.read_text() == "my work"
     assert events(other)[-1] == "taken-over"
     assert head_of(other).step_index == 0
@@ -179,11 +180,19 @@ def test_logs_that_lead_elsewhere_leave_no_claim(tmp_path: Path) -> None:
     run = open_scripted(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "logs").symlink_to("elsewhere")
-    with pytest.raises(Exception, match="no plain folder") as caught:
+    with pytest.raises(Exception, match="is a link where a folder") as caught:
         run.work()
-    assert getattr(caught.value, "exit_code", 70) == 2
+    assert getattr(caught.value, "exit_code", 70) == 3
+    assert run.head is None  # refused before anything was begun
+    assert not list((tmp_path / "elsewhere").rglob("*.log"))
+    (tmp_path / "logs").unlink()
+    run.work(limits=InvocationLimits(max_steps=1))
+    (tmp_path / "logs").rename(tmp_path / "aside")
+    (tmp_path / "logs").symlink_to("elsewhere")
+    with pytest.raises(UnsafeFolder, match="logs: is a link"):
+        run.work()
     head = head_of(run)
-    assert (head.claims, head.failures_in_row, head.status) == ((), 0, "idle")
+    assert (head.step_index, head.claims, head.failures_in_row) == (1, (), 0)
     assert not list((tmp_path / "elsewhere").rglob("*.log"))
 
 

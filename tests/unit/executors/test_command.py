@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from sequencer.errors import StorageFailed, UnsafeFolder
 from sequencer.executors.command import ANSWER_BYTES, CommandExecutor, CommandOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Cancellation, Kind
@@ -138,12 +139,20 @@ def test_the_prompt_file_is_private_and_gone_afterwards(bench: Bench) -> None:
 
 
 def test_a_link_in_the_place_of_the_prompt_file_is_not_followed(bench: Bench) -> None:
-    precious = bench.folder / "precious"
-    precious.write_text("untouched")
-    (bench.folder / "results").mkdir()
-    (bench.folder / "results" / "prompt.md").symlink_to(precious)
-    assert bench.perform("cat", "{prompt_file}", prompt="ask").output == "ask"
-    assert precious.read_text() == "untouched"
+    outside = bench.folder / "outside"
+    outside.mkdir()
+    (bench.folder / "results").symlink_to(outside)
+    path = bench.folder / "results/attempt/result.json"
+    with pytest.raises(UnsafeFolder, match="results: is a link where a folder"):
+        bench.perform("cat", "{prompt_file}", result_path=path)
+    assert not list(outside.iterdir())
+
+
+def test_a_folder_that_somebody_has_made_ahead_is_refused(bench: Bench) -> None:
+    (bench.folder / "made").mkdir()
+    (bench.folder / "made" / "result.json").write_text('{"status": "ok", "output": "FORGED"}')
+    with pytest.raises(StorageFailed, match="can't be made: File exists"):
+        bench.perform("true", result_path=bench.folder / "made/result.json")
 
 
 PAYLOADS = [

@@ -297,7 +297,8 @@ def test_an_interruption_says_why_and_overrides_the_result_file(
 ) -> None:
     result = json.dumps({"status": "complete"})
     threading.Timer(0.4, stage.cancellation.set, [reason]).start()
-    outcome = stage.perform("sh", "-c", f"echo '{result}' > results/result.json; sleep 60")
+    write = f"mkdir results; echo '{result}' > results/result.json"
+    outcome = stage.perform("sh", "-c", f"{write}; sleep 60")
     assert (tmp_path / "results" / "result.json").exists()
     assert outcome.status is OutcomeStatus.INTERRUPTED
     assert outcome.error == f"stopped: {reason}"

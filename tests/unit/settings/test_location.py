@@ -79,22 +79,23 @@ def test_a_folder_or_fifo_of_that_name_is_reported_and_not_skipped(
 
 AGREEING = [
     ("", {}),
-    ("state_file: a.json\n", {}),
+    ("state_file: a/a.json\n", {}),
     ('"state_file": "b/c.json"\n', {}),
-    ('"state\\x5ffile": "hidden.json"\n', {}),
+    ('"state\\x5ffile": "hidden/state.json"\n', {}),
+    ("state_file: a/../b/c.json\n", {}),
     ("# state_file: comment.json\n", {}),
     ("state_file:\n", {}),
     ("state_file: ~\n", {}),
-    ("state_file: ~/x.json\n", {}),
-    ("state_file: /tmp/abs.json\n", {}),
-    ("state_file: ../up.json\n", {}),
     ("spec_bootstrap: {state_file: nested.json}\n", {}),
-    ("state_file: a.json\n", {"SEQUENCER_STATE_FILE": "env.json"}),
-    ("", {"SEQUENCER_STATE_FILE": "env.json"}),
-    ("state_file: a.json\n", {"SEQUENCER_STATE_FILE": ""}),
-    ("state_file: a.json\n", {"SEQUENCER_STATE": "/not/a/setting.json"}),
+    ("state_file: a/a.json\n", {"SEQUENCER_STATE_FILE": "run/env.json"}),
+    ("", {"SEQUENCER_STATE_FILE": "run/env.json"}),
+    ("", {"SEQUENCER_STATE_FILE": "~/run/x.json"}),
+    ("", {"SEQUENCER_STATE_FILE": "/srv/run/abs.json"}),
+    ("", {"SEQUENCER_STATE_FILE": "../up.json"}),
+    ("state_file: a/a.json\n", {"SEQUENCER_STATE_FILE": ""}),
+    ("state_file: a/a.json\n", {"SEQUENCER_STATE": "/not/a/setting.json"}),
     ("logs_dir: state_file\n", {}),
-    ("logs_dir: &a state_file\n*a : b.json\n", {}),
+    ("logs_dir: &a state_file\n*a : b/c.json\n", {}),
 ]
 
 
@@ -107,6 +108,39 @@ def test_the_quick_look_agrees_with_the_whole_settings(
     quick, whole = locate(start, None, env), load(start, env=env)
     assert quick.state_path == whole.state_file
     assert (quick.config_path, quick.project_dir) == (whole.config_path, whole.project_dir)
+
+
+MISPLACED = [
+    ("state_file: state.json", "needs a folder for its files, and this is the project's"),
+    ("state_file: sync/../state.json", "and this is the project's"),
+    ("state_file: ../docs/state.json", "outside of the project; only SEQUENCER_STATE_FILE"),
+    ("state_file: ~/x/state.json", "outside of the project; only SEQUENCER_STATE_FILE"),
+    ("state_file: /tmp/abs/state.json", "outside of the project; only SEQUENCER_STATE_FILE"),
+    ("state_file: .git/hooks/state.json", "in git's own folder"),
+    ("state_file: prompts/run/state.json", "this is that of the prompts"),
+    ("logs_dir: ../logs", "outside of the project; only SEQUENCER_LOGS_DIR"),
+    ("logs_dir: .git/logs", "in git's own folder"),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), MISPLACED)
+def test_a_file_that_may_be_a_strangers_keeps_state_and_logs_in_the_project(
+    project: Path, text: str, why: str
+) -> None:
+    path = write(project, f"{text}\n")
+    with pytest.raises(ConfigurationError) as refused:
+        load(project, env={})
+    assert why in refused.value.message
+    assert str(refused.value.where).startswith(f"{path}:1:1")
+
+
+def test_what_is_above_a_folder_elsewhere_is_the_persons_own(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    env = {"SEQUENCER_STATE_FILE": str(tmp_path / "link" / "run" / "state.json")}
+    assert load(project, env=env).state_file == tmp_path / "real" / "run" / "state.json"
+    (tmp_path / "real" / "run").symlink_to(tmp_path)
+    assert load(project, env=env).state_file == tmp_path / "real" / "run" / "state.json"
 
 
 @pytest.mark.parametrize(

@@ -59,12 +59,25 @@ def test_a_project_without_a_file_works(tmp_path: Path) -> None:
 
 def test_paths_resolve_against_the_folder_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    text = "prompts_dir: p\nlogs_dir: ../l\nstate_file: /abs/s.json\n"
+    text = "prompts_dir: p\nlogs_dir: l/m\nstate_file: s/t/u.json\n"
     (tmp_path / "orchestration.yaml").write_text(text, encoding="utf-8")
-    settings = load(tmp_path / "sub", env={})
+    settings = load(tmp_path / "sub", env={"SEQUENCER_LOGS_DIR": "../l"})
     assert settings.prompts_dir == tmp_path / "p"
-    assert settings.logs_dir.resolve() == tmp_path.parent / "l"
-    assert settings.state_file == Path("/abs/s.json")
+    assert settings.logs_dir == tmp_path.parent / "l"
+    assert settings.state_file == tmp_path / "s/t/u.json"
+
+
+@pytest.mark.parametrize("mode", ["0666", "640", "0600", "664"])
+def test_file_mode_is_octal(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "orchestration.yaml").write_text(f"file_mode: '{mode}'\n", encoding="utf-8")
+    assert load(tmp_path, env={}).file_mode == mode
+
+
+@pytest.mark.parametrize("mode", ["0755", "0000", "rw", "06", "0620", "4600"])
+def test_a_file_mode_that_helps_nobody_is_refused(tmp_path: Path, mode: str) -> None:
+    (tmp_path / "orchestration.yaml").write_text(f"file_mode: '{mode}'\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="file_mode"):
+        load(tmp_path, env={})
 
 
 def test_a_workflow_may_be_a_plain_name(tmp_path: Path) -> None:

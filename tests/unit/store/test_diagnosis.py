@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sequencer.errors import CorruptState, NewerSchema
+from sequencer.store import folder as folders
 from sequencer.store.diagnosis import (
     MAX_LOST_TOKENS,
     Action,
@@ -239,14 +239,14 @@ def test_a_folder_that_may_not_be_looked_at_is_no_empty_one(
     state_path = begun(tmp_path, 1)
     results = state_path.with_name("results")
     results.mkdir()
-    real = Path.iterdir
+    real = folders.names
 
-    def refuse(path: Path) -> Iterator[Path]:
+    def refuse(path: Path) -> list[str]:
         if path == results:
             raise PermissionError(13, "Permission denied", str(path))
         return real(path)
 
-    monkeypatch.setattr(Path, "iterdir", refuse)
+    monkeypatch.setattr(folders, "names", refuse)
     with pytest.raises(CorruptState, match="can't be looked at: Permission denied") as caught:
         diagnose(state_path)
     assert caught.value.where == str(results)

@@ -109,10 +109,10 @@ def test_a_head_that_cannot_be_replaced_follows_later(
     cases.begin(store)
     real = os.replace
 
-    def refuse(source: str, target: str) -> None:
+    def refuse(source: str, target: str, **folders: int) -> None:
         if str(target).endswith("state.json"):
             raise OSError(28, "No space left on device")
-        real(source, target)
+        real(source, target, **folders)
 
     monkeypatch.setattr(os, "replace", refuse)
     granted = cases.claim(store)

@@ -214,10 +214,15 @@ def test_sweeping_leaves_what_stands(table: Leases, clock: Clock) -> None:
         table.beat(make_claim(token), 0)
         table.liveness(make_claim(token))
     (table.folder / "2.77.tmp").write_text("x")
-    (table.folder / "rubbish").write_text("x")
+    strangers = ("id_rsa", "12.txt", "3.seen-mine", "note.tmp", "x.77.tmp", "4.bak.77.tmp")
+    for name in strangers:
+        (table.folder / name).write_text("x")
+    (table.folder / "4").mkdir()
+    (table.folder / "5").symlink_to("id_rsa")
     table.sweep({2})
-    left = sorted(path.name.partition("-")[0] for path in table.folder.iterdir())
-    assert left == ["2", "2.seen"]
+    left = {path.name.partition("-0")[0] for path in table.folder.iterdir()}
+    assert {name for name in left if not name.startswith("2")} == {*strangers, "4", "5"}
+    assert {name.partition("-")[0] for name in left if name.startswith("2")} == {"2", "2.seen"}
     table.forget(make_claim(2))
     table.forget(make_claim(2))
     assert clock.now == 1_000.0
@@ -231,11 +236,11 @@ def test_a_beat_survives_a_sweep_in_the_middle_of_it(
     table.beat(claim, 0)
     real, calls = os.replace, []
 
-    def sweep_first(source: str, target: Path) -> None:
+    def sweep_first(source: str, target: str, **folders: int) -> None:
         calls.append(source)
         if len(calls) == 1:
             table.sweep({claim.token})
-        real(source, target)
+        real(source, target, **folders)
 
     monkeypatch.setattr(os, "replace", sweep_first)
     table.beat(claim, 1)

@@ -14,7 +14,7 @@ from sequencer.errors import CorruptState, StorageFailed
 from sequencer.model import decisions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Event, Fact, Transition
-from sequencer.store import journal_file
+from sequencer.store import journal_file, results
 from sequencer.store.file import FileStore
 from sequencer.store.journal_file import JournalFile
 from tests.contract import store_cases as cases
@@ -64,8 +64,8 @@ def test_only_so_many_are_kept_and_outputs_go_with_them(tmp_path: Path) -> None:
     oldest = facts[0]["revision"]
     assert oldest > 1
     assert [f["revision"] for f in facts] == list(range(oldest, oldest + len(facts)))
-    mentioned = {f"{f['step_index']}-{f['token']}" for f in facts if f["event"] == "succeeded"}
-    left = {path.name for path in (tmp_path / "results").iterdir()}
+    mentioned = {(f["step_index"], f["token"]) for f in facts if f["event"] == "succeeded"}
+    left = {results.attempt_of(path.name) for path in (tmp_path / "results").iterdir()}
     assert mentioned <= left
     assert len(left) < 20
 
@@ -79,7 +79,7 @@ def test_the_output_of_a_step_that_was_accepted_with_a_claim_is_kept(tmp_path: P
         token = cases.commit_and_claim(store, token).token
         facts = [f for f in store.history() if f["event"] == "succeeded"]
         for fact in facts:
-            assert (tmp_path / "results" / f"{fact['step_index']}-{fact['token']}").is_dir()
+            assert store.result_folder(fact["step_index"], fact["token"]).is_dir()
 
 
 def test_a_record_that_is_larger_than_the_limit_does_not_rotate_for_ever(tmp_path: Path) -> None:

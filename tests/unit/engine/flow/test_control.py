@@ -225,7 +225,7 @@ def test_only_a_graph_has_nodes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../../secret", "1-../x", "-1", "1-", "x-y", "1-2-3", ""])
 def test_a_reference_leads_nowhere_else(tmp_path: Path, name: str) -> None:
     made = lab(tmp_path, "a")
-    with pytest.raises(CorruptState, match="names no output"):
+    with pytest.raises(CorruptState, match="is no attempt of a step"):
         made.worker().control.read_output(name)
 
 

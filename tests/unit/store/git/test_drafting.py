@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.errors import UnsafeFolder
 from sequencer.model import transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
+from sequencer.store import results
 from sequencer.store.git import drafting as module
 from sequencer.store.git.store import GitStore
 from sequencer.store.journal_file import JournalFile
@@ -116,16 +118,17 @@ def test_outputs_travel_with_the_step_that_made_them(
     output.write_bytes(b"x" * 5000)
     (output.parent / "session.json").write_text("this machine's")
     cases.commit(store, held.token)
-    assert {"results/0-1/output.txt"} == set(files(shared)) - {"state.json", "journal.jsonl"}
+    kept = output.parent.name
+    assert {f"results/{kept}/output.txt"} == set(files(shared)) - {"state.json", "journal.jsonl"}
     other.bring()
-    assert (other.result_folder(0, 1) / "output.txt").read_bytes() == b"x" * 5000
+    assert (other.kept_result(kept) / "output.txt").read_bytes() == b"x" * 5000
     monkeypatch.setattr(module, "MAX_OUTPUT_BYTES", 100)
     held = cases.claim(store)
     large = store.result_folder(1, held.token) / "output.txt"
     large.parent.mkdir(parents=True)
     large.write_bytes(b"x" * 101)
     cases.commit(store, held.token)
-    assert "results/1-2/output.txt" not in files(shared)
+    assert f"results/{large.parent.name}/output.txt" not in files(shared)
     assert "more than 100 bytes: other machines do not get it" in store.take_notices()[0]
     assert store.take_notices() == []
 
@@ -170,3 +173,23 @@ def test_a_server_that_allows_no_new_beginning_gets_a_longer_history(shared: Sha
         step(store)
     assert int(git(shared.bare, "rev-list", "--count", BRANCH)) == 9
     assert cases.check_facts(list(store.history())) == 4
+
+
+def test_nothing_is_brought_through_a_link(shared: Shared, tmp_path: Path) -> None:
+    store, other = shared.store("a"), shared.store("b")
+    cases.begin(store)
+    other.bring()
+    held, outside = cases.claim(store), tmp_path / "outside"
+    results.keep(store.result_folder(0, held.token), b"x" * 5000)
+    cases.commit(store, held.token)
+    outside.mkdir()
+    place = shared.clone("b") / "sync" / "results"
+    place.symlink_to(outside)
+    with pytest.raises(UnsafeFolder, match="results: is a link"):
+        other.bring()
+    assert not list(outside.iterdir())
+    place.unlink()
+    place.parent.rename(tmp_path / "aside")
+    place.parent.symlink_to(tmp_path / "aside")
+    with pytest.raises(UnsafeFolder, match="sync: is a link"):
+        shared.store("b").bring()

@@ -1,0 +1,306 @@
+"""The folders of a run, opened so that no link can lead out of them.
+
+A folder is opened one name after the other from the top of the file system, and what is no
+folder on the way is refused; what is in it is then named relative to its descriptor. Whoever
+swaps a folder for a link meanwhile changes nothing for those that hold the descriptor.
+A project's own folder is resolved once, when it is found (`settings.location`), so a link
+above it is the person's own and allowed.
+
+Not promised: anything about who else may write in a folder that is none of a link.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from sequencer.errors import UnsafeFolder
+
+FILE_MODE = 0o600
+_HELD = 32
+"""Folders that stay open: a run has a handful, and a program may use a thousand runs."""
+_THROUGH = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+"""To pass a folder it need not be readable, where the system knows the difference."""
+_OPEN = os.O_DIRECTORY | os.O_CLOEXEC | os.O_RDONLY
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_IS_NO_FOLDER = (errno.ENOTDIR, errno.ELOOP, errno.EMLINK)
+"""What systems answer for a link, or a file, where a folder has to be."""
+
+
+class _Modes:
+    """What new files and folders of this process's project may be to others."""
+
+    file = FILE_MODE
+    folder = 0o700
+
+
+def open_to_others(file_mode: int) -> None:
+    """Make new files with *file_mode*, and folders that can be entered by who may read them."""
+    _Modes.file = FILE_MODE | file_mode
+    _Modes.folder = 0o700 | file_mode | (file_mode & 0o444) >> 2
+
+
+class Folder:
+    """A folder that was reached without a link; open for as long as somebody refers to it."""
+
+    __slots__ = ("_identity", "fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        """Own *fd*, which is the folder at *path*."""
+        self.path, self.fd = path, fd
+        found = os.fstat(fd)
+        self._identity = (found.st_dev, found.st_ino)
+
+    def __del__(self) -> None:
+        """Close it where nobody uses it any more."""
+        os.close(self.fd)
+
+    def is_current(self) -> bool:
+        """Return whether its path still leads to this very folder."""
+        try:
+            found = os.lstat(self.path)
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._identity
+
+    def entries(self) -> Iterator[os.DirEntry[str]]:
+        """Yield what is in it; an entry may be asked for its kind until the next is."""
+        # A descriptor of its own: two that read at one would share their place in it.
+        fd = os.open(".", _OPEN, dir_fd=self.fd)
+        try:
+            with os.scandir(fd) as found:
+                yield from found
+        finally:
+            os.close(fd)
+
+    def open(self, name: str, flags: int) -> int:
+        """Return a descriptor of the file *name*, which is not opened through a link."""
+        return os.open(name, flags | _FILE, _Modes.file, dir_fd=self.fd)
+
+    def create(self, name: str) -> int:
+        """Return a descriptor of the new, empty file *name*; one that is there is removed first.
+
+        It is never written into: it may have another name elsewhere.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        try:
+            return self.open(name, flags)
+        except FileExistsError:
+            self.remove(name)
+            return self.open(name, flags)
+
+    def replace(self, fresh: str, name: str) -> None:
+        """Put the file *fresh* in place of *name*."""
+        os.replace(fresh, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def remove(self, name: str) -> None:
+        """Remove the file *name*, or a link of that name itself."""
+        os.unlink(name, dir_fd=self.fd)
+
+    def sync(self) -> None:
+        """Make created and renamed entries survive a power loss."""
+        os.fsync(self.fd)
+
+
+_held: dict[str, Folder] = {}
+
+
+def opened(path: Path | str) -> Folder:
+    """Return the folder at *path*.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        NotADirectoryError: it is something else.
+        UnsafeFolder: it or a folder above it is a link; what lies behind that is somebody
+            else's.
+    """
+    key = os.fspath(path)
+    folder = _held.get(key)
+    # The same folder as when it was reached without a link, however its path leads there.
+    if folder is not None and folder.is_current():
+        return folder
+    return _hold(Folder(key, _walk(key, is_made=False)))
+
+
+def made(path: Path | str) -> Folder:
+    """Return the folder at *path*, made with those above it where they are missing.
+
+    Raises:
+        UnsafeFolder: see `opened`.
+    """
+    try:
+        return opened(path)
+    except FileNotFoundError:
+        key = os.fspath(path)
+        return _hold(Folder(key, _walk(key, is_made=True)))
+
+
+def make_fresh(path: Path) -> None:
+    """Make the folder *path*, which must not be there.
+
+    Raises:
+        FileExistsError: somebody has made it.
+        UnsafeFolder: see `opened`.
+    """
+    os.mkdir(path.name, _Modes.folder, dir_fd=made(path.parent).fd)
+
+
+def open_file(path: Path | str, flags: int) -> int:
+    """Return a descriptor of the file *path*, which is not opened through a link.
+
+    Its folder has to be there.
+    """
+    folder, name = os.path.split(path)
+    try:
+        return opened(folder).open(name, flags)
+    except OSError as error:
+        error.filename = os.fspath(path)
+        raise
+
+
+def open_new(path: Path | str) -> int:
+    """Return a descriptor of the new, empty file *path*; see `Folder.create`."""
+    folder, name = os.path.split(path)
+    return opened(folder).create(name)
+
+
+def replace(fresh: Path | str, path: Path | str) -> None:
+    """Put the file *fresh* in place of *path*, in the same folder."""
+    folder, name = os.path.split(path)
+    opened(folder).replace(os.path.split(fresh)[1], name)
+
+
+def move(path: Path, target: Path) -> None:
+    """Move *path*, whatever it is, to *target*, whose folder is there."""
+    source, below = opened(path.parent), opened(target.parent)
+    os.rename(path.name, target.name, src_dir_fd=source.fd, dst_dir_fd=below.fd)
+
+
+def link(path: Path, new: Path) -> None:
+    """Give the file *path* the name *new* as well, in the same folder.
+
+    Raises:
+        FileExistsError: there is one.
+    """
+    fd = opened(path.parent).fd
+    os.link(path.name, new.name, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
+
+
+def remove(path: Path | str) -> None:
+    """Remove the file *path*, if it is there."""
+    folder, name = os.path.split(path)
+    try:
+        opened(folder).remove(name)
+    except FileNotFoundError:
+        return
+
+
+def remove_tree(path: Path) -> None:
+    """Remove the folder *path* and what is in it, as far as that is possible; no link is followed.
+
+    Raises:
+        UnsafeFolder: a folder above it is a link.
+    """
+    try:
+        parent = opened(path.parent)
+    except FileNotFoundError:
+        return
+    try:
+        os.rmdir(path.name, dir_fd=parent.fd)
+    except FileNotFoundError:
+        return
+    except OSError:
+        import shutil  # noqa: PLC0415 - an idle tick reads files in folders, and removes none
+
+        shutil.rmtree(path.name, ignore_errors=True, dir_fd=parent.fd)
+
+
+def names(path: Path | str) -> list[str]:
+    """Return the names of what is in the folder *path*; none if it is not there.
+
+    Raises:
+        UnsafeFolder: see `opened`.
+    """
+    try:
+        return [entry.name for entry in opened(path).entries()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def sweep(path: Path, is_left: Callable[[str], bool]) -> None:
+    """Remove the plain files of *path* whose names *is_left* takes.
+
+    One that can't be removed stays.
+
+    Raises:
+        UnsafeFolder: see `opened`.
+    """
+    try:
+        folder = opened(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in folder.entries():
+        if is_left(entry.name) and entry.is_file(follow_symlinks=False):
+            with contextlib.suppress(OSError):
+                folder.remove(entry.name)
+
+
+def _hold(folder: Folder) -> Folder:
+    if len(_held) >= _HELD:
+        # Each is closed when the last that uses it is done, and opened again when it is needed.
+        _held.clear()
+    _held[folder.path] = folder
+    return folder
+
+
+def _walk(path: str, *, is_made: bool) -> int:
+    """Return a descriptor of the folder *path*; see `opened`."""
+    parts = Path(os.path.normpath(Path(path).absolute())).parts
+    above, first = _held.get(os.path.split(path)[0]), 2
+    if above is not None and above.is_current():
+        fd, first = os.dup(above.fd), len(parts)
+    else:
+        fd = os.open(parts[0], _THROUGH if parts[1:] else _OPEN)
+    for place, name in enumerate(parts[first - 1 :], first):
+        flags = _OPEN if place == len(parts) else _THROUGH
+        # What stands at the top is the system's own: /tmp and /var are links on macOS.
+        flags |= 0 if place == 2 else os.O_NOFOLLOW  # noqa: PLR2004 (the first name)
+        try:
+            below = _step(name, flags, fd, is_made=is_made)
+        except OSError as error:
+            here = str(Path(*parts[:place]))
+            if error.errno in _IS_NO_FOLDER and _is_link(name, fd):
+                raise UnsafeFolder(
+                    "is a link where a folder of the run has to be",
+                    where=here,
+                    hint="nothing behind it was touched; move it away, or name the folder "
+                    "that it leads to",
+                ) from error
+            error.filename = here
+            raise
+        finally:
+            os.close(fd)
+        fd = below
+    return fd
+
+
+def _step(name: str, flags: int, fd: int, *, is_made: bool) -> int:
+    try:
+        return os.open(name, flags, dir_fd=fd)
+    except FileNotFoundError:
+        if not is_made:
+            raise
+    with contextlib.suppress(FileExistsError):  # another process was first
+        os.mkdir(name, _Modes.folder, dir_fd=fd)
+    return os.open(name, flags, dir_fd=fd)
+
+
+def _is_link(name: str, fd: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return True  # it was one a moment ago, or nobody knows
