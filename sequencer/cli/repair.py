@@ -55,6 +55,7 @@ def repair(
       sequencer repair --apply --accept-head     the journal is gone, state.json is right
     """
     from sequencer.assembly import state_path_of  # noqa: PLC0415 - `--help` needs none
+    from sequencer.assembly.stores import witness_for  # noqa: PLC0415 - same
     from sequencer.store import repair as mending  # noqa: PLC0415
     from sequencer.store.diagnosis import Action, diagnose  # noqa: PLC0415
 
@@ -70,14 +71,15 @@ def repair(
     if invocation.run_name is not None:
         invocation.run()  # an unknown name is an error, and the known ones are listed
     state_path = state_path_of(settings, invocation.run_name)
+    witness = witness_for(settings, state_path)
     if not is_applied:
-        found = diagnose(state_path)
+        found = diagnose(state_path, witness)
         _print(invocation, found, mending.options(found))
         return 0 if found.action is Action.NOTHING and not found.documents else 3
     choice = mending.Choice.HEAD if accept_head else None
     choice = mending.Choice.JOURNAL if accept_journal else choice
     network = settings.store.allow_network_fs
-    done = mending.repair(state_path, choice, allow_network_fs=network)
+    done = mending.repair(state_path, choice, allow_network_fs=network, witness=witness)
     _tell(invocation, done)
     return 3 if done.before.documents else 0
 
