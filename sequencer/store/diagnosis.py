@@ -263,7 +263,7 @@ def _refusal(
     """Return why the ordinary reader refuses the run, or what it finds."""
     error: SequencerError | None = None
     for _ in range(_LOOKS):
-        before = (signature(state_path), journal.signature())
+        before = _marks(state_path, journal)
         try:
             return None, _read(state_path, journal, witness)
         except NewerSchema:
@@ -271,9 +271,16 @@ def _refusal(
         except (CorruptState, EditRefused) as refused:
             error = refused
         # A worker may have continued between two of these looks.
-        if (signature(state_path), journal.signature()) == before:
+        if _marks(state_path, journal) == before:
             break
     return error, None
+
+
+def _marks(state_path: Path, journal: JournalFile) -> object:
+    try:
+        return signature(state_path), journal.signature()
+    except OSError:
+        return None
 
 
 def _read(state_path: Path, journal: JournalFile, witness: evidence.Witness) -> Found:
@@ -328,9 +335,9 @@ def _traces(
     """Return what the run has left behind beside its good records."""
     is_current = bool(chain and journals[-1].path == journal.path and journals[-1].records)
     last = journals[-1].records[-1] if is_current else None
-    of_files = evidence.traces(state_path, journal, last)
-    run_id = chain[-1].data["head"].get("run_id") if chain else None
-    return (*of_files, *(witness(run_id) if isinstance(run_id, str) else ()))
+    run_id = parse_head(chain[-1].data["head"], "journal").run_id if chain else None
+    of_files = evidence.traces(state_path, journal, run_id, last)
+    return (*of_files, *(witness(run_id) if run_id is not None else ()))
 
 
 def _shown(

@@ -52,14 +52,19 @@ def no_witness(run_id: str) -> Iterable[Trace]:
     return ()
 
 
-def traces(state_path: Path, journal: JournalFile, last: Record | None) -> Iterator[Trace]:
-    """Yield what the folder of the run shows, whatever stands in *last*, its last good record.
+def traces(
+    state_path: Path, journal: JournalFile, run_id: str | None, last: Record | None
+) -> Iterator[Trace]:
+    """Yield what the folder of the run *run_id* shows, but for its good records.
+
+    *last* is the last good record of the current journal; None if that has none.
 
     Raises:
         CorruptState: a folder or a file may not be read, so nobody can tell.
     """
     folder = state_path.parent
-    yield from _in_bytes(state_path, max_bytes=MAX_BYTES)
+    if run_id is not None:
+        yield from _in_head(state_path, run_id)
     if last is not None:
         yield from _behind(journal.path, last)
     for name, pattern in _PLACES:
@@ -126,16 +131,16 @@ def names_in(folder: Path) -> list[str]:
         ) from error
 
 
-def _in_bytes(path: Path, *, max_bytes: int) -> Iterator[Trace]:
-    """Yield what the bytes of a head show, which was published after it was accepted."""
+def _in_head(path: Path, run_id: str) -> Iterator[Trace]:
+    """Yield what the bytes of a head of *run_id* show: it was published after it was accepted."""
     try:
-        data = read_regular(path, max_bytes=max_bytes)
-    except (FileNotFoundError, CorruptState):
+        data = read_regular(path, max_bytes=MAX_BYTES)
+    except (FileNotFoundError, NotADirectoryError, CorruptState):
         return
-    revisions = [int(match) for match in _REVISION.findall(data)]
-    if revisions or (tokens := tokens_in(data)):
-        tokens = tokens_in(data)
-        yield Trace(path, max(tokens, default=0), max(revisions, default=0))
+    if run_id.encode() in data:
+        # What stands there may also be another program's, or half of a merge.
+        revisions = map(int, _REVISION.findall(data))
+        yield Trace(path, max(tokens_in(data), default=0), max(revisions, default=0))
 
 
 def _behind(journal: Path, last: Record) -> Iterator[Trace]:

@@ -115,7 +115,7 @@ def _ensure_newest(
     if found.head is None or found.last is None:
         return
     logs = tuple(witness(found.head.run_id))
-    traces = (*evidence.traces(state_path, journal, found.last), *logs)
+    traces = (*evidence.traces(state_path, journal, found.head.run_id, found.last), *logs)
     shown = evidence.beyond(found.head, found.last.revision, traces)
     if shown is None and (raw.content is None or found.is_torn):
         shown = evidence.unheard_end(found.head, logs)

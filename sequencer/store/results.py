@@ -6,11 +6,13 @@ what the next one writes.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+from hashlib import blake2b
 from pathlib import Path
 
-from sequencer.store.journal_file import sync_folder, write_durably
+from sequencer.store.journal_file import open_new, sync_folder, write_durably
 
 _NAME = re.compile(r"(\d+)-(\d+)")
 
@@ -18,6 +20,7 @@ _NAME = re.compile(r"(\d+)-(\d+)")
 NAME = "results"
 OUTPUT = "output.txt"
 """In an attempt's folder."""
+_SEAL = re.compile(re.escape(OUTPUT) + r"\.[0-9a-f]{32}")
 
 
 def folder(results: Path, step_index: int, token: int) -> Path:
@@ -29,8 +32,24 @@ def keep(attempt: Path, data: bytes) -> None:
     """Keep *data* as the output in the folder of an *attempt*, so that it survives a power loss."""
     attempt.mkdir(parents=True, exist_ok=True)
     write_durably(attempt / OUTPUT, data)
+    # It has no content to lose: its name is kept with that of the output.
+    open_new(attempt / _seal(data)).close()
     for changed in (attempt, attempt.parent, attempt.parent.parent):
         sync_folder(changed)
+
+
+def is_whole(output: Path, data: bytes) -> bool:
+    """Return whether *data*, read from *output*, is what was kept there.
+
+    One that was kept by an earlier version has no seal, and is believed unless it is empty:
+    only an output with something in it is ever kept.
+    """
+    seals = [name for name in os.listdir(output.parent) if _SEAL.fullmatch(name)]
+    return _seal(data) in seals if seals else bool(data)
+
+
+def _seal(data: bytes) -> str:
+    return f"{OUTPUT}.{blake2b(data, digest_size=16).hexdigest()}"
 
 
 def prune(results: Path, oldest_token: int) -> None:
