@@ -90,12 +90,12 @@ def _tell(invocation: Invocation, done: Repaired) -> None:
         invocation.print_json(
             {**_as_json(done.before), "head": head, "kept": str(done.kept) if done.kept else None}
         )
-    elif done.head is None:
-        for line in _documents(invocation, done.before):
-            invocation.echo(plain(line))
-        if not done.before.documents:
-            invocation.echo(_TEXTS["nothing"])
-    else:
+        return
+    for line in _documents(invocation, done.before):
+        invocation.echo(plain(line))
+    if done.head is None and not done.before.documents:
+        invocation.echo(_TEXTS["nothing"])
+    elif done.head is not None:
         invocation.echo(
             f"repaired: revision {done.head.revision}, step_index {done.head.step_index}, "
             f"next step {done.head.expected_step!r}"
@@ -154,8 +154,8 @@ def _documents(invocation: Invocation, found: Diagnosis) -> Iterator[str]:
     for path, why in found.documents:
         yield f"{path}: {why}"
         yield (
-            "  no repair can make it anew: bring the file back, or "
-            f"{command(invocation.run_name, 'reset')} begins again"
+            "  no repair can make it again: bring the file back, or "
+            f"{command(invocation.run_name, 'reset')} starts the run again"
         )
 
 
@@ -207,6 +207,13 @@ def _as_json(found: Diagnosis) -> dict[str, Any]:
             for report in found.journals
         ],
         "documents": [{"path": str(path), "reason": why} for path, why in found.documents],
+        "shown_beyond": None
+        if found.shown is None
+        else {
+            "path": str(found.shown.where),
+            "token": found.shown.token,
+            "revision": found.shown.revision,
+        },
         "last_good": None
         if last is None
         else {

@@ -250,6 +250,8 @@ class FileStore:
             # After a power loss no head may be ahead of the journal.
             self._journal.sync()
             self._publish(found.head)
+        elif found.edited is None and found.legacy is None:
+            self._cached = (before, found)
         return found
 
     def _newest(self) -> Found:

@@ -6,7 +6,6 @@ what the next one writes.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from hashlib import blake2b
@@ -44,7 +43,7 @@ def is_whole(output: Path, data: bytes) -> bool:
     One that was kept by an earlier version has no seal, and is believed unless it is empty:
     only an output with something in it is ever kept.
     """
-    seals = [name for name in os.listdir(output.parent) if _SEAL.fullmatch(name)]
+    seals = [entry.name for entry in output.parent.iterdir() if _SEAL.fullmatch(entry.name)]
     return _seal(data) in seals if seals else bool(data)
 
 

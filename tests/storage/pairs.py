@@ -100,12 +100,25 @@ class Story:
         return () if self.folder == "sync" else ("--run", Path(self.folder).name)
 
 
-GRAPH = "a[A] --> b[B] --> c[C] --> d[D] --> e[E] --> f[F] --> g[G] --> h[H] --> i[I] --> j[J]"
-FLOW = "---\nid: chart\nname: Chart\n---\n# Chart\n\n```mermaid\nflowchart TD\n  {}\n```\n".format(
-    GRAPH
-) + "".join(f"\n### {node}\n{{{{output}}}}\n" for node in "abcdefghij")
+NODES = [f"n{number}" for number in range(60)]
+FLOW = f"""\
+---
+id: chart
+name: Chart
+---
+# Chart
+
+```mermaid
+flowchart TD
+  {" --> ".join(f"{node}[{node}]" for node in NODES)}
+```
+""" + "".join(f"\n### {node}\n{{{{output}}}}\n" for node in NODES)
 TASKS = [
-    {"id": f"t{number}", "subject": f"Task {number}", "blocked_by": [f"t{number - 1}"] * (number > 0)}
+    {
+        "id": f"t{number}",
+        "subject": f"Task {number}",
+        "blocked_by": [f"t{number - 1}"] * (number > 0),
+    }
     for number in range(10)
 ]
 ROTATED = {"store": {"journal": {"rotate_bytes": 64 * 1024}}}
@@ -120,6 +133,15 @@ STORIES = (
     Story("a named cycle, rotated", LINE | ROTATED, ALPHA, (), (), "sync/runs/alpha", (30, 36)),
     Story("a procedure", {}, P1, start=START, folder="sync/runs/p1", steps=(1, 2)),
     Story("a flow", {}, (), ("flows/chart.md",), folder="sync/runs/chart", is_line=False),
+    Story(
+        "a long flow, rotated",
+        ROTATED,
+        (),
+        ("flows/chart.md",),
+        folder="sync/runs/chart",
+        steps=(36, 46),
+        is_line=False,
+    ),
     Story("a team", TEAM, is_line=False),
     Story("a named team", TEAM, ("--run", "crew"), folder="sync/runs/crew", is_line=False),
 )
@@ -152,8 +174,10 @@ class Made:
         (self.made / "prompts/supervisor.md").write_text("Supervise.\n")
         (self.made / "prompts/main.md").write_text("Do it.\n")
         script = {"kind": "command", "argv": [sys.executable, "-IS", "agent.py"]}
-        document = {"agent": {"default": "script"}, "agents": {"script": script}}
-        (self.made / "orchestration.yaml").write_text(json.dumps(document | {**self.story.settings}))
+        document: dict[str, Any] = {"agent": {"default": "script"}, "agents": {"script": script}}
+        (self.made / "orchestration.yaml").write_text(
+            json.dumps(document | {**self.story.settings})
+        )
 
     def _do(self, *arguments: str) -> None:
         ended = sequencer(self.made, *arguments)
@@ -181,7 +205,7 @@ class Made:
         folder = self.copy / self.story.folder
         for name in self.now:
             kind = kind_of(name)
-            if kind not in damages:
+            if kind is None or kind not in damages:
                 continue
             data = DAMAGES[damages[kind]](name, self.now, self.old)
             if data is None:
@@ -215,6 +239,8 @@ def tried(made: Made, damages: Mapping[str, str]) -> tuple[str, list[str]]:
         return "stopped", [*wrong, *_continued(made, ended, is_stopped=True)]
     after = made.content(made.copy)
     changed = [n for n in ("state.json", "journal.jsonl") if before.get(n) != after.get(n)]
+    # A head that was restored whole may still name a document that is lost.
+    changed = [name for name in changed if after[name] != made.now[name]]
     if changed and not _is_stopped(ended):
         wrong.append(f"run: exit code 3, and it changed {changed}: {ended.err[-300:]}")
     way, more = _way_out(made, damages)
@@ -243,9 +269,9 @@ def _continued(made: Made, ended: Ended, *, is_stopped: bool = False) -> Iterato
     twice = [step for step, times in Counter(ran).items() if times > 1]
     if twice and not is_stopped:
         yield f"steps ran twice: {twice}"
-    if not is_stopped and not ran and len(made.accepted) == made.story.steps[1]:
-        if "complete" not in ended.err + ended.out:
-            yield f"it ended with 0, and nothing ran: {ended.err[-300:]}"
+    is_over = "complete" in ended.err + ended.out
+    if not is_stopped and not ran and not is_over:
+        yield f"it ended with 0, and nothing ran: {ended.err[-300:]}"
 
 
 def _way_out(made: Made, damages: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -264,15 +290,19 @@ def _way_out(made: Made, damages: Mapping[str, str]) -> tuple[str, list[str]]:
     if applied.code == 3:
         is_told = any(word in applied.out + applied.err for word in ("backup", "bring", "update"))
         return "told", [] if is_told else [f"repair --apply says no way: {applied.err}"]
+    return choice, list(_after(made, damages, choice))
+
+
+def _after(made: Made, damages: Mapping[str, str], choice: str) -> Iterator[str]:
+    """Yield what is wrong with the run after a repair by *choice*."""
     after = _run(made)
     is_lost = _is_stopped(after) or "--accept-head" in choice
     if text := after.wrong(0, 3, *(1,) * is_lost):
-        return choice, [f"run after the repair: {text}"]
-    if after.code == 3 and not damages.keys() & {"results", "marking", "definition", "rotated"}:
-        return choice, [f"the repaired run does not work: {after.err}"]
-    if choice == "repaired":
-        return choice, list(_continued(made, after, is_stopped=after.code == 3))
-    return choice, []
+        yield f"run after the repair: {text}"
+    elif after.code == 3 and not damages.keys() & {"results", "marking", "definition", "rotated"}:
+        yield f"the repaired run does not work: {after.err}"
+    elif choice == "repaired":
+        yield from _continued(made, after, is_stopped=after.code != 0)
 
 
 def campaign(folder: Path, size: Size) -> Report:
