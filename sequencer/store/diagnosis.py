@@ -107,7 +107,7 @@ class Diagnosis:
     pending: str | None = None
     """What the next transition will do with state.json by itself."""
     shown: evidence.Trace | None = None
-    """What shows that the run had come further than its last good record."""
+    """What shows that the run had come further than the newest state that can be read."""
     documents: tuple[tuple[Path, str], ...] = ()
     """Documents that the run goes on from and that can't be used, and why."""
 
@@ -139,7 +139,7 @@ def diagnose(state_path: Path, witness: evidence.Witness = evidence.no_witness) 
     journals = tuple(r for r in map(look_at_journal, paths) if r is not None)
     chain = _last_chain([r for report in journals for r in report.records], journal.path)
     refusal, found = _refusal(state_path, journal, witness)
-    traces = _traces(state_path, journal, journals, chain, witness)
+    traces = _traces(state, journal, journals, chain, witness)
     draft = Diagnosis(
         state,
         journals,
@@ -326,7 +326,7 @@ def _pending(found: Found | None) -> str | None:
 
 
 def _traces(
-    state_path: Path,
+    state: StateReport,
     journal: JournalFile,
     journals: Sequence[JournalReport],
     chain: Sequence[Record],
@@ -335,21 +335,29 @@ def _traces(
     """Return what the run has left behind beside its good records."""
     is_current = bool(chain and journals[-1].path == journal.path and journals[-1].records)
     last = journals[-1].records[-1] if is_current else None
-    run_id = parse_head(chain[-1].data["head"], "journal").run_id if chain else None
-    of_files = evidence.traces(state_path, journal, run_id, last)
+    base = _base(state, chain)
+    run_id = None if base is None else base.run_id
+    of_files = evidence.traces(state.path, journal, run_id, last)
     return (*of_files, *(witness(run_id) if run_id is not None else ()))
+
+
+def _base(state: StateReport, chain: Sequence[Record]) -> Head | None:
+    """Return the newest state that can be read."""
+    last = parse_head(chain[-1].data["head"], "journal") if chain else None
+    is_newer = last is None or (state.head is not None and state.head.revision > last.revision)
+    return state.head if is_newer else last
 
 
 def _shown(
     state: StateReport, chain: Sequence[Record], traces: Sequence[evidence.Trace]
 ) -> evidence.Trace | None:
-    """Return what shows more than the last good record."""
-    if not chain:
+    """Return what shows more than the newest state that can be read."""
+    base = _base(state, chain)
+    if base is None:
         return None
-    head = parse_head(chain[-1].data["head"], "journal")
-    shown = evidence.beyond(head, chain[-1].revision, traces)
+    shown = evidence.beyond(base, base.revision, traces)
     if shown is None and state.head is None:
-        shown = evidence.unheard_end(head, traces)
+        shown = evidence.unheard_end(base, traces)
     return shown
 
 

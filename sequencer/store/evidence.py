@@ -152,10 +152,12 @@ def _behind(journal: Path, last: Record) -> Iterator[Trace]:
         data = read_regular(journal, last.end)
     except (FileNotFoundError, CorruptState):
         return
-    shown = [int(match) for match in _REVISION.findall(data)]
-    if shown and max(shown) > last.revision + 1:
-        # The line before it can only have been accepted.
-        yield Trace(journal, revision=max(shown) - 1)
+    for line in data.split(b"\n"):
+        # A whole line shows it twice; the smaller one was not damaged upwards.
+        shown = min(map(int, _REVISION.findall(line)), default=0)
+        if shown > last.revision + 1:
+            # The line before it can only have been accepted.
+            yield Trace(journal, revision=shown - 1)
 
 
 def _newest_of(path: Path) -> Iterator[Trace]:

@@ -131,21 +131,20 @@ def options(found: Diagnosis) -> list[str]:
     if head is not None and found.is_head_ahead:
         said.append(
             f"--accept-head continues from state.json (revision {head.revision}, step_index "
-            f"{head.step_index})"
+            f"{head.step_index}){_although(found, head)}"
         )
     if last is not None:
-        ignored = "" if found.shown is None else f", although {_as_shown(found)}"
+        there = parse_head(last.data["head"], "journal")
         said.append(
             f"--accept-journal continues from the last good record (revision {last.revision}, "
-            f"step_index {last.data['head'].get('step_index')}){ignored}"
+            f"step_index {there.step_index}){_although(found, there)}"
         )
     return said
 
 
-def _as_shown(found: Diagnosis) -> str:
-    if found.shown is None or found.last is None:
-        return ""
-    return in_words(found.shown, parse_head(found.last.data["head"], "journal"))
+def _although(found: Diagnosis, head: Head) -> str:
+    """Return what a choice of *head* ignores, as the end of a sentence."""
+    return "" if found.shown is None else f", although {in_words(found.shown, head)}"
 
 
 def _keep_originals(found: Diagnosis) -> Path:

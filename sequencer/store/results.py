@@ -32,7 +32,8 @@ def keep(attempt: Path, data: bytes) -> None:
     attempt.mkdir(parents=True, exist_ok=True)
     write_durably(attempt / OUTPUT, data)
     # It has no content to lose: its name is kept with that of the output.
-    open_new(attempt / _seal(data)).close()
+    with open_new(attempt / _seal(data)):
+        pass
     for changed in (attempt, attempt.parent, attempt.parent.parent):
         sync_folder(changed)
 
