@@ -14,7 +14,7 @@ import pytest
 from sequencer import errors
 from tests.project.documents import ROOT
 
-MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_MEDIAN_LINES = 400, 50, 150
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_MEDIAN_LINES = 600, 50, 150
 MIN_TEST_LINES_PER_LINE, MAX_MOCKS_PER_TEST = 1.3, 0.2
 EXIT_CODES = {1, 2, 3, 4, 70, 75, 130}
 BANNED_MODULE_NAMES = {"utils", "util", "helpers", "helper", "types", "common", "misc"}

@@ -322,7 +322,7 @@ def _after(made: Made, damages: Mapping[str, str], choice: str) -> Iterator[str]
 
 
 def campaign(folder: Path, size: Size) -> Report:
-    """Damage every two kinds of files of eight runs in every two ways, and all of them."""
+    """Damage every two kinds of files of nine runs in every two ways, and all of them."""
     if size is Size.SHORT:
         with in_memory() as made:
             return _campaign(made, size)
