@@ -12,6 +12,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from sequencer.engine.attempt import Attempt
@@ -31,7 +32,7 @@ _FIRST_LINE_BYTES = 4096
 _TOKEN_DIGITS = 19
 _END_BYTES = 16 * 1024
 """In which the last line of a log is, with what its agent was refused behind it."""
-MAX_WITNESSES = 32
+MAX_WITNESSES = 8
 """Newest step logs of each branch that are asked how far their run came."""
 GIT_KNOWN_S = 1.0
 """How long it is believed that a project has a git folder or has none; HEAD is always read."""
@@ -127,9 +128,9 @@ def witness_of(logs_dir: Path, run_folder: str | None) -> Witness:
         for branch in _entries(logs_dir):
             folder = logs_dir / branch / below
             # Not by iteration alone: steps that run side by side, and attempts, share it.
-            for name in heapq.nlargest(MAX_WITNESSES, _entries(folder), _iteration):
-                if (trace := _trace(folder / name, run_id)) is not None:
-                    yield trace
+            newest = heapq.nlargest(MAX_LOOKS, _entries(folder), _iteration)
+            found = (_trace(folder / name, run_id) for name in newest)
+            yield from islice(filter(None, found), MAX_WITNESSES)
 
     return witness
 
@@ -162,8 +163,8 @@ def _trace(path: Path, run_id: str) -> Trace | None:
         os.close(fd)
     _, _, token = first.rpartition(b" token ")
     is_its = f" run {run_id} ".encode() in rest.partition(b"\n")[0]
-    if not (is_its and token.isdigit()) or len(token) > _TOKEN_DIGITS:
-        return None
+    if not (is_its and token.isdigit()) or len(token) > _TOKEN_DIGITS or not int(token):
+        return None  # mode async has token 0
     return Trace(path, token=int(token), has_ended=b"\n# ended " in end)
 
 
