@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sequencer.assembly import Project, state_path_of
+from sequencer.assembly.stores import witness_for
 from sequencer.checkout.options import NONE
 from sequencer.checks_git import check_git, check_ignored
 from sequencer.engine.agreement import ensure_definition
@@ -32,6 +33,7 @@ from sequencer.resolution.registry import with_defaults
 from sequencer.resolution.routing import allowed_prompts
 from sequencer.resolution.routing_settings import every_system_prompt
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
+from sequencer.store.evidence import Witness, no_witness
 from sequencer.store.filesystem import is_network, type_of
 from sequencer.store.folder import opened
 
@@ -64,7 +66,8 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
 def _check_run(project: Project, run: Run) -> Iterator[Finding]:
     """Yield findings about the workflow that *run* has, and about its files."""
     settings = project.settings
-    state_findings = list(check_state(run.store.state_path))
+    path = run.store.state_path
+    state_findings = list(check_state(path, witness_for(settings, path)))
     head = None
     try:
         head = run.view().head
@@ -285,10 +288,13 @@ def _check_code(project: Project, run: str | None) -> Iterator[Finding]:
         yield Finding(Level.ERROR, Area.CONFIGURATION, text, where)
 
 
-def check_state(state_path: Path) -> Iterator[Finding]:
-    """Yield what the files of the run at *state_path* say, without changing one."""
+def check_state(state_path: Path, witness: Witness = no_witness) -> Iterator[Finding]:
+    """Yield what the files of the run at *state_path* say, without changing one.
+
+    The *witness* tells what its step logs show.
+    """
     try:
-        found = diagnose(state_path)
+        found = diagnose(state_path, witness)
     except StateRefused as error:
         yield from of_error(Area.STATE, error)
         return

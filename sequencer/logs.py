@@ -7,11 +7,13 @@ complete when the disk is full. A log that can't be written never fails a step.
 
 from __future__ import annotations
 
+import heapq
 import os
 import re
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from sequencer.engine.attempt import Attempt
@@ -22,6 +24,7 @@ from sequencer.model.names import slug
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.store import folder as folders
 from sequencer.store.clock import utc_now
+from sequencer.store.evidence import Trace, Witness
 from sequencer.store.folder import Folder
 
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
@@ -30,6 +33,11 @@ MAX_LOOKS = 100
 """Step logs that are opened to find one of a run; mode async writes its logs beside them."""
 _LOG = re.compile(r"iter-.*\.log")
 _FIRST_LINE_BYTES = 4096
+_TOKEN_DIGITS = 19
+_END_BYTES = 16 * 1024
+"""In which the last line of a log is, with what its agent was refused behind it."""
+MAX_WITNESSES = 8
+"""Newest step logs of each branch that are asked how far their run came."""
 GIT_KNOWN_S = 1.0
 """How long it is believed that a project has a git folder or has none; HEAD is always read."""
 
@@ -111,6 +119,50 @@ def _is_of_a_run(path: Path) -> bool:
         os.close(fd)
     _, found, token = first.rpartition(b" token ")
     return bool(found) and token.isdigit() and int(token) > 0
+
+
+def witness_of(logs_dir: Path, run_folder: str | None) -> Witness:
+    """Return what tells which tokens the newest logs of a run show.
+
+    *run_folder* is the slug of a named run; None for the default run.
+    """
+    below = Path("runs", run_folder, "steps") if run_folder else Path("steps")
+
+    def witness(run_id: str) -> Iterator[Trace]:
+        for branch in folders.names(logs_dir):
+            folder = logs_dir / branch / below
+            # Not by iteration alone: steps that run side by side, and attempts, share it.
+            newest = heapq.nlargest(MAX_LOOKS, folders.names(folder), _iteration)
+            found = (_trace(folder / name, run_id) for name in newest)
+            yield from islice(filter(None, found), MAX_WITNESSES)
+
+    return witness
+
+
+def _iteration(name: str) -> int:
+    number = name.removeprefix("iter-").partition("_")[0]
+    return int(number) if number.isdigit() and len(number) <= _TOKEN_DIGITS else 0
+
+
+def _trace(path: Path, run_id: str) -> Trace | None:
+    """Return what the log at *path* shows of the run *run_id*; None if it is of another one."""
+    try:
+        fd = folders.open_file(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        size = os.fstat(fd).st_size
+        first, _, rest = os.pread(fd, _FIRST_LINE_BYTES, 0).partition(b"\n")
+        end = os.pread(fd, _END_BYTES, max(size - _END_BYTES, len(first)))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    _, _, token = first.rpartition(b" token ")
+    is_its = f" run {run_id} ".encode() in rest.partition(b"\n")[0]
+    if not (is_its and token.isdigit()) or len(token) > _TOKEN_DIGITS or not int(token):
+        return None  # mode async has token 0
+    return Trace(path, token=int(token), has_ended=b"\n# ended " in end)
 
 
 class FileLogs:

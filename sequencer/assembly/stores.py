@@ -13,11 +13,13 @@ from typing import Any
 from sequencer.assembly.plugins import plugin, plugin_names
 from sequencer.assembly.workflows import workflow_for
 from sequencer.errors import UnknownName
+from sequencer.logs import witness_of
 from sequencer.model.head import Head
 from sequencer.model.names import slug
 from sequencer.resolution.resolver import place
 from sequencer.settings.settings import Settings
 from sequencer.store.clock import utc_now
+from sequencer.store.evidence import Witness, no_witness
 from sequencer.store.file import FileStore
 from sequencer.store.migration import migrate
 from sequencer.store.protocol import Store
@@ -32,7 +34,19 @@ def _file_store(settings: Settings, state_path: Path, to_head: Callable[..., Hea
         rotate_bytes=options.journal.rotate_bytes,
         keep=options.journal.keep,
         migrate=to_head,
+        witness=witness_for(settings, state_path),
     )
+
+
+def witness_for(settings: Settings, state_path: Path) -> Witness:
+    """Return what asks the step logs of the run whose head is at *state_path*.
+
+    A store that other machines share has the shared copy to compare with.
+    """
+    if settings.store.kind != "file":
+        return no_witness
+    is_default = state_path == settings.state_file
+    return witness_of(settings.logs_dir, None if is_default else state_path.parent.name)
 
 
 def _git_store(settings: Settings, state_path: Path, to_head: Callable[..., Head]) -> Store:

@@ -55,6 +55,7 @@ def repair(
       sequencer repair --apply --accept-head     the journal is gone, state.json is right
     """
     from sequencer.assembly import state_path_of  # noqa: PLC0415 - `--help` needs none
+    from sequencer.assembly.stores import witness_for  # noqa: PLC0415 - same
     from sequencer.store import repair as mending  # noqa: PLC0415
     from sequencer.store.diagnosis import Action, diagnose  # noqa: PLC0415
 
@@ -70,14 +71,15 @@ def repair(
     if invocation.run_name is not None:
         invocation.run()  # an unknown name is an error, and the known ones are listed
     state_path = state_path_of(settings, invocation.run_name)
+    witness = witness_for(settings, state_path)
     if not is_applied:
-        found = diagnose(state_path)
+        found = diagnose(state_path, witness)
         _print(invocation, found, mending.options(found))
         return 0 if found.action is Action.NOTHING and not found.documents else 3
     choice = mending.Choice.HEAD if accept_head else None
     choice = mending.Choice.JOURNAL if accept_journal else choice
     network = settings.store.allow_network_fs
-    done = mending.repair(state_path, choice, allow_network_fs=network)
+    done = mending.repair(state_path, choice, allow_network_fs=network, witness=witness)
     _tell(invocation, done)
     return 3 if done.before.documents else 0
 
@@ -88,12 +90,12 @@ def _tell(invocation: Invocation, done: Repaired) -> None:
         invocation.print_json(
             {**_as_json(done.before), "head": head, "kept": str(done.kept) if done.kept else None}
         )
-    elif done.head is None:
-        for line in _documents(invocation, done.before):
-            invocation.echo(plain(line))
-        if not done.before.documents:
-            invocation.echo(_TEXTS["nothing"])
-    else:
+        return
+    for line in _documents(invocation, done.before):
+        invocation.echo(plain(line))
+    if done.head is None and not done.before.documents:
+        invocation.echo(_TEXTS["nothing"])
+    elif done.head is not None:
         invocation.echo(
             f"repaired: revision {done.head.revision}, step_index {done.head.step_index}, "
             f"next step {done.head.expected_step!r}"
@@ -152,8 +154,8 @@ def _documents(invocation: Invocation, found: Diagnosis) -> Iterator[str]:
     for path, why in found.documents:
         yield f"{path}: {why}"
         yield (
-            "  no repair can make it anew: bring the file back, or "
-            f"{command(invocation.run_name, 'reset')} begins again"
+            "  no repair can make it again: bring the file back, or "
+            f"{command(invocation.run_name, 'reset')} starts the run again"
         )
 
 
@@ -205,6 +207,13 @@ def _as_json(found: Diagnosis) -> dict[str, Any]:
             for report in found.journals
         ],
         "documents": [{"path": str(path), "reason": why} for path, why in found.documents],
+        "shown_beyond": None
+        if found.shown is None
+        else {
+            "path": str(found.shown.where),
+            "token": found.shown.token,
+            "revision": found.shown.revision,
+        },
         "last_good": None
         if last is None
         else {

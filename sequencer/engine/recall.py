@@ -76,7 +76,7 @@ class Memory:
 
         Raises:
             KeyError: it has not run yet.
-            StorageFailed: its file can't be read.
+            StorageFailed: its file can't be read, or is not as it was written.
             CorruptState: its record names something else than an output, or what lies there
                 is no plain file.
         """
@@ -95,19 +95,28 @@ def read_output(path: Path) -> str:
     """Return the output that an attempt has left at *path*.
 
     Raises:
-        StorageFailed: it can't be read, or is too large for a prompt.
+        StorageFailed: it can't be read, is not as it was written, or is too large for a
+            prompt. A step must not start with less than the one before it has said.
     """
     try:
         data = read_regular(path, max_bytes=MAX_OUTPUT_BYTES)
+        is_too_large = len(data) > MAX_OUTPUT_BYTES
+        is_whole = is_too_large or results.is_whole(path, data)
     except OSError as error:
         raise StorageFailed(
             f"the output of an earlier step can't be read: {error.strerror}", where=str(path)
         ) from error
-    if len(data) > MAX_OUTPUT_BYTES:
+    if is_too_large:
         raise StorageFailed(
             f"the output of an earlier step has more than {MAX_OUTPUT_BYTES} bytes",
             where=str(path),
             hint="let the prompt name the file instead",
+        )
+    if not is_whole:
+        raise StorageFailed(
+            "the output of an earlier step is not as it was written",
+            where=str(path),
+            hint="put the file back, or take what asks for it out of the prompt",
         )
     return data.decode("utf-8", "replace")
 

@@ -9,7 +9,6 @@ Not promised: that a record which was lost can be brought back. What is lost is 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -20,21 +19,18 @@ from typing import Any
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, SequencerError
 from sequencer.model.decisions import accept_edit
 from sequencer.model.head import MAX_COUNTER, Head
-from sequencer.store import flow_documents
+from sequencer.store import evidence, flow_documents
 from sequencer.store import folder as folders
 from sequencer.store.continuity import mark_of, misfit
-from sequencer.store.headfile import parse_head
+from sequencer.store.headfile import parse_head, signature
 from sequencer.store.journal import Record, decode
 from sequencer.store.journal_file import NAME, JournalFile, read_regular
 from sequencer.store.migration import is_legacy
-from sequencer.store.recovery import Found, recover
+from sequencer.store.recovery import Found, ensure_no_older_copy, head_of, recover
 from sequencer.store.strictjson import MAX_BYTES, parse_object
 
-MAX_LOST_TOKENS = 1_000_000
-"""A token found in damaged bytes counts up to here above the last good one."""
 _LOOKS = 5
 """At a head and its documents, which others may replace in between."""
-_TOKEN = re.compile(rb'"token"\s*:\s*(\d{1,19})(?=[\s,}])')
 
 
 class Action(StrEnum):
@@ -111,6 +107,8 @@ class Diagnosis:
     """The largest token that the files show; none up to it may be granted again."""
     pending: str | None = None
     """What the next transition will do with state.json by itself."""
+    shown: evidence.Trace | None = None
+    """What shows that the run had come further than the newest state that can be read."""
     documents: tuple[tuple[Path, str], ...] = ()
     """Documents that the run goes on from and that can't be used, and why."""
 
@@ -126,8 +124,10 @@ class Diagnosis:
         return head is not None and (last is None or head.revision > last.revision)
 
 
-def diagnose(state_path: Path) -> Diagnosis:
+def diagnose(state_path: Path, witness: evidence.Witness = evidence.no_witness) -> Diagnosis:
     """Return what the files of the run at *state_path* hold.
+
+    The *witness* tells what its step logs show.
 
     Raises:
         NewerSchema: a newer version of the program wrote them; only that one can judge.
@@ -138,10 +138,19 @@ def diagnose(state_path: Path) -> Diagnosis:
     journal = JournalFile(folder, MAX_COUNTER, 1)
     paths = [*(journal.rotated() if folder.is_dir() else ()), folder / NAME]
     journals = tuple(r for r in map(look_at_journal, paths) if r is not None)
-    chain = _last_chain([record for report in journals for record in report.records])
-    refusal, found = _refusal(state_path, journal)
-    tokens = _highest_token(folder, state, journals, chain)
-    draft = Diagnosis(state, journals, refusal, Action.NOTHING, chain, tokens, _pending(found))
+    chain = _last_chain([r for report in journals for r in report.records], journal.path)
+    refusal, found = _refusal(state_path, journal, witness)
+    traces = _traces(state, journal, journals, chain, witness)
+    draft = Diagnosis(
+        state,
+        journals,
+        refusal,
+        Action.NOTHING,
+        chain,
+        _highest_token(state, journals, chain, traces),
+        _pending(found),
+        None if refusal is None else _shown(state, chain, traces),
+    )
     documents = _documents(state_path, journal, found)
     return replace(draft, action=_action(draft), documents=documents)
 
@@ -154,7 +163,7 @@ def _look_at_state(path: Path) -> StateReport:
     except CorruptState as error:
         _ensure_may_look(error)
         return StateReport(path, error.message, is_plain=False)
-    tokens = _tokens_in(data)
+    tokens = evidence.tokens_in(data)
     try:
         content = parse_object(data)
     except ValueError as error:
@@ -213,7 +222,7 @@ def look_at_journal(path: Path) -> JournalReport | None:
         bad_lines=tuple(bad),
         gaps=tuple(gaps),
         misfits=_misfits(records, bad, data),
-        tokens=_tokens_in(data),
+        tokens=evidence.tokens_in(data),
     )
 
 
@@ -229,12 +238,12 @@ def _misfits(
     return tuple(sorted((offset, why) for offset, why in (*marks, *built) if why is not None))
 
 
-def _tokens_in(data: bytes) -> tuple[int, ...]:
-    return tuple(int(match) for match in set(_TOKEN.findall(data)))
+def _last_chain(records: Sequence[Record], path: Path) -> tuple[Record, ...]:
+    """Return the records that lead to the last good one, each revision once and none missing.
 
-
-def _last_chain(records: Sequence[Record]) -> tuple[Record, ...]:
-    """Return the records that lead to the last good one, each revision once and none missing."""
+    Raises:
+        NewerSchema: the last one is whole, but not known to this version.
+    """
     chain: list[Record] = []
     for record in reversed(records):
         # A rotated file and its successor both hold the record between them.
@@ -242,37 +251,50 @@ def _last_chain(records: Sequence[Record]) -> tuple[Record, ...]:
             continue
         if chain and record.revision != chain[-1].revision - 1:
             break
-        if not chain and not _holds_a_head(record):
-            continue
+        if not chain:
+            # What this version does not know is refused, and never dropped as damaged.
+            head_of(record, path)
         chain.append(record)
     return tuple(reversed(chain))
 
 
-def _holds_a_head(record: Record) -> bool:
-    try:
-        parse_head(record.data["head"], "journal")
-    except EditRefused:
-        return False
-    return True
-
-
-def _refusal(state_path: Path, journal: JournalFile) -> tuple[SequencerError | None, Found | None]:
+def _refusal(
+    state_path: Path, journal: JournalFile, witness: evidence.Witness
+) -> tuple[SequencerError | None, Found | None]:
     """Return why the ordinary reader refuses the run, or what it finds."""
+    error: SequencerError | None = None
+    for _ in range(_LOOKS):
+        before = _marks(state_path, journal)
+        try:
+            return None, _read(state_path, journal, witness)
+        except NewerSchema:
+            raise
+        except (CorruptState, EditRefused) as refused:
+            error = refused
+        # A worker may have continued between two of these looks.
+        if _marks(state_path, journal) == before:
+            break
+    return error, None
+
+
+def _marks(state_path: Path, journal: JournalFile) -> object:
     try:
-        found = recover(state_path, journal)
-        if found.edited is not None and found.head is not None:
-            accept_edit(found.head, found.edited, at="")
-        if state_path.parent.is_dir():
-            for _ in journal.records():
-                pass
-    except NewerSchema:
-        raise
-    except (CorruptState, EditRefused) as error:
-        return error, None
+        return signature(state_path), journal.signature()
+    except OSError:
+        return None
+
+
+def _read(state_path: Path, journal: JournalFile, witness: evidence.Witness) -> Found:
+    found = recover(state_path, journal, witness)
+    ensure_no_older_copy(state_path, found, witness)
+    if found.edited is not None and found.head is not None:
+        accept_edit(found.head, found.edited, at="")
+    if state_path.parent.is_dir():
+        for _ in journal.records():
+            pass
     if found.legacy is not None and not is_legacy(found.legacy):
-        message = "is no state of a run, and there is no journal"
-        return CorruptState(message, where=str(state_path)), None
-    return None, found
+        raise CorruptState("is no state of a run, and there is no journal", where=str(state_path))
+    return found
 
 
 def _documents(
@@ -286,7 +308,7 @@ def _documents(
         wrong = flow_documents.problems(state_path.parent, found.head)
         before = found.head.revision
         if wrong:
-            _, found = _refusal(state_path, journal)
+            _, found = _refusal(state_path, journal, evidence.no_witness)
         if not wrong or (found and found.head and found.head.revision == before):
             break
     return wrong
@@ -304,35 +326,54 @@ def _pending(found: Found | None) -> str | None:
     return None
 
 
+def _traces(
+    state: StateReport,
+    journal: JournalFile,
+    journals: Sequence[JournalReport],
+    chain: Sequence[Record],
+    witness: evidence.Witness,
+) -> tuple[evidence.Trace, ...]:
+    """Return what the run has left behind beside its good records."""
+    is_current = bool(chain and journals[-1].path == journal.path and journals[-1].records)
+    last = journals[-1].records[-1] if is_current else None
+    base = _base(state, chain)
+    run_id = None if base is None else base.run_id
+    of_files = evidence.traces(state.path, journal, run_id, last)
+    return (*of_files, *(witness(run_id) if run_id is not None else ()))
+
+
+def _base(state: StateReport, chain: Sequence[Record]) -> Head | None:
+    """Return the newest state that can be read."""
+    last = parse_head(chain[-1].data["head"], "journal") if chain else None
+    is_newer = last is None or (state.head is not None and state.head.revision > last.revision)
+    return state.head if is_newer else last
+
+
+def _shown(
+    state: StateReport, chain: Sequence[Record], traces: Sequence[evidence.Trace]
+) -> evidence.Trace | None:
+    """Return what shows more than the newest state that can be read."""
+    base = _base(state, chain)
+    if base is None:
+        return None
+    shown = evidence.beyond(base, base.revision, traces)
+    if shown is None and state.head is None:
+        shown = evidence.unheard_end(base, traces)
+    return shown
+
+
 def _highest_token(
-    folder: Path,
     state: StateReport,
     journals: Sequence[JournalReport],
     chain: Sequence[Record],
+    traces: Sequence[evidence.Trace],
 ) -> int:
     last = int(chain[-1].data["head"].get("token", 0)) if chain else 0
     floor = max(last, state.head.token if state.head else 0)
     shown = [*state.tokens, *(token for report in journals for token in report.tokens)]
-    for part, pattern in (
-        ("beats", r"(\d+)(?:\..*)?"),
-        ("results", r"\d+-(\d+)(?:-[0-9a-f]+)?"),
-    ):
-        # What an attempt left behind shows its token even where its record is lost.
-        shown += [
-            int(m[1]) for name in _names_in(folder / part) if (m := re.fullmatch(pattern, name))
-        ]
-    return max((t for t in shown if t <= floor + MAX_LOST_TOKENS), default=floor)
-
-
-def _names_in(folder: Path) -> list[str]:
-    try:
-        return folders.names(folder)
-    except OSError as error:
-        raise CorruptState(
-            f"can't be looked at: {error.strerror}",
-            where=str(folder),
-            hint="mend its permissions, then try again",
-        ) from error
+    # What an attempt left behind shows its token even where its record is lost.
+    shown += [trace.token for trace in traces]
+    return max((t for t in shown if t <= floor + evidence.MAX_LOST_TOKENS), default=floor)
 
 
 def _action(found: Diagnosis) -> Action:
@@ -344,7 +385,7 @@ def _action(found: Diagnosis) -> Action:
         return Action.HOPELESS if state.head is None else Action.CHOOSE
     is_journal_gone = not (found.journals[-1].path.name == NAME and found.journals[-1].records)
     is_head_last = state.head is not None and state.head.revision == last.revision
-    if found.is_head_ahead or (is_journal_gone and not is_head_last):
+    if found.is_head_ahead or found.shown or (is_journal_gone and not is_head_last):
         return Action.CHOOSE
     return Action.RESTORE if is_journal_sound(found) else Action.REBUILD
 

@@ -22,6 +22,7 @@ from sequencer.model.transitions import Transition
 from sequencer.store import by_hand, documents, headfile, results
 from sequencer.store import folder as folders
 from sequencer.store.clock import utc_now
+from sequencer.store.evidence import Witness, no_witness
 from sequencer.store.identity import this_process
 from sequencer.store.journal import CLOSING, Record, encode, fact_fields, facts_of
 from sequencer.store.journal_file import JournalFile, JournalMoved
@@ -29,7 +30,7 @@ from sequencer.store.leases import Leases
 from sequencer.store.lock import RunLock
 from sequencer.store.peer import Agreed, Draft, Peer
 from sequencer.store.protocol import Change, Liveness, View
-from sequencer.store.recovery import Found, follow, recover
+from sequencer.store.recovery import Found, ensure_no_older_copy, follow, recover
 from sequencer.store.turnstile import FileTurnstile, file_name
 from sequencer.store.waiting import wait_for_another
 from sequencer.store.watch import Watch, watch
@@ -56,16 +57,18 @@ class FileStore:
         migrate: by_hand.Migrate | None = None,
         peer: Peer | None = None,
         lock_timeout_s: float | None = None,
+        witness: Witness = no_witness,
     ) -> None:
         """Use the folder of *state_path*; nothing is created before the first transition.
 
-        A *peer* has to agree to every transition.
+        A *peer* has to agree to every transition. The *witness* tells what the step logs
+        show; it is asked when the files have to be read as a whole.
         """
         self.ttl_s, self.patience_s = ttl_s, 0.0
         self.folder = state_path.parent
         self._state_path = state_path
         self._migrate = migrate
-        self._peer = peer
+        self._peer, self._witness = peer, witness
         self._journal = JournalFile(self.folder, rotate_bytes, keep)
         self.leases = Leases(self.folder / "beats")
         self._results = self.folder / results.NAME
@@ -112,13 +115,16 @@ class FileStore:
             if self._cached is not None and self._cached[0] == before:
                 return View(self._cached[1].head)
             try:
-                found = self._followed(before) or recover(self._state_path, self._journal)
+                found = self._followed(before) or self._recovered()
                 return self._seen(found, before)
             except (CorruptState, EditRefused):
                 # A writer may have rotated or published between two reads of ours.
                 if self._signature() == before:
                     raise
         raise CorruptState("changes faster than it can be read", where=str(self._state_path))
+
+    def _recovered(self) -> Found:
+        return recover(self._state_path, self._journal, self._witness)
 
     def _followed(self, now: _Signature) -> Found | None:
         """Return what has come to be since the last look, if that is simple; see `follow`."""
@@ -231,7 +237,7 @@ class FileStore:
         if found is not None and not found.needs_publishing:
             self._cached = (before, found)
             return found
-        found = recover(self._state_path, self._journal)
+        found = self._newest()
         if self._peer is None or found.is_damaged:  # else it follows what a peer has brought
             self._notices.extend(found.notices)
         self._sweep(found.head)
@@ -243,7 +249,24 @@ class FileStore:
             # After a power loss no head may be ahead of the journal.
             self._journal.sync()
             self._publish(found.head)
+        elif found.edited is None and found.legacy is None:
+            self._cached = (before, found)
         return found
+
+    def _newest(self) -> Found:
+        """Return what all the files say, the step logs too."""
+        for _ in range(READ_ATTEMPTS):
+            before = self._signature()
+            try:
+                found = self._recovered()
+                ensure_no_older_copy(self._state_path, found, self._witness)
+            except CorruptState:
+                # Where somebody deletes the lock file, others may write between two looks.
+                if self._signature() == before:
+                    raise
+            else:
+                return found
+        raise CorruptState("changes faster than it can be read", where=str(self._state_path))
 
     def _accept(self, found: Found, transition: Transition) -> Head | None:
         """Append and publish; return None if another writer was first."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from sequencer.errors import CorruptState
+from sequencer.errors import CorruptState, NewerSchema
 from sequencer.store.strictjson import parse_object
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ def decode(line: bytes) -> dict[str, Any]:
     """Return the record that *line* holds.
 
     Raises:
-        ValueError: it is torn, damaged, or not a record.
+        ValueError: it is torn or damaged.
+        NewerSchema: it is as it was written, but no record that this version knows.
     """
     body, tail = line[:-_TAIL_BYTES], line[-_TAIL_BYTES:]
     if not (tail.startswith(_SEAL) and tail.endswith(b'"}')):
@@ -120,8 +121,10 @@ def decode(line: bytes) -> dict[str, Any]:
         raise ValueError(message)
     data = parse_object(body + b"}", max_bytes=4 * 1024 * 1024)
     if not _is_record(data):
-        message = "not a journal record"
-        raise ValueError(message)
+        raise NewerSchema(
+            f"a line of the journal is whole, but no record that this version knows: {line[:80]!a}",
+            hint="update sequencer on this machine; if no newer version wrote it, remove the line",
+        )
     return data
 
 

@@ -2,7 +2,8 @@
 
 The journal decides. The head file is believed where it equals its own record, rolled
 forward where the journal went on without it, taken as an edit by hand where only its
-content differs, and restored where it can't be read. Nothing here writes.
+content differs, and restored where it can't be read, unless something else shows that the
+run had come further than the journal does. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from sequencer.errors import CorruptState, EditRefused, StateRefused
+from sequencer.errors import CorruptState, EditRefused, NewerSchema, StateRefused
 from sequencer.model.decisions import accept_edit
 from sequencer.model.head import Head
 from sequencer.model.transitions import Event
+from sequencer.store import evidence
 from sequencer.store import folder as folders
 from sequencer.store.headfile import RawHead, content_of, parse_head, read_head
 from sequencer.store.journal import Record, Scan
@@ -50,11 +52,13 @@ class Found:
     notices: tuple[str, ...] = field(default=())
 
 
-def recover(state_path: Path, journal: JournalFile) -> Found:
-    """Return what the files of a run say.
+def recover(
+    state_path: Path, journal: JournalFile, witness: evidence.Witness = evidence.no_witness
+) -> Found:
+    """Return what the files of a run say; *witness* tells what its step logs show.
 
     Raises:
-        CorruptState: they don't say it unambiguously.
+        CorruptState: they don't say it unambiguously, or accepted steps are missing.
         EditRefused: state.json was edited in a way that can't be accepted.
         NewerSchema: a newer version of the program wrote them.
     """
@@ -62,8 +66,15 @@ def recover(state_path: Path, journal: JournalFile) -> Found:
     scan = _scan(raw, journal)
     if not scan.winners:
         return _without_journal(state_path, raw, journal, scan)
+    found = _judged(state_path, raw, journal, scan)
+    if found.needs_publishing:
+        _ensure_newest(state_path, raw, journal, found, witness)
+    return found
+
+
+def _judged(state_path: Path, raw: RawHead, journal: JournalFile, scan: Scan) -> Found:
     last = scan.winners[-1]
-    head = parse_head(last.data["head"], f"{journal.path} at byte {last.offset}")
+    head = head_of(last, journal.path)
     found = Found(head, last, scan.size, scan.is_torn)
     if raw.content is None:
         why = f"was unreadable ({raw.problem})" if raw.problem else "was missing"
@@ -78,6 +89,66 @@ def recover(state_path: Path, journal: JournalFile) -> Found:
         notice = f"{state_path} was migrated, but not replaced; that is done now"
         return replace(found, needs_publishing=True, is_behind=True, notices=(notice,))
     return _compare(state_path, raw.content, found, scan)
+
+
+def head_of(record: Record, journal: Path) -> Head:
+    """Return the head of *record*, a good line of *journal*.
+
+    Raises:
+        NewerSchema: it has a value that this version does not know. The line is as it was
+            written, so the step that it accepts is accepted.
+    """
+    where = f"{journal} at byte {record.offset}"
+    try:
+        return parse_head(record.data["head"], where)
+    except EditRefused as error:
+        raise NewerSchema(
+            f"revision {record.revision} is whole, but not known to this version: {error.message}",
+            where=where,
+            hint="update sequencer on this machine; if no newer version wrote it, remove the line",
+        ) from None
+
+
+def _ensure_newest(
+    state_path: Path, raw: RawHead, journal: JournalFile, found: Found, witness: evidence.Witness
+) -> None:
+    """Return unless the run had come further than the journal from which it is restored."""
+    if found.head is None or found.last is None:
+        return
+    logs = tuple(witness(found.head.run_id))
+    traces = (*evidence.traces(state_path, journal, found.head.run_id, found.last), *logs)
+    shown = evidence.beyond(found.head, found.last.revision, traces)
+    if shown is None and (raw.content is None or found.is_torn):
+        shown = evidence.unheard_end(found.head, logs)
+    if shown is not None:
+        raise missing(state_path, found.head, found.last.revision, shown)
+
+
+def ensure_no_older_copy(
+    state_path: Path, found: Found, witness: evidence.Witness = evidence.no_witness
+) -> None:
+    """Return unless the step logs know a token that the files of the run don't.
+
+    state.json and its journal agree also where both are older copies. Only for who holds the
+    lock: to anybody else a log may be newer than what was read.
+
+    Raises:
+        CorruptState: steps that were accepted would run again.
+    """
+    if found.head is not None and found.last is not None:
+        shown = evidence.beyond(found.head, found.last.revision, witness(found.head.run_id))
+        if shown is not None:
+            raise missing(state_path, found.head, found.last.revision, shown)
+
+
+def missing(state_path: Path, head: Head, revision: int, shown: evidence.Trace) -> CorruptState:
+    """Return the refusal to continue from *head* at *revision* in spite of what is *shown*."""
+    return CorruptState(
+        f"the journal ends at revision {revision}, step_index {head.step_index}, but "
+        f"{evidence.in_words(shown, head)}: accepted steps may be missing",
+        where=str(state_path),
+        hint=_REPAIR,
+    )
 
 
 def follow(state_path: Path, journal: JournalFile, known: Found) -> Found | None:
@@ -96,7 +167,7 @@ def follow(state_path: Path, journal: JournalFile, known: Found) -> Found | None
     head, last = known.head, known.last
     if scan.winners:
         last = scan.winners[-1]
-        head = parse_head(last.data["head"], f"{journal.path} at byte {last.offset}")
+        head = head_of(last, journal.path)
     found = Found(head, last, scan.size, scan.is_torn)
     if there == content_of(head):
         return found
@@ -158,12 +229,15 @@ def _left_over(folder: Path) -> Path | None:
     """Return something that only a run that had begun leaves behind."""
     for name in ("results", "beats"):
         try:
-            found = next(iter(folders.names(folder / name)), None)
+            # Empty or not: the first attempt makes it.
+            return folder / name / next(folders.opened(folder / name).entries()).name
+        except StopIteration:
+            return folder / name
+        except (FileNotFoundError, NotADirectoryError):
+            continue
         except OSError:
             # Nobody can say that there is nothing in it.
             return folder / name
-        if found is not None:
-            return folder / name / found
     return None
 
 

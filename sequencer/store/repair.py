@@ -26,6 +26,7 @@ from sequencer.model.transitions import Event, resting_status
 from sequencer.store import folder as folders
 from sequencer.store.clock import utc_now
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
+from sequencer.store.evidence import Witness, in_words, no_witness
 from sequencer.store.headfile import parse_head, write_head
 from sequencer.store.journal import CLOSING, encode
 from sequencer.store.journal_file import NAME, JournalFile, read_regular, sync_folder, write_durably
@@ -54,9 +55,15 @@ class Repaired:
 
 
 def repair(
-    state_path: Path, choice: Choice | None = None, *, allow_network_fs: bool = False
+    state_path: Path,
+    choice: Choice | None = None,
+    *,
+    allow_network_fs: bool = False,
+    witness: Witness = no_witness,
 ) -> Repaired:
     """Make the run at *state_path* readable; a sound run is left alone.
+
+    The *witness* tells what its step logs show: tokens that are not granted again.
 
     Raises:
         CorruptState: nothing can be saved, or a choice is needed and was not made.
@@ -64,10 +71,10 @@ def repair(
         NewerSchema: see `diagnose`.
     """
     if not state_path.parent.is_dir():
-        return Repaired(diagnose(state_path), None)
+        return Repaired(diagnose(state_path, witness), None)
     lock = RunLock(Path(f"{state_path}.lock"), allow_network_fs=allow_network_fs)
     with lock.held():
-        found = diagnose(state_path)
+        found = diagnose(state_path, witness)
         if found.action is Action.NOTHING:
             return Repaired(found, None)
         base = _chosen(found, choice)
@@ -80,7 +87,7 @@ def repair(
                 where=error.filename or str(state_path.parent),
                 hint="make room or mend the permissions, then repair again",
             ) from error
-        after = recover(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1))
+        after = recover(state_path, JournalFile(state_path.parent, MAX_COUNTER, 1), witness)
         if after.head != head:
             raise CorruptState("the repair did not hold", where=str(state_path.parent))
         return Repaired(found, head, kept)
@@ -123,15 +130,21 @@ def options(found: Diagnosis) -> list[str]:
     said = []
     if head is not None and found.is_head_ahead:
         said.append(
-            f"--accept-head goes on from state.json (revision {head.revision}, step_index "
-            f"{head.step_index})"
+            f"--accept-head continues from state.json (revision {head.revision}, step_index "
+            f"{head.step_index}){_although(found, head)}"
         )
     if last is not None:
+        there = parse_head(last.data["head"], "journal")
         said.append(
-            f"--accept-journal goes on from the last good record (revision {last.revision}, "
-            f"step_index {last.data['head'].get('step_index')})"
+            f"--accept-journal continues from the last good record (revision {last.revision}, "
+            f"step_index {there.step_index}){_although(found, there)}"
         )
     return said
+
+
+def _although(found: Diagnosis, head: Head) -> str:
+    """Return what a choice of *head* ignores, as the end of a sentence."""
+    return "" if found.shown is None else f", although {in_words(found.shown, head)}"
 
 
 def _keep_originals(found: Diagnosis) -> Path:

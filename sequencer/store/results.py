@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sequencer.errors import CorruptState
 from sequencer.store import folder as folders
-from sequencer.store.journal_file import sync_folder, write_durably
+from sequencer.store.journal_file import open_new, sync_folder, write_durably
 
 _NAME = re.compile(r"(\d{1,19})-(\d{1,19})(?:-[0-9a-f]{16})?")
 _SECRET = os.urandom(16)
@@ -27,6 +27,7 @@ NAME = "results"
 OUTPUT = "output.txt"
 """In an attempt's folder."""
 _OUTPUT_NAME = re.compile(f"{NAME}/([^/]+)/{re.escape(OUTPUT)}")
+_SEAL = re.compile(re.escape(OUTPUT) + r"\.[0-9a-f]{32}")
 
 
 def folder(results: Path, step_index: int, token: int) -> Path:
@@ -96,8 +97,25 @@ def keep(attempt: Path, data: bytes) -> None:
     """Keep *data* as the output in the folder of an *attempt*, so that it survives a power loss."""
     folders.made(attempt)
     write_durably(attempt / OUTPUT, data)
+    # It has no content to lose: its name is kept with that of the output.
+    with open_new(attempt / _seal(data)):
+        pass
     for changed in (attempt, attempt.parent, attempt.parent.parent):
         sync_folder(changed)
+
+
+def is_whole(output: Path, data: bytes) -> bool:
+    """Return whether *data*, read from *output*, is what was kept there.
+
+    One that was kept by an earlier version has no seal, and is believed unless it is empty:
+    only an output with something in it is ever kept.
+    """
+    seals = [name for name in folders.names(output.parent) if _SEAL.fullmatch(name)]
+    return _seal(data) in seals if seals else bool(data)
+
+
+def _seal(data: bytes) -> str:
+    return f"{OUTPUT}.{blake2b(data, digest_size=16).hexdigest()}"
 
 
 def prune(results: Path, oldest_token: int) -> None:

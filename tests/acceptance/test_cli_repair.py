@@ -111,3 +111,45 @@ def test_a_repair_beside_a_running_step_leaves_the_step_alone(folder: Path) -> N
     assert process.returncode == 0, said
     assert head(folder)["step_index"] == 6
     assert done(folder) == [0, 1, 2, 3, 4, 5]
+
+
+def halve(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+@pytest.mark.parametrize("kind", ["halved", "older copies", "emptied head, older journal"])
+def test_accepted_steps_that_the_journal_lost_do_not_run_again(folder: Path, kind: str) -> None:
+    files = [folder / "sync" / name for name in ("state.json", "journal.jsonl")]
+    older = [path.read_bytes() for path in files]
+    assert cli(folder, "run", "--max-steps", "3").returncode == 0
+    ran = done(folder)
+    for path, data in zip(files, older, strict=True):
+        halve(path) if kind == "halved" else path.write_bytes(data)
+    if kind.startswith("emptied"):
+        files[0].write_bytes(b"")
+    before = [path.read_bytes() for path in files]
+    for verb in (("tick",), ("run", "--max-steps", "3")):
+        refused = cli(folder, *verb)
+        assert refused.returncode == 3
+        assert "accepted steps may be missing" in refused.stderr
+        assert "iter-00008" in refused.stderr or "state.json shows revision" in refused.stderr
+    assert (done(folder), [path.read_bytes() for path in files]) == (ran, before)
+    assert cli(folder, "check").returncode != 0
+    shown = cli(folder, "repair", "--json")
+    assert (shown.returncode, json.loads(shown.stdout)["action"]) == (3, "choose")
+    assert json.loads(shown.stdout)["shown_beyond"]["path"].startswith(str(folder))
+    assert cli(folder, "repair", "--apply").returncode == 3
+    assert cli(folder, "repair", "--apply", "--accept-journal").returncode == 0
+    # A person has said so; no token that a log shows is granted again.
+    assert head(folder)["token"] == 8
+    goes_on(folder, head(folder)["step_index"])
+
+
+def test_what_is_left_of_a_run_is_no_new_one(folder: Path) -> None:
+    for name in ("state.json", "journal.jsonl"):
+        (folder / "sync" / name).unlink()
+    refused = cli(folder, "tick")
+    assert refused.returncode == 3
+    assert "shows that the run had begun" in refused.stderr
+    assert done(folder) == [0, 1, 2, 3, 4]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.long.report import Campaign, Size
-from tests.storage import damage, damage_seen, full_disk, lost_folder, refused_writes
+from tests.storage import damage, damage_seen, full_disk, lost_folder, pairs, refused_writes
 
 LEAST: list[tuple[Campaign, int]] = [
     (damage.heads, 5_000),
@@ -16,6 +16,7 @@ LEAST: list[tuple[Campaign, int]] = [
     (full_disk.campaign, 200),
     (refused_writes.campaign, 110),
     (lost_folder.campaign, 9),
+    (pairs.campaign, 21),
 ]
 
 

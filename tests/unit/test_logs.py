@@ -15,7 +15,15 @@ from sequencer.engine.attempt import Attempt
 from sequencer.errors import UnsafeFolder, UnsafePath
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
-from sequencer.logs import MAX_LOOKS, FileLogs, current_branch, log_name, steps_folder
+from sequencer.logs import (
+    MAX_LOOKS,
+    MAX_WITNESSES,
+    FileLogs,
+    current_branch,
+    log_name,
+    steps_folder,
+    witness_of,
+)
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 
@@ -242,3 +250,27 @@ def test_the_log_of_an_earlier_run_is_found_among_those_of_async_mode(place: Pla
     for index in range(100, 100 + MAX_LOOKS):
         place.write(b"x", step_index=index, token=0)
     assert place.logs.left_behind() is None
+
+
+def test_the_newest_logs_of_a_run_tell_its_tokens(place: Place) -> None:
+    witness = witness_of(place.project / "logs", None)
+    assert list(witness("run")) == []
+    for index in (3, 99_999, 100_000):
+        place.write(b"x", step_index=index, token=index + 4)
+    place.write(b"x", step_index=200_000, token=0)
+    place.write(b"x", step_index=300_000, token=99, run_id="another")
+    (place.logs.folder / "iter-400000_main.log").mkdir()
+    (place.logs.folder / "iter-400001_main.log").symlink_to("iter-00004_main.log")
+    (place.logs.folder / "notes.txt").write_text("mine")
+    assert [(trace.token, trace.has_ended) for trace in witness("run")] == [
+        (100_004, True),
+        (100_003, True),
+        (7, True),
+    ]
+    place.logs.open(make_attempt(place.project, step_index=100_001, token=100_005))
+    newest = next(iter(witness("run")))
+    assert (newest.token, newest.has_ended) == (100_005, False)
+    assert list(witness_of(place.project / "logs", "named")("run")) == []
+    for index in range(MAX_WITNESSES):
+        place.write(b"x", step_index=500_000 + index, token=200_000 + index)
+    assert len(list(witness("run"))) == MAX_WITNESSES

@@ -8,6 +8,7 @@ import pytest
 
 from sequencer.engine.recall import MAX_OUTPUT_BYTES, recall
 from sequencer.errors import CorruptState, StorageFailed, UnsafeFolder
+from sequencer.store import results
 
 
 def fact(event: str, step: str, **outcome: Any) -> dict[str, Any]:
@@ -114,3 +115,28 @@ def test_a_large_output_is_read_from_its_file(tmp_path: Path) -> None:
 def test_a_step_without_an_output_said_nothing(tmp_path: Path) -> None:
     memory = recall(tmp_path, [fact("succeeded", "plan", status="ok")])
     assert memory.output("plan") == ""
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+@pytest.mark.parametrize(
+    "made", [b"", b"a long out", b"a long \0\0\0put", b"a long output and more"]
+)
+def test_an_output_that_is_not_as_it_was_written_is_refused(
+    tmp_path: Path, made: bytes, is_sealed: bool
+) -> None:
+    attempt = tmp_path / "results" / "3-4"
+    results.keep(attempt, b"a long output")
+    memory = recall(
+        tmp_path, [fact("succeeded", "plan", output_file="results/3-4/output.txt", output_bytes=13)]
+    )
+    assert memory.output("plan") == "a long output"
+    (attempt / "output.txt").write_bytes(made)
+    if not is_sealed:
+        # As earlier versions left it: only that it is empty can be told.
+        for seal in attempt.glob("output.txt.*"):
+            seal.unlink()
+        if made:
+            assert memory.output("plan") == made.decode()
+            return
+    with pytest.raises(StorageFailed, match="not as it was written"):
+        memory.output("plan")

@@ -206,11 +206,11 @@ def test_an_old_copy_that_was_edited_is_refused(state: Path) -> None:
         FileStore(state).view()
 
 
-@pytest.mark.parametrize("left", ["results/2-3", "beats/3"])
+@pytest.mark.parametrize("left", ["results/2-3", "beats/3", "results", "beats"])
 def test_a_run_that_lost_its_files_does_not_begin_again(tmp_path: Path, left: str) -> None:
     """An agent that cleans the folder must not send the run back to step 0."""
-    (tmp_path / left).parent.mkdir()
-    (tmp_path / left).touch()
+    # The first attempt makes the folder, also where it leaves nothing in it.
+    (tmp_path / left).mkdir(parents=True)
     store = FileStore(tmp_path / "state.json")
     with pytest.raises(CorruptState, match="had begun"):
         store.view()

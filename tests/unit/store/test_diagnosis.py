@@ -8,13 +8,13 @@ import pytest
 from sequencer.errors import CorruptState, NewerSchema
 from sequencer.store import folder as folders
 from sequencer.store.diagnosis import (
-    MAX_LOST_TOKENS,
     Action,
     Gap,
     diagnose,
     is_journal_sound,
     look_at_journal,
 )
+from sequencer.store.evidence import MAX_LOST_TOKENS
 from sequencer.store.file import FileStore
 from tests.unit.store.broken_runs import begun, damage_line, edit, journal_of, lines_of
 

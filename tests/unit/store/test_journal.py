@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.errors import CorruptState
+from sequencer.errors import CorruptState, NewerSchema
 from sequencer.store.journal import checksum, decode, encode, facts_of, scan
 from sequencer.store.strictjson import MAX_BYTES, MAX_DEPTH, parse_object
 
@@ -49,12 +49,14 @@ def test_any_damage_to_a_line_is_seen(data: st.DataObject) -> None:
         {"token": None}, {"also": {}}, {"also": ["x"]}, {"also": [{"event": "x"}]},
     ],
 )  # fmt: skip
-def test_a_sealed_line_without_what_readers_rely_on_is_no_record(change: dict[str, Any]) -> None:
+def test_a_sealed_line_without_what_readers_rely_on_is_of_a_newer_version(
+    change: dict[str, Any],
+) -> None:
     body = json.loads(line(1)[:-1].rpartition(b',"checksum"')[0] + b"}") | change
     kept = {key: value for key, value in body.items() if value is not None or key not in change}
     start = json.dumps(kept).encode()[:-1]
     sealed = start + b',"checksum":"' + checksum(start).encode() + b'"}'
-    with pytest.raises(ValueError, match="not a journal record"):
+    with pytest.raises(NewerSchema, match="no record that this version knows"):
         decode(sealed)
 
 
@@ -64,7 +66,7 @@ def test_what_is_sealed_and_no_record_is_refused() -> None:
         if head == b"{}":
             assert decode(sealed)
             continue
-        with pytest.raises(ValueError, match="not a journal record"):
+        with pytest.raises(NewerSchema, match="no record that this version knows"):
             decode(sealed)
 
 

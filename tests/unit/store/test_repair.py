@@ -108,9 +108,26 @@ def test_both_torn(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 5)
     journal = journal_of(state_path)
     journal.write_bytes(journal.read_bytes()[:-30])
-    state_path.write_bytes(state_path.read_bytes()[:200])
+    state_path.write_bytes(b"{")
     repair(state_path)
     # The torn record is the one that was not accepted, or is lost for good.
+    holds(state_path, step_index=4, revision=6)
+
+
+def test_both_torn_but_the_head_shows_that_the_record_was_accepted(tmp_path: Path) -> None:
+    state_path = begun(tmp_path, 5)
+    journal = journal_of(state_path)
+    journal.write_bytes(journal.read_bytes()[:-30])
+    state_path.write_bytes(state_path.read_bytes()[:200])
+    before = (state_path.read_bytes(), journal.read_bytes())
+    with pytest.raises(CorruptState, match="shows revision 6"):
+        go_on(state_path)
+    with pytest.raises(CorruptState, match="choose") as refused:
+        repair(state_path)
+    assert refused.value.hint is not None
+    assert "although" in refused.value.hint
+    assert (state_path.read_bytes(), journal.read_bytes()) == before
+    repair(state_path, Choice.JOURNAL)
     holds(state_path, step_index=4, revision=6)
 
 
