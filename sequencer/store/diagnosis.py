@@ -20,7 +20,6 @@ from sequencer.errors import CorruptState, EditRefused, NewerSchema, SequencerEr
 from sequencer.model.decisions import accept_edit
 from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.store import evidence, flow_documents
-from sequencer.store import folder as folders
 from sequencer.store.continuity import mark_of, misfit
 from sequencer.store.headfile import parse_head, signature
 from sequencer.store.journal import Record, decode
