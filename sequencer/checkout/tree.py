@@ -70,11 +70,19 @@ class WorkTree:
     """The work tree that a project lies in."""
 
     def __init__(
-        self, folders: Folders, objects: Objects, environment: Mapping[str, str] | None = None
+        self,
+        folders: Folders,
+        objects: Objects,
+        environment: Mapping[str, str] | None = None,
+        allowed: Mapping[str, str] | None = None,
     ) -> None:
-        """Look at the tree around ``folders.project``; *objects* reads in the same repository."""
+        """Look at the tree around ``folders.project``; *objects* reads in the same repository.
+
+        *allowed*: see `Git`.
+        """
         self._folders = folders
         self._environment = environment
+        self._allowed = allowed
         self._objects = objects
         self._known: set[tuple[str, str]] = set()
 
@@ -96,7 +104,7 @@ class WorkTree:
         return usual if usual.is_dir() else self._asked("--absolute-git-dir")
 
     def _asked(self, question: str) -> Path:
-        git = Git(self._folders.project, self._environment)
+        git = Git(self._folders.project, self._environment, allowed=self._allowed)
         try:
             told = git.run("rev-parse", question).stdout
         except GitFailed as failed:
@@ -110,7 +118,7 @@ class WorkTree:
     @cached_property
     def git(self) -> Git:
         """Return what runs git at the top, where paths mean what they say."""
-        return Git(self.top, self._environment)
+        return Git(self.top, self._environment, allowed=self._allowed)
 
     @cached_property
     def prefix(self) -> str:
@@ -265,7 +273,7 @@ class WorkTree:
 
         Killed while it writes files, it would leave half of them and a locked index.
         """
-        return Git(self.top, self._environment, timeout_s=_PATIENCE_S)
+        return Git(self.top, self._environment, timeout_s=_PATIENCE_S, allowed=self._allowed)
 
     def forward(self, commit: str) -> Obstacle | None:
         """Fast-forward to *commit*; return what is in the way if that can't be done.

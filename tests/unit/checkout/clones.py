@@ -17,6 +17,7 @@ from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Claim, Head, Owner, Work
 from sequencer.store.git.command import Git
 from sequencer.store.git.objects import Objects
+from sequencer.store.git.own_settings import EVERYTHING
 from sequencer.store.git.remote import Remote, Verdict
 
 ENVIRONMENT = {
@@ -166,7 +167,7 @@ def clone(
     project: str = "",
 ) -> Clone:
     tree = tree_at(folder, project)
-    remote = Remote(Git(folder, ENVIRONMENT), "origin")
+    remote = Remote(Git(folder, ENVIRONMENT, allowed=EVERYTHING), "origin")
     carrier = GitCarrier(
         tree,
         remote,
