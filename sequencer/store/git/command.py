@@ -315,6 +315,8 @@ class Git:
 
     def _variables(self, argv: Sequence[str]) -> dict[str, str]:
         """Return the variables that keep git from what is not allowed; see `start`."""
+        if argv[0] == "version":
+            return {}
         is_remote = argv[0] in _NETWORK and "--get-url" not in argv
         if is_remote and self.allowed is None:
             raise GitFailed(argv, 128, "fatal: whoever only looks asks no remote")

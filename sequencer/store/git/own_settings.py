@@ -392,6 +392,7 @@ def refusal(address: str, top: Path) -> str | None:
     elif _HOST.match(address):
         return None
     real, inside = os.path.realpath(top / Path(path).expanduser()), os.path.realpath(top)
-    if real == inside or real.startswith(f"{inside}/"):
+    is_there = any(os.path.lexists(f"{real}{suffix}") for suffix in ("", ".git"))
+    if is_there and (real == inside or real.startswith(f"{inside}/")):
         return f"{address!r} lies in the project itself, whose hooks would run at each push"
     return None

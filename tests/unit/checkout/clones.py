@@ -130,8 +130,8 @@ def tree_at(folder: Path, project: str = "", **others: Path) -> WorkTree:
     folders = Folders(
         home, others.get("state", home / "sync" / "state.json"), others.get("logs", home / "logs")
     )
-    OPENED.append(Objects(Git(home, ENVIRONMENT)))
-    return WorkTree(folders, OPENED[-1], ENVIRONMENT)
+    OPENED.append(Objects(Git(home, ENVIRONMENT, allowed=EVERYTHING)))
+    return WorkTree(folders, OPENED[-1], ENVIRONMENT, EVERYTHING)
 
 
 @dataclass

@@ -28,6 +28,7 @@ WORKER = textwrap.dedent(
     from pathlib import Path
     from sequencer.model import transitions as t
     from sequencer.store.git.opening import GitOptions, open_git_store
+    from sequencer.store.git.own_settings import EVERYTHING
 
     tree = Path(sys.argv[1])
     store = open_git_store(tree / "sync/state.json", tree, None, GitOptions(), allowed=EVERYTHING)
