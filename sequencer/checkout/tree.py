@@ -21,6 +21,7 @@ from sequencer.errors import WorkTreeRefused
 from sequencer.store.git.command import Git, GitFailed
 from sequencer.store.git.locks import Lock, in_the_way
 from sequencer.store.git.objects import Objects
+from sequencer.store.git.own_settings import common_of
 
 _UNDER_WAY = {
     "MERGE_HEAD": "a merge",
@@ -246,6 +247,19 @@ class WorkTree:
             seen.update(parents)
         return None
 
+    def commit_text(self, commit: str) -> str:
+        """Return what *commit* says; empty if it is not here."""
+        try:
+            data = self._objects.read(commit, "commit")
+        except GitFailed as failed:
+            raise self.refused(f"can't be read: {failed.reason}") from failed
+        return (data or b"").decode("utf-8", "replace")
+
+    @property
+    def is_shallow(self) -> bool:
+        """Return whether the history that is here begins somewhere in its middle."""
+        return (self._common_dir / "shallow").exists()
+
     def apart(self, commit: str, other: str) -> Apart:
         """Return how far *commit* is from *other*."""
         try:
@@ -294,8 +308,7 @@ class WorkTree:
 
     @cached_property
     def _common_dir(self) -> Path:
-        pointer = self.git_dir / "commondir"
-        return self.git_dir / pointer.read_text().strip() if pointer.is_file() else self.git_dir
+        return common_of(self.git_dir)
 
     def _obstacle(self, failed: GitFailed, commit: str) -> Obstacle:
         named = [line.strip() for line in failed.stderr.splitlines() if line.startswith("\t")]

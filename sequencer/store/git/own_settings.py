@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -242,7 +243,10 @@ def mark_of(files: Iterable[Path]) -> tuple[object, ...]:
         except OSError:
             found.append(None)
         else:
-            found.append((there.st_mtime_ns, there.st_size, there.st_ino, there.st_mode))
+            # What comes and goes in a folder says nothing.
+            is_folder = stat.S_ISDIR(there.st_mode)
+            times = () if is_folder else (there.st_mtime_ns, there.st_ctime_ns, there.st_size)
+            found.append((there.st_ino, there.st_mode, *times))
     return tuple(found)
 
 
