@@ -66,8 +66,6 @@ class GitCarrier:
         self._selector = Selector(tree, commit, secrets_by(redaction))
         self._committer = Committer(tree)
         self._back = TakeBack(tree, tenancy, self._committer)
-        self._base: str | None = None
-        """The commit on which the agents that are at work here have begun."""
         self._notices: list[str] = []
         self._left: set[str] = set()
         """Commits that steps have begun with here, or ended with."""
@@ -134,7 +132,6 @@ class GitCarrier:
         self._ensure_clean(status, head, note)
         self._seen = note
         theirs = self._theirs(head)
-        # What is in the middle of a shallow clone's history is seen only by who has fetched.
         is_unseen = self._tree.is_shallow and self._tree.resolve(self._local) is None
         if (theirs is None or is_unseen) and self._remote.fetch(self.refs):
             theirs = self._theirs(head)
@@ -241,7 +238,7 @@ class GitCarrier:
                 self._seen = self._tenancy.begin(head)
             self._bring(head)
             if not was_occupied:
-                self._base = self._tree.resolve("HEAD")
+                self._back.base = self._tree.resolve("HEAD")
         except BaseException:
             if not was_occupied:
                 self._tenancy.vacate()
@@ -252,7 +249,7 @@ class GitCarrier:
         theirs = self._theirs(head)
         if wanted is not None and not self._has(theirs, wanted):
             theirs = self._theirs(head) if self._remote.fetch(self.refs) else None
-            if theirs is not None and self._tree.is_shallow and not self._has(theirs, wanted):
+            if theirs and self._tree.is_shallow and not self._has(theirs, wanted):
                 self._remote.deepen(self.refs)
             if not self._has(theirs, wanted):
                 raise without(self._tree, self.branch, self._remote.name, theirs, wanted)
@@ -297,11 +294,14 @@ class GitCarrier:
                     f"look at 'git reflog {self.branch}'; nothing was pushed",
                 )
             selection = self._selector.select(status)
-            base = self._base_of(theirs)
-            if base is not None and (selection.chosen or commit != base):
-                kept = kept_name(self._run, claim.step_index, claim.token)
-                ref = f"refs/heads/{self.branch}"
-                self._back.plan(base, commit, ref, kept, claim.token)
+            self._back.plan(
+                theirs,
+                commit,
+                has_more=bool(selection.chosen),
+                ref=f"refs/heads/{self.branch}",
+                kept=kept_name(self._run, claim.step_index, claim.token),
+                token=claim.token,
+            )
             try:
                 commit = self._committed(selection, status, commit, claim, step)
             except RefMoved:
@@ -315,13 +315,6 @@ class GitCarrier:
             f"somebody else commits on branch {self.branch} all the time",
             "work in a clone of your own while steps run",
         )
-
-    def _base_of(self, theirs: str | None) -> str | None:
-        """Return what was accepted last when the agents began, or since then."""
-        base = self._base
-        if base is None or theirs is None or not self._tree.contains(theirs, base):
-            return base
-        return theirs
 
     def leave(self, head: Head | None) -> None:
         """See `Carrier.leave`; where the step stays, what it has left is remembered."""

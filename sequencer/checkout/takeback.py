@@ -32,16 +32,33 @@ class TakeBack:
         self._tree = tree
         self._tenancy = tenancy
         self._committer = committer
+        self.base: str | None = None
+        """The commit on which the agents that are at work here have begun; None: none are."""
 
-    def plan(self, base: str, commit: str, ref: str, kept: str, token: int) -> None:
-        """Note that the code of an attempt that began at *base* is to be pushed, up to *commit*.
+    def plan(
+        self,
+        theirs: str | None,
+        commit: str,
+        *,
+        has_more: bool,
+        ref: str,
+        kept: str,
+        token: int,
+    ) -> None:
+        """Note that an attempt's code is to be pushed to *ref*: up to *commit*, or *has_more*.
 
-        Or up to what is committed on top of that for *token*.
+        *theirs* is what was accepted last; *kept* is to be the name of the branch that has the
+        code if it is not.
 
         Raises:
             WorkTreeRefused: it can't be written.
         """
-        self._tenancy.collect(Collecting(base=base, commit=commit, ref=ref, kept=kept, token=token))
+        base = self.base
+        if base is not None and theirs is not None and self._tree.contains(theirs, base):
+            base = theirs
+        if base is not None and (has_more or commit != base):
+            plan = Collecting(base=base, commit=commit, ref=ref, kept=kept, token=token)
+            self._tenancy.collect(plan)
 
     def is_due(self, note: Note | None, theirs: str | None) -> bool:
         """Return whether the branch has code of the attempt in *note* that *theirs* has not."""

@@ -258,9 +258,11 @@ def parse(told: bytes, cwd: Path, place: Place) -> Configuration:
         key, _, value = text.partition("\n")
         is_own = scope in _OWN_SCOPES
         lines.append(Line(key, value, is_own))
-        if is_own and origin.startswith("file:"):
+        if origin.startswith("file:"):
             file = cwd / origin.removeprefix("file:")
             files.add(file)
+            if not is_own:
+                continue
             if key == "include.path" or key.startswith("includeif."):
                 files.add(file.parent / Path(value).expanduser())
                 if ".onbranch:" in key.lower():
@@ -280,10 +282,7 @@ class Keeper:
         git_dir: Path | None,
         ask: Callable[[Mapping[str, str]], bytes],
     ) -> None:
-        """Keep what is run in *folder* to *allowed*; see `Git`.
-
-        *ask* has git list its settings, with the variables that it is given.
-        """
+        """Keep what is run in *folder* to *allowed* (see `Git`); *ask* lists git's settings."""
         self._folder = folder
         self._environment = environment
         self._allowed = allowed
