@@ -221,7 +221,9 @@ class Report:
         ]
         heads = ("ONLY THERE", "REVISION", "STEP_INDEX", "STATUS", "BRANCH")
         named = next((one.name for one in self.others if one.name is not None), None)
-        hint = "" if named is None else f"\n{command(named, 'sync')} brings one of them here"
+        hint = (
+            "" if named is None else f"\n{command(named, 'sync --fetch')} brings one of them here"
+        )
         return columns(heads, rows, right={1, 2}) + hint
 
     def advice(self) -> str:

@@ -61,7 +61,7 @@ def test_a_partial_clone_works(shared: Shared, what: str) -> None:
     assert run(shared.clone("a"), 1)[0] == 0
     status, said = run(partial, 1)
     assert status == 0, said
-    assert code(shared) == [0, 1, 2, 3, 4]
+    assert code(shared) == [0, 1, 2, 3, 4, 5]
     assert missing(partial), "it stays partial"
 
 
@@ -70,7 +70,7 @@ def test_a_shallow_clone_of_the_states_code(shared: Shared) -> None:
     assert run(shallow, 2)[0] == 0
     assert run(shared.clone("a"), 1)[0] == 0
     assert run(shallow, 1)[0] == 0
-    assert code(shared) == [0, 1, 2, 3, 4]
+    assert code(shared) == [0, 1, 2, 3, 4, 5]
     assert (shallow / ".git" / "shallow").exists()
 
 
