@@ -93,6 +93,7 @@ def until_it_waits(process: subprocess.Popen[str]) -> str:
 
 
 def done(clone: Path) -> list[str]:
+    assert cli(clone, "--run", "flow", "sync", "--fetch", **IDENTITY).returncode == 0
     told = cli(clone, "--run", "flow", "history", "--json", timeout_s=60.0, **IDENTITY).stdout
     facts = map(json.loads, told.splitlines())
     return [fact["step"] for fact in facts if fact["event"] == "succeeded"]

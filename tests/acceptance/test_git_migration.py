@@ -103,6 +103,8 @@ def test_one_machine_goes_over_and_the_other_follows(theirs: Shared) -> None:
     assert ran.returncode == 0, ran.stderr
     assert (head(b)["step_index"], head(b)["run_id"]) == (STEP_INDEX + 2, head(a)["run_id"])
     assert git(b, "status", "--porcelain") == ""
+    assert json.loads(cli(a, "status", "--json").stdout)["step_index"] == STEP_INDEX + 1
+    assert cli(a, "sync", "--fetch").returncode == 0
     assert json.loads(cli(a, "status", "--json").stdout)["step_index"] == STEP_INDEX + 2
 
 

@@ -1,9 +1,9 @@
 """What a repository's own configuration could run or send elsewhere, and how git is kept from it.
 
-Git obeys `.git/config` as if its user had written it, and what it includes. A person's own
-settings (global, of the system, of the environment) count as ever; those of the repository only
-if they were allowed with the value that they still have. Not promised: anything against who
-changes the file between this look and git's own.
+Git obeys `.git/config`, and what that includes, as if its user had written it. A person's own
+settings (global, system, environment) count as ever; those of the repository only if they were
+allowed with the value that they still have. Not promised: anything against who changes the
+file between this look and git's own.
 """
 
 from __future__ import annotations
@@ -261,9 +261,7 @@ def parse(told: bytes, cwd: Path, place: Place) -> Configuration:
         if origin.startswith("file:"):
             file = cwd / origin.removeprefix("file:")
             files.add(file)
-            if not is_own:
-                continue
-            if key == "include.path" or key.startswith("includeif."):
+            if is_own and key.startswith(("include.path", "includeif.")):
                 files.add(file.parent / Path(value).expanduser())
                 if ".onbranch:" in key.lower():
                     files.add(place.git_dir / "HEAD")

@@ -54,6 +54,7 @@ def test_the_same_for_programs(shared: Shared) -> None:
         "name": "origin",
         "url": str(shared.bare),
         "branch": "sequencer/default",
+        "asked": True,
         "reachable": True,
         "tip": shared.tip(),
     }
@@ -178,8 +179,8 @@ def test_a_run_that_is_nowhere_is_a_typing_error(shared: Shared) -> None:
 def test_who_holds_the_step(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     (a / "look.sh").write_text(
-        f"cd ../b\n{sys.executable} -m sequencer sync --json > ../seen.json\n"
-        f"{sys.executable} -m sequencer sync > ../seen.txt\n"
+        f"cd ../b\n{sys.executable} -m sequencer sync --fetch --json > ../seen.json\n"
+        f"{sys.executable} -m sequencer sync --fetch > ../seen.txt\n"
     )
     (a / "orchestration.yaml").write_text(
         CONFIGURATION.replace("rehearsal", "look")
