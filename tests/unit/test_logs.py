@@ -242,3 +242,21 @@ def test_the_log_of_an_earlier_run_is_found_among_those_of_async_mode(place: Pla
     for index in range(100, 100 + MAX_LOOKS):
         place.write(b"x", step_index=index, token=0)
     assert place.logs.left_behind() is None
+
+
+def test_what_a_git_file_names_is_read_only_if_it_is_a_head(tmp_path: Path) -> None:
+    project, other = tmp_path / "project", tmp_path / "other"
+    project.mkdir()
+    other.mkdir()
+    (project / ".git").write_text("gitdir: ../other\n")
+    for content, branch in (
+        ("ref: refs/heads/main\n", "main"),
+        (f"{'a' * 40}\n", "a" * 12),
+        ("a secret of somebody else's\n", None),
+        ("", None),
+    ):
+        (other / "HEAD").write_text(content)
+        assert current_branch(project) == branch
+    (other / "HEAD").unlink()
+    os.mkfifo(other / "HEAD")
+    assert current_branch(project) is None, "and nobody waits for a writer"

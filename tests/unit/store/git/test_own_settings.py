@@ -9,7 +9,7 @@ import pytest
 
 from sequencer.errors import ConfigurationError
 from sequencer.store.git.command import Git, GitFailed, acting_settings
-from sequencer.store.git.own_settings import EVERYTHING
+from sequencer.store.git.own_settings import EVERYTHING, place_of
 from tests.clones import git
 
 
@@ -199,6 +199,19 @@ def test_a_bare_repository_among_the_files_is_none(folder: Path, tmp_path: Path)
         "rev-parse", "--is-bare-repository"
     )
     assert told == "true"
+
+
+def test_both_git_and_this_program_look_for_no_bare_repository(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Git before 2.38 does not know the setting."""
+    inner = folder / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q", "--bare", ".")
+    with pytest.raises(PermissionError, match="cannot use bare repository"):
+        place_of(str(inner))
+    told = Git(folder, environment(tmp_path)).text("config", "safe.bareRepository")
+    assert told == "explicit"
 
 
 def test_an_empty_git_folder_does_not_lead_to_the_one_above(folder: Path, tmp_path: Path) -> None:
