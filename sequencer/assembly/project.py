@@ -80,7 +80,7 @@ class Project:
 
         With *definition* or *source* the run is one that is still to begin with it.
         """
-        store = self._store(name)
+        store = self.store(name)
 
         def sourced() -> FlowSource | None:
             return source or began_with(self.settings, store)
@@ -102,7 +102,8 @@ class Project:
             read_rules=lambda: self.settings.teams.rules,
         )
 
-    def _store(self, run: str | None) -> Store:
+    def store(self, run: str | None) -> Store:
+        """Return the store of the run called *run*, which reaches no more than the project may."""
         is_git = self.settings.store.kind == "git"
         return make_store(self.settings, run, self.allowed if is_git else None)
 
@@ -172,7 +173,7 @@ class Project:
         return Activities(
             inner,
             # A store of its own: another thread reads it.
-            self._store(run),
+            self.store(run),
             make_sinks(options, self._place(run)),
             self.redaction,
             run=run,
@@ -190,7 +191,7 @@ class Project:
         from sequencer.activity.sinks import make_sinks  # noqa: PLC0415
 
         sinks = make_sinks(options, self._place(run))
-        store = self._store(run)
+        store = self.store(run)
         deliver(store, sinks, self.redaction, notice=notice, drain_s=options.drain_s)
 
     def performer(

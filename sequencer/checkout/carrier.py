@@ -143,6 +143,9 @@ class GitCarrier:
         theirs = accepted_in(self._tree, head, self._theirs(head))
         if self._tenancy.is_occupied or not self._back.is_due(note, theirs):
             return False
+        # Another run's state may have accepted it; the remote says so in any case.
+        self._remote.fetch(self.refs)
+        theirs = accepted_in(self._tree, head, self._theirs(head))
         with self._tenancy.locked() as newest:
             self._notices += self._back.settle(newest, theirs)
         return True
@@ -294,14 +297,9 @@ class GitCarrier:
                     f"look at 'git reflog {self.branch}'; nothing was pushed",
                 )
             selection = self._selector.select(status)
-            self._back.plan(
-                theirs,
-                commit,
-                has_more=bool(selection.chosen),
-                ref=f"refs/heads/{self.branch}",
-                kept=kept_name(self._run, claim.step_index, claim.token),
-                token=claim.token,
-            )
+            kept = kept_name(self._run, claim.step_index, claim.token)
+            ref, more = f"refs/heads/{self.branch}", bool(selection.chosen)
+            self._back.plan(theirs, commit, has_more=more, ref=ref, kept=kept, token=claim.token)
             try:
                 commit = self._committed(selection, status, commit, claim, step)
             except RefMoved:

@@ -32,6 +32,21 @@ exit 1
 """
 
 
+def told_apart(folder: Path, text: str | None = None) -> Shared:
+    """Make a project whose attempts never write the very same commit, however quick they are."""
+    shared = shared_project(folder, text)
+    a = shared.clone("a")
+    agent = a / "agent.py"
+    line = 'f"step {index}"]'
+    assert line in agent.read_text()
+    more = 'f"step {index}", "-m", os.environ["SEQUENCER_TOKEN"]]'
+    agent.write_text(agent.read_text().replace(line, more))
+    git(a, "commit", "-qam", "an agent")
+    git(a, "push", "-q", "origin", "main")
+    git(shared.clone("b"), "pull", "-q", "origin", "main")
+    return shared
+
+
 def refuse_once(shared: Shared, name: str = "update") -> None:
     hook = shared.bare / "hooks" / name
     hook.parent.mkdir(exist_ok=True)
@@ -59,7 +74,7 @@ def main(folder: Path, ref: str = "main") -> list[str]:
 def test_what_was_refused_once_does_not_land_with_the_next_attempt(
     tmp_path: Path, hook: str, declared: bool
 ) -> None:
-    shared = shared_project(tmp_path, DECLARED if declared else None)
+    shared = told_apart(tmp_path, DECLARED if declared else None)
     refuse_once(shared, hook)
     a, notes = shared.clone("a"), "notes/first" if declared else ""
     before = git(a, "rev-parse", "main")
@@ -74,7 +89,7 @@ def test_what_was_refused_once_does_not_land_with_the_next_attempt(
     assert not (a / "code.txt").exists()
     refused = git(a, "rev-parse", KEPT)
     assert shared.tip(KEPT) == refused
-    assert main(a, KEPT)[:-2] == (["supervisor: iteration 1 (run default)"] if declared else []) + [
+    assert main(a, KEPT)[:-3] == (["supervisor: iteration 1 (run default)"] if declared else []) + [
         "step 0"
     ]
     status, said = run(a, NOTES=notes.replace("first", "second"))
@@ -130,7 +145,7 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize("is_refused", [True, False])
 def test_killed_while_the_remote_decides(tmp_path: Path, is_refused: bool) -> None:
     """Between the commit and the answer; whichever it is, no refused commit lands later."""
-    shared = shared_project(tmp_path, DECLARED)
+    shared = told_apart(tmp_path, DECLARED)
     hook, asked = shared.bare / "hooks" / "update", tmp_path / "asked"
     hook.parent.mkdir(exist_ok=True)
     hook.write_text(
