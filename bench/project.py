@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from sequencer.assembly import Project, make_store, open_project, workflow_for
+from sequencer.assembly import Project, open_project, workflow_for
 from sequencer.engine.run import Run
 from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
 from sequencer.model.head import Head
@@ -139,7 +139,7 @@ def no_op_run(
 ) -> Run:
     """Return the run called *name* of *project*, as the assembly makes it, with no-op steps."""
     agents = NoOpAgents(NoOp(marks, on_step))
-    store = mark_acceptances(make_store(project.settings, name), marks)
+    store = mark_acceptances(project.store(name), marks)
     return Run(
         name,
         store,

@@ -1,7 +1,8 @@
 """What is wrong with sharing a run through git, found before anything is pushed.
 
-The remote is asked where its branches are, which names are taken, and whether it would take a
-push (which is not made). One that does not answer is a warning: work may begin when it is back.
+Where it may be asked, the remote says where its branches are, which names are taken, and whether
+it would take a push (which is not made). One that does not answer is a warning: work may begin
+when it is back.
 
 Not promised: that a push will be taken. What hooks of the server and rules about the names of
 branches say is only known when something is pushed.
@@ -12,8 +13,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
-import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def check_git(project: Project, run: Run) -> Iterator[Finding]:
     if not isinstance(store, GitStore):
         return
     yield from _check_configuration(project, store)
-    git = Git(project.settings.project_dir, timeout_s=GIT_TIMEOUT_S)
+    git = Git(project.settings.project_dir, timeout_s=GIT_TIMEOUT_S, allowed=project.allowed)
     found = list(_check_repository(project, git))
     yield from found
     if found:
@@ -63,8 +62,13 @@ def check_git(project: Project, run: Run) -> Iterator[Finding]:
     yield from found
     found = list(_check_known(project, git))
     yield from found
-    if not found:
+    if found:
+        return
+    if project.acts:
         yield from _check_remote(project, store)
+    else:
+        message, hint = "the remote was not asked", "'sequencer check --remote' asks it"
+        yield Finding(Level.NOTICE, Area.REMOTE, message, None, hint)
 
 
 def _error(message: str, where: str | None, hint: str) -> Finding:
@@ -216,21 +220,18 @@ def _tracked(key: str, path: str, names: list[str]) -> Finding:
 
 def check_ignored(folder: Path, state: Path, env: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a warning if an agent's ``git add --all`` would commit the run's own files."""
-    git = shutil.which("git")
     is_repository = any((parent / ".git").exists() for parent in (folder, *folder.parents))
-    if git is None or not is_repository or not state.is_relative_to(folder):
+    if not is_repository or not state.is_relative_to(folder):
         return
     # -z with stdin: the path is data, whatever it begins with.
-    asked = subprocess.run(  # noqa: S603 - a list, and nothing of it comes from outside
-        [git, "check-ignore", "--quiet", "--no-index", "-z", "--stdin"],
-        input=os.fsencode(state),
-        cwd=folder,
-        env=dict(env),
-        capture_output=True,
-        timeout=GIT_TIMEOUT_S,
-        check=False,
-    )
-    if asked.returncode == 1:
+    argv = ("check-ignore", "--quiet", "--no-index", "-z", "--stdin")
+    try:
+        asked = Git(folder, env, timeout_s=GIT_TIMEOUT_S).run(
+            *argv, stdin=os.fsencode(state), accepts=(0, 1, 128)
+        )
+    except (GitFailed, ConfigurationError):
+        return
+    if asked.code == 1:
         hint = f"put '*' into {state.parent / '.gitignore'}; 'sequencer init' does it"
         message = "git does not ignore it, so an agent that commits everything commits it too"
         yield Finding(Level.WARNING, Area.FILES, message, str(state), hint)
@@ -263,7 +264,7 @@ def _check_checked_out(project: Project, store: GitStore) -> Iterator[Finding]:
     folder = remote_folder(store.branch.git, store.branch.remote.name)
     if folder is None or work == NONE:
         return
-    there = Git(folder, timeout_s=GIT_TIMEOUT_S)
+    there = Git(folder, timeout_s=GIT_TIMEOUT_S, git_dir=folder)
     try:
         if there.text("rev-parse", "--is-bare-repository") == "true":
             return
@@ -310,7 +311,7 @@ def _check_durable(store: GitStore) -> Iterator[Finding]:
     folder = remote_folder(store.branch.git, store.branch.remote.name)
     if folder is None:
         return
-    there = Git(folder, timeout_s=GIT_TIMEOUT_S)
+    there = Git(folder, timeout_s=GIT_TIMEOUT_S, git_dir=folder)
     try:
         if there.text("rev-parse", "--is-bare-repository") != "true":
             return

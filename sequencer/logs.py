@@ -38,6 +38,7 @@ _END_BYTES = 16 * 1024
 """In which the last line of a log is, with what its agent was refused behind it."""
 MAX_WITNESSES = 8
 """Newest step logs of each branch that are asked how far their run came."""
+_OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 GIT_KNOWN_S = 1.0
 """How long it is believed that a project has a git folder or has none; HEAD is always read."""
 
@@ -73,20 +74,33 @@ def git_folder(project: Path) -> Path | None:
 
 
 def _named_by(file: Path) -> Path | None:
+    line = _line(file)
+    return None if line is None else file.parent / line.partition("gitdir:")[2].strip()
+
+
+def _line(file: Path) -> str | None:
+    """Return the one line of *file*; None: it is no plain, short file, whatever it names."""
     try:
-        return file.parent / file.read_text().partition("gitdir:")[2].strip()
+        fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        return os.read(fd, _FIRST_LINE_BYTES).decode("utf-8", "surrogateescape").strip()
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
 
 
 def branch_of(git: Path) -> str | None:
     """Return the branch that is checked out where git keeps its files in *git*."""
-    try:
-        head = (git / "HEAD").read_text(errors="surrogateescape").strip()
-    except OSError:
-        return None
-    reference = head.removeprefix("ref: ")
-    return reference.removeprefix("refs/heads/") if reference != head else head[:12]
+    head = _line(git / "HEAD")
+    if head is None or not head.startswith("ref: "):
+        # Of anything else that a file may hold nothing is shown.
+        return None if head is None or not _OID.fullmatch(head) else head[:12]
+    return head.removeprefix("ref: ").removeprefix("refs/heads/")
 
 
 def steps_folder(logs_dir: Path, branch: str | None, run: str | None) -> Path:

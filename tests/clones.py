@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.store.git.opening import GitOptions, open_git_store
+from sequencer.store.git.own_settings import EVERYTHING
 from sequencer.store.git.store import GitStore
 
 ENVIRONMENT = {
@@ -78,7 +79,9 @@ class Shared:
         """Return a store of *run* in the clone *name*."""
         clone = self.clone(name)
         chosen = GitOptions(**options)
-        self._made.append(open_git_store(clone / "sync" / "state.json", clone, run, chosen))
+        self._made.append(
+            open_git_store(clone / "sync" / "state.json", clone, run, chosen, allowed=EVERYTHING)
+        )
         return self._made[-1]
 
     def close(self) -> None:

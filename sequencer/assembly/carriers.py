@@ -33,7 +33,7 @@ def make_carrier(
     """Return what moves the code of the run called *run* between the work tree and *remote*."""
     if settings.store.work.branch == NONE:
         return NothingCarried()
-    tree = work_tree(settings, objects, environment)
+    tree = work_tree(settings, objects, environment, remote.git.allowed)
     return GitCarrier(
         tree,
         remote,
@@ -109,10 +109,16 @@ class StoreCarrier:
 
 
 def work_tree(
-    settings: Settings, objects: Objects, environment: Mapping[str, str] | None = None
+    settings: Settings,
+    objects: Objects,
+    environment: Mapping[str, str] | None = None,
+    allowed: Mapping[str, str] | None = None,
 ) -> WorkTree:
-    """Return the work tree that the project lies in; nothing is started before it is asked."""
-    return WorkTree(folders_of(settings, settings.state_file), objects, environment)
+    """Return the work tree that the project lies in; nothing is started before it is asked.
+
+    *allowed*: see `Git`.
+    """
+    return WorkTree(folders_of(settings, settings.state_file), objects, environment, allowed)
 
 
 def folders_of(settings: Settings, state_file: Path) -> Folders:

@@ -58,6 +58,18 @@ class Project:
     agents: ConfiguredAgents
     prompts: PromptFolder
     redaction: Redaction
+    acts: bool = True
+    """Whether it may run what it has and reach remotes, and is not only looked at."""
+
+    @cached_property
+    def allowed(self) -> Mapping[str, str] | None:
+        """Return which settings of the repository's own git may act on; None: it only looks.
+
+        See `acting_settings`, which lists them.
+        """
+        from sequencer.store.git.own_settings import EVERYTHING  # noqa: PLC0415 - see the class
+
+        return EVERYTHING if self.acts else None
 
     def run(
         self,
@@ -69,7 +81,7 @@ class Project:
 
         With *definition* or *source* the run is one that is still to begin with it.
         """
-        store = make_store(self.settings, name)
+        store = self.store(name)
 
         def sourced() -> FlowSource | None:
             return source or began_with(self.settings, store)
@@ -90,6 +102,11 @@ class Project:
             read_source=sourced,
             read_rules=lambda: self.settings.teams.rules,
         )
+
+    def store(self, run: str | None) -> Store:
+        """Return the store of the run called *run*, which reaches no more than the project may."""
+        is_git = self.settings.store.kind == "git"
+        return make_store(self.settings, run, self.allowed if is_git else None)
 
     @cached_property
     def hooks(self) -> Hooks:
@@ -157,7 +174,7 @@ class Project:
         return Activities(
             inner,
             # A store of its own: another thread reads it.
-            make_store(self.settings, run),
+            self.store(run),
             make_sinks(options, self._place(run)),
             self.redaction,
             run=run,
@@ -175,7 +192,7 @@ class Project:
         from sequencer.activity.sinks import make_sinks  # noqa: PLC0415
 
         sinks = make_sinks(options, self._place(run))
-        store = make_store(self.settings, run)
+        store = self.store(run)
         deliver(store, sinks, self.redaction, notice=notice, drain_s=options.drain_s)
 
     def performer(
@@ -275,8 +292,11 @@ def open_project(
     environment: Mapping[str, str] | None = None,
     flags: Mapping[KeyPath, Given] | None = None,
     overrides: AgentOverrides | None = None,
+    acts: bool = True,
 ) -> Project:
     """Return the project that the folder *path* lies in.
+
+    With *acts* false nothing of it is run and no remote is reached.
 
     Raises:
         ConfigurationError: its configuration is wrong; everything wrong with it is named.
@@ -289,6 +309,7 @@ def open_project(
         ConfiguredAgents(settings, overrides or AgentOverrides(), env),
         PromptFolder(PromptReader(settings.prompts_dir)),
         Redaction.of(_all_variables(settings, env)),
+        acts,
     )
 
 

@@ -49,7 +49,13 @@ def witness_for(settings: Settings, state_path: Path) -> Witness:
     return witness_of(settings.logs_dir, None if is_default else state_path.parent.name)
 
 
-def _git_store(settings: Settings, state_path: Path, to_head: Callable[..., Head]) -> Store:
+def _git_store(
+    settings: Settings,
+    state_path: Path,
+    to_head: Callable[..., Head],
+    *,
+    allowed: Mapping[str, str] | None = None,
+) -> Store:
     from sequencer.store.git.opening import (  # noqa: PLC0415 - most runs are kept in files
         GitOptions,
         open_git_store,
@@ -77,7 +83,7 @@ def _git_store(settings: Settings, state_path: Path, to_head: Callable[..., Head
     )
     is_default = state_path == settings.state_file
     run = None if is_default else state_path.parent.name
-    return open_git_store(state_path, settings.project_dir, run, options, to_head)
+    return open_git_store(state_path, settings.project_dir, run, options, to_head, allowed=allowed)
 
 
 STORES: Mapping[str, Callable[[Settings, Path, Callable[..., Head]], Store]] = {
@@ -94,8 +100,13 @@ def state_path_of(settings: Settings, run: str | None) -> Path:
     return settings.state_file.parent / "runs" / slug(run) / settings.state_file.name
 
 
-def make_store(settings: Settings, run: str | None) -> Store:
+def make_store(
+    settings: Settings, run: str | None, allowed: Mapping[str, str] | None = None
+) -> Store:
     """Return the store of a run.
+
+    *allowed* are settings of the repository's own that git may act on; None: it may not even
+    reach a remote, because the run is only looked at.
 
     Raises:
         UnknownName: there is no store of that kind.
@@ -123,5 +134,6 @@ def make_store(settings: Settings, run: str | None) -> Store:
             cycle_length=len(workflow.steps),
         )
 
-    store: Store = make(settings, state_path_of(settings, run), to_head)
+    more = {"allowed": allowed} if make is _git_store else {}
+    store: Store = make(settings, state_path_of(settings, run), to_head, **more)
     return store

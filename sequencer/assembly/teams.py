@@ -35,7 +35,7 @@ def workplaces_of(project: Project, run: str | None) -> Workplaces:
     """Return the work trees of the run called *run*."""
     settings = project.settings
     folders = folders_of(settings, state_path_of(settings, run))
-    return Workplaces(folders, run, redaction=project.redaction)
+    return Workplaces(folders, run, redaction=project.redaction, allowed=project.allowed)
 
 
 @dataclass(frozen=True, slots=True)

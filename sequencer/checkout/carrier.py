@@ -1,8 +1,9 @@
 """Moves the code of a run with its state: `engine.carrier.Carrier` over a work tree and a remote.
 
-Nothing here forces, merges or resets: a branch is fast-forwarded or left alone, and what
-does not fit is told to a person before anything runs. The push itself is the store's, so
-that code and state move in one; here is only said what is to move.
+Nothing here forces or merges: a branch is fast-forwarded or left alone, and what does not fit is
+told to a person before anything runs; only code that was not accepted is taken back (see
+`takeback`). The push itself is the store's, so that code and state move in one; here is only
+said what is to move.
 """
 
 from __future__ import annotations
@@ -16,23 +17,21 @@ from sequencer.checkout.options import CURRENT, CommitOptions, WorkOptions
 from sequencer.checkout.partings import diverged, not_whole, without
 from sequencer.checkout.selection import Selection, Selector
 from sequencer.checkout.status import Status
+from sequencer.checkout.takeback import TakeBack, accepted_in, kept_name
 from sequencer.checkout.tenancy import Note, Tenancy, changed_since
 from sequencer.checkout.tree import WorkTree
 from sequencer.engine.carrier import Collected
 from sequencer.errors import RemoteUnreachable, SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Claim, Head, Work
-from sequencer.model.names import is_branch_name, ref_part, slug
+from sequencer.model.names import is_branch_name, slug
 from sequencer.store.git.command import GitFailed
 from sequencer.store.git.remote import Move, NoAtomicPush, Remote, Verdict
 from sequencer.store.identity import this_process
 
-KEPT = "sequencer-kept"
-"""Where branches with work that was not accepted are."""
 SHOWN_PATHS = 10
 _TRAILERS = ("run", "step", "iteration", "token")
 _TRIES = 3
-_NAMES = 20
 
 
 class GitCarrier:
@@ -66,6 +65,7 @@ class GitCarrier:
         self._tolerated = tree.patterns(work.tolerated)
         self._selector = Selector(tree, commit, secrets_by(redaction))
         self._committer = Committer(tree)
+        self._back = TakeBack(tree, tenancy, self._committer)
         self._notices: list[str] = []
         self._left: set[str] = set()
         """Commits that steps have begun with here, or ended with."""
@@ -124,16 +124,31 @@ class GitCarrier:
         commit = self._ensure_branch(status, head)
         note = self._tenancy.note()
         self._tenancy.ensure_free(note, head)
-        if self._tenancy.ensure_unoccupied(note):
+        has_changed = self._tenancy.ensure_unoccupied(note)
+        if self._has_taken_back(note, head) or has_changed:
             # What its agents have left they had not left before.
             status, note = self._tree.status(), self._tenancy.note()
+            commit = self._ensure_branch(status, head)
         self._ensure_clean(status, head, note)
         self._seen = note
         theirs = self._theirs(head)
-        if theirs is None and self._remote.fetch(self.refs):
+        is_unseen = self._tree.is_shallow and self._tree.resolve(self._local) is None
+        if (theirs is None or is_unseen) and self._remote.fetch(self.refs):
             theirs = self._theirs(head)
         if theirs is not None and not self._is_in_line(commit, theirs):
             raise diverged(self._tree, self.branch, self._remote.name, commit, theirs)
+
+    def _has_taken_back(self, note: Note | None, head: Head) -> bool:
+        """Take back what was not accepted before *head*; return whether there was something."""
+        theirs = accepted_in(self._tree, head, self._theirs(head))
+        if self._tenancy.is_occupied or not self._back.is_due(note, theirs):
+            return False
+        # Another run's state may have accepted it; the remote says so in any case.
+        self._remote.fetch(self.refs)
+        theirs = accepted_in(self._tree, head, self._theirs(head))
+        with self._tenancy.locked() as newest:
+            self._notices += self._back.settle(newest, theirs)
+        return True
 
     def _settle(self) -> None:
         """End a commit that a kill has cut off: its files would seem to be staged by somebody."""
@@ -225,6 +240,8 @@ class GitCarrier:
                     self._ensure_clean(self._tree.status(), head, note)
                 self._seen = self._tenancy.begin(head)
             self._bring(head)
+            if not was_occupied:
+                self._back.base = self._tree.resolve("HEAD")
         except BaseException:
             if not was_occupied:
                 self._tenancy.vacate()
@@ -235,6 +252,8 @@ class GitCarrier:
         theirs = self._theirs(head)
         if wanted is not None and not self._has(theirs, wanted):
             theirs = self._theirs(head) if self._remote.fetch(self.refs) else None
+            if theirs and self._tree.is_shallow and not self._has(theirs, wanted):
+                self._remote.deepen(self.refs)
             if not self._has(theirs, wanted):
                 raise without(self._tree, self.branch, self._remote.name, theirs, wanted)
         if theirs is not None:
@@ -278,6 +297,9 @@ class GitCarrier:
                     f"look at 'git reflog {self.branch}'; nothing was pushed",
                 )
             selection = self._selector.select(status)
+            kept = kept_name(self._run, claim.step_index, claim.token)
+            ref, more = f"refs/heads/{self.branch}", bool(selection.chosen)
+            self._back.plan(theirs, commit, has_more=more, ref=ref, kept=kept, token=claim.token)
             try:
                 commit = self._committed(selection, status, commit, claim, step)
             except RefMoved:
@@ -299,6 +321,13 @@ class GitCarrier:
         try:
             note = self._tenancy.note()
             is_its_own = note is not None and note.owner.nonce == this_process().nonce
+            # Where nobody knows how it ended, who comes next finds out.
+            if (
+                head is not None
+                and is_its_own
+                and self._back.settle(note, accepted_in(self._tree, head, None))
+            ):
+                note = self._tenancy.note()
             if note is not None and is_its_own and (head is None or note.is_of_step(head)):
                 dirt = self._tree.dirt(self._tree.status(), self._tolerated)
                 self._tenancy.end(note, [entry.path for entry in dirt])
@@ -356,7 +385,8 @@ class GitCarrier:
         before = self._theirs(head)
         if not selection.chosen and (before is None or self._tree.contains(before, commit)):
             return None
-        name = self._kept(selection, commit, claim, step)
+        base = kept_name(self._run, claim.step_index, claim.token)
+        name = self._back.kept(base, commit, selection, self._message(claim, step))
         ref = f"refs/heads/{name}"
         kept = self._tree.resolve(ref)
         try:
@@ -366,19 +396,3 @@ class GitCarrier:
         if pushed is not Verdict.ACCEPTED:
             self._notices.append(f"branch {name} is here only: it could not be pushed")
         return name
-
-    def _kept(self, selection: Selection, commit: str, claim: Claim, step: str) -> str:
-        """Write a branch that holds *selection* on top of *commit*; return its name."""
-        base = f"{KEPT}/{ref_part(slug(self._run or 'default'))}/{claim.step_index}-{claim.token}"
-        message = self._message(claim, step)
-        for number in range(1, _NAMES):
-            name = base if number == 1 else f"{base}.{number}"
-            ref = f"refs/heads/{name}"
-            if self._tree.resolve(ref) not in (None, commit):
-                continue
-            try:
-                self._committer.snapshot(selection, commit, ref, message)
-            except RefMoved:
-                continue
-            return name
-        raise self._tree.refused(f"has too many branches {base}.N", "remove those that are old")

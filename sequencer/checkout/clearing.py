@@ -60,7 +60,8 @@ class Clearing:
         """Return what runs git in *worktree*."""
         folder = self._worktrees.folder(worktree)
         environment = self._checkout.environment
-        return PlacedGit(folder, worktree.place, environment, timeout_s=PATIENCE_S)
+        allowed = self._checkout.allowed
+        return PlacedGit(folder, worktree.place, environment, timeout_s=PATIENCE_S, allowed=allowed)
 
     def gather(self, worktree: Worktree) -> Gathered:
         """Commit what is in *worktree*; see `Gatherer.gather`."""

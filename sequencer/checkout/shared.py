@@ -41,17 +41,26 @@ _NAME, _ADDRESS = "sequencer", "sequencer@localhost"
 class Checkout:
     """The work tree of a project, as a team sees it."""
 
-    def __init__(self, folders: Folders, environment: Mapping[str, str] | None = None) -> None:
-        """Look at the work tree around ``folders.project``; nothing is started before."""
+    def __init__(
+        self,
+        folders: Folders,
+        environment: Mapping[str, str] | None = None,
+        allowed: Mapping[str, str] | None = None,
+    ) -> None:
+        """Look at the work tree around ``folders.project``; nothing is started before.
+
+        *allowed*: see `Git`.
+        """
         self.folders = folders
         self.environment = environment
-        git = Git(folders.project, environment)
-        self.tree = WorkTree(folders, Objects(git), environment)
+        self.allowed = allowed
+        git = Git(folders.project, environment, allowed=allowed)
+        self.tree = WorkTree(folders, Objects(git), environment, allowed)
 
     @cached_property
     def git(self) -> Git:
         """Return what runs git at the top of the checkout, for as long as it takes."""
-        return Git(self.tree.top, self.environment, timeout_s=PATIENCE_S)
+        return Git(self.tree.top, self.environment, timeout_s=PATIENCE_S, allowed=self.allowed)
 
     @cached_property
     def common_dir(self) -> Path:

@@ -42,6 +42,19 @@ _MODE = 0o644
 _POLL_S = 0.02
 
 
+class Collecting(Frozen):
+    """Code of an attempt that is to be pushed, and may have been."""
+
+    base: str
+    """The commit on which the attempt began."""
+    commit: str
+    """What its agent has left; what is committed for it is on top."""
+    ref: str
+    kept: str
+    """What the branch is called that has it if it is not accepted."""
+    token: Counter
+
+
 class Note(Frozen):
     """The step that has begun here last."""
 
@@ -56,6 +69,7 @@ class Note(Frozen):
     work: Work | None
     attempt: Counter
     owner: Owner
+    collecting: Collecting | None = None
     left: Mapping[str, str] | None = None
     """The changed paths when its agents had ended, and how each was; None: nobody has looked."""
 
@@ -219,7 +233,7 @@ class Tenancy:
         Raises:
             WorkTreeRefused: it can't be written.
         """
-        owner = this_process()
+        owner, before = this_process(), self.note()
         note = Note(
             top=str(self._tree.top),
             run=self._run,
@@ -230,9 +244,21 @@ class Tenancy:
             work=head.work,
             attempt=max(_claims_of(head, owner), default=1),
             owner=owner,
+            # Of another attempt at the same time; who leaves last looks whether it was accepted.
+            collecting=None if before is None or before.owner != owner else before.collecting,
         )
         self._write(note)
         return note
+
+    def collect(self, collecting: Collecting | None) -> None:
+        """Note that code is to be pushed; None: that this is over.
+
+        Raises:
+            WorkTreeRefused: it can't be written.
+        """
+        note = self.note()
+        if note is not None and note.collecting != collecting:
+            self._write(note.replace(collecting=collecting))
 
     def end(self, note: Note, dirty: Iterable[str]) -> None:
         """Note that the agents of *note* have ended, and have left *dirty* paths as they are now.

@@ -21,6 +21,7 @@ from sequencer.errors import WorkTreeRefused
 from sequencer.store.git.command import Git, GitFailed
 from sequencer.store.git.locks import Lock, in_the_way
 from sequencer.store.git.objects import Objects
+from sequencer.store.git.own_settings import common_of
 
 _UNDER_WAY = {
     "MERGE_HEAD": "a merge",
@@ -70,11 +71,19 @@ class WorkTree:
     """The work tree that a project lies in."""
 
     def __init__(
-        self, folders: Folders, objects: Objects, environment: Mapping[str, str] | None = None
+        self,
+        folders: Folders,
+        objects: Objects,
+        environment: Mapping[str, str] | None = None,
+        allowed: Mapping[str, str] | None = None,
     ) -> None:
-        """Look at the tree around ``folders.project``; *objects* reads in the same repository."""
+        """Look at the tree around ``folders.project``; *objects* reads in the same repository.
+
+        *allowed*: see `Git`.
+        """
         self._folders = folders
         self._environment = environment
+        self._allowed = allowed
         self._objects = objects
         self._known: set[tuple[str, str]] = set()
 
@@ -96,7 +105,7 @@ class WorkTree:
         return usual if usual.is_dir() else self._asked("--absolute-git-dir")
 
     def _asked(self, question: str) -> Path:
-        git = Git(self._folders.project, self._environment)
+        git = Git(self._folders.project, self._environment, allowed=self._allowed)
         try:
             told = git.run("rev-parse", question).stdout
         except GitFailed as failed:
@@ -110,7 +119,7 @@ class WorkTree:
     @cached_property
     def git(self) -> Git:
         """Return what runs git at the top, where paths mean what they say."""
-        return Git(self.top, self._environment)
+        return Git(self.top, self._environment, allowed=self._allowed)
 
     @cached_property
     def prefix(self) -> str:
@@ -238,6 +247,19 @@ class WorkTree:
             seen.update(parents)
         return None
 
+    def commit_text(self, commit: str) -> str:
+        """Return what *commit* says; empty if it is not here."""
+        try:
+            data = self._objects.read(commit, "commit")
+        except GitFailed as failed:
+            raise self.refused(f"can't be read: {failed.reason}") from failed
+        return (data or b"").decode("utf-8", "replace")
+
+    @property
+    def is_shallow(self) -> bool:
+        """Return whether the history that is here begins somewhere in its middle."""
+        return (self._common_dir / "shallow").exists()
+
     def apart(self, commit: str, other: str) -> Apart:
         """Return how far *commit* is from *other*."""
         try:
@@ -265,7 +287,7 @@ class WorkTree:
 
         Killed while it writes files, it would leave half of them and a locked index.
         """
-        return Git(self.top, self._environment, timeout_s=_PATIENCE_S)
+        return Git(self.top, self._environment, timeout_s=_PATIENCE_S, allowed=self._allowed)
 
     def forward(self, commit: str) -> Obstacle | None:
         """Fast-forward to *commit*; return what is in the way if that can't be done.
@@ -286,8 +308,7 @@ class WorkTree:
 
     @cached_property
     def _common_dir(self) -> Path:
-        pointer = self.git_dir / "commondir"
-        return self.git_dir / pointer.read_text().strip() if pointer.is_file() else self.git_dir
+        return common_of(self.git_dir)
 
     def _obstacle(self, failed: GitFailed, commit: str) -> Obstacle:
         named = [line.strip() for line in failed.stderr.splitlines() if line.startswith("\t")]

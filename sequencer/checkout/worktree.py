@@ -11,10 +11,9 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
-from subprocess import PIPE, Popen
 from typing import Any
 
 from pydantic import ValidationError
@@ -157,22 +156,12 @@ class PlacedGit(Git):
         environment: Mapping[str, str] | None,
         *,
         timeout_s: float,
+        allowed: Mapping[str, str] | None = None,
     ) -> None:
         """Work on the files in *folder* with the HEAD and the index in *git_dir*."""
-        super().__init__(folder, environment, timeout_s=timeout_s)
+        super().__init__(folder, environment, timeout_s=timeout_s, allowed=allowed, git_dir=git_dir)
         self.git_dir = git_dir
-        self._place = {"GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(folder)}
-
-    def start(
-        self,
-        *argv: str,
-        extra: Mapping[str, str] | None = None,
-        settings: Sequence[str] = (),
-        stderr: int = PIPE,
-    ) -> Popen[bytes]:
-        """See `Git.start`."""
-        placed = {**self._place, **(extra or {})}
-        return super().start(*argv, extra=placed, settings=settings, stderr=stderr)
+        self._environment["GIT_WORK_TREE"] = str(folder)
 
 
 def name_of(task: str, token: int) -> str:

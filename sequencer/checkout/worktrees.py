@@ -45,17 +45,18 @@ class Workplaces:
         *,
         redaction: Redaction,
         environment: Mapping[str, str] | None = None,
+        allowed: Mapping[str, str] | None = None,
         max_file_bytes: int = MAX_FILE_BYTES,
         max_total_bytes: int = MAX_TOTAL_BYTES,
     ) -> None:
         """Give tasks of *run* (None: the default run) places in ``folders.project``.
 
-        *redaction* knows what is never committed. Nothing is started or written before the
-        first place is opened.
+        *redaction* knows what is never committed; *allowed*: see `Git`. Nothing is started or
+        written before the first place is opened.
         """
         self._run = run
         self._hide = redaction.hide_text
-        self._checkout = Checkout(folders, environment)
+        self._checkout = Checkout(folders, environment, allowed)
         self._worktrees = Worktrees(folders.state_file.parent)
         gatherer = Gatherer(
             self._checkout,

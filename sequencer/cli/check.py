@@ -21,20 +21,24 @@ VALUE_CHARS = 80
 
 @verb("check")
 @click.option("--settings", "has_settings", is_flag=True, help="Print each value and its source.")
+@click.option("--remote", "asks", is_flag=True, help="Ask the remote of a run in git, too.")
 @pass_invocation
-def check(invocation: Invocation, has_settings: bool) -> int:
+def check(invocation: Invocation, has_settings: bool, asks: bool) -> int:
     """Look for everything that is wrong, and change nothing.
 
     Looks at the configuration, the workflow with its prompts and agents, the run's state
-    and journal, the folders, and the remote of a run that is kept in git. Exit code 0:
-    nothing, or warnings only; 2: something that has to be configured; 3: the run's files.
+    and journal, the folders, and the repository of a run that is kept in git; its remote
+    is asked with --remote. Exit code 0: nothing, or warnings only; 2: something that has to
+    be configured; 3: the run's files.
 
     \b
     Examples:
       sequencer check
+      sequencer check --remote
       sequencer check --settings
       sequencer check --json | jq '.findings[] | select(.level == "error")'
     """
+    invocation.acts = asks
     if has_settings:
         _print_settings(invocation)
         return 0
@@ -69,7 +73,7 @@ def _findings(invocation: Invocation) -> list[Finding]:
     from sequencer.settings.location import locate  # noqa: PLC0415
 
     try:
-        project = open_project(config=invocation.config)
+        project = open_project(config=invocation.config, acts=invocation.acts)
     except ConfigurationError as error:
         found = of_error(Area.CONFIGURATION, error)
         try:

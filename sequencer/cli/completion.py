@@ -20,7 +20,7 @@ def _offered(
     context: click.Context, incomplete: str, names: Callable[[Project], Iterable[str]]
 ) -> list[CompletionItem]:
     invocation = context.ensure_object(Invocation)
-    invocation.is_quiet = True
+    invocation.is_quiet, invocation.acts = True, False
     try:
         known = sorted(set(names(invocation.project())))
     except (SequencerError, OSError):

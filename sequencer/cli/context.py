@@ -42,6 +42,8 @@ class Invocation:
     is_json: bool = False
     is_quiet: bool = False
     is_verbose: bool = False
+    acts: bool = True
+    """Whether the verb may run what the project has and reach remotes, and does not only look."""
     _project: Project | None = field(default=None, repr=False)
 
     # --- the project and its run ---------------------------------------------------
@@ -61,7 +63,9 @@ class Invocation:
         if self._project is None:
             from sequencer.assembly import open_project  # noqa: PLC0415 - `--help` needs none
 
-            self._project = open_project(config=self.config, flags=flags, overrides=overrides)
+            self._project = open_project(
+                config=self.config, flags=flags, overrides=overrides, acts=self.acts
+            )
             self.notices(self._project.settings.notices)
         return self._project
 

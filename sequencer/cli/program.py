@@ -109,11 +109,15 @@ class Verbs(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the verb called *cmd_name*; None if there is none."""
-        del ctx
+        """Import and return the verb called *cmd_name*; None if there is none.
+
+        From then on the invocation knows whether that verb acts or only looks.
+        """
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
+        if isinstance(ctx.obj, Invocation):
+            ctx.obj.acts = entry.section != _LOOK and cmd_name != "check"
         module = import_module(f"sequencer.cli.{entry.module}")
         command: click.Command = getattr(module, entry.attribute)
         return command

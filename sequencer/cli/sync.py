@@ -1,4 +1,4 @@
-"""`sync`: look at the remote, bring what is new, and show both sides of a run."""
+"""`sync`: show both sides of a run; ask the remote and bring what is new, if that is said."""
 
 from __future__ import annotations
 
@@ -18,31 +18,35 @@ if TYPE_CHECKING:
 
 
 @verb("sync")
+@click.option("--fetch", is_flag=True, help="Ask the remote, and bring what is new here.")
 @click.option(
     "--take-theirs",
     is_flag=True,
-    help="Where the two have parted: keep the files here aside, and take the branch's.",
+    help="Where the two have parted: keep the files here aside, and take the branch's; fetches.",
 )
 @pass_invocation
-def sync(invocation: Invocation, *, take_theirs: bool) -> None:
-    """Look at the remote, bring what is new, and show both sides of the run.
+def sync(invocation: Invocation, *, fetch: bool, take_theirs: bool) -> None:
+    """Show both sides of the run: the files here, and the branch on the remote.
 
-    For runs that are kept in git (`store.kind: git`). Shows what this clone knew and what
-    the branch has, who runs which step where, the code that the state goes with, and what
-    can be done here next. Nothing is lost by it: what can't be brought is shown and left.
-    Exit code 3: the remote did not answer, or the two have parted.
+    For runs that are kept in git (`store.kind: git`). Shows what this clone knows of the
+    branch, who runs which step where, the code that the state goes with, and what can be
+    done here next; no remote is asked and nothing is written. With --fetch the remote is
+    asked, and what is new is brought here. Nothing is lost by it: what can't be brought is
+    shown and left. Exit code 3: the remote did not answer, or the two have parted.
 
     \b
     Examples:
       sequencer sync
-      sequencer --run nightly sync
-      sequencer sync --json | jq .branch.step_index
+      sequencer sync --fetch
+      sequencer --run nightly sync --fetch
+      sequencer sync --fetch --json | jq .branch.step_index
     """
     from sequencer.cli.sync_view import Report  # noqa: PLC0415 - `--help` needs no store
-    from sequencer.store.git.sides import compare  # noqa: PLC0415
+    from sequencer.store.git.sides import as_known, compare  # noqa: PLC0415
 
+    invocation.acts = fetch or take_theirs
     run, store = _shared(invocation)
-    sides = compare(store)
+    sides = compare(store) if invocation.acts else as_known(store)
     _ensure_known(invocation, run, store, sides)
     aside: Path | None = None
     if take_theirs:
@@ -85,7 +89,7 @@ def _ensure_known(invocation: Invocation, run: Run, store: GitStore, sides: Side
     from sequencer.errors import UnknownName  # noqa: PLC0415 - `--help` needs no store
     from sequencer.store.git.sides import Relation  # noqa: PLC0415
 
-    if run.name is None or sides.relation is not Relation.NOWHERE:
+    if run.name is None or sides.relation is not Relation.NOWHERE or not sides.is_asked:
         return
     names = [one.name for one in _listed(invocation, store) if one.name is not None]
     raise UnknownName("run", run.name, {*names, *invocation.project().run_names()}, where="--run")
@@ -96,7 +100,7 @@ def _elsewhere(invocation: Invocation, store: GitStore, sides: Sides) -> list[Ot
     from sequencer.errors import RemoteUnreachable  # noqa: PLC0415 - `--help` needs no store
 
     is_silent = isinstance(sides.problem, RemoteUnreachable)
-    if is_silent or invocation.run_name is not None:
+    if is_silent or invocation.run_name is not None or not sides.is_asked:
         return []
     return _listed(invocation, store)
 

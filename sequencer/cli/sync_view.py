@@ -43,6 +43,14 @@ _WORDS = {
     Relation.DAMAGED: "the files here can't be used; the branch can",
     Relation.UNKNOWN: "the remote did not answer; this is what was known",
 }
+_UNASKED_WORDS = {
+    Relation.NOWHERE: "the run was never begun here; the remote was not asked",
+    Relation.UNPUBLISHED: "the run is here, and this clone has not seen it on the branch",
+    Relation.BEHIND: "this folder is behind what the branch was; the next change brings it up",
+    Relation.EQUAL: "this folder is what the branch was when it was last seen",
+    Relation.UNKNOWN: "what the branch was is not in this repository any more",
+}
+"""The same of what this clone knows, without a look at the remote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +139,8 @@ class Report:
                 "name": self.remote,
                 "url": self.url,
                 "branch": self.branch,
-                "reachable": sides.relation is not Relation.UNKNOWN,
+                "asked": sides.is_asked,
+                "reachable": sides.relation is not Relation.UNKNOWN if sides.is_asked else None,
                 "tip": sides.tip,
             },
             "known": None
@@ -173,11 +182,11 @@ class Report:
         at = "-" if sides.known is None else sides.known.at
         rows = [
             ("this clone", *_cells(sides.here), at),
-            (self.remote, *_cells(sides.there), "just now"),
+            (self.remote, *_cells(sides.there), "just now" if sides.is_asked else at),
         ]
         if sides.here is None and sides.there is None:
             return ""
-        if sides.relation is Relation.UNKNOWN:
+        if sides.relation is Relation.UNKNOWN and sides.is_asked:
             rows[1] = (self.remote, "?", "?", "?", "no answer")
         return columns(
             ("SIDE", "REVISION", "STEP_INDEX", "STATUS", "LOOKED AT"), rows, right={1, 2}
@@ -189,7 +198,8 @@ class Report:
         yield "remote", self.remote if self.url == self.remote else f"{self.remote}, {self.url}"
         tip = "" if sides.tip is None else f" at {sides.tip[:SHORT]}"
         yield "branch", f"{self.branch}{tip}"
-        yield "sides", _WORDS[sides.relation]
+        words = _WORDS if sides.is_asked else _WORDS | _UNASKED_WORDS
+        yield "sides", words[sides.relation]
         if self.snapshot is not None:
             yield "next step", self.snapshot.next_words()
         for held in self.holders:
@@ -211,7 +221,9 @@ class Report:
         ]
         heads = ("ONLY THERE", "REVISION", "STEP_INDEX", "STATUS", "BRANCH")
         named = next((one.name for one in self.others if one.name is not None), None)
-        hint = "" if named is None else f"\n{command(named, 'sync')} brings one of them here"
+        hint = (
+            "" if named is None else f"\n{command(named, 'sync --fetch')} brings one of them here"
+        )
         return columns(heads, rows, right={1, 2}) + hint
 
     def advice(self) -> str:
@@ -297,9 +309,10 @@ def _code(project: Project, run: Run, store: GitStore, head: Head | None) -> Cod
     carrier = make_carrier(project.settings, run.name, remote, objects, redaction=project.redaction)
     if isinstance(carrier, NothingCarried):
         return None
-    tree = work_tree(project.settings, objects)
+    tree = work_tree(project.settings, objects, allowed=project.allowed)
     refusal: SequencerError | None = None
-    if head is not None:
+    if head is not None and project.acts:
+        # Where somebody was killed this ends what they had begun.
         try:
             carrier.ready(head)
         except WorkTreeRefused as error:

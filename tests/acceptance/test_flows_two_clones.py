@@ -93,6 +93,9 @@ def until_it_waits(process: subprocess.Popen[str]) -> str:
 
 
 def done(clone: Path) -> list[str]:
+    assert (
+        cli(clone, "--run", "flow", "sync", "--fetch", timeout_s=60.0, **IDENTITY).returncode == 0
+    )
     told = cli(clone, "--run", "flow", "history", "--json", timeout_s=60.0, **IDENTITY).stdout
     facts = map(json.loads, told.splitlines())
     return [fact["step"] for fact in facts if fact["event"] == "succeeded"]

@@ -103,6 +103,8 @@ def test_one_machine_goes_over_and_the_other_follows(theirs: Shared) -> None:
     assert ran.returncode == 0, ran.stderr
     assert (head(b)["step_index"], head(b)["run_id"]) == (STEP_INDEX + 2, head(a)["run_id"])
     assert git(b, "status", "--porcelain") == ""
+    assert json.loads(cli(a, "status", "--json").stdout)["step_index"] == STEP_INDEX + 1
+    assert cli(a, "sync", "--fetch").returncode == 0
     assert json.loads(cli(a, "status", "--json").stdout)["step_index"] == STEP_INDEX + 2
 
 
@@ -123,7 +125,7 @@ def test_both_go_over_at_the_same_moment(theirs: Shared) -> None:
     codes = sorted(process.returncode for process in working)
     # The second finds the step done or held; to do the next one is right as well.
     assert codes in ([0, 0], [0, 75]), told
-    sides = [json.loads(cli(folder, "sync", "--json").stdout) for folder in (a, b)]
+    sides = [json.loads(cli(folder, "sync", "--fetch", "--json").stdout) for folder in (a, b)]
     assert [side["relation"] in ("equal", "behind") for side in sides] == [True, True]
     assert head(a) == head(b)
     facts = [json.loads(line) for line in cli(b, "history", "--json").stdout.splitlines()]
@@ -143,10 +145,10 @@ def test_a_copy_that_had_stayed_behind_is_refused_and_put_aside(theirs: Shared) 
     refused = cli(b, "run", "--max-steps", "1")
     assert refused.returncode == 3
     assert not (b / "done.txt").exists()
-    shown = cli(b, "sync")
+    shown = cli(b, "sync", "--fetch")
     assert shown.returncode == 3
     assert "sequencer sync --take-theirs" in shown.stdout
-    assert cli(b, "sync", "--take-theirs").returncode == 0
+    assert cli(b, "sync", "--fetch", "--take-theirs").returncode == 0
     assert head(b)["step_index"] == STEP_INDEX + 1
     (aside,) = (b / "sync").glob("set-aside-*")
     assert json.loads((aside / "state.json").read_text())["step_index"] == STEP_INDEX - 2

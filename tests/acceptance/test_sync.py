@@ -53,35 +53,58 @@ def is_gone(pid: int) -> bool:
 def test_turns_of_two_clones_seen_from_both(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     assert cli(a, "run", "--max-steps", "2").returncode == 0
-    shown = cli(b, "sync")
+    shown = cli(b, "sync", "--fetch")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "now it is here as well" in shown.stdout
     assert head(b) == head(a)
     assert cli(b, "run", "--max-steps", "1").returncode == 0
-    facts = json.loads(cli(a, "sync", "--json").stdout)
+    facts = json.loads(cli(a, "sync", "--fetch", "--json").stdout)
     assert (facts["relation"], facts["here"]["step_index"]) == ("behind", 2)
     assert facts["branch"]["step_index"] == facts["next"]["step_index"] == 3
     assert head(a) == head(b)
 
 
-@pytest.mark.parametrize("verb", ["sync", "status", "check"])
-def test_a_remote_that_hangs_costs_its_time_limit_and_no_more(shared: Shared, verb: str) -> None:
+@pytest.mark.parametrize("verb", [("sync", "--fetch"), ("check", "--remote")])
+def test_a_remote_that_hangs_costs_its_time_limit_and_no_more(
+    shared: Shared, verb: tuple[str, str]
+) -> None:
     a = shared.clone("a")
     assert cli(a, "run", "--max-steps", "1").returncode == 0
     pid = hang(a)
     began = time.monotonic()
-    looked = cli(a, verb, timeout_s=30)
+    looked = cli(a, *verb, timeout_s=30)
     assert time.monotonic() - began < 8
-    assert looked.returncode == (3 if verb == "sync" else 0)
+    assert looked.returncode == (3 if "sync" in verb else 0)
     assert "no answer in time" in looked.stdout + looked.stderr
     assert is_gone(int(pid.read_text()))
+
+
+def test_what_only_looks_does_not_ask_a_remote(shared: Shared) -> None:
+    a, b = shared.clone("a"), shared.clone("b")
+    assert cli(a, "run", "--max-steps", "1").returncode == 0
+    pid = hang(a)
+    for verb in ("sync", "status", "check", "history", "runs", "next"):
+        looked = cli(a, verb, timeout_s=30)
+        assert looked.returncode == 0
+        assert "step_index 1" in looked.stdout or verb not in {"sync", "status"}
+    assert not pid.exists()
+    # And what another clone has done is seen by who asks.
+    assert json.loads(cli(b, "sync", "--json").stdout)["relation"] == "nowhere"
+    facts = json.loads(cli(b, "sync", "--fetch", "--json").stdout)
+    assert (facts["relation"], facts["remote"]["asked"]) == ("new", True)
+    seen = json.loads(cli(b, "sync", "--json").stdout)
+    assert (seen["relation"], seen["remote"]["asked"], seen["remote"]["reachable"]) == (
+        *("equal", False),
+        None,
+    )
+    assert seen["branch"]["step_index"] == seen["here"]["step_index"] == 1
 
 
 def test_ctrl_c_leaves_no_process_behind(shared: Shared) -> None:
     a = shared.clone("a")
     pid = hang(a)
     with subprocess.Popen(
-        [sys.executable, "-m", "sequencer", "sync"],
+        [sys.executable, "-m", "sequencer", "sync", "--fetch"],
         cwd=a,
         env=environment(SEQUENCER_STORE__TIMEOUT_S="50"),
         stderr=subprocess.PIPE,
@@ -105,8 +128,8 @@ def test_nothing_of_the_users_is_touched_by_looking(shared: Shared) -> None:
     git(b, "add", "new.txt")
     index = (b / ".git" / "index").read_bytes()
     before = {path: path.read_bytes() for path in b.glob("*") if path.is_file()}
-    for verb in ("sync", "check", "status"):
-        assert cli(b, verb).returncode == 0
+    for verb in ("sync", "check", "status", "sync --fetch", "check --remote"):
+        assert cli(b, *verb.split()).returncode == 0
     assert (b / ".git" / "index").read_bytes() == index
     assert {path: path.read_bytes() for path in b.glob("*") if path.is_file()} == before
     assert git(b, "branch", "--list", "--all", "*sequencer*") == ""

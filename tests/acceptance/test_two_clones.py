@@ -20,6 +20,7 @@ from tests.clones import Shared, git
 
 
 def events(clone: Path) -> list[tuple[str, int]]:
+    assert cli(clone, "sync", "--fetch", timeout_s=60.0, **IDENTITY).returncode == 0
     told = cli(clone, "history", "--json", timeout_s=60.0, **IDENTITY).stdout.splitlines()
     return [(fact["event"], fact["step_index"]) for fact in map(json.loads, told)]
 
@@ -78,16 +79,11 @@ def test_a_step_whose_branch_somebody_has_moved_moves_neither(tmp_path: Path) ->
     assert git(shared.bare, "show", "sequencer-kept/default/0-1:code.txt") == "0"
     now = head(tmp_path / "a")
     assert (now["step_index"], now["status"], now["failures_in_row"]) == (0, "failed", 1)
-    # Until a person has brought both together nothing begins here, and nothing is claimed.
-    revision = now["revision"]
-    status, said = work(tmp_path / "a", "run", "--max-steps", "1")
-    assert (status, "has diverged" in said) == (3, True), said
-    assert head(tmp_path / "a")["revision"] == revision
-    git(tmp_path / "a", "fetch", "-q", "origin")
-    git(tmp_path / "a", "reset", "-q", "--hard", "origin/main")
+    # The next attempt begins on what that person has pushed, without what was not accepted.
     status, said = work(tmp_path / "a", "run", "--max-steps", "1")
     assert status == 0, said
     assert code(shared) == [0]
+    assert git(shared.bare, "rev-parse", "main^") == theirs
 
 
 def test_a_branch_that_takes_no_push_fails_the_step_and_keeps_its_work(tmp_path: Path) -> None:
@@ -229,7 +225,7 @@ def test_a_remote_that_is_away_at_the_beginning_is_no_success(tmp_path: Path) ->
     assert not (tmp_path / "running").exists()
     status, said = work(tmp_path / "a", "status")
     assert status == 0, "what is known here can be looked at"
-    assert "can't be reached" in said
+    assert "is not known here; 'sequencer sync --fetch' looks there" in said
 
 
 def test_ticks_of_two_clones_take_turns(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.store.git.command import Git
+from sequencer.store.git.own_settings import EVERYTHING
 from sequencer.store.git.remote import Move, Pushed, Remote
 from sequencer.store.git.store import GitStore
 from tests.clones import Shared, git
@@ -99,7 +100,7 @@ def test_the_server_does_what_it_says(deed: Deed, shared: Shared) -> None:
     server.install(clone)
     git(clone, "commit", "-q", "--allow-empty", "-m", "x")
     new, before = git(clone, "rev-parse", "HEAD"), shared.tip("main")
-    pushed = Remote(Git(clone, timeout_s=2.0), "origin").push(
+    pushed = Remote(Git(clone, timeout_s=2.0, allowed=EVERYTHING), "origin").push(
         [Move("refs/heads/main", before, new)]
     )
     is_answered = deed is Deed.SERVE

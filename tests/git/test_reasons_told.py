@@ -69,7 +69,7 @@ def test_a_server_that_only_lets_read(project: Shared) -> None:
     with read_only(project.folder) as address:
         git(a, "remote", "set-url", "origin", f"{address}/{project.bare.name}")
         before = refs(project)
-        told, checked = call(a, "run", "--max-steps", "1"), call(a, "check")
+        told, checked = call(a, "run", "--max-steps", "1"), call(a, "check", "--remote")
     assert told.code == 3
     assert "takes no push: remote error: access denied" in told.err
     assert "can't be told" not in told.err
@@ -160,7 +160,7 @@ def test_a_mirror_takes_the_pushes_of_a_run(name: str, project: Shared) -> None:
     steps(a, 1)
     assert project.tip()
     assert not project.tip("mine"), "all branches were pushed"
-    assert "nothing is wrong" in call(a, "check").out
+    assert "nothing is wrong" in call(a, "check", "--remote").out
 
 
 def test_an_address_is_no_name_of_a_setting(project: Shared) -> None:
@@ -182,7 +182,7 @@ def test_a_rebase_that_stopped_is_told(project: Shared) -> None:
         git(a, "add", "f")
         git(a, "commit", "-q", "-m", text)
     git(a, "rebase", "-q", "x", check=False)
-    told, checked = call(a, "run", "--max-steps", "1"), call(a, "check")
+    told, checked = call(a, "run", "--max-steps", "1"), call(a, "check", "--remote")
     assert told.code == 3
     assert "a rebase is under way" in told.err
     assert "end it or abort it" in told.err
@@ -197,7 +197,7 @@ def test_code_on_a_branch_of_the_state_is_refused_before_a_push(
     a = project.clone("a")
     git(a, "switch", "-q", "-c", branch)
     before, words = refs(project), f"the branch '{branch}' is that of the state"
-    told, checked = call(a, "run", "--max-steps", "1"), call(a, "check")
+    told, checked = call(a, "run", "--max-steps", "1"), call(a, "check", "--remote")
     assert told.code == 3
     assert words in told.err
     assert words in checked.out + checked.err
@@ -282,7 +282,7 @@ def test_a_hook_against_the_code_says_why(project: Shared) -> None:
 def test_a_branch_that_leaves_no_room_is_for_check_to_tell(project: Shared) -> None:
     a = project.clone("a")
     git(project.bare, "branch", "sequencer", "main")
-    told, checked = call(a, "run", "--max-steps", "1"), call(a, "check")
+    told, checked = call(a, "run", "--max-steps", "1"), call(a, "check", "--remote")
     assert told.code == 3
     assert "'sequencer check' tells which branch is in the way" in told.err
     assert "start again" not in told.err

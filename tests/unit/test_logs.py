@@ -274,3 +274,21 @@ def test_the_newest_logs_of_a_run_tell_its_tokens(place: Place) -> None:
     for index in range(MAX_WITNESSES):
         place.write(b"x", step_index=500_000 + index, token=200_000 + index)
     assert len(list(witness("run"))) == MAX_WITNESSES
+
+
+def test_what_a_git_file_names_is_read_only_if_it_is_a_head(tmp_path: Path) -> None:
+    project, other = tmp_path / "project", tmp_path / "other"
+    project.mkdir()
+    other.mkdir()
+    (project / ".git").write_text("gitdir: ../other\n")
+    for content, branch in (
+        ("ref: refs/heads/main\n", "main"),
+        (f"{'a' * 40}\n", "a" * 12),
+        ("a secret of somebody else's\n", None),
+        ("", None),
+    ):
+        (other / "HEAD").write_text(content)
+        assert current_branch(project) == branch
+    (other / "HEAD").unlink()
+    os.mkfifo(other / "HEAD")
+    assert current_branch(project) is None, "and nobody waits for a writer"

@@ -1,7 +1,9 @@
 """One git process: with a clean environment, no questions, a time limit, and killed whole.
 
-Everything that is asked of git here is plumbing or `push` and `fetch` of named refs. The
-user's hooks, index and work tree have no part in it, and no process waits for a terminal.
+Every git process of the program starts here. Hooks, fsmonitor, pagers, editors and submodules
+have no part in it, whoever asks for them; of the repository's own configuration only what is
+allowed may run a program or send something elsewhere (see `own_settings`). Whoever only looks
+reaches no remote.
 """
 
 from __future__ import annotations
@@ -10,19 +12,24 @@ import contextlib
 import os
 import random
 import re
-import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from sequencer.errors import ConfigurationError
+from sequencer.store.git.own_settings import NO_TRANSPORT, TRANSPORTS, Keeper
+from sequencer.store.git.process import Limit, answer, end, never, unbroken
 
 _SETTINGS = (
+    "safe.bareRepository=explicit",
     "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "submodule.recurse=false",
+    "log.showSignature=false",
+    "merge.verifySignatures=false",
+    "commit.gpgSign=false",
     "gc.auto=0",
     "maintenance.auto=false",
     "push.followTags=false",
@@ -31,9 +38,15 @@ _SETTINGS = (
     "fetch.recurseSubmodules=no",
     "credential.interactive=false",
 )
-"""What a user may have configured that must not happen beside a turn."""
+"""What a user or a repository may have configured that must not happen beside a turn."""
+_FLAGS = {
+    # A submodule's own configuration would count as soon as git looks into it.
+    "status": ("--ignore-submodules=dirty",),
+    "diff": ("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty"),
+}
+"""What is said to a command whoever calls it."""
 _REPOSITORY = re.compile(
-    "GIT_(DIR|WORK_TREE|INDEX_FILE|COMMON_DIR|NAMESPACE|OBJECT_DIRECTORY"
+    "GIT_(DIR|WORK_TREE|INDEX_FILE|COMMON_DIR|NAMESPACE|OBJECT_DIRECTORY|CONFIG"
     "|ALTERNATE_OBJECT_DIRECTORIES|PREFIX|QUARANTINE_PATH|TRACE.*|EDITOR|SEQUENCE_EDITOR)"
 )
 """Variables with which git would work on something else, or print what nobody asked for."""
@@ -58,14 +71,10 @@ _OWN_LOCK = re.compile(
 LOCK_S = 3.0
 """Older than this is a lock of one of our own refs only if its git was killed."""
 _NETWORK = ("push", "fetch", "ls-remote")
-SLICE_S = 0.2
-"""How long nobody looks whether a process has ended or is not waited for any more."""
 STOPPED_S = 10.0
 """What reaches a remote may take so much longer when its caller has been told to stop."""
 HANGING_S = 1.0
 """The same for what comes next, if that was not enough."""
-LATE_S = 0.5
-"""How long after a process its pipes are read, if a child of it still holds them open."""
 _RACING = ("fetch", "fast-import")
 _RACE_ATTEMPTS = 8
 """Times that another process of this clone may be in the way."""
@@ -166,20 +175,32 @@ class Git:
         environment: Mapping[str, str] | None = None,
         *,
         timeout_s: float = _LOCAL_TIMEOUT_S,
+        allowed: Mapping[str, str] | None = None,
+        git_dir: Path | None = None,
     ) -> None:
         """Work in the repository that *folder* is in; *timeout_s* is for what reaches a remote.
 
-        What works here has a minute, or that time if it is longer.
+        What works here has a minute, or that time if it is longer. *allowed* are settings of
+        the repository's own that may act, as `acting_settings` tells them; None: it is only
+        looked at, and no remote is reached. *git_dir* is where the repository is, if git is
+        not to look for it: a bare one has to be named.
         """
         self.folder = folder
+        self.allowed = allowed
         self.timeout_s = timeout_s
         self.started = 0
         """Processes since the beginning, for whoever measures."""
-        self.stopped: Callable[[], bool] = _never
+        self.stopped: Callable[[], bool] = never
         """Whether whoever waits for a remote has been told to stop."""
         self._hangs = False
         """Whether the remote has not answered in the time that was left then."""
         self._environment = _clean(os.environ if environment is None else environment)
+        self._environment["GIT_ALLOW_PROTOCOL"] = NO_TRANSPORT
+        if allowed is not None:
+            self._environment["GIT_ALLOW_PROTOCOL"] = ":".join(TRANSPORTS)
+        if git_dir is not None:
+            self._environment["GIT_DIR"] = str(git_dir)
+        self._keeper = Keeper(folder, self._environment, allowed, git_dir, self._settings)
 
     def run(
         self,
@@ -206,8 +227,8 @@ class Git:
         def once() -> Done:
             process = self.start(*argv, extra=extra, settings=settings)
             if not is_remote:
-                return _done(process, argv, stdin, accepts, _Limit(limit_s, _never, 0.0))
-            limit = _Limit(limit_s, self.stopped, HANGING_S if self._hangs else STOPPED_S)
+                return _done(process, argv, stdin, accepts, Limit(limit_s, never, 0.0))
+            limit = Limit(limit_s, self.stopped, HANGING_S if self._hangs else STOPPED_S)
             try:
                 return _done(process, argv, stdin, accepts, limit)
             finally:
@@ -246,15 +267,34 @@ class Git:
         settings: Sequence[str] = (),
         stderr: int = subprocess.PIPE,
     ) -> subprocess.Popen[bytes]:
-        """Start ``git ARGV`` with three pipes, in a session of its own: Ctrl-C is not for it."""
+        """Start ``git ARGV`` with three pipes, in a session of its own: Ctrl-C is not for it.
+
+        Raises:
+            GitFailed: the repository can't be read, or a remote is asked for by who only looks.
+            ConfigurationError: there is no git, or it would reach a remote that is not allowed.
+        """
+        return self._start(
+            (argv[0], *_FLAGS.get(argv[0], ()), *argv[1:]),
+            {**self._variables(argv), **(extra or {})},
+            settings,
+            stderr,
+        )
+
+    def _start(
+        self,
+        argv: Sequence[str],
+        extra: Mapping[str, str],
+        settings: Sequence[str] = (),
+        stderr: int = subprocess.PIPE,
+    ) -> subprocess.Popen[bytes]:
         options = [word for setting in (*_SETTINGS, *settings) for word in ("-c", setting)]
         self.started += 1
         try:
-            return _unbroken(
+            return unbroken(
                 lambda: subprocess.Popen(  # noqa: S603 - an argv list, and git is looked up on PATH
-                    ["git", *options, *argv],  # noqa: S607
+                    ["git", "--no-pager", *options, *argv],  # noqa: S607
                     cwd=self.folder,
-                    env={**self._environment, **(extra or {})},
+                    env={**self._environment, **extra},
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=stderr,
@@ -269,78 +309,43 @@ class Git:
                 hint="install git, or set store.kind to file",
             ) from error
 
+    def acting_settings(self, remote: str | None = None) -> Mapping[str, str]:
+        """See the function of this name."""
+        return self._keeper.acting(remote)
+
+    def _variables(self, argv: Sequence[str]) -> dict[str, str]:
+        """Return the variables that keep git from what is not allowed; see `start`."""
+        if argv[0] == "version":
+            return {}
+        is_remote = argv[0] in _NETWORK and "--get-url" not in argv
+        if is_remote and self.allowed is None:
+            raise GitFailed(argv, 128, "fatal: whoever only looks asks no remote")
+        try:
+            return self._keeper.variables(argv[argv.index("--") + 1] if is_remote else None)
+        except OSError as error:
+            raise GitFailed(argv, 128, f"fatal: {error}") from error
+
+    def _settings(self, variables: Mapping[str, str]) -> bytes:
+        """Return all settings that count in the repository, for `own_settings`."""
+        argv = ("config", "--list", "-z", "--show-scope", "--show-origin", "--includes")
+        limit = Limit(_LOCAL_TIMEOUT_S, never, 0.0)
+        done = _done(self._start(argv, variables), argv, b"", (0, 128), limit)
+        return b"" if done.code else done.stdout
+
     def text(self, *argv: str, accepts: Sequence[int] = (0,)) -> str:
         """Return what ``git ARGV`` prints, without the white space around; see `run`."""
         return self.run(*argv, accepts=accepts).stdout.decode("utf-8", "surrogateescape").strip()
 
 
-def _never() -> bool:
-    return False
+def acting_settings(
+    repository: Path, remote: str | None = None, environment: Mapping[str, str] | None = None
+) -> Mapping[str, str]:
+    """Return what *repository*'s own configuration has that runs programs, or sends elsewhere.
 
-
-def _unbroken(start: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-    """Return what *start* starts; Ctrl-C comes when that is known, and ends it with the rest.
-
-    In the middle of a start it would leave a process behind that nobody knows.
+    Key -> value, several values by lines. Of remotes only those of *remote* count, and of those
+    from which a partial clone fetches by itself. Empty where there is no repository.
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        return start()
-    came: list[FrameType | None] = []
-    process = None
-    try:
-        signal.signal(signal.SIGINT, lambda _, frame: came.append(frame))
-        try:
-            process = start()
-        finally:
-            signal.signal(signal.SIGINT, handler)
-            if came:
-                handler(signal.SIGINT, came[0])
-    except BaseException:
-        if process is not None:
-            end(process)
-        raise
-    return process
-
-
-class _Limit:
-    """Until when a process is waited for."""
-
-    def __init__(self, limit_s: float, stopped: Callable[[], bool], stopped_s: float) -> None:
-        self._ends = time.monotonic() + limit_s
-        self._stopped, self._stopped_s = stopped, stopped_s
-        self.is_cut = False
-
-    def left_s(self) -> float:
-        now = time.monotonic()
-        if not self.is_cut and self._stopped():
-            self.is_cut, self._ends = True, min(self._ends, now + self._stopped_s)
-        return self._ends - now
-
-
-def _answer(
-    process: subprocess.Popen[bytes], argv: Sequence[str], stdin: bytes, limit: _Limit
-) -> tuple[bytes, bytes]:
-    """Return what *process* has printed until it ended, or closed both pipes and ended.
-
-    Not until the pipes are closed: what ssh leaves behind for the next connection may hold
-    them for minutes.
-    """
-    if stdin:
-        # Only what works here is given something, and leaves nobody behind.
-        return process.communicate(stdin, timeout=limit.left_s())
-    while (left := limit.left_s()) > 0:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.communicate(timeout=min(left, SLICE_S))
-        if process.poll() is None:
-            continue
-        try:
-            return process.communicate(timeout=LATE_S)
-        except subprocess.TimeoutExpired as late:
-            _close_pipes(process)
-            # Both are bytes or nothing, whatever the type says.
-            return bytes(late.stdout or b""), bytes(late.stderr or b"")
-    raise subprocess.TimeoutExpired(argv, left)
+    return Git(repository, environment).acting_settings(remote)
 
 
 def _done(
@@ -348,11 +353,11 @@ def _done(
     argv: Sequence[str],
     stdin: bytes,
     accepts: Sequence[int],
-    limit: _Limit,
+    limit: Limit,
 ) -> Done:
     """Return how *process* has ended; it is killed if it has not within its *limit*."""
     try:
-        stdout, stderr = _answer(process, argv, stdin, limit)
+        stdout, stderr = answer(process, argv, stdin, limit)
     except subprocess.TimeoutExpired:
         end(process)
         raise GitFailed(argv, None, "") from None
@@ -365,28 +370,14 @@ def _done(
     return Done(process.returncode, stdout, told)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill *process* with everything that it has started."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.kill()
-    _close_pipes(process)
-    process.wait()
-
-
-def _close_pipes(process: subprocess.Popen[bytes]) -> None:
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
-
-
 def _clean(environment: Mapping[str, str]) -> dict[str, str]:
     kept = {name: text for name, text in environment.items() if not _REPOSITORY.fullmatch(name)}
     kept.update(
         LC_ALL="C",
         GIT_TERMINAL_PROMPT="0",
         GIT_OPTIONAL_LOCKS="0",
+        GIT_EDITOR=":",
+        GIT_SEQUENCE_EDITOR=":",
         GIT_ASKPASS=kept.get("GIT_ASKPASS", "true"),
         SSH_ASKPASS_REQUIRE="never",
         GCM_INTERACTIVE="never",

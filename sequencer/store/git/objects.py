@@ -14,7 +14,8 @@ from hashlib import sha1, sha256
 from subprocess import DEVNULL, Popen
 from typing import NamedTuple
 
-from sequencer.store.git.command import Git, GitFailed, end
+from sequencer.store.git.command import Git, GitFailed
+from sequencer.store.git.process import end
 
 _IDENTITY = b"Sequencer <sequencer@localhost>"
 _SHA1_CHARS = 40

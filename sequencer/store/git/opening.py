@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,9 +85,14 @@ def open_git_store(
     run: str | None,
     options: GitOptions,
     migrate: Callable[[dict[str, Any]], Head] | None = None,
+    *,
+    allowed: Mapping[str, str] | None = None,
 ) -> GitStore:
-    """Return the store of *run*; neither folder nor remote are touched before they are needed."""
-    git = Git(project_dir, timeout_s=options.timeout_s)
+    """Return the store of *run*; neither folder nor remote are touched before they are needed.
+
+    *allowed*: see `Git`. None: the run is only looked at, as this clone knows it.
+    """
+    git = Git(project_dir, timeout_s=options.timeout_s, allowed=allowed)
     objects = Objects(git)
     remote = Remote(git, options.remote)
     branch = Branch(git, remote, objects, refs_of(options, run), state_path, options.max_commits)

@@ -24,6 +24,8 @@ NO_ATOMIC = "does not support --atomic"
 """What git says of a remote that moves one ref after the other."""
 LOOK_S = 15.0
 """Time limit of a look, if that of git is longer: nobody can interrupt it."""
+DEEPER = 500
+"""Commits that are fetched where a shallow clone does not reach back far enough."""
 SAID_CHARS = 500
 """Of what a server's hooks have said."""
 _CONTROLS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -128,6 +130,13 @@ class Remote:
                 return self.refetch(refs)
             raise self._not_fetched(failed) from failed
 
+    def deepen(self, refs: Mapping[str, str]) -> bool:
+        """Bring *refs* to a shallow clone, and more of the history before them; see `fetch`."""
+        try:
+            return self._fetched(refs, (f"--deepen={DEEPER}",))
+        except GitFailed as failed:
+            raise self._not_fetched(failed) from failed
+
     def refetch(self, refs: Mapping[str, str]) -> bool:
         """Bring all of *refs* once more, also what seems to be here; see `fetch`.
 
@@ -149,7 +158,8 @@ class Remote:
         self, refs: Mapping[str, str], more: Sequence[str] = (), settings: Sequence[str] = ()
     ) -> bool:
         pairs = [f"+{theirs}:{ours}" for theirs, ours in refs.items()]
-        flags = ("--quiet", "--no-tags", "--no-write-fetch-head", *more)
+        # A partial clone leaves files with the remote; those of a run are read at once.
+        flags = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-filter", *more)
         # The user's own refspecs for this remote are not meant.
         argv = ("fetch", *flags, "--refmap=", "--", self.name, *pairs)
         try:

@@ -332,6 +332,6 @@ def _broken(problem: str, where: str) -> CorruptState:
     return CorruptState(
         problem,
         where=where,
-        hint="'sequencer sync' shows both sides; 'sequencer sync --take-theirs' keeps the "
+        hint="'sequencer sync --fetch' shows both sides; 'sequencer sync --take-theirs' keeps the "
         "files here aside and takes the branch's",
     )

@@ -39,7 +39,7 @@ def take_theirs(
     if sides.relation.is_sound:
         raise UsageRefused(
             "nothing has to be taken: the files here and the branch are one history",
-            hint="'sequencer sync' shows both sides",
+            hint="'sequencer sync --fetch' shows both sides",
         )
     if sides.problem is not None and not sides.relation.allows_taking:
         raise sides.problem

@@ -93,6 +93,8 @@ class Sides:
     """The newest record of the branch."""
     problem: SequencerError | None = None
     """What a person has to decide or mend."""
+    is_asked: bool = True
+    """Whether the remote was asked; else the branch is as this clone saw it last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,27 @@ def compare(store: GitStore) -> Sides:
         return Sides(Relation.DAMAGED, known, here, now.tip, newest(theirs), damage)
     relation = Relation.EQUAL if branch.replica.journal() == journal else Relation.BEHIND
     return Sides(relation if journal else Relation.NEW, known, here, now.tip, newest(theirs))
+
+
+def as_known(store: GitStore) -> Sides:
+    """Tell both sides of the run in *store* as this clone knows them, and change nothing."""
+    branch = store.branch
+    known, journal = branch.known.read(), branch.replica.journal()
+    here = newest(journal)
+    if known is None or known.branch != branch.refs.branch:
+        was_begun = bool(journal) or signature(store.state_path) is not None
+        relation = Relation.UNPUBLISHED if was_begun else Relation.NOWHERE
+        return Sides(relation, None, here, None, None, is_asked=False)
+    theirs = journal_of(branch, known.tip)
+    if theirs is None:
+        return Sides(Relation.UNKNOWN, known, here, known.tip, None, is_asked=False)
+    relation, damage = Relation.EQUAL, None
+    if not journal.startswith(theirs) and theirs.startswith(journal):
+        # The next change brings it up.
+        relation = Relation.BEHIND
+    elif (damage := _damage(store, theirs)) is not None:
+        relation = Relation.DAMAGED
+    return Sides(relation, known, here, known.tip, newest(theirs), damage, is_asked=False)
 
 
 def _apart(branch: Branch, known: Known | None, here: Head | None, problem: CorruptState) -> Sides:

@@ -89,6 +89,8 @@ class GitStore:
         self._pace = Pace(branch.remote.name, fast_s=fast_s, slow_s=slow_s)
         self._slow_s, self._asked_at = slow_s, -math.inf
         self._is_changing = False
+        self._only_looks = branch.git.allowed is None
+        """Whether no remote may be asked: what this clone knows is all there is."""
         self._asked: Change | None = None
         """A change that may have been accepted, though nobody could tell."""
 
@@ -131,6 +133,8 @@ class GitStore:
 
     def _freshen(self) -> tuple[str, ...]:
         """Look at the remote if that was not done lately; return what to tell about it."""
+        if self._only_looks:
+            return self._since()
         if self._is_changing:
             # A heartbeat asks while another thread pushes, and must not wait for that.
             return ()
@@ -154,6 +158,16 @@ class GitStore:
         except ClaimHeld:
             pass  # another process of this clone is pushing, and writes down what it finds
         return ()
+
+    def _since(self) -> tuple[str, ...]:
+        """Return what to tell about how old it is what this clone knows; once."""
+        if self._asked_at > -math.inf:
+            return ()
+        self._asked_at = time.monotonic()
+        known = self.branch.known.read()
+        since = "is not known here" if known is None else f"was last seen at {known.at}"
+        name = self.branch.remote.name
+        return (f"the run on remote {name!r} {since}; 'sequencer sync --fetch' looks there",)
 
     def keep_document(self, name: str, data: bytes) -> None:
         """See `Store.keep_document`."""
@@ -288,6 +302,8 @@ class GitStore:
     def liveness(self, claim: Claim) -> Liveness:
         """See `Store.liveness`."""
         first = self._files.liveness(claim)
+        if self._only_looks:
+            return first
 
         def look() -> None:
             head = self._files.view().head
@@ -321,6 +337,8 @@ class GitStore:
         claim: Claim | None = None,
     ) -> bool:
         """See `Store.wait`."""
+        if self._only_looks:
+            return self._files.wait(revision, timeout_s, wake_fd=wake_fd, claim=claim)
         return self._wait.wait(revision, timeout_s, wake_fd=wake_fd, claim=claim)
 
     @cached_property
@@ -343,7 +361,9 @@ class GitStore:
 
     @cached_property
     def _refs(self) -> RefWatch | None:
-        """Return the watch of a remote that is a folder of this machine."""
+        """Return the watch of a remote that is a folder of this machine, if it may be read."""
+        if self._only_looks:
+            return None
         folder = remote_folder(self.branch.git, self.branch.remote.name)
         return None if folder is None else RefWatch(folder, self.branch.refs.state)
 

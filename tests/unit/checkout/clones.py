@@ -17,6 +17,7 @@ from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Claim, Head, Owner, Work
 from sequencer.store.git.command import Git
 from sequencer.store.git.objects import Objects
+from sequencer.store.git.own_settings import EVERYTHING
 from sequencer.store.git.remote import Remote, Verdict
 
 ENVIRONMENT = {
@@ -129,8 +130,8 @@ def tree_at(folder: Path, project: str = "", **others: Path) -> WorkTree:
     folders = Folders(
         home, others.get("state", home / "sync" / "state.json"), others.get("logs", home / "logs")
     )
-    OPENED.append(Objects(Git(home, ENVIRONMENT)))
-    return WorkTree(folders, OPENED[-1], ENVIRONMENT)
+    OPENED.append(Objects(Git(home, ENVIRONMENT, allowed=EVERYTHING)))
+    return WorkTree(folders, OPENED[-1], ENVIRONMENT, EVERYTHING)
 
 
 @dataclass
@@ -166,7 +167,7 @@ def clone(
     project: str = "",
 ) -> Clone:
     tree = tree_at(folder, project)
-    remote = Remote(Git(folder, ENVIRONMENT), "origin")
+    remote = Remote(Git(folder, ENVIRONMENT, allowed=EVERYTHING), "origin")
     carrier = GitCarrier(
         tree,
         remote,

@@ -11,6 +11,7 @@ from sequencer.checkout.tree import Folders
 from sequencer.checkout.workplace import Left, OwnPlace
 from sequencer.checkout.worktrees import Workplaces
 from sequencer.executors.redaction import Redaction
+from sequencer.store.git.own_settings import EVERYTHING
 from tests.unit.checkout.clones import ENVIRONMENT, everything, git, said, write
 
 RUN_ID = "01run"
@@ -34,7 +35,12 @@ def folders(folder: Path, below: str = "") -> Folders:
 
 
 def workplaces(folder: Path, run: str | None = None, below: str = "", **options: Any) -> Workplaces:
-    chosen = {"environment": ENVIRONMENT, "redaction": Redaction(["hunter2-hunter2"]), **options}
+    chosen = {
+        "environment": ENVIRONMENT,
+        "redaction": Redaction(["hunter2-hunter2"]),
+        "allowed": EVERYTHING,
+        **options,
+    }
     return Workplaces(folders(folder, below), run, **chosen)
 
 

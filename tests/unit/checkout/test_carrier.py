@@ -225,6 +225,7 @@ def test_the_code_of_the_state_is_fetched_if_it_is_not_here(tmp_path: Path) -> N
     one.carrier.ready(head())
     new = commit(there, {"a": "1"})
     git(there, "push", "-q", "origin", "main")
+    one.remote.tips(["refs/heads/main"])  # from now on the configuration is known
     started = one.started
     one.carrier.arrive(head(Work(branch="main", commit=new)))
     assert said(here, "rev-parse", "HEAD") == new

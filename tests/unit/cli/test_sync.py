@@ -27,9 +27,9 @@ def row(text: str, label: str) -> list[str]:
 def test_both_sides_before_and_after(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     steps(a, 1)
-    assert call(b, "sync").code == 0
+    assert call(b, "sync", "--fetch").code == 0
     steps(a, 2)
-    called = call(b, "sync")
+    called = call(b, "sync", "--fetch")
     assert called.code == 0, called.err
     assert row(called.out, "this clone")[:3] == ["3", "1", "waiting-next"]
     assert row(called.out, "origin")[:3] == ["6", "3", "waiting-next"]
@@ -38,13 +38,13 @@ def test_both_sides_before_and_after(shared: Shared) -> None:
     assert "brought up to the branch" in called.out
     assert row(called.out, "next step")[0] == "main"
     assert row(called.out, "then")[:2] == ["'sequencer", "run'"]
-    assert "both are the same" in call(b, "sync").out
+    assert "both are the same" in call(b, "sync", "--fetch").out
 
 
 def test_the_same_for_programs(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     steps(a, 1)
-    called = call(b, "sync", "--json")
+    called = call(b, "sync", "--fetch", "--json")
     assert called.code == 0, called.err
     facts = called.json
     assert facts["relation"] == "new"
@@ -54,17 +54,18 @@ def test_the_same_for_programs(shared: Shared) -> None:
         "name": "origin",
         "url": str(shared.bare),
         "branch": "sequencer/default",
+        "asked": True,
         "reachable": True,
         "tip": shared.tip(),
     }
     assert facts["next"]["step"] == "main"
-    again = call(b, "sync", "--json").json
+    again = call(b, "sync", "--fetch", "--json").json
     assert again["relation"] == "equal"
     assert again["known"]["tip"] == shared.tip()
 
 
 def test_a_run_that_nobody_has_begun(shared: Shared) -> None:
-    called = call(shared.clone("a"), "sync")
+    called = call(shared.clone("a"), "sync", "--fetch")
     assert called.code == 0, called.err
     assert "never begun" in called.out
     assert "'sequencer run' begins it here" in called.out
@@ -74,12 +75,12 @@ def test_a_remote_that_is_away_shows_what_was_known(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 1)
     shared.bare.rename(shared.folder / "away.git")
-    called = call(a, "sync")
+    called = call(a, "sync", "--fetch")
     assert called.code == 3
     assert row(called.out, "this clone")[:2] == ["3", "1"]
     assert row(called.out, "origin ")[:3] == ["?", "?", "?"]
     assert "can't be reached" in called.err
-    facts = call(a, "sync", "--json").json
+    facts = call(a, "sync", "--fetch", "--json").json
     assert facts["remote"]["reachable"] is False
     assert facts["relation"] == "unknown"
     assert facts["here"]["step_index"] == 1
@@ -87,33 +88,33 @@ def test_a_remote_that_is_away_shows_what_was_known(shared: Shared) -> None:
 
 def test_a_branch_that_was_put_back_says_what_to_do(shared: Shared) -> None:
     a, _ = diverged(shared)
-    called = call(a, "sync")
+    called = call(a, "sync", "--fetch")
     assert called.code == 3
     assert row(called.out, "this clone")[1] == "3"
     assert row(called.out, "origin")[1] == "2"
     assert "does not go on" in called.err
     assert "sequencer sync --take-theirs" in called.err
-    taken = call(a, "sync", "--take-theirs")
+    taken = call(a, "sync", "--fetch", "--take-theirs")
     assert taken.code == 0, taken.err
     (aside,) = (a / "sync").glob("set-aside-*")
     assert str(aside) in taken.err
-    assert call(a, "sync").code == 0
+    assert call(a, "sync", "--fetch").code == 0
     steps(a, 1)
 
 
 def test_going_on_with_what_is_here_is_a_push_that_is_shown(shared: Shared) -> None:
     a, b = diverged(shared)
-    told = call(a, "sync").out
+    told = call(a, "sync", "--fetch").out
     (command,) = re.findall(r"^or +'(git push .*)' forgets", told, re.MULTILINE)
     git(a, *command.split()[1:])
-    assert call(a, "sync", "--json").json["branch"]["step_index"] == 3
+    assert call(a, "sync", "--fetch", "--json").json["branch"]["step_index"] == 3
     steps(a, 1)
-    assert call(b, "sync", "--json").json["relation"] == "diverged"
+    assert call(b, "sync", "--fetch", "--json").json["relation"] == "diverged"
 
 
 def test_what_is_taken_is_told_to_programs(shared: Shared) -> None:
     a, _ = diverged(shared)
-    facts = call(a, "sync", "--take-theirs", "--json").json
+    facts = call(a, "sync", "--fetch", "--take-theirs", "--json").json
     assert facts["relation"] == "new"
     assert Path(facts["set_aside"]).is_dir()
 
@@ -122,26 +123,26 @@ def test_damaged_files_are_said_and_the_way_out(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 1)
     (a / "sync" / "state.json").write_text('{"revision": "no number"}')
-    called = call(a, "sync")
+    called = call(a, "sync", "--fetch")
     assert called.code == 3
     assert "sequencer sync --take-theirs" in called.out
-    assert call(a, "sync", "--take-theirs").code == 0
+    assert call(a, "sync", "--fetch", "--take-theirs").code == 0
 
 
 def test_without_need_nothing_is_taken(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 1)
-    called = call(a, "sync", "--take-theirs")
+    called = call(a, "sync", "--fetch", "--take-theirs")
     assert (called.code, called.out) == (2, "")
     assert list((a / "sync").glob("set-aside-*")) == []
 
 
 def test_a_run_that_is_kept_in_files_has_no_other_side(tmp_path: Path) -> None:
-    called = call(project(tmp_path), "sync")
+    called = call(project(tmp_path), "sync", "--fetch")
     assert called.code == 2
     assert "store: {kind: git}" in called.err
     (tmp_path / "orchestration.yaml").write_text(ALONE + "store: {kind: file}\n")
-    assert "orchestration.yaml:3: store.kind" in call(tmp_path, "sync").err
+    assert "orchestration.yaml:3: store.kind" in call(tmp_path, "sync", "--fetch").err
 
 
 # --- named runs ------------------------------------------------------------------------
@@ -151,22 +152,22 @@ def test_runs_that_only_the_remote_has_are_listed(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     steps(a, 1)
     steps(a, 1, "--run", "Big Run")
-    listed = call(b, "sync")
+    listed = call(b, "sync", "--fetch")
     assert "'sequencer --run' 'Big Run'" not in listed.out
-    assert "sequencer --run 'Big Run' sync" in listed.out
-    (found,) = call(b, "sync", "--json").json["elsewhere"]
+    assert "sequencer --run 'Big Run' sync --fetch" in listed.out
+    (found,) = call(b, "sync", "--fetch", "--json").json["elsewhere"]
     assert (found["run"], found["step_index"]) == ("Big Run", 1)
     assert found["branch"].startswith("sequencer/big-run-")
     assert call(b, "--run", "Big Run", "status").code == 2, "it is not here yet"
-    assert call(b, "--run", "Big Run", "sync", "--json").json["relation"] == "new"
+    assert call(b, "--run", "Big Run", "sync", "--fetch", "--json").json["relation"] == "new"
     assert call(b, "--run", "Big Run", "status").code == 0
-    assert call(b, "sync", "--json").json["elsewhere"] == []
+    assert call(b, "sync", "--fetch", "--json").json["elsewhere"] == []
 
 
 def test_a_run_that_is_nowhere_is_a_typing_error(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     steps(a, 1, "--run", "nightly")
-    called = call(b, "--run", "nightyl", "sync")
+    called = call(b, "--run", "nightyl", "sync", "--fetch")
     assert called.code == 2
     assert "did you mean 'nightly'?" in called.err
     assert not (b / "sync").exists()
@@ -178,8 +179,8 @@ def test_a_run_that_is_nowhere_is_a_typing_error(shared: Shared) -> None:
 def test_who_holds_the_step(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     (a / "look.sh").write_text(
-        f"cd ../b\n{sys.executable} -m sequencer sync --json > ../seen.json\n"
-        f"{sys.executable} -m sequencer sync > ../seen.txt\n"
+        f"cd ../b\n{sys.executable} -m sequencer sync --fetch --json > ../seen.json\n"
+        f"{sys.executable} -m sequencer sync --fetch > ../seen.txt\n"
     )
     (a / "orchestration.yaml").write_text(
         CONFIGURATION.replace("rehearsal", "look")
@@ -202,12 +203,12 @@ def test_a_work_tree_that_is_in_the_way(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 1)
     (a / "README.md").write_text("changed by hand\n")
-    called = call(a, "sync")
+    called = call(a, "sync", "--fetch")
     assert called.code == 0, called.err
     assert "1 paths changed" not in called.out
     assert "1 path changed" in called.out
     assert row(called.out, "in the way")
-    assert call(a, "sync", "--json").json["work"]["dirty"] == ["README.md"]
+    assert call(a, "sync", "--fetch", "--json").json["work"]["dirty"] == ["README.md"]
 
 
 def test_how_far_the_code_is_from_the_states(shared: Shared) -> None:
@@ -217,12 +218,12 @@ def test_how_far_the_code_is_from_the_states(shared: Shared) -> None:
     git(a, "add", ".")
     git(a, "commit", "-q", "-m", "more")
     steps(a, 1)
-    work = call(a, "sync", "--json").json["work"]
+    work = call(a, "sync", "--fetch", "--json").json["work"]
     assert (work["branch"], work["commit"]) == ("main", git(a, "rev-parse", "HEAD"))
     assert (work["ahead"], work["behind"]) == (0, 0)
-    assert "as the state goes with" in call(a, "sync").out
+    assert "as the state goes with" in call(a, "sync", "--fetch").out
     git(b, "fetch", "-q")
-    there = call(b, "sync", "--json").json["work"]
+    there = call(b, "sync", "--fetch", "--json").json["work"]
     assert (there["ahead"], there["behind"]) == (0, 1)
 
 
@@ -233,8 +234,8 @@ def test_where_no_code_is_moved_nothing_is_said_of_it(tmp_path: Path) -> None:
     )
     a = shared.clone("a")
     steps(a, 1)
-    assert call(a, "sync", "--json").json["work"] is None
-    assert "code " not in call(a, "sync").out
+    assert call(a, "sync", "--fetch", "--json").json["work"] is None
+    assert "code " not in call(a, "sync", "--fetch").out
 
 
 @pytest.mark.parametrize(
@@ -244,9 +245,9 @@ def test_no_password_of_an_address_is_shown(shared: Shared, address: str) -> Non
     a = shared.clone("a")
     steps(a, 1)
     git(a, "remote", "set-url", "origin", address)
-    called = call(a, "sync")
+    called = call(a, "sync", "--fetch")
     assert called.code == 3
     assert "http://127.0.0.1:9/x" in called.out
-    for told in (called.out, called.err, call(a, "sync", "--json").out):
+    for told in (called.out, called.err, call(a, "sync", "--fetch", "--json").out):
         assert "hunter22" not in told
         assert "t0ken-x" not in told

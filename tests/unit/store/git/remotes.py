@@ -9,6 +9,7 @@ from pathlib import Path
 from sequencer.store.git.beats import Beats
 from sequencer.store.git.command import Git
 from sequencer.store.git.objects import Objects
+from sequencer.store.git.own_settings import EVERYTHING
 from sequencer.store.git.remote import Remote
 from sequencer.store.leases import Leases
 
@@ -89,7 +90,7 @@ def files(remote: Path, ref: str) -> dict[str, bytes]:
 
 def new_beats(clone: Path, *, timeout_s: float = 20.0) -> Beats:
     """Return the beats of one worker in *clone*."""
-    here = Git(clone, timeout_s=timeout_s)
+    here = Git(clone, timeout_s=timeout_s, allowed=EVERYTHING)
     return Beats(
         Remote(here, "origin"),
         Objects(here),

@@ -12,6 +12,7 @@ from sequencer.model import decisions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.store.git.opening import GitOptions, open_git_store
+from sequencer.store.git.own_settings import EVERYTHING
 from sequencer.store.git.remote import Move, Pushed, Verdict
 from sequencer.store.git.store import GitStore
 from tests.clones import Shared
@@ -110,7 +111,14 @@ def test_what_another_clone_has_migrated_is_replaced_here_too(shared: Shared) ->
         path.parent.mkdir()
         path.write_text('{"iteration": 7, "expected_actor": "galph", "status": "waiting-galph"}\n')
         stores.append(
-            open_git_store(path, clone, None, GitOptions(), lambda _: cases.new_head(step_index=12))
+            open_git_store(
+                path,
+                clone,
+                None,
+                GitOptions(),
+                lambda _: cases.new_head(step_index=12),
+                allowed=EVERYTHING,
+            )
         )
     one, two = stores
     assert one.update(stamp).step_index == 13

@@ -16,6 +16,7 @@ import pytest
 from sequencer.errors import ConfigurationError
 from sequencer.store.git import command
 from sequencer.store.git.command import Git, GitFailed
+from sequencer.store.git.own_settings import EVERYTHING
 from tests.unit.store.git import remotes
 
 
@@ -66,7 +67,8 @@ def test_an_end_that_was_not_expected_is_told_with_gits_words(folder: Path) -> N
         git.run("rev-parse", "--verify", "refs/heads/none")
     assert failed.value.reason == "Needed a single revision"
     assert git.run("rev-parse", "--verify", "x", accepts=(0, 128)).code == 128
-    assert git.started == 2
+    # And one look at the repository's configuration, which has not changed since.
+    assert git.started == 3
 
 
 def test_what_takes_too_long_is_killed_with_its_children(folder: Path) -> None:
@@ -82,12 +84,10 @@ def test_what_takes_too_long_is_killed_with_its_children(folder: Path) -> None:
 
 
 def test_the_limit_of_what_reaches_a_remote_is_not_that_of_what_works_here(folder: Path) -> None:
-    git = Git(folder, timeout_s=0.3)
+    git = ssh(folder, "sleep 30", timeout_s=0.3)
     git.run("-c", "alias.slow=!sleep 1", "slow")
-    remotes.git(folder, "remote", "set-url", "origin", "ext::sleep 30")
-    remotes.git(folder, "config", "protocol.ext.allow", "always")
     with pytest.raises(GitFailed) as failed:
-        git.run("ls-remote", "origin")
+        git.run("ls-remote", "--", "origin")
     assert failed.value.code is None
 
 
@@ -108,7 +108,7 @@ def test_without_git_that_is_said(
         Git(tmp_path / "nowhere", {"PATH": str(tmp_path)}).run("version")
 
 
-def ssh(folder: Path, script: str) -> Git:
+def ssh(folder: Path, script: str, timeout_s: float = 20.0) -> Git:
     """Return a git whose remote is reached by *script*, as `ssh HOST COMMAND` would."""
     path = folder / "ssh.sh"
     path.write_text(f"#!/bin/bash\n{script}\n")
@@ -116,7 +116,7 @@ def ssh(folder: Path, script: str) -> Git:
     remotes.git(folder, "remote", "set-url", "origin", f"ssh://host{folder}/.git")
     remotes.git(folder, "config", "core.sshCommand", str(path))
     remotes.git(folder, "config", "ssh.variant", "simple")
-    return Git(folder, timeout_s=20.0)
+    return Git(folder, timeout_s=timeout_s, allowed=EVERYTHING)
 
 
 def seconds_of_this_process(seconds: int) -> str:
@@ -143,13 +143,15 @@ def test_what_ssh_leaves_behind_is_not_waited_for(folder: Path) -> None:
     seconds = seconds_of_this_process(27)
     git = ssh(folder, f'setsid sleep {seconds} </dev/null >/dev/null & exec bash -c "$2"')
     began = time.monotonic()
-    done = git.run("ls-remote", "--refs", "origin")
+    done = git.run("ls-remote", "--refs", "--", "origin")
     assert time.monotonic() - began < 10
     assert done.stdout.decode() == f"{commit}\trefs/heads/x\n"
     # It goes on: the next connection needs it.
     until(lambda: len(sleepers(seconds)) == 1)
     with pytest.raises(GitFailed, match="ended with 128: Could not read"):
-        ssh(folder, f"setsid sleep {seconds} </dev/null >/dev/null & exit 1").run("ls-remote")
+        ssh(folder, f"setsid sleep {seconds} </dev/null >/dev/null & exit 1").run(
+            "ls-remote", "--", "origin"
+        )
     assert time.monotonic() - began < 20
     until(lambda: len(sleepers(seconds)) == 2)
     for process in sleepers(seconds):
@@ -170,7 +172,7 @@ def test_ctrl_c_in_the_middle_of_a_start_leaves_nobody_behind(
 
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        Git(folder).run("-c", f"alias.slow=!sleep {mark}", "slow")
+        Git(folder, allowed=EVERYTHING).run("-c", f"alias.slow=!sleep {mark}", "slow")
     until(lambda: not sleepers(mark))
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     # Where it is no reason to end at once, it is heard and git goes on.
@@ -178,7 +180,9 @@ def test_ctrl_c_in_the_middle_of_a_start_leaves_nobody_behind(
     before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
     try:
         with pytest.raises(GitFailed) as failed:
-            Git(folder).run("-c", f"alias.slow=!sleep {mark}", "slow", timeout_s=2)
+            Git(folder, allowed=EVERYTHING).run(
+                "-c", f"alias.slow=!sleep {mark}", "slow", timeout_s=2
+            )
     finally:
         signal.signal(signal.SIGINT, before)
     assert failed.value.code is None, "its time was over"
@@ -208,12 +212,12 @@ def test_who_was_told_to_stop_is_not_kept_by_a_remote_that_hangs(
     monkeypatch.setattr(command, "HANGING_S", 0.2)
     git.stopped = lambda: time.monotonic() > stops_at
     with pytest.raises(GitFailed, match="no answer in time"):
-        git.run("ls-remote", "origin")
+        git.run("ls-remote", "--", "origin")
     assert 2.4 < time.monotonic() - stops_at + 0.5 < 7
     began = time.monotonic()
     for _ in range(3):
         with pytest.raises(GitFailed, match="no answer in time"):
-            git.run("fetch", "origin")
+            git.run("fetch", "--", "origin")
     assert time.monotonic() - began < 2.0, "what has hung once is not waited for as long again"
 
 
@@ -224,8 +228,9 @@ def test_who_was_told_to_stop_still_hears_a_remote_that_answers(
     git.stopped = lambda: True
     monkeypatch.setattr(command, "HANGING_S", 0.1)
     for _ in range(2):
-        git.run("ls-remote", "--refs", "origin")
-    assert git.started == 2
+        git.run("ls-remote", "--refs", "--", "origin")
+    # Neither was asked again; the third looked at the repository's configuration.
+    assert git.started == 3
 
 
 def test_what_reaches_no_remote_is_not_cut_short(

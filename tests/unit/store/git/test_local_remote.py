@@ -47,7 +47,7 @@ def test_a_relative_path_begins_at_the_top_of_the_work_tree(clone: Path, bare: P
     assert remote_folder(Git(below), "origin") == bare
     mirror = remotes.new_remote(clone.parent / "mirror.git")
     remotes.git(mirror, "remote", "add", "origin", f"../{bare.name}")
-    assert remote_folder(Git(mirror), "origin") == bare
+    assert remote_folder(Git(mirror, git_dir=mirror), "origin") == bare
 
 
 def test_an_address_that_is_written_otherwise_counts_as_git_reads_it(

@@ -14,6 +14,7 @@ from sequencer.checkout import committing
 from sequencer.errors import StorageFailed, WorkTreeRefused
 from sequencer.store.git import locks
 from sequencer.store.git.command import Git
+from sequencer.store.git.own_settings import EVERYTHING
 from sequencer.store.git.remote import Remote
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
@@ -143,7 +144,7 @@ def test_a_lock_in_the_way_of_a_fetch(shared: Shared, monkeypatch: pytest.Monkey
     monkeypatch.setattr("sequencer.store.git.command._RACE_ATTEMPTS", 2)
     lock = left(clone / ".git" / "refs" / "mine" / "x.lock")
     with pytest.raises(StorageFailed, match="is there for 2 h, and no git works there") as failed:
-        Remote(Git(clone), "origin").fetch({"refs/heads/main": "refs/mine/x"})
+        Remote(Git(clone, allowed=EVERYTHING), "origin").fetch({"refs/heads/main": "refs/mine/x"})
     assert f"'rm {lock}'" in str(failed.value.hint)
 
 
@@ -151,7 +152,7 @@ def test_a_lock_in_the_way_of_a_fetch(shared: Shared, monkeypatch: pytest.Monkey
 def test_one_of_our_own_refs_goes_by_itself(where: str, shared: Shared) -> None:
     clone, ref = shared.clone("ours"), f"refs/worktree/{where}/x"
     lock = left(clone / ".git" / f"{ref}.lock")
-    assert Remote(Git(clone), "origin").fetch({"refs/heads/main": ref})
+    assert Remote(Git(clone, allowed=EVERYTHING), "origin").fetch({"refs/heads/main": ref})
     assert not lock.exists()
 
 

@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def objects(folder: Path) -> Iterator[Objects]:
-    made = Objects(Git(folder))
+    made = Objects(Git(folder, git_dir=folder))
     yield made
     made.close()
 
@@ -154,7 +154,7 @@ def test_nobody_has_to_read_what_the_reader_complains_of(
         f'env | grep LAZY > {tmp_path}/lazy;; esac\nexec {real} "$@"\n'
     )
     fake.chmod(0o755)
-    reader = Objects(Git(folder, {"PATH": f"{fake.parent}:{os.environ['PATH']}"}))
+    reader = Objects(Git(folder, {"PATH": f"{fake.parent}:{os.environ['PATH']}"}, git_dir=folder))
     found: list[str | None] = []
     # In a thread, so that it is a failure and no test without an end.
     thread = threading.Thread(target=lambda: found.append(reader.resolve(REF)), daemon=True)

@@ -10,6 +10,7 @@ import pytest
 from sequencer.errors import RemoteUnreachable
 from sequencer.store.git.command import Git, GitFailed
 from sequencer.store.git.objects import Draft, Objects
+from sequencer.store.git.own_settings import EVERYTHING
 from sequencer.store.git.remote import Move, NoAtomicPush, Pushed, Remote, Verdict, unreachable
 from tests.unit.store.git import remotes
 
@@ -22,7 +23,7 @@ class Lab:
     def __init__(self, folder: Path) -> None:
         self.bare = remotes.new_remote(folder / "r.git")
         self.clone = remotes.new_clone(self.bare, folder / "clone")
-        self.remote = Remote(Git(self.clone), "origin")
+        self.remote = Remote(Git(self.clone, allowed=EVERYTHING), "origin")
 
     def commit(self, text: str = "x", parent: str | None = None) -> str:
         objects = Objects(self.remote.git)
@@ -131,7 +132,7 @@ def test_a_fetch_brings_a_ref_to_where_it_is_wanted(lab: Lab, tmp_path: Path) ->
     commit = lab.commit()
     lab.push((STATE, None, commit))
     other = remotes.new_clone(lab.bare, tmp_path / "other")
-    remote = Remote(Git(other), "origin")
+    remote = Remote(Git(other, allowed=EVERYTHING), "origin")
     assert remote.fetch({STATE: "refs/sequencer/x/state"})
     refs = remotes.git(other, "for-each-ref", "--format=%(refname) %(objectname)").splitlines()
     assert refs == [f"refs/sequencer/x/state {commit}"], "and nowhere else"

@@ -19,6 +19,7 @@ from sequencer.store.file import FileStore
 from sequencer.store.git import polling
 from sequencer.store.git.command import Git
 from sequencer.store.git.local_remote import RefWatch, remote_folder
+from sequencer.store.git.own_settings import EVERYTHING
 from sequencer.store.git.polling import Pace, SharedLook
 from sequencer.store.git.remote import Remote
 from sequencer.store.git.waiting import SharedWait
@@ -33,7 +34,7 @@ class Side:
     def __init__(self, clone: Path, *, slow_s: float = 15.0, is_watching: bool = True) -> None:
         self.path = clone / "sync" / "state.json"
         self.local = FileStore(self.path)
-        self.remote = Remote(Git(clone, timeout_s=10.0), "origin")
+        self.remote = Remote(Git(clone, timeout_s=10.0, allowed=EVERYTHING), "origin")
         self.known: str | None = None
         self.looks = 0
         self.told: list[str] = []

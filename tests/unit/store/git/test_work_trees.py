@@ -16,6 +16,7 @@ from sequencer.errors import RemoteUnreachable, StorageFailed
 from sequencer.store.git.command import Git, GitFailed
 from sequencer.store.git.objects import Draft, Objects
 from sequencer.store.git.opening import LOCAL, GitOptions, open_git_store
+from sequencer.store.git.own_settings import EVERYTHING
 from sequencer.store.git.remote import Remote
 from sequencer.store.git.store import GitStore
 from tests.clones import Shared, git
@@ -27,9 +28,10 @@ WORKER = textwrap.dedent(
     from pathlib import Path
     from sequencer.model import transitions as t
     from sequencer.store.git.opening import GitOptions, open_git_store
+    from sequencer.store.git.own_settings import EVERYTHING
 
     tree = Path(sys.argv[1])
-    store = open_git_store(tree / "sync/state.json", tree, None, GitOptions())
+    store = open_git_store(tree / "sync/state.json", tree, None, GitOptions(), allowed=EVERYTHING)
     for _ in range(int(sys.argv[2])):
         fact = lambda head: t.Fact(t.Event.PAUSED, "x", head.step_index, head.token, 0)
         store.update(lambda head: t.Transition(head, (fact(head),)))
@@ -53,7 +55,9 @@ def linked(shared: Shared, name: str) -> Path:
 
 
 def store_of(tree: Path) -> GitStore:
-    return open_git_store(tree / "sync" / "state.json", tree, None, GitOptions())
+    return open_git_store(
+        tree / "sync" / "state.json", tree, None, GitOptions(), allowed=EVERYTHING
+    )
 
 
 def local_refs(tree: Path) -> dict[str, str]:
@@ -126,7 +130,9 @@ def test_a_fetch_that_meets_another_git_is_tried_again(shared: Shared) -> None:
     clone = shared.clone("a")
     lock = locked(clone, "refs/x/main")
     threading.Timer(0.5, lock.unlink).start()
-    assert Remote(Git(clone), "origin").fetch({"refs/heads/main": "refs/x/main"})
+    assert Remote(Git(clone, allowed=EVERYTHING), "origin").fetch(
+        {"refs/heads/main": "refs/x/main"}
+    )
     assert git(clone, "rev-parse", "refs/x/main") == shared.tip("main")
 
 
@@ -143,7 +149,7 @@ def test_a_lock_that_stays_is_not_the_remotes_fault(shared: Shared) -> None:
     clone = shared.clone("a")
     lock, began = locked(clone, "refs/x/main"), time.monotonic()
     with pytest.raises(StorageFailed, match="can't keep what was fetched") as failed:
-        Remote(Git(clone), "origin").fetch({"refs/heads/main": "refs/x/main"})
+        Remote(Git(clone, allowed=EVERYTHING), "origin").fetch({"refs/heads/main": "refs/x/main"})
     assert not isinstance(failed.value, RemoteUnreachable)
     assert "cannot lock ref" in failed.value.message
     assert failed.value.where == str(clone)
