@@ -194,6 +194,11 @@ class Ended:
         return self.ending is not None and self.ending.kind in _WORKED
 
     @property
+    def met_limit(self) -> bool:
+        """Return whether it is due again after a usage limit; an invocation counts that."""
+        return self.ending is None and self.outcome.status is OutcomeStatus.LIMITED
+
+    @property
     def has_failed(self) -> bool:
         """Return whether the step counts as failed."""
         return self.ending is not None and self.ending.kind is Kind.FAIL
@@ -245,7 +250,7 @@ class Ended:
             at=at,
             record=self.record,
             usage=self.outcome.usage,
-            not_before=limit_end(self.outcome, now) if is_limited else None,
+            not_before=limit_end(self.outcome, head.attempt, now) if is_limited else None,
             reason="usage limit of the agent" if is_limited else None,
         )
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sequencer.engine.attempt import Attempt, Logs, Observer, StepLog, Tee
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Composer
+from sequencer.engine.due import bounded
 from sequencer.engine.fitting import without_comments
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.judging import as_asked, checked, judged
@@ -33,6 +34,7 @@ from sequencer.executors.protocol import (
 )
 from sequencer.model.definition import Definition
 from sequencer.model.head import Head
+from sequencer.model.limits import RunLimits
 from sequencer.model.loops import round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
@@ -95,6 +97,8 @@ class Performer:
     """Of a graph whose nodes are a team's tasks."""
     comment_tools: tuple[str, ...] = ()
     """With which agents could post comments; a step with ``no_comment`` has none of them."""
+    max_attempts: int = RunLimits().max_attempts
+    """At one step; a usage limit at the last one is a failure."""
 
     def look(self, here: Place) -> tuple[Step, str]:
         """Return the step at *here*, defaults filled in, and its position's name."""
@@ -178,6 +182,7 @@ class Performer:
             self._close(log, attempt, Outcome(status=OutcomeStatus.FAILED, error=repr(error)))
             raise
         seconds = round(time.monotonic() - started, 6)
+        outcome = bounded(outcome, attempt.attempt, self.max_attempts)
         outcome = self._finished(outcome, final, seconds)
         performed = judged(
             Performed(

@@ -9,6 +9,7 @@ Live usage is an estimate from list prices; the result's own numbers replace it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from sequencer.executors.client_events import (
@@ -34,6 +35,12 @@ _HINTS: Mapping[str, str] = {
     "error_max_turns": "raise max_turns, or make the step smaller",
     "error_max_budget_usd": "raise max_cost_usd, or make the step smaller",
 }
+_OWN_WORDS = re.compile(
+    r"API Error\b|Claude (?:AI |Code )?usage limit|You['’]ve (?:hit|reached) (?:your|the) "
+    r"|You['’]re out of |(?:\d+-hour|daily|weekly|monthly|session|usage) limit reached",
+    re.IGNORECASE,
+)
+"""How claude's own words about a limit begin, in versions that give no reason beside them."""
 _UNAUTHORIZED = 401
 _LOGIN = "log in once by hand (claude, then /login), or set ANTHROPIC_API_KEY"
 
@@ -76,7 +83,7 @@ class ClaudeParser(JsonEventParser):
         """Judge by the exit code and the last result together."""
         if not self._results:
             reason = self.stderr_text or f"claude ended with exit code {end.exit_code}"
-            return self.refused_or_failed(f"no result from claude: {reason}", end)
+            return self._judged(f"no result from claude: {reason}", end, is_own=False)
         result = self._results[-1]
         if end.exit_code == 0 and result.get("is_error") is False:
             # There only where a form was asked for, and only once claude has checked it.
@@ -233,6 +240,15 @@ class ClaudeParser(JsonEventParser):
         if result.get("is_error") is False:
             text = f"claude ended with exit code {end.exit_code} after a result: {text}"
             return self.failed(text, end)
+        is_own = status is not None or _is_clients_own(result)
+        return self._judged(text, end, is_own=is_own, status=status, hint=hint)
+
+    def _judged(
+        self, text: str, end: ProcessEnd, *, is_own: bool, status: int | None = None, hint: str = ""
+    ) -> Outcome:
+        """Return *limited* if the client said so: an event that refused, or a text *is_own*."""
+        if not is_own and self._reset_epoch_s is None:
+            return self.failed(f"{text}\n{hint}".rstrip(), end)
         return self.refused_or_failed(
             text, end, status=status, epoch_s=self._reset_epoch_s, hint=hint
         )
@@ -260,6 +276,14 @@ def _plainly_charged(result: Event) -> Usage:
         input_tokens=sum(as_count(usage.get(name)) for name in names),
         output_tokens=as_count(usage.get("output_tokens")),
     )
+
+
+def _is_clients_own(result: Event) -> bool:
+    """Return whether the text of a result without a status is claude's own, and not its agent's."""
+    reason = result.get("terminal_reason")
+    if isinstance(reason, str):
+        return reason == "api_error"
+    return _OWN_WORDS.match(_error_of(result)) is not None
 
 
 def _error_of(result: Event) -> str:

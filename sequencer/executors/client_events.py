@@ -191,7 +191,11 @@ class JsonEventParser(ABC):
         epoch_s: float | None = None,
         hint: str = "",
     ) -> Outcome:
-        """Return *limited* if *error* or *status* reports a limit, else *failed*."""
+        """Return *limited* if *error* or *status* reports a limit, else *failed*.
+
+        Only for what the client itself said in its structured output. What its tools printed
+        may be of any other service's limit, and *failed* is for that.
+        """
         if epoch_s is None and not is_limit(error, status):
             return self.failed(f"{error}\n{hint}" if hint else error, end)
         when = not_before(

@@ -88,6 +88,8 @@ class CodexParser(JsonEventParser):
         found = _STATUS.search(reason)
         status = int(found[1]) if found else None
         hint = _LOGIN if status == _UNAUTHORIZED else ""
+        if self._failure is None:
+            return self.failed(f"{error}\n{hint}".rstrip(), end)
         return self.refused_or_failed(error, end, status=status, hint=hint)
 
     def marked_session(self) -> str | None:

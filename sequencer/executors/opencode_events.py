@@ -77,7 +77,7 @@ class OpencodeParser(JsonEventParser):
         if end.exit_code != 0:
             reason = _ANSI.sub("", self.stderr_text) or "no reason given"
             text = f"opencode ended with exit code {end.exit_code}: {reason}"
-            return self.refused_or_failed(text, end)
+            return self.failed(text, end)
         if self._last_reason == "stop":
             return self.answered(answer, end)
         if self.denials:
