@@ -12,6 +12,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.tables import columns
+from sequencer.model.outcome import cost_words, used
 
 if TYPE_CHECKING:
     from sequencer.engine.run import Run
@@ -121,8 +122,8 @@ def _remark(outcome: dict[str, Any]) -> str:
     usage = outcome.get("usage")
     if isinstance(usage, dict) and usage.get("seconds"):
         parts.append(f"{float(usage['seconds']):.1f} s")
-    if isinstance(usage, dict) and usage.get("cost_usd"):
-        parts.append(f"{float(usage['cost_usd']):.4f} USD")
+    if isinstance(usage, dict) and (cost := cost_words(used(usage))):
+        parts.append(cost)
     if outcome.get("denials"):
         parts.append(f"{len(outcome['denials'])} tool calls refused")
     said = (outcome.get(key) for key in ("note", "error", "reason"))

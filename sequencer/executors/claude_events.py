@@ -23,6 +23,7 @@ from sequencer.executors.client_events import (
     as_list,
     as_number,
     one_line,
+    sum_of_costs,
 )
 from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
@@ -36,8 +37,8 @@ _HINTS: Mapping[str, str] = {
     "error_max_budget_usd": "raise max_cost_usd, or make the step smaller",
 }
 _OWN_WORDS = re.compile(
-    r"API Error\b|Claude (?:AI |Code )?usage limit|You['’]ve (?:hit|reached) (?:your|the) "
-    r"|You['’]re out of |(?:\d+-hour|daily|weekly|monthly|session|usage) limit reached",
+    r"API Error\b|Claude (?:AI |Code )?usage limit|You(?:'|\u2019)ve (?:hit|reached) (?:your|the) "
+    r"|You(?:'|\u2019)re out of |(?:\d+-hour|daily|weekly|monthly|session|usage) limit reached",
     re.IGNORECASE,
 )
 """How claude's own words about a limit begin, in versions that give no reason beside them."""
@@ -202,9 +203,7 @@ class ClaudeParser(JsonEventParser):
                 return _plainly_charged(last)
         models = [as_dict(entry) for share in shares for entry in share.values()]
         names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
-        cost = sum(as_cost(model.get("costUSD")) for model in models)
-        return Usage(
-            cost_usd=round(cost, 9),
+        return sum_of_costs(model.get("costUSD") for model in models).replace(
             input_tokens=sum(as_count(model.get(name)) for model in models for name in names),
             output_tokens=sum(as_count(model.get("outputTokens")) for model in models),
         )
@@ -222,9 +221,13 @@ class ClaudeParser(JsonEventParser):
             cache_write=max(as_count(usage.get("cache_creation_input_tokens")), seen.cache_write),
         )
         self._calls[key] = (model, tokens)
-        prices = ((price_of(name), used) for name, used in self._calls.values())
+        own, calls = self.rules.prices, self._calls.values()
+        prices = [(price_of(name, own), used) for name, used in calls]
+        cost = round(sum(price.cost_usd(used) for price, used in prices if price), 9)
         total = Usage(
-            cost_usd=round(sum(p.cost_usd(used) for p, used in prices if p), 9),
+            cost_usd=cost,
+            estimated_usd=cost,
+            unpriced=int(any(price is None for price, _ in prices)),
             input_tokens=sum(used.sent for _, used in self._calls.values()),
             output_tokens=sum(used.output for _, used in self._calls.values()),
         )
@@ -271,8 +274,7 @@ def _plainly_charged(result: Event) -> Usage:
     """Return the usage of a result that does not list its models."""
     usage = as_dict(result.get("usage"))
     names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return Usage(
-        cost_usd=round(as_cost(result.get("total_cost_usd")), 9),
+    return sum_of_costs([result.get("total_cost_usd")]).replace(
         input_tokens=sum(as_count(usage.get(name)) for name in names),
         output_tokens=as_count(usage.get("output_tokens")),
     )

@@ -119,7 +119,9 @@ class CodexParser(JsonEventParser):
             input_tokens=total.input_tokens - base.input_tokens,
             output_tokens=total.output_tokens - base.output_tokens,
         )
-        self.count(listener, charged)
+        # How much of a continued thread's input was cached before is not known.
+        cached = 0 if base.input_tokens else as_count(usage.get("cached_input_tokens"))
+        self.count_tokens(listener, charged, cached)
 
     def _take_started(self, item: Event, listener: Listener) -> None:
         if item.get("type") not in _QUIET_ITEMS:

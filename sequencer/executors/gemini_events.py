@@ -110,7 +110,7 @@ class GeminiParser(JsonEventParser):
             input_tokens=as_count(stats.get("input_tokens")),
             output_tokens=as_count(stats.get("output_tokens")),
         )
-        self.count(listener, usage)
+        self.count_tokens(listener, usage, as_count(stats.get("cached")))
 
     def _own_line(self, listener: Listener, text: str, kind: Kind) -> None:
         self._end_line(listener)

@@ -10,6 +10,7 @@ one only what has been recorded is known.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -129,19 +130,18 @@ class Shares:
     def _limited(self, marking: Marking, closed: Collection[str]) -> frozenset[str]:
         """Return the nodes that are not to be begun while their agent waits for its limit.
 
-        An attempt that rests without a failure has met one, and whoever asks the same agent
-        for the first time would pay to hear it again.
+        An attempt that rests without a failure has met one. One may be of a single model;
+        behind two, whoever asks the same agent for the first time would pay to hear it again.
         """
         active, prepared = marking.active, self._prepared
-        agents = {
-            prepared[name].agent
-            for name, one in active.items()
-            if rests(one) and not one.failures and name in prepared and name not in closed
-        }
-        if not agents:
-            return frozenset()
+        met: Counter[str] = Counter()
+        for name, one in active.items():
+            if rests(one) and not one.failures and name in prepared and name not in closed:
+                met[prepared[name].agent] += one.attempt
         return frozenset(
-            name for name, one in prepared.items() if one.agent in agents and name not in active
+            name
+            for name, one in (prepared.items() if met else ())
+            if met[one.agent] > 1 and name not in active
         )
 
     def _are_caps_set(self, marking: Marking) -> bool:
