@@ -239,7 +239,8 @@ def test_async_mode_waits_for_a_usage_limit(
     monkeypatch.setattr(due, "DEFAULT_PAUSE_S", 0.2)
     monkeypatch.setattr(due, "GROWING_PAUSE_S", 0.1)
     monkeypatch.setattr(due, "JITTER_S", 0.0)
-    run = open_scripted(tmp_path, {"status": "limited"}, {"status": "limited"}, OK)
+    main = {**OK, "step": "main", "step_index": 1}
+    run = open_scripted(tmp_path, main, {"status": "limited"}, {"status": "limited"}, OK)
     started = time.monotonic()
     summary, seen = work_beside(run, max_steps=2)
     assert time.monotonic() - started > 0.4

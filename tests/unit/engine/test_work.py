@@ -127,7 +127,8 @@ def test_a_usage_limit_is_nobodys_failure(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(due, "DEFAULT_PAUSE_S", 0.3)
     monkeypatch.setattr(due, "GROWING_PAUSE_S", 0.2)
     monkeypatch.setattr(due, "JITTER_S", 0.0)
-    run, seen = open_scripted(tmp_path, LIMITED, LIMITED, OK), Recorder()
+    main = {**OK, "step": "main", "step_index": 1}
+    run, seen = open_scripted(tmp_path, main, LIMITED, LIMITED, OK), Recorder()
     started = time.monotonic()
     summary = run.work(limits=steps(2), observer=seen)
     assert time.monotonic() - started > 0.6
