@@ -27,7 +27,8 @@ def caps_of_settings(project: Project, workflow: Workflow) -> Iterator[str]:
     if settings.limits.max_cost_usd is not None:
         yield "limits.max_cost_usd"
     if settings.run.max_cost_usd is not None:
-        yield "run.max_cost_usd"
+        is_flag = settings.sources["run", "max_cost_usd"].kind == "flag"
+        yield "--max-cost" if is_flag else "run.max_cost_usd"
     if workflow.graph is None or not workflow.graph.is_team:
         return
     rules = settings.teams.rules
@@ -78,7 +79,7 @@ def _why_untold(step: Step, name: str, executor: Executor) -> tuple[str, str] | 
 def cost_warnings(project: Project, workflow: Workflow, more: str = "") -> list[tuple[str, str]]:
     """Return for each agent that evades a cap: the message, and what helps.
 
-    *more* names a cap that is not in the settings, ``--max-cost``.
+    *more* names a cap that is not in the settings.
     """
     caps = [*([more] if more else []), *caps_of_settings(project, workflow)]
     if not caps:

@@ -236,9 +236,9 @@ def _warn_of_costs(
     """Say which agents evade a cap on costs; a tick says it only where the run begins."""
     from sequencer.assembly.costs import cost_warnings  # noqa: PLC0415 - loads all executors
 
-    more = "--max-cost" if plan.limits.max_cost_usd is not None else ""
-    if more and project.settings.run.max_cost_usd == plan.limits.max_cost_usd:
-        more = ""
+    # `start` has an option of its own for it.
+    is_own = plan.limits.max_cost_usd is not None and project.settings.run.max_cost_usd is None
+    more = "--max-cost" if is_own else ""
     for message, hint in cost_warnings(project, workflow, more):
         invocation.say(f"warning: {message}; {hint}")
 
