@@ -176,8 +176,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     else:
         plan = replace(plan, limits=_limits_of_a_graph(project, plan))
         tally, watching = _watched(invocation, project, workflow, plan)
-    if head is None or plan.mode is not Mode.TICK:
-        _warn_of_costs(invocation, project, workflow, plan)
+    _warn_of_costs(invocation, project, workflow, plan, head)
     shown = watching or tally.shown
     is_async = plan.mode is Mode.ASYNC
     try:
@@ -231,9 +230,11 @@ def _warn(invocation: Invocation, project: Project, workflow: Workflow, plan: Pl
 
 
 def _warn_of_costs(
-    invocation: Invocation, project: Project, workflow: Workflow, plan: Plan
+    invocation: Invocation, project: Project, workflow: Workflow, plan: Plan, head: Head | None
 ) -> None:
-    """Say which agents evade a cap on costs; a tick says it only where the run begins."""
+    """Say which agents evade a cap on costs; a tick says it only where the run starts."""
+    if head is not None and plan.mode is Mode.TICK:
+        return
     from sequencer.assembly.costs import cost_warnings  # noqa: PLC0415 - loads all executors
 
     # `start` has an option of its own for it.

@@ -177,9 +177,7 @@ class Performer:
         except SequencerError as error:
             is_final = isinstance(error, MissingValue)
             self._write_traceback(error, listener)
-            outcome, final = Outcome(status=OutcomeStatus.FAILED, error=str(error)), prepared
-            for usage in running.paid:
-                outcome = outcome.replace(usage=outcome.usage.plus(usage))
+            outcome, final = _broken_off(error, running.paid), prepared
         except Exception as error:
             # An executor that raises has a bug; the claim still has to end in a record.
             self._close(log, attempt, Outcome(status=OutcomeStatus.FAILED, error=repr(error)))
@@ -385,6 +383,14 @@ class Performer:
         outcome = prepared.executor.perform(request, running.listener, running.cancellation)
         running.paid.append(outcome.usage)
         return outcome
+
+
+def _broken_off(error: SequencerError, paid: list[Usage]) -> Outcome:
+    """Return the failure that *error* is, with what was *paid* before it."""
+    usage = Usage()
+    for one in paid:
+        usage = usage.plus(one)
+    return Outcome(status=OutcomeStatus.FAILED, error=str(error), usage=usage)
 
 
 def _least(*values: float | None) -> float | None:
