@@ -68,7 +68,7 @@ def test_the_last_attempt_that_is_allowed_fails_at_its_limit(tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("at_once")
 def test_progress_makes_the_count_start_again(tmp_path: Path) -> None:
-    script = [{**OK, "attempt": 3}, LIMITED]
+    script: list[dict[str, Any]] = [{**OK, "attempt": 3}, LIMITED]
     run = open_scripted(tmp_path, *script, limits={"max_attempts": 3})
     assert work(run, 4).limits_met == 5
     assert [fact["step_index"] for fact in run.history() if fact["event"] == "succeeded"] == [0, 1]
