@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sequencer.assembly import Project, state_path_of
+from sequencer.assembly.costs import cost_warnings
 from sequencer.assembly.stores import witness_for
 from sequencer.checkout.options import NONE
 from sequencer.checks_git import check_git, check_ignored
@@ -131,6 +132,13 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
             finding = Finding(Level.ERROR, Area.AGENT, problem, f"agent {name}")
             problems.setdefault(str(finding), finding)
     yield from problems.values()
+    yield from _check_costs(project, workflow)
+
+
+def _check_costs(project: Project, workflow: Workflow) -> Iterator[Finding]:
+    """Yield the agents that a cap on costs can't hold, because they tell none."""
+    for message, hint in cost_warnings(project, workflow):
+        yield Finding(Level.WARNING, Area.AGENT, message, f"workflow {workflow.name}", hint)
 
 
 def check_flows(project: Project) -> Iterator[Finding]:
@@ -160,6 +168,7 @@ def _check_graph(project: Project, flow: Flow | TaskList) -> Iterator[Finding]:
     if flow.graph.is_team:
         yield from check_prompts(project, flow.workflow, Level.ERROR)
         yield from _check_worktrees(project, flow)
+    yield from _check_costs(project, flow.workflow)
     brought = brought_of(flow.graph)
     left_out: dict[str, set[str]] = {}
     for step in flow.workflow.steps:

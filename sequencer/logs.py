@@ -21,7 +21,7 @@ from sequencer.errors import UnsafePath
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
 from sequencer.model.names import slug
-from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.outcome import Outcome, Usage, cost_words
 from sequencer.store import folder as folders
 from sequencer.store.clock import utc_now
 from sequencer.store.evidence import Trace, Witness
@@ -313,9 +313,11 @@ class FileLog:
         if self._dropped:
             self._raw(f"\n# log capped at {self._max_bytes} bytes: {self._dropped} more dropped\n")
         usage = outcome.usage
-        spent = f" · {usage.input_tokens} + {usage.output_tokens} tokens · {usage.cost_usd:.4f} USD"
-        line = f"\n# ended {outcome.status} · {utc_now()} · {usage.seconds:.1f} s"
-        self._raw(line + (spent if usage.input_tokens or usage.cost_usd else "") + "\n")
+        parts = [f"ended {outcome.status}", utc_now(), f"{usage.seconds:.1f} s"]
+        if usage.input_tokens or usage.cost_usd:
+            parts.append(f"{usage.input_tokens} + {usage.output_tokens} tokens")
+        parts += [cost] if (cost := cost_words(usage)) else []
+        self._raw(f"\n# {' · '.join(parts)}\n")
         for denial in outcome.denials:
             self._raw(f"# refused by the agent's permissions: {denial}\n")
         if outcome.error:

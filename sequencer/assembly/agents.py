@@ -131,7 +131,12 @@ class ConfiguredAgents:
             if recipe is None:
                 return self._make_plugin(name, kind, agent, written)
             module = import_module(recipe.module)
-            options = getattr(module, recipe.options).model_validate(written)
+            form = getattr(module, recipe.options)
+            if "prices" in form.model_fields and self.settings.prices:
+                own = written.get("prices", {})
+                is_mapping = isinstance(own, dict)
+                written["prices"] = {**self.settings.prices, **own} if is_mapping else own
+            options = form.model_validate(written)
         except ValidationError as error:
             raise _wrong_options(agent, name, kind, error) from None
         cls = getattr(module, recipe.executor)

@@ -220,6 +220,7 @@ class Project:
             carrier=carrier,
             team=_team(self, workflow, run, definition),
             comment_tools=settings.activity.comment_tools,
+            max_attempts=settings.limits.max_attempts,
         )
 
     def logs(self, run: str | None, warn: Callable[[str], None]) -> FileLogs:

@@ -63,6 +63,7 @@ agents:
   worker:
     kind: command
     argv: ["{{python}}", agent.py, "{seconds:g}"]
+    free: true
 limits: {{max_steps: {steps}}}
 """
 _PROMPTS = {

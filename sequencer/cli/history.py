@@ -121,8 +121,10 @@ def _remark(outcome: dict[str, Any]) -> str:
     usage = outcome.get("usage")
     if isinstance(usage, dict) and usage.get("seconds"):
         parts.append(f"{float(usage['seconds']):.1f} s")
-    if isinstance(usage, dict) and usage.get("cost_usd"):
-        parts.append(f"{float(usage['cost_usd']):.4f} USD")
+    if isinstance(usage, dict):
+        from sequencer.model.outcome import cost_words, used  # noqa: PLC0415 - `--help` needs none
+
+        parts += [cost] if (cost := cost_words(used(usage))) else []
     if outcome.get("denials"):
         parts.append(f"{len(outcome['denials'])} tool calls refused")
     said = (outcome.get(key) for key in ("note", "error", "reason"))

@@ -57,7 +57,12 @@ class _Sum(NamedTuple):
     name: str
     help: str
     unit: str
-    value: Callable[[Tally], float]
+    value: Callable[[Tally], float | None]
+    """None: it is not known, and no sample says that it is 0."""
+
+
+def _known_usd(tally: Tally) -> float | None:
+    return None if tally.unpriced and not tally.cost_usd else tally.cost_usd
 
 
 _SUMS = (
@@ -68,7 +73,9 @@ _SUMS = (
     _Sum("agent_seconds", "Time of agents, all attempts.", "seconds", lambda t: t.seconds),
     _Sum("input_tokens", "Tokens that were sent.", "tokens", lambda t: t.input_tokens),
     _Sum("output_tokens", "Tokens that came back.", "tokens", lambda t: t.output_tokens),
-    _Sum("cost_usd", "Cost, as the agents report it.", "usd", lambda t: t.cost_usd),
+    _Sum("cost_usd", "Cost as far as it is known.", "usd", _known_usd),
+    _Sum("estimated_usd", "Part of the cost that is estimated.", "usd", lambda t: t.estimated_usd),
+    _Sum("calls_unpriced", "Calls whose cost nobody told.", "", lambda t: t.unpriced),
 )
 
 
@@ -78,7 +85,7 @@ class _OfHead(NamedTuple):
     name: str
     help: str
     unit: str
-    value: Callable[[Head], float]
+    value: Callable[[Head], float | None]
 
 
 _COUNTERS = (
@@ -86,7 +93,14 @@ _COUNTERS = (
     _OfHead("run_agent_seconds", "Time of agents.", "seconds", lambda h: h.usage.seconds),
     _OfHead("run_input_tokens", "Tokens sent.", "tokens", lambda h: h.usage.input_tokens),
     _OfHead("run_output_tokens", "Tokens back.", "tokens", lambda h: h.usage.output_tokens),
-    _OfHead("run_cost_usd", "Cost.", "usd", lambda h: h.usage.cost_usd),
+    _OfHead("run_cost_usd", "Cost as far as it is known.", "usd", lambda h: h.usage.known_usd),
+    _OfHead(
+        "run_estimated_usd",
+        "Part of the cost that is estimated.",
+        "usd",
+        lambda h: h.usage.estimated_usd,
+    ),
+    _OfHead("run_calls_unpriced", "Calls whose cost nobody told.", "", lambda h: h.usage.unpriced),
 )
 _GAUGES = (
     _OfHead("run_step_index", "Where the run stands, from 0.", "", lambda h: h.step_index),
@@ -128,7 +142,9 @@ class _Runs(Collector):
             counter = _counter(name, f"{text} {_KEPT}", MAKER, unit)
             for _, rows in makers:
                 for labels, tallies in rows.items():
-                    counter.add_metric(labels, round(sum(map(value, tallies)), 9))
+                    known = [one for one in map(value, tallies) if one is not None]
+                    if known:
+                        counter.add_metric(labels, round(sum(known), 9))
             yield counter
         first = _gauge(
             "journal_first_revision",
@@ -144,12 +160,14 @@ class _Runs(Collector):
         for name, text, unit, value in _COUNTERS:
             counter = _counter(name, f"{text} {_EXACT}", RUN, unit)
             for one in self._seen:
-                counter.add_metric(one.labels, value(one.head))
+                if (known := value(one.head)) is not None:
+                    counter.add_metric(one.labels, known)
             yield counter
         for name, text, unit, value in _GAUGES:
             gauge = _gauge(name, text, RUN, unit)
             for one in self._seen:
-                gauge.add_metric(one.labels, value(one.head))
+                if (known := value(one.head)) is not None:
+                    gauge.add_metric(one.labels, known)
             yield gauge
 
     def _status(self) -> Metric:

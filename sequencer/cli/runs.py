@@ -67,7 +67,9 @@ def _facts(run: Run) -> dict[str, Any] | None:
         "began_at": begun,
         "age_s": _age_s(begun),
         "last_update": head.last_update,
-        "cost_usd": head.usage.cost_usd,
+        "cost_usd": head.usage.known_usd,
+        "unpriced": head.usage.unpriced,
+        "estimated_usd": head.usage.estimated_usd,
         "seconds": head.usage.seconds,
         "title": title,
     }
@@ -105,6 +107,14 @@ def _age_s(at: str | None) -> float | None:
     return None if began is None else max((datetime.now(UTC) - began).total_seconds(), 0.0)
 
 
+def _cost(facts: dict[str, Any]) -> str:
+    from sequencer.model.outcome import Usage, cost_words  # noqa: PLC0415 - `--help` needs none
+
+    told, unpriced = facts["cost_usd"] or 0.0, facts["unpriced"]
+    usage = Usage(cost_usd=told, unpriced=unpriced, estimated_usd=facts["estimated_usd"])
+    return cost_words(usage, 2)
+
+
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:
     from sequencer.cli.wording import duration  # noqa: PLC0415 - `--help` needs no engine
 
@@ -114,6 +124,6 @@ def _row(facts: dict[str, Any]) -> tuple[str, ...]:
     of = f"/{facts['steps']}" if facts["steps"] else ""
     step = f"{facts['step_index'] + (0 if facts['ended'] else 1)}{of} {facts['step']}".rstrip()
     age = duration(facts["age_s"]) if facts["age_s"] is not None else ""
-    cost = f"{facts['cost_usd']:.2f} USD" if facts["cost_usd"] else ""
+    cost = _cost(facts)
     title = one_line(facts["title"] or "")
     return (name, one_line(facts["workflow"]), one_line(step), facts["status"], age, cost, title)

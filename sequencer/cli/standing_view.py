@@ -192,7 +192,9 @@ class Snapshot:
         if limits.max_steps is not None:
             yield f"{usage.steps} of {limits.max_steps} steps"
         if limits.max_cost_usd is not None:
-            yield f"{usage.cost_usd:.2f} of {limits.max_cost_usd:.2f} USD"
+            # What nobody told is not in the sum, and may be any amount.
+            known = f"{usage.cost_usd:.2f}" if usage.known_usd is not None else "unknown"
+            yield f"{known} of {limits.max_cost_usd:.2f} USD"
         if limits.max_seconds is not None:
             yield f"{duration(usage.seconds)} of {duration(limits.max_seconds)}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sequencer.model.outcome import Usage
+from sequencer.model.outcome import Usage, cost_words
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
@@ -35,7 +35,7 @@ def clock(seconds: float) -> str:
 
 
 def spent(usage: Usage) -> str:
-    """Return tokens and money; empty for an agent that reports neither.
+    """Return tokens and money; empty for an agent that uses neither.
 
     >>> spent(Usage(input_tokens=1200, output_tokens=34, cost_usd=0.5)), spent(Usage())
     ('1,200 + 34 tokens, 0.5000 USD', '')
@@ -43,8 +43,7 @@ def spent(usage: Usage) -> str:
     parts = []
     if usage.input_tokens or usage.output_tokens:
         parts.append(f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens")
-    if usage.cost_usd:
-        parts.append(f"{usage.cost_usd:.4f} USD")
+    parts += [cost] if (cost := cost_words(usage)) else []
     return ", ".join(parts)
 
 

@@ -176,6 +176,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     else:
         plan = replace(plan, limits=_limits_of_a_graph(project, plan))
         tally, watching = _watched(invocation, project, workflow, plan)
+    _warn_of_costs(invocation, project, workflow, plan, head)
     shown = watching or tally.shown
     is_async = plan.mode is Mode.ASYNC
     try:
@@ -226,6 +227,21 @@ def _warn(invocation: Invocation, project: Project, workflow: Workflow, plan: Pl
     written = written_of(project, run, workflow, plan.source)
     for warning in () if written is None else written.warnings:
         invocation.say(f"warning: {warning}")
+
+
+def _warn_of_costs(
+    invocation: Invocation, project: Project, workflow: Workflow, plan: Plan, head: Head | None
+) -> None:
+    """Say which agents evade a cap on costs; a tick says it only where the run starts."""
+    if head is not None and plan.mode is Mode.TICK:
+        return
+    from sequencer.assembly.costs import cost_warnings  # noqa: PLC0415 - loads all executors
+
+    # `start` has an option of its own for it.
+    is_own = plan.limits.max_cost_usd is not None and project.settings.run.max_cost_usd is None
+    more = "--max-cost" if is_own else ""
+    for message, hint in cost_warnings(project, workflow, more):
+        invocation.say(f"warning: {message}; {hint}")
 
 
 def locate(
@@ -327,7 +343,9 @@ def as_json(run: Run, summary: Summary, exit_code: int) -> dict[str, Any]:
         "run": run.name,
         "steps": usage.steps,
         "failures": summary.failures,
-        "cost_usd": usage.cost_usd,
+        "cost_usd": usage.known_usd,
+        "unpriced": usage.unpriced,
+        "estimated_usd": usage.estimated_usd,
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "seconds": usage.seconds,

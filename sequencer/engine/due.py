@@ -6,28 +6,66 @@ clock of the machine that looks.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from sequencer.engine.standing import parse_time
-from sequencer.model.outcome import Outcome
+from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 
 DEFAULT_PAUSE_S = 300.0
 """Wait after a usage limit whose reset the client did not tell."""
 SHORTEST_PAUSE_S = 5.0
 """Wait after a usage limit whose reset is over already, by this machine's clock."""
+MARGIN_S = 10.0
+"""Wait after the reset that a client told: the service's clock may be behind this machine's."""
+JITTER_S = 5.0
+"""Added at random, so that runs that share an account do not all ask in the same moment."""
+GROWING_PAUSE_S = 30.0
+"""Doubled with each attempt at the step, the second pause is at least 60 s."""
+LONGEST_PAUSE_S = 3_600.0
+"""Of a pause that has grown; a reset that a client told may be later."""
+LATEST_RESET_S = 32 * 86_400.0
+"""A reset further away than a month is not believed."""
 
 
-def limit_end(outcome: Outcome, now: datetime) -> str:
-    """Return when to ask again after a usage limit.
+def chance() -> float:
+    """Return a random number below 1; the module `random` would cost each tick its import."""
+    return int.from_bytes(os.urandom(4), "big") / 2**32
 
-    A client may tell no date, one that can't be read, or one that is over; asking again
-    at once would go on for ever.
+
+def limit_end(
+    outcome: Outcome, attempt: int, now: datetime, jitter: Callable[[], float] = chance
+) -> str:
+    """Return when to ask again after a usage limit that the *attempt*-th try has met.
+
+    A client may tell no date, one that can't be read, or one that is over. Whatever it
+    tells, the pauses grow while the step makes no progress.
     """
     told = parse_time(outcome.not_before) if outcome.not_before else None
-    if told is None:
-        return iso(now + timedelta(seconds=DEFAULT_PAUSE_S))
-    return iso(max(told, now + timedelta(seconds=SHORTEST_PAUSE_S)))
+    wait_s = DEFAULT_PAUSE_S
+    if told is not None:
+        told_s = min((told - now).total_seconds(), LATEST_RESET_S) + MARGIN_S
+        wait_s = max(told_s, SHORTEST_PAUSE_S)
+    if attempt > 1:
+        grown_s = GROWING_PAUSE_S * 2.0 ** min(attempt - 1, 40)
+        wait_s = max(wait_s, min(grown_s, LONGEST_PAUSE_S))
+    return iso(now + timedelta(seconds=wait_s + JITTER_S * jitter()))
+
+
+def bounded(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome:
+    """Return *outcome*; a usage limit at the last attempt that is allowed is a failure.
+
+    Who says "limit" each time would else be asked for as long as the run lasts.
+    """
+    if outcome.status is not OutcomeStatus.LIMITED or attempt < max_attempts:
+        return outcome
+    error = (
+        f"the client reported a limit again, and this was attempt {attempt} without progress "
+        f"(limits.max_attempts: {max_attempts}): {outcome.error or 'no reason given'}"
+    )
+    return outcome.replace(status=OutcomeStatus.FAILED, error=error, not_before=None)
 
 
 def retry_at(step: Step, failures: int, now: datetime) -> str | None:

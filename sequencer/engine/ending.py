@@ -17,7 +17,7 @@ from sequencer.engine.prepared import Performed
 from sequencer.errors import UnknownName
 from sequencer.model import loops, transitions
 from sequencer.model.deciding import Decision, Move
-from sequencer.model.head import Gate, Head, Work
+from sequencer.model.head import Gate, Head, Loop, Work
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition
@@ -194,6 +194,11 @@ class Ended:
         return self.ending is not None and self.ending.kind in _WORKED
 
     @property
+    def met_limit(self) -> bool:
+        """Return whether it is due again after a usage limit; an invocation counts that."""
+        return self.ending is None and self.outcome.status is OutcomeStatus.LIMITED
+
+    @property
     def has_failed(self) -> bool:
         """Return whether the step counts as failed."""
         return self.ending is not None and self.ending.kind is Kind.FAIL
@@ -245,7 +250,7 @@ class Ended:
             at=at,
             record=self.record,
             usage=self.outcome.usage,
-            not_before=limit_end(self.outcome, now) if is_limited else None,
+            not_before=limit_end(self.outcome, head.attempt, now) if is_limited else None,
             reason="usage limit of the agent" if is_limited else None,
         )
 
@@ -278,10 +283,12 @@ class Ended:
             record=self.record,
             not_before=retry_at(self.performed.step, head.failures_in_row + 1, now),
         )
-        if self.performed.verdict is None or head.loop is None:
+        verdict = self.performed.verdict
+        if verdict is None or verdict.is_pass:
             return failed
-        # Whoever tries again after the last "no" begins the rounds anew.
-        return Transition(failed.head.replace(loop=None), failed.facts)
+        # Whoever tries again after the last "no" starts with the first round, so many times.
+        again = Loop(stage="verify", round=1, exhausted=loops.exhausted(head) + 1)
+        return Transition(failed.head.replace(loop=again), failed.facts)
 
 
 def final_outcome(ending: Ending, outcome: Outcome) -> Outcome:

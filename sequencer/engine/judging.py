@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from sequencer.engine.prepared import Performed, Prepared
 from sequencer.model.outcome import Outcome, OutcomeStatus
@@ -65,3 +68,20 @@ def checked(step: Step, outcome: Outcome) -> Outcome:
         return outcome
     error = f"the answer does not fit to the step's schema: {problem}"
     return outcome.replace(status=OutcomeStatus.FAILED, error=error)
+
+
+def redacted(value: Any, redact: Callable[[str], str]) -> Any:
+    """Return a structured answer without secrets, as its text is.
+
+    Where a secret ended in its grammar as JSON, it is the text itself.
+    """
+    if value is None:
+        return None
+    text = json.dumps(value, ensure_ascii=False)
+    hidden = redact(text)
+    if hidden == text:
+        return value
+    try:
+        return json.loads(hidden)
+    except ValueError:
+        return hidden

@@ -89,8 +89,8 @@ class LocalInvocation:
 
     def _reached(self, cycles: int) -> str | None:
         limits, usage = self._limits, self.summary.usage
-        if limits.max_steps is not None and usage.steps >= limits.max_steps:
-            return f"{counted(usage.steps, 'step')} done (--max-steps)"
+        if (done := self.summary.reached(limits.max_steps)) is not None:
+            return done
         if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
             return f"{usage.cost_usd:.4f} USD are spent (--max-cost)"
         if limits.max_cycles is not None and cycles >= limits.max_cycles:
@@ -117,6 +117,7 @@ class LocalInvocation:
         steps = int(ended.has_worked)
         self.summary.usage = self.summary.usage.plus(performed.outcome.usage, steps=steps)
         self.summary.failures += int(ended.has_failed)
+        self.summary.limits_met += int(ended.met_limit)
         moved = ended.transition(workflow, held, held.token, datetime.now(UTC))
         for fact in moved.facts:
             self._memory.keep({"event": fact.event, "step": fact.step, "outcome": fact.outcome})

@@ -7,19 +7,19 @@ a failure or a release.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sequencer.engine.attempt import Attempt, Logs, Observer, StepLog, Tee
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Composer
+from sequencer.engine.due import bounded
 from sequencer.engine.fitting import without_comments
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
-from sequencer.engine.judging import as_asked, checked, judged
+from sequencer.engine.judging import as_asked, checked, judged, redacted
 from sequencer.engine.prepared import Agents, Allowance, Performed, Prepared, Prompts
 from sequencer.engine.recall import Memory
 from sequencer.errors import ConfigurationError, SequencerError, UnsafeFolder
@@ -33,8 +33,9 @@ from sequencer.executors.protocol import (
 )
 from sequencer.model.definition import Definition
 from sequencer.model.head import Head
+from sequencer.model.limits import RunLimits
 from sequencer.model.loops import round_of
-from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
@@ -69,6 +70,8 @@ class _Running:
     cancellation: Cancellation
     recall: Callable[[], Memory]
     compose: Compose | None
+    paid: list[Usage] = field(default_factory=list)
+    """Of each agent that has run, the router included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ class Performer:
     """Of a graph whose nodes are a team's tasks."""
     comment_tools: tuple[str, ...] = ()
     """With which agents could post comments; a step with ``no_comment`` has none of them."""
+    max_attempts: int = RunLimits().max_attempts
+    """At one step; a usage limit at the last one is a failure."""
 
     def look(self, here: Place) -> tuple[Step, str]:
         """Return the step at *here*, defaults filled in, and its position's name."""
@@ -178,8 +183,9 @@ class Performer:
                 raise
             is_final = isinstance(error, MissingValue)
             self._write_traceback(error, listener)
-            outcome, final = Outcome(status=OutcomeStatus.FAILED, error=str(error)), prepared
+            outcome, final = _broken_off(error, running.paid), prepared
         seconds = round(time.monotonic() - started, 6)
+        outcome = bounded(outcome, attempt.attempt, self.max_attempts)
         outcome = self._finished(outcome, final, seconds)
         performed = judged(
             Performed(
@@ -255,19 +261,11 @@ class Performer:
         return completed.replace(
             usage=completed.usage.replace(seconds=seconds),
             output=self.redact(completed.output),
-            structured=self._redacted(completed.structured),
+            structured=redacted(completed.structured, self.redact),
             error=self.redact(completed.error) if completed.error else None,
             denials=tuple(map(self.redact, completed.denials)),
             prompt=prepared.step.prompt_name,
         )
-
-    def _redacted(self, value: Any) -> Any:
-        """Return a structured answer without secrets, as its text is."""
-        if value is None:
-            return None
-        text = json.dumps(value, ensure_ascii=False)
-        hidden = self.redact(text)
-        return value if hidden == text else _as_json(hidden)
 
     def _close(self, log: StepLog, attempt: Attempt, outcome: Outcome) -> None:
         log.close(outcome)
@@ -291,6 +289,9 @@ class Performer:
             note = f"[router] {prompt}, as the workflow has it\n"
         running.listener.write(note.encode(), Kind.NOTICE)
         chosen = self._composed(chosen, running)
+        if (most := running.budget.cost_usd) is not None:
+            left = Allowance(max(most - answer.usage.cost_usd, 0.0), running.budget.timeout_s)
+            running = replace(running, budget=left)
         outcome = self._run(chosen, running)
         total = outcome.usage.plus(answer.usage)
         return outcome.model_copy(update={"usage": total}), chosen
@@ -383,17 +384,19 @@ class Performer:
             idle_timeout_s=step.idle_timeout_s,
             max_cost_usd=_least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )
-        return prepared.executor.perform(request, running.listener, running.cancellation)
+        outcome = prepared.executor.perform(request, running.listener, running.cancellation)
+        running.paid.append(outcome.usage)
+        return outcome
+
+
+def _broken_off(error: SequencerError, paid: list[Usage]) -> Outcome:
+    """Return the failure that *error* is, with what was *paid* before it."""
+    usage = Usage()
+    for one in paid:
+        usage = usage.plus(one)
+    return Outcome(status=OutcomeStatus.FAILED, error=str(error), usage=usage)
 
 
 def _least(*values: float | None) -> float | None:
     present = [value for value in values if value is not None]
     return min(present) if present else None
-
-
-def _as_json(text: str) -> Any:
-    """Return what *text* is as JSON; where a secret ended in its grammar, the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

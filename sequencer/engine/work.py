@@ -60,7 +60,26 @@ class Summary:
     reason: str = ""
     usage: Usage = field(default_factory=Usage)
     failures: int = 0
+    limits_met: int = 0
+    """Attempts that ended at a usage limit."""
     head: Head | None = None
+
+    def steps_left(self, max_steps: int) -> int:
+        """Return how many of *max_steps* are left.
+
+        None is left behind more usage limits than that: each was a call, and an invocation
+        makes at most twice as many calls as it may do steps, failures aside.
+        """
+        return 0 if self.limits_met > max_steps else max_steps - self.usage.steps
+
+    def reached(self, max_steps: int | None) -> str | None:
+        """Return in words that none of *max_steps* is left, if that is so."""
+        if max_steps is None or self.steps_left(max_steps) > 0:
+            return None
+        done = f"{counted(self.usage.steps, 'step')} done"
+        if self.limits_met > max_steps:
+            done += f", and a usage limit was met {self.limits_met} times"
+        return f"{done} (--max-steps)"
 
 
 class Invocation:
@@ -158,8 +177,8 @@ class Invocation:
         limits, usage = self._limits, self.summary.usage
         if self._mode is Mode.TICK and usage.steps:
             return "the step that was due is done"
-        if limits.max_steps is not None and usage.steps >= limits.max_steps:
-            return f"{counted(usage.steps, 'step')} done (--max-steps)"
+        if (done := self.summary.reached(limits.max_steps)) is not None:
+            return done
         if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
             return f"{usage.cost_usd:.4f} USD are spent (--max-cost)"
         cycles = head.step_index // self._cycle_length - self._first_cycle
@@ -313,6 +332,7 @@ class Invocation:
         outcome, record = ended.outcome, ended.record
         steps = int(ended.has_worked)
         self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
+        self.summary.limits_met += int(ended.met_limit)
         head, following = self._worker.finish(turn, ended, self._may_go_on)
         self._notify(*self._worker.store.take_notices())
         if head.status is Status.COMPLETE:

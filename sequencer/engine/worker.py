@@ -43,7 +43,7 @@ from sequencer.model import transitions
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.loops import round_of
-from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow
@@ -102,6 +102,8 @@ class Worker:
         self.stop = Cancellation()
         """Set when this process is asked to end."""
         self._current: Cancellation | None = None
+        self._paid = Usage()
+        """By the attempt that ended last, for an end that can't be recorded as it was."""
         self._heartbeat = Heartbeat(store)
         self.patience = Patience(store, self.stop, performer.observer.waiting)
 
@@ -220,6 +222,7 @@ class Worker:
 
         Nothing is recorded in the run yet; see `finish`.
         """
+        self._paid = Usage()
         prepared = self._arrived(turn)
         folder = self.store.result_folder(turn.claim.step_index, turn.claim.token)
         attempt = self._attempt(turn, prepared, folder)
@@ -233,6 +236,7 @@ class Worker:
                 cancellation=cancellation,
                 recall=lambda: recall(self.store.state_path.parent, self.store.history()),
             )
+            self._paid = performed.outcome.usage
             reason = cancellation.reason
             if reason in (StopReason.CLAIM_LOST, StopReason.LEASE_LOST):
                 # Whatever the agent managed to say, this worker's word does not count any more.
@@ -248,9 +252,7 @@ class Worker:
         ending = None
         if performed.outcome.status not in (OutcomeStatus.LIMITED, OutcomeStatus.INTERRUPTED):
             ending = ending_of(self.workflow, turn.head, performed, self.limits.max_attempts)
-            outcome = final_outcome(ending, performed.outcome)
-            if outcome is not performed.outcome:
-                performed = replace(performed, outcome=outcome)
+            performed = replace(performed, outcome=final_outcome(ending, performed.outcome))
         output = keep_output(performed.outcome, folder)
         record = performed_record(
             performed, shown_log(performed.log, self.performer.project), output, round_of(turn.head)
@@ -281,7 +283,7 @@ class Worker:
         """
         is_bug = isinstance(error, Exception) and not isinstance(error, SequencerError)
         status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
-        outcome = Outcome(status=status, error=self.performer.redact(repr(error)))
+        outcome = Outcome(status=status, error=self.performer.redact(repr(error)), usage=self._paid)
         agent = turn.prepared.agent if turn.prepared else CALLER
         performed = Performed(outcome, turn.step, turn.place, agent)
         ending = Ending(EndingKind.FAIL) if is_bug else None

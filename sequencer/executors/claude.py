@@ -237,4 +237,4 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
         argv = claude_argv(self.options, request)
         # One step is one answer: a subagent in the background would outlive it.
         defaults = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"}
-        return Call(argv, self.environment(request, defaults), ClaudeParser(self.rules()))
+        return Call(argv, self.environment(request, defaults), ClaudeParser(self.rules(request)))

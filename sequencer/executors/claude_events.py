@@ -9,6 +9,7 @@ Live usage is an estimate from list prices; the result's own numbers replace it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from sequencer.executors.client_events import (
@@ -22,6 +23,7 @@ from sequencer.executors.client_events import (
     as_list,
     as_number,
     one_line,
+    sum_of_costs,
 )
 from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
@@ -34,6 +36,12 @@ _HINTS: Mapping[str, str] = {
     "error_max_turns": "raise max_turns, or make the step smaller",
     "error_max_budget_usd": "raise max_cost_usd, or make the step smaller",
 }
+_OWN_WORDS = re.compile(
+    r"API Error\b|Claude (?:AI |Code )?usage limit|You(?:'|\u2019)ve (?:hit|reached) (?:your|the) "
+    r"|You(?:'|\u2019)re out of |(?:\d+-hour|daily|weekly|monthly|session|usage) limit reached",
+    re.IGNORECASE,
+)
+"""How claude's own words about a limit begin, in versions that give no reason beside them."""
 _UNAUTHORIZED = 401
 _LOGIN = "log in once by hand (claude, then /login), or set ANTHROPIC_API_KEY"
 
@@ -76,7 +84,7 @@ class ClaudeParser(JsonEventParser):
         """Judge by the exit code and the last result together."""
         if not self._results:
             reason = self.stderr_text or f"claude ended with exit code {end.exit_code}"
-            return self.refused_or_failed(f"no result from claude: {reason}", end)
+            return self._judged(f"no result from claude: {reason}", end, is_own=False)
         result = self._results[-1]
         if end.exit_code == 0 and result.get("is_error") is False:
             # There only where a form was asked for, and only once claude has checked it.
@@ -195,9 +203,7 @@ class ClaudeParser(JsonEventParser):
                 return _plainly_charged(last)
         models = [as_dict(entry) for share in shares for entry in share.values()]
         names = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
-        cost = sum(as_cost(model.get("costUSD")) for model in models)
-        return Usage(
-            cost_usd=round(cost, 9),
+        return sum_of_costs(model.get("costUSD") for model in models).replace(
             input_tokens=sum(as_count(model.get(name)) for model in models for name in names),
             output_tokens=sum(as_count(model.get("outputTokens")) for model in models),
         )
@@ -215,9 +221,13 @@ class ClaudeParser(JsonEventParser):
             cache_write=max(as_count(usage.get("cache_creation_input_tokens")), seen.cache_write),
         )
         self._calls[key] = (model, tokens)
-        prices = ((price_of(name), used) for name, used in self._calls.values())
+        own, calls = self.rules.prices, self._calls.values()
+        prices = [(price_of(name, own), used) for name, used in calls]
+        cost = round(sum(price.cost_usd(used) for price, used in prices if price), 9)
         total = Usage(
-            cost_usd=round(sum(p.cost_usd(used) for p, used in prices if p), 9),
+            cost_usd=cost,
+            estimated_usd=cost,
+            unpriced=int(any(price is None for price, _ in prices)),
             input_tokens=sum(used.sent for _, used in self._calls.values()),
             output_tokens=sum(used.output for _, used in self._calls.values()),
         )
@@ -233,6 +243,15 @@ class ClaudeParser(JsonEventParser):
         if result.get("is_error") is False:
             text = f"claude ended with exit code {end.exit_code} after a result: {text}"
             return self.failed(text, end)
+        is_own = status is not None or _is_clients_own(result)
+        return self._judged(text, end, is_own=is_own, status=status, hint=hint)
+
+    def _judged(
+        self, text: str, end: ProcessEnd, *, is_own: bool, status: int | None = None, hint: str = ""
+    ) -> Outcome:
+        """Return *limited* if the client said so: an event that refused, or a text *is_own*."""
+        if not is_own and self._reset_epoch_s is None:
+            return self.failed(f"{text}\n{hint}".rstrip(), end)
         return self.refused_or_failed(
             text, end, status=status, epoch_s=self._reset_epoch_s, hint=hint
         )
@@ -255,11 +274,18 @@ def _plainly_charged(result: Event) -> Usage:
     """Return the usage of a result that does not list its models."""
     usage = as_dict(result.get("usage"))
     names = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    return Usage(
-        cost_usd=round(as_cost(result.get("total_cost_usd")), 9),
+    return sum_of_costs([result.get("total_cost_usd")]).replace(
         input_tokens=sum(as_count(usage.get(name)) for name in names),
         output_tokens=as_count(usage.get("output_tokens")),
     )
+
+
+def _is_clients_own(result: Event) -> bool:
+    """Return whether the text of a result without a status is claude's own, and not its agent's."""
+    reason = result.get("terminal_reason")
+    if isinstance(reason, str):
+        return reason == "api_error"
+    return _OWN_WORDS.match(_error_of(result)) is not None
 
 
 def _error_of(result: Event) -> str:

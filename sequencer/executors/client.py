@@ -81,10 +81,15 @@ class ClientExecutor(ABC, Generic[OptionsT]):
             install_hint=self.install,
         )
 
-    def rules(self) -> Rules:
-        """Return how the entry wants outcomes judged."""
+    def rules(self, request: StepRequest) -> Rules:
+        """Return how the entry wants outcomes of *request* judged."""
         options = self.options
-        return Rules(fail_on_denial=options.fail_on_denial, limit_wait_s=options.limit_wait_s)
+        return Rules(
+            fail_on_denial=options.fail_on_denial,
+            limit_wait_s=options.limit_wait_s,
+            model=request.step.model or options.model,
+            prices=options.prices,
+        )
 
     def environment(
         self,

@@ -11,6 +11,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from sequencer.executors.client_limits import (
     local_clock,
     not_before,
 )
+from sequencer.executors.prices import ModelPrice, estimated
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Kind, Listener
 from sequencer.executors.structured import with_structured
@@ -101,6 +103,13 @@ def as_cost(value: object) -> float:
     return as_number(value) or 0.0
 
 
+def sum_of_costs(values: Iterable[object]) -> Usage:
+    """Return the sum of what a client told as *values*; one that is no amount is unknown."""
+    known = [as_number(value) for value in values]
+    cost = sum(value for value in known if value is not None)
+    return Usage(cost_usd=round(cost, 9), unpriced=int(None in known))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """How a parser judges what is not the client's to say."""
@@ -108,6 +117,9 @@ class Rules:
     fail_on_denial: bool = False
     limit_wait_s: float = DEFAULT_WAIT_S
     clock: Clock = field(default=local_clock)
+    model: str | None = None
+    """That was asked for; None: the client's own choice."""
+    prices: Mapping[str, ModelPrice] = field(default_factory=dict)
 
 
 class JsonEventParser(ABC):
@@ -120,7 +132,8 @@ class JsonEventParser(ABC):
         self.rules = rules
         self.session_id: str | None = None
         self.denials: list[str] = []
-        self.usage = Usage()
+        # It ran, and until the client says so nobody knows at what cost.
+        self.usage = Usage(unpriced=1)
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
 
     def feed_line(self, line: bytes, listener: Listener) -> None:
@@ -164,6 +177,12 @@ class JsonEventParser(ABC):
             self.usage = usage
             listener.used(usage)
 
+    def count_tokens(self, listener: Listener, usage: Usage, cached: int = 0) -> None:
+        """Tell the tokens of a client that knows no cost: that is estimated, or unknown."""
+        rules = self.rules
+        unknown = usage.replace(unpriced=1)
+        self.count(listener, estimated(unknown, rules.model, rules.prices, cached))
+
     def answered(self, text: str, end: ProcessEnd, structured: Any = None) -> Outcome:
         """Return the outcome of an attempt that the client calls a success."""
         if self.denials and self.rules.fail_on_denial:
@@ -191,7 +210,11 @@ class JsonEventParser(ABC):
         epoch_s: float | None = None,
         hint: str = "",
     ) -> Outcome:
-        """Return *limited* if *error* or *status* reports a limit, else *failed*."""
+        """Return *limited* if *error* or *status* reports a limit, else *failed*.
+
+        Only for what the client itself said in its structured output. What its tools printed
+        may be of any other service's limit, and *failed* is for that.
+        """
         if epoch_s is None and not is_limit(error, status):
             return self.failed(f"{error}\n{hint}" if hint else error, end)
         when = not_before(

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sequencer.errors import StorageFailed
 from sequencer.executors.client_limits import DEFAULT_WAIT_S
+from sequencer.executors.prices import ModelPrice
 from sequencer.executors.protocol import StepRequest
 from sequencer.model.step import ModelName
 from sequencer.store.journal_file import open_new
@@ -38,6 +39,8 @@ class ClientOptions(BaseModel):
     """A refused tool call fails the step; otherwise it is a warning."""
     limit_wait_s: float = Field(default=DEFAULT_WAIT_S, gt=0, le=86_400)
     """When to ask again after a limit whose end the client does not tell."""
+    prices: dict[str, ModelPrice] = {}
+    """By model, in USD per million tokens; those of the project are added."""
 
 
 def missing_program(name: str, options: ClientOptions, install: str) -> list[str]:

@@ -170,6 +170,6 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
         """Return how *request* is performed; see `codex_argv` for what it raises."""
         argv = codex_argv(self.options, request)
         schema = schema_of(request.step)
-        parser = CodexParser(self.rules(), usage_before(request), is_json=schema is not None)
+        parser = CodexParser(self.rules(request), usage_before(request), is_json=schema is not None)
         files = {} if schema is None else {OUTPUT_SCHEMA: json.dumps(closed(schema))}
         return Call(argv, self.environment(request), parser, files)

@@ -88,6 +88,8 @@ class CodexParser(JsonEventParser):
         found = _STATUS.search(reason)
         status = int(found[1]) if found else None
         hint = _LOGIN if status == _UNAUTHORIZED else ""
+        if self._failure is None:
+            return self.failed(f"{error}\n{hint}".rstrip(), end)
         return self.refused_or_failed(error, end, status=status, hint=hint)
 
     def marked_session(self) -> str | None:
@@ -117,7 +119,9 @@ class CodexParser(JsonEventParser):
             input_tokens=total.input_tokens - base.input_tokens,
             output_tokens=total.output_tokens - base.output_tokens,
         )
-        self.count(listener, charged)
+        # How much of a continued thread's input was cached before is not known.
+        cached = 0 if base.input_tokens else as_count(usage.get("cached_input_tokens"))
+        self.count_tokens(listener, charged, cached)
 
     def _take_started(self, item: Event, listener: Listener) -> None:
         if item.get("type") not in _QUIET_ITEMS:

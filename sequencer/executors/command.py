@@ -22,6 +22,7 @@ from sequencer.executors.environment import (
     VariableValue,
     agent_environment,
 )
+from sequencer.executors.prices import ModelPrice, estimated
 from sequencer.executors.process import (
     GRACE_S,
     ProcessCore,
@@ -59,6 +60,10 @@ class CommandOptions(BaseModel):
     """Names (or ``PREFIX_*``) of further variables of this process that it gets."""
     grace_s: float = Field(default=GRACE_S, ge=0, le=600)
     """Seconds between TERM and KILL where it has to be ended."""
+    free: bool = False
+    """It pays nobody: where it tells no cost there is none, instead of an unknown one."""
+    prices: dict[str, ModelPrice] = {}
+    """By model, in USD per million tokens; those of the project are added."""
 
     @field_validator("argv")
     @classmethod
@@ -146,7 +151,13 @@ class CommandExecutor:
         finally:
             if has_file:
                 folders.remove(prompt_file)
-        return conclude(end, request, listener, answer.judge, install_hint=self._hint)
+        outcome = conclude(end, request, listener, answer.judge, install_hint=self._hint)
+        if end.spawn_error is not None or self.options.free or outcome.usage.cost_usd:
+            return outcome
+        # What it wrote to its result file was all that could have been told, and 0 says nothing.
+        unknown = outcome.usage.replace(unpriced=1)
+        usage = estimated(unknown, request.step.model, self.options.prices)
+        return outcome.replace(usage=usage)
 
     @property
     def _hint(self) -> str:

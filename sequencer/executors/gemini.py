@@ -139,6 +139,6 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
         environment = self.environment(request, defaults, fixed)
         policy = tools_policy(request.step)
         if policy is None:
-            return Call(argv, environment, GeminiParser(self.rules()))
+            return Call(argv, environment, GeminiParser(self.rules(request)))
         argv += policy_arguments(self.options, request, environment)
-        return Call(argv, environment, GeminiParser(self.rules()), {POLICY: policy})
+        return Call(argv, environment, GeminiParser(self.rules(request)), {POLICY: policy})

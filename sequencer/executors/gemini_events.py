@@ -70,13 +70,13 @@ class GeminiParser(JsonEventParser):
             return self.answered("".join(self._answer), end)
         else:
             reason = str(as_dict(self._result.get("error")).get("message", "no reason given"))
+        error = f"gemini ended with exit code {end.exit_code}: {reason}"
+        hint = _HINTS.get(end.exit_code or 0, "")
+        if self._result is None:
+            return self.failed(f"{error}\n{hint}".rstrip(), end)
         found = _CODE.search(reason)
-        return self.refused_or_failed(
-            f"gemini ended with exit code {end.exit_code}: {reason}",
-            end,
-            status=int(found[1]) if found else None,
-            hint=_HINTS.get(end.exit_code or 0, ""),
-        )
+        status = int(found[1]) if found else None
+        return self.refused_or_failed(error, end, status=status, hint=hint)
 
     def _take_text(self, event: Event, listener: Listener) -> None:
         text = str(event.get("content", ""))
@@ -110,7 +110,7 @@ class GeminiParser(JsonEventParser):
             input_tokens=as_count(stats.get("input_tokens")),
             output_tokens=as_count(stats.get("output_tokens")),
         )
-        self.count(listener, usage)
+        self.count_tokens(listener, usage, as_count(stats.get("cached")))
 
     def _own_line(self, listener: Listener, text: str, kind: Kind) -> None:
         self._end_line(listener)

@@ -47,7 +47,7 @@ class Plan:
     tools: Sequence[str]
     max_cost_usd: float | None
     price: ModelPrice | None
-    """None: the cost is not known and counted as nothing."""
+    """None: the cost is not known."""
     schema: dict[str, Any] | None = None
     """JSON Schema of the answer."""
     temperature: float | None = None
@@ -65,8 +65,13 @@ class Ledger:
     def count(self, tokens: Tokens, is_over: bool) -> None:
         """Take the tokens of the try that runs; settle them once it *is_over*."""
         cost = self.price.cost_usd(tokens) if self.price else 0.0
-        running = Usage(cost_usd=cost, input_tokens=tokens.sent, output_tokens=tokens.output)
-        usage = self.settled.plus(running)
+        running = Usage(
+            cost_usd=cost,
+            estimated_usd=cost,
+            input_tokens=tokens.sent,
+            output_tokens=tokens.output,
+        )
+        usage = self.settled.plus(running).replace(unpriced=int(self.price is None))
         if is_over:
             self.settled = usage
         if usage != self.usage:

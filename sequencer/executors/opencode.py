@@ -176,4 +176,4 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
         if (request.step.tools or {}).get("websearch"):
             fixed[_WEB_SEARCH] = "1"
         environment = self.environment(request, defaults, fixed)
-        return Call(argv, environment, OpencodeParser(self.rules()))
+        return Call(argv, environment, OpencodeParser(self.rules(request)))

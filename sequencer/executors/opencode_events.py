@@ -13,10 +13,10 @@ from sequencer.executors.client_events import (
     Event,
     JsonEventParser,
     Rules,
-    as_cost,
     as_count,
     as_dict,
     one_line,
+    sum_of_costs,
 )
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Kind, Listener
@@ -77,7 +77,7 @@ class OpencodeParser(JsonEventParser):
         if end.exit_code != 0:
             reason = _ANSI.sub("", self.stderr_text) or "no reason given"
             text = f"opencode ended with exit code {end.exit_code}: {reason}"
-            return self.refused_or_failed(text, end)
+            return self.failed(text, end)
         if self._last_reason == "stop":
             return self.answered(answer, end)
         if self.denials:
@@ -106,13 +106,12 @@ class OpencodeParser(JsonEventParser):
         tokens = as_dict(part.get("tokens"))
         cache = as_dict(tokens.get("cache"))
         sent = (tokens.get("input"), cache.get("read"), cache.get("write"))
-        step = Usage(
-            cost_usd=as_cost(part.get("cost")),
+        step = sum_of_costs([part.get("cost")]).replace(
             input_tokens=sum(map(as_count, sent)),
             output_tokens=as_count(tokens.get("output")) + as_count(tokens.get("reasoning")),
         )
         self._sum = self._sum.plus(step)
-        self.count(listener, self._sum)
+        self.count(listener, self._sum.replace(unpriced=min(self._sum.unpriced, 1)))
 
     def _error_text(self) -> str:
         error = self._error or {}

@@ -1,7 +1,7 @@
 """What a call of a model costs, from list prices in USD per million tokens.
 
 The table is that of https://platform.claude.com/docs/en/about-claude/pricing as of
-2026-11; entries under ``prices:`` of an agent replace or add to it.
+2026-11; entries under ``prices:`` of the project or of an agent replace or add to it.
 
 Not promised: discounts, fast mode, regional surcharges, server tools. A model that is in
 neither table has no price at all, which is said as None and never as zero.
@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from sequencer.model.outcome import Usage
 
 _MILLION = 1_000_000
 _DATED = re.compile(r"(?P<model>.+?)(?:-\d{8}|-latest)?(?:\[1m\])?")
@@ -129,6 +131,23 @@ def price_of(model: str, own: Mapping[str, ModelPrice] | None = None) -> ModelPr
             if name in table:
                 return table[name]
     return None
+
+
+def estimated(
+    usage: Usage, model: str | None, own: Mapping[str, ModelPrice], cached: int = 0
+) -> Usage:
+    """Return *usage* with the cost that its tokens have by list prices, marked as an estimate.
+
+    *cached* tokens of the input were read from a cache. Without tokens, a model or a price
+    it is returned as it is, its cost unknown.
+    """
+    price = price_of(model, own) if model else None
+    if price is None or not (usage.input_tokens or usage.output_tokens):
+        return usage
+    read = min(cached, usage.input_tokens)
+    tokens = Tokens(input=usage.input_tokens - read, output=usage.output_tokens, cache_read=read)
+    cost = price.cost_usd(tokens)
+    return usage.replace(cost_usd=cost, estimated_usd=cost, unpriced=0)
 
 
 def missing_price(model: str, where: str) -> str:

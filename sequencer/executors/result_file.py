@@ -28,7 +28,7 @@ class ResultRefused(SequencerError):
 
 
 class ResultUsage(BaseModel):
-    """What the agent says that it has used; a field that is left out stays as observed."""
+    """What the agent says that it has used; the larger of that and what was observed counts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -105,8 +105,7 @@ def apply_result(path: Path, outcome: Outcome) -> Outcome:
         return _with_failure(outcome, str(refusal))
     if result is None:
         return outcome
-    said = result.usage.model_dump(exclude_none=True)
-    changed = outcome.model_copy(update={"usage": Usage(**{**outcome.usage.model_dump(), **said})})
+    changed = outcome.model_copy(update={"usage": _larger(outcome.usage, result.usage)})
     if result.output is not None:
         changed = changed.model_copy(update={"output": _text(result.output), "structured": None})
         if not isinstance(result.output, str):
@@ -118,6 +117,19 @@ def apply_result(path: Path, outcome: Outcome) -> Outcome:
         why = f": {lines[0][:300]}" if lines and result.output is not None else ""
         return _with_failure(changed, f"the agent reported in its result file that it failed{why}")
     return changed.model_copy(update={"status": OutcomeStatus(result.status)})
+
+
+def _larger(observed: Usage, told: ResultUsage) -> Usage:
+    """Return *observed* with what is more in *told*, figure by figure.
+
+    What an agent says about itself never helps it: it can't lower a figure, and can't make
+    a cost known that its client did not tell.
+    """
+    said = told.model_dump(exclude_none=True)
+    more = {name: value for name, value in said.items() if value > getattr(observed, name)}
+    if "cost_usd" in more:
+        more["estimated_usd"] = 0.0
+    return observed.model_copy(update=more) if more else observed
 
 
 def _with_failure(outcome: Outcome, message: str) -> Outcome:

@@ -107,7 +107,8 @@ def retry(head: Head, *, at: str) -> Transition:
         raise TransitionRefused("retry: the present step has not failed")
     _ensure_nobody_runs(head, "retry")
     waits = {"not_before": None, "not_before_reason": None, "not_before_since": None}
-    new = changed(head, at, failures_in_row=0, attempt=0, **waits)
+    loop = None if head.loop is None else head.loop.model_copy(update={"exhausted": 0})
+    new = changed(head, at, failures_in_row=0, attempt=0, loop=loop, **waits)
     new = new.model_copy(update={"status": resting_status(new)})
     return Transition(new, (_fact(Event.RESUMED, head, "retry"),))
 

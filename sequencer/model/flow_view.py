@@ -40,6 +40,11 @@ class NodeView:
     seconds: float = 0.0
     """Of all attempts that have ended."""
     cost_usd: float = 0.0
+    """What is known of it."""
+    unpriced: int = 0
+    """Attempts whose cost nobody told."""
+    estimated_usd: float = 0.0
+    """Of ``cost_usd``: from tokens and prices."""
     tokens: int = 0
     """Input and output together, of all attempts that have ended."""
     since: str | None = None

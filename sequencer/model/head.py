@@ -154,6 +154,8 @@ class Loop(Frozen):
     """Of the judgement that was made last (``fix``) or comes next (``verify``), from 1."""
     reason: str = Field(default="", max_length=1000)
     """Why the last judgement was "no"."""
+    exhausted: Counter = 0
+    """How often all rounds said "no", and they began again, without a person."""
 
 
 class Work(Frozen):

@@ -45,6 +45,13 @@ class RunLimits(BaseModel):
                 f"(limits.max_failures_in_row: {self.max_failures_in_row})",
                 hint="look at 'sequencer log', then 'sequencer retry', 'skip' or 'stamp ok'",
             )
+        if head.loop is not None and head.loop.exhausted >= self.max_failures_in_row:
+            raise TooManyFailures(
+                f"step {head.expected_step!r} said no in all its rounds, "
+                f"{head.loop.exhausted} times (limits.max_failures_in_row: "
+                f"{self.max_failures_in_row})",
+                hint="look at 'sequencer log', then 'sequencer retry', 'skip' or 'stamp ok'",
+            )
         if head.attempt >= self.max_attempts:
             raise TooManyFailures(
                 f"step {head.expected_step!r} was begun {head.attempt} times without an end "

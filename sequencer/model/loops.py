@@ -32,6 +32,11 @@ def round_of(head: Head) -> int:
     return head.loop.round if head.loop else 1
 
 
+def exhausted(head: Head) -> int:
+    """Return how often all rounds of the present step have said "no" by now."""
+    return head.loop.exhausted if head.loop else 0
+
+
 def is_exhausted(head: Head, validation: Validation) -> bool:
     """Return whether another "no" would be the last one allowed."""
     return round_of(head) >= validation.max_attempts
@@ -56,7 +61,10 @@ def judged_no(
     is_fix = place.stage == "fix"
     following = number if is_fix else number + 1
     loop = Loop(
-        stage="fix" if is_fix else "verify", round=following, reason=reason[:MAX_REASON_CHARS]
+        stage="fix" if is_fix else "verify",
+        round=following,
+        reason=reason[:MAX_REASON_CHARS],
+        exhausted=exhausted(head),
     )
     return _stays(
         head, token, Event.INVALID, outcome, place=place, loop=loop, at=at, record=record, steps=0
@@ -78,7 +86,7 @@ def fixed(
         StaleClaim: see `transitions.held_claim`.
     """
     reason = head.loop.reason if head.loop else ""
-    loop = Loop(stage="verify", round=round_of(head) + 1, reason=reason)
+    loop = Loop(stage="verify", round=round_of(head) + 1, reason=reason, exhausted=exhausted(head))
     return _stays(
         head, token, Event.FIXED, outcome, place=place, loop=loop, at=at, record=record, steps=1
     )

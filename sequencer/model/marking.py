@@ -207,13 +207,8 @@ class Marking:
         self.active[name] = self.active[name]._replace(token=token, since=since, due=due)
 
     def _do_drop(self, name: str, due: str | None = None) -> None:
-        """Nobody holds the execution any more; it goes on with the next claim, not before *due*.
-
-        An attempt that ended because of a limit on usage does not count.
-        """
-        now = self.active[name]
-        attempt = max(now.attempt - 1, 0) if due is not None else now.attempt
-        self.active[name] = now._replace(token=0, due=due, attempt=attempt)
+        """Nobody holds the execution any more; the next claim comes not before *due*."""
+        self.active[name] = self.active[name]._replace(token=0, due=due)
 
     def _do_fail(self, name: str, due: str) -> None:
         """An attempt failed, and the next one comes at *due*."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -18,6 +19,11 @@ class Usage(Frozen):
     steps: int = Field(default=0, ge=0)
     """Accepted steps; 0 or 1 for one attempt."""
     cost_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """What is known of it; `unpriced` says whether that is all."""
+    unpriced: int = Field(default=0, ge=0)
+    """Calls of agents whose cost nobody told: it is not in ``cost_usd``, and unknown."""
+    estimated_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Of ``cost_usd``: what was worked out from tokens and prices instead of told."""
     input_tokens: int = Field(default=0, ge=0)
     """Everything that was sent, cache reads and cache writes included."""
     output_tokens: int = Field(default=0, ge=0)
@@ -28,10 +34,46 @@ class Usage(Frozen):
         return self.replace(
             steps=self.steps + (other.steps if steps is None else steps),
             cost_usd=round(self.cost_usd + other.cost_usd, 9),
+            unpriced=self.unpriced + other.unpriced,
+            estimated_usd=round(self.estimated_usd + other.estimated_usd, 9),
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             seconds=round(self.seconds + other.seconds, 6),
         )
+
+    @property
+    def known_usd(self) -> float | None:
+        """Return the cost as far as it is known; None if nothing of it is."""
+        return None if self.unpriced and not self.cost_usd else self.cost_usd
+
+
+def cost_words(usage: Usage, digits: int = 4) -> str:
+    """Return what was spent as people read it; empty if it cost nothing.
+
+    >>> cost_words(Usage(cost_usd=0.5)), cost_words(Usage(cost_usd=0.5, estimated_usd=0.2))
+    ('0.5000 USD', '~0.5000 USD')
+    >>> cost_words(Usage(cost_usd=0.5, unpriced=2), 2), cost_words(Usage(unpriced=1))
+    ('0.50 USD and 2 calls of unknown cost', 'cost unknown')
+    """
+    if not usage.cost_usd:
+        return "cost unknown" if usage.unpriced else ""
+    known = f"{'~' if usage.estimated_usd else ''}{usage.cost_usd:.{digits}f} USD"
+    if not usage.unpriced:
+        return known
+    calls = "1 call" if usage.unpriced == 1 else f"{usage.unpriced} calls"
+    return f"{known} and {calls} of unknown cost"
+
+
+def used(record: Mapping[str, Any]) -> Usage:
+    """Return the figures of a journal's *record*, which leaves out those that are 0."""
+    return Usage(
+        cost_usd=float(record.get("cost_usd", 0.0)),
+        unpriced=int(record.get("unpriced", 0)),
+        estimated_usd=float(record.get("estimated_usd", 0.0)),
+        input_tokens=int(record.get("input_tokens", 0)),
+        output_tokens=int(record.get("output_tokens", 0)),
+        seconds=float(record.get("seconds", 0.0)),
+    )
 
 
 class OutcomeStatus(StrEnum):

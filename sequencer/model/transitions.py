@@ -344,8 +344,8 @@ def release(
 ) -> Transition:
     """Give the claim with *token* back; the run is what it was, and nothing failed.
 
-    With *not_before* the attempt does not count either: whoever waits for a limit to be
-    reset may have to ask many times.
+    The attempt counts, also one that met a usage limit and is due again at *not_before*:
+    that bounds how often an agent is asked without progress.
 
     Raises:
         StaleClaim: see `held_claim`.
@@ -355,7 +355,6 @@ def release(
         head,
         at,
         claims=without_claim(head, token),
-        attempt=max(head.attempt - 1, 0) if not_before else head.attempt,
         usage=head.usage.plus(usage, steps=0) if usage else head.usage,
         not_before=not_before,
         not_before_reason=reason if not_before else None,

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from sequencer.model.outcome import used
 from sequencer.model.transitions import Event
 from sequencer.resolution.timeline import is_failed_by_hand
 
@@ -49,6 +50,9 @@ class Tally:
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float = 0.0
+    unpriced: int = 0
+    """Calls whose cost nobody told."""
+    estimated_usd: float = 0.0
 
 
 @dataclass(slots=True)
@@ -81,10 +85,13 @@ class Tallies:
         if counted is not None:
             setattr(tally, counted, getattr(tally, counted) + 1)
         if usage:
-            tally.seconds += float(usage.get("seconds", 0.0))
-            tally.input_tokens += int(usage.get("input_tokens", 0))
-            tally.output_tokens += int(usage.get("output_tokens", 0))
-            tally.cost_usd += float(usage.get("cost_usd", 0.0))
+            told = used(usage)
+            tally.seconds += told.seconds
+            tally.input_tokens += told.input_tokens
+            tally.output_tokens += told.output_tokens
+            tally.cost_usd += told.cost_usd
+            tally.unpriced += told.unpriced
+            tally.estimated_usd += told.estimated_usd
 
     def _tally_of(self, event: str, step: str, outcome: Mapping[str, Any]) -> Tally:
         agent = outcome.get("agent")

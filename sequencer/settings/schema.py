@@ -13,9 +13,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from sequencer.activity.options import ActivityOptions
 from sequencer.checkout.options import CommitOptions, WorkOptions
+from sequencer.executors.prices import ModelPrice
 from sequencer.model.limits import RunLimits
 from sequencer.model.names import is_branch_name
-from sequencer.model.step import Approval, Name, Step, Validation
+from sequencer.model.step import Approval, ModelName, Name, Step, Validation
 from sequencer.resolution.registry import WorkflowDefinition
 from sequencer.resolution.routing import RouterSettings
 from sequencer.resolution.routing_settings import RoutingSettings
@@ -234,6 +235,8 @@ class Schema(Section):
     hooks: tuple[PathText, ...] = ()
     """Python files of the project with hooks, in the order in which they are asked."""
     limits: RunLimits = RunLimits()
+    prices: dict[ModelName, ModelPrice] = {}
+    """By model, in USD per million tokens: what clients cost that tell tokens only."""
     step_defaults: StepDefaults = StepDefaults()
     store: StoreOptions = StoreOptions()
     commit: CommitOptions = CommitOptions()

@@ -23,6 +23,7 @@ from sequencer.documents.keys import dotted, leaves
 from sequencer.documents.problems import located, problems_of, raise_all
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError
+from sequencer.executors.prices import ModelPrice
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.composition import Composition
@@ -54,7 +55,7 @@ from sequencer.settings.task_lists import roles_of, task_lists
 _SECRET_KEY = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNORECASE)
 HIDDEN = "(hidden)"
 _AS_THEY_ARE = (
-    *("workflow", "router", "routing", "agent", "hooks", "limits", "store", "commit"),
+    *("workflow", "router", "routing", "agent", "hooks", "limits", "prices", "store", "commit"),
     *("logs", "activity", "teams", "run", "file_mode"),
 )
 """Sections that the settings have as the schema does."""
@@ -96,6 +97,7 @@ class Settings:
     hooks: tuple[str, ...]
     """As written, relative to `project_dir`; for `hooks.load_hooks`."""
     limits: RunLimits
+    prices: Mapping[str, ModelPrice]
     step_defaults: Mapping[str, Any]
     """Step fields for `resolution.registry.with_defaults`."""
     store: StoreOptions

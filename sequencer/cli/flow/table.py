@@ -51,12 +51,11 @@ def _with_heard(view: NodeView, heard: Mapping[str, Heard]) -> NodeView:
 def figures(view: NodeView, now: datetime, *, more_usd: float = 0.0) -> tuple[str, str, str, str]:
     """Return attempt, runs, time and cost; *more_usd* is of the attempt that runs."""
     spent = seconds(view, now)
-    cost = view.cost_usd + more_usd
     return (
         str(view.attempt) if view.attempt else "-",
         str(view.runs) if view.runs else "-",
         duration(spent) if spent > 0 else "-",
-        f"{cost:.4f}" if cost else "-",
+        team_table.cost_cell(view, more_usd) or "-",
     )
 
 
@@ -78,8 +77,8 @@ def summary(view: FlowView, now: datetime | None = None) -> str:
     )
     if spent >= 0.05:  # noqa: PLR2004 - what one decimal shows
         parts.append(f"{duration(spent)} of work")
-    if cost := sum(node.cost_usd for node in view.nodes):
-        parts.append(f"{cost:.4f} USD")
+    if cost := team_table.total_cost(view.nodes):
+        parts.append(cost)
     return " · ".join(parts)
 
 
@@ -125,7 +124,9 @@ def _node(view: NodeView) -> dict[str, Any]:
         "attempt": view.attempt,
         "runs": view.runs,
         "seconds": round(view.seconds, 6),
-        "cost_usd": round(view.cost_usd, 9),
+        "cost_usd": None if view.unpriced and not view.cost_usd else round(view.cost_usd, 9),
+        "unpriced": view.unpriced,
+        "estimated_usd": round(view.estimated_usd, 9),
         "tokens": view.tokens,
         "since": view.since,
         "due": view.due,

@@ -17,6 +17,7 @@ from sequencer.cli.tables import width
 from sequencer.cli.wording import clock
 from sequencer.engine.standing import parse_time
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.model.outcome import Usage, cost_words
 
 HEAD = (
     *("TASK", "SUBJECT", "ROLE", "STATE", "TIME"),
@@ -47,6 +48,23 @@ class Heard(NamedTuple):
     last: str = ""
     cost_usd: float = 0.0
     tokens: int = 0
+
+
+def cost_cell(view: NodeView, more_usd: float = 0.0) -> str:
+    """Return what a node has cost: ``~`` is estimated, ``?`` what nobody told; empty: nothing."""
+    cost = view.cost_usd + more_usd
+    known = f"{'~' if view.estimated_usd else ''}{cost:.4f}" if cost else ""
+    return f"{known}+?" if known and view.unpriced else known or ("?" if view.unpriced else "")
+
+
+def total_cost(nodes: Sequence[NodeView]) -> str:
+    """Return what *nodes* have cost together; empty: nothing."""
+    spent = Usage(
+        cost_usd=sum(node.cost_usd for node in nodes),
+        unpriced=sum(node.unpriced for node in nodes),
+        estimated_usd=sum(node.estimated_usd for node in nodes),
+    )
+    return cost_words(spent)
 
 
 def table(
@@ -87,7 +105,7 @@ def cells(
     task, node = view.node.task, view.node
     is_running = view.state is NodeState.RUNNING
     heard = live if live is not None and is_running else Heard()
-    spent, cost = seconds(view, now), view.cost_usd + heard.cost_usd
+    spent = seconds(view, now)
     tokens = view.tokens + heard.tokens
     said = heard.last or view.last_line
     if is_running and not heard.last and task is not None and task.active_form:
@@ -100,7 +118,7 @@ def cells(
         _state(view, now),
         clock(spent) if spent > 0 else NOTHING,
         amount(tokens) if tokens else NOTHING,
-        f"{cost:.4f}" if cost else NOTHING,
+        cost_cell(view, heard.cost_usd) or NOTHING,
         cut(shown(said), LAST_LINE_COLUMNS) or NOTHING,
         ", ".join(map(shown, blocks)) or NOTHING,
     )
@@ -232,14 +250,13 @@ def _totals(view: FlowView, now: datetime | None) -> list[tuple[int, str]]:
     size = view.graph.max_parallel
     at_work = f"{running} of {size} at work" if size else ""
     tokens = sum(node.tokens for node in view.nodes)
-    cost = sum(node.cost_usd for node in view.nodes)
     spent = elapsed(view, now)
     found = [
         (1, shown(view.status).replace("-", " ").replace("_", " ")),
         (0, counted(view.nodes)),
         (4, at_work if view.status == "running" else ""),
         (5, f"{amount(tokens)} tokens" if tokens else ""),
-        (3, f"{cost:.4f} USD" if cost else ""),
+        (3, total_cost(view.nodes)),
         (2, clock(spent) if spent else ""),
     ]
     return [(rank, text) for rank, text in found if text]

@@ -10,6 +10,7 @@ from sequencer.cli.wording import duration
 from sequencer.engine.flow.view import LINE_CHARS
 from sequencer.model import flow_trace
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.model.outcome import cost_words, used
 from sequencer.model.transitions import Event
 
 Fact = Mapping[str, Any]
@@ -67,13 +68,14 @@ def _about(node: NodeView | None) -> str:
 
 
 def _done(fact: Fact, node: NodeView | None) -> str:
-    usage = (fact.get("outcome") or {}).get("usage") or {}
-    seconds, cost = float(usage.get("seconds", 0.0)), float(usage.get("cost_usd", 0.0))
+    usage = used((fact.get("outcome") or {}).get("usage") or {})
+    seconds = usage.seconds
     parts = [f"done {fact['step']}"]
     parts += [duration(seconds)] if seconds > 0 else []
-    tokens = int(usage.get("input_tokens", 0)) + int(usage.get("output_tokens", 0))
+    tokens = usage.input_tokens + usage.output_tokens
     parts += [f"{amount(tokens)} tokens"] if tokens and node is not None and node.node.task else []
-    parts += [f"{cost:.2f} USD"] if cost >= 0.005 else []  # noqa: PLR2004 - half a cent
+    is_worth_it = usage.cost_usd >= 0.005 or usage.unpriced  # noqa: PLR2004 - half a cent
+    parts += [cost] if is_worth_it and (cost := cost_words(usage, 2)) else []
     return " ".join(parts)
 
 

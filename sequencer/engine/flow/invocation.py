@@ -22,7 +22,7 @@ from sequencer.engine.flow.timing import busy_ms
 from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.engine.flow.worker import FlowWorker
 from sequencer.engine.standing import Kind, blocked_by, parse_time
-from sequencer.engine.work import LONGEST_SLEEP_S, Mode, Summary, counted
+from sequencer.engine.work import LONGEST_SLEEP_S, Mode, Summary
 from sequencer.errors import ClaimHeld, Interrupted, SequencerError, StepFailed, WaitsForPerson
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Head
@@ -134,6 +134,7 @@ class FlowInvocation:
             steps = int(outcome.is_accepted)
             self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
             self.summary.failures += int(outcome.status is OutcomeStatus.FAILED)
+            self.summary.limits_met += int(outcome.status is OutcomeStatus.LIMITED)
 
     def _count_anew(self, ended: Running) -> None:
         """Correct what was counted before it was known what the run makes of *ended*."""
@@ -229,7 +230,7 @@ class FlowInvocation:
             return 0
         if self._mode is Mode.TICK:
             return 1 - self._tried
-        return None if limits.max_steps is None else limits.max_steps - usage.steps
+        return None if limits.max_steps is None else self.summary.steps_left(limits.max_steps)
 
     def _reached(self) -> str | None:
         """Return which limit of this invocation is reached.
@@ -242,8 +243,8 @@ class FlowInvocation:
             if self._failure is not None:
                 raise StepFailed(self._failure, hint="'sequencer status' shows what comes next")
             return self._then or "the step that was due is done"
-        if limits.max_steps is not None and usage.steps >= limits.max_steps:
-            return f"{counted(usage.steps, 'step')} done (--max-steps)"
+        if (done := self.summary.reached(limits.max_steps)) is not None:
+            return done
         if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
             return f"{usage.cost_usd:.4f} USD are spent (--max-cost)"
         return None

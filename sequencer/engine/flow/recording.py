@@ -61,7 +61,7 @@ class Recorder:
             more = {"reason": str(reason)} if reason else {}
             return lambda step: step.release(token, {**record, **more}, outcome.usage)
         if outcome.status is OutcomeStatus.LIMITED:
-            due = limit_end(outcome, datetime.now(UTC))
+            due = limit_end(outcome, ended.claim.attempt, datetime.now(UTC))
             return lambda step: step.release(token, record, outcome.usage, due)
         if self._judges(performed):
             return lambda step: self._refuse(step, ended, performed, record)

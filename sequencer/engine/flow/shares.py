@@ -10,11 +10,13 @@ one only what has been recorded is known.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from sequencer.engine.flow.team_budgets import BudgetUse, TeamBudgets
+from sequencer.engine.flow.timing import rests
 from sequencer.engine.prepared import Prepared
 from sequencer.model.graph import Graph, NodeKind
 from sequencer.model.head import Claim, Head, Owner
@@ -87,6 +89,8 @@ class Shares:
         """Return the agents' nodes that are not to be begun now; *gone* are dead claims."""
         budgets = self._budgets
         closed: Collection[str] = () if budgets is None else budgets.closed(marking)
+        if limited := self._limited(marking, closed):
+            closed = frozenset(closed) | limited
         live = _live(head, gone) if self._are_caps_set(marking) else ()
         if not live:
             return closed
@@ -122,6 +126,23 @@ class Shares:
         if USD in found and known is not None and known.step.max_cost_usd is not None:
             found[USD] = min(found[USD], known.step.max_cost_usd)
         return found
+
+    def _limited(self, marking: Marking, closed: Collection[str]) -> frozenset[str]:
+        """Return the nodes that are not to be begun while their agent waits for its limit.
+
+        An attempt that rests without a failure has met one. One may be of a single model;
+        behind two, whoever asks the same agent for the first time would pay to hear it again.
+        """
+        active, prepared = marking.active, self._prepared
+        met: Counter[str] = Counter()
+        for name, one in active.items():
+            if rests(one) and not one.failures and name in prepared and name not in closed:
+                met[prepared[name].agent] += one.attempt
+        return frozenset(
+            name
+            for name, one in (prepared.items() if met else ())
+            if met[one.agent] > 1 and name not in active
+        )
 
     def _are_caps_set(self, marking: Marking) -> bool:
         """Return whether there is any cap at all; most runs have none."""

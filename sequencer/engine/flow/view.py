@@ -10,6 +10,7 @@ from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import Graph, Node
 from sequencer.model.head import Head
 from sequencer.model.marking import Active, FlowStatus, Marking
+from sequencer.model.outcome import Usage, used
 from sequencer.model.transitions import Event
 
 LINE_CHARS = 200
@@ -23,9 +24,7 @@ class _Told:
     """What the journal tells of one node."""
 
     attempt: int = 0
-    seconds: float = 0.0
-    cost_usd: float = 0.0
-    tokens: int = 0
+    usage: Usage = field(default=Usage())
     since: str | None = None
     line: str = ""
     end: NodeState = NodeState.PENDING
@@ -69,10 +68,7 @@ class Story:
             told.end, told.line = NodeState.FAILED, str(outcome.get("error", ""))[:LINE_CHARS]
         elif event == Event.INVALID:
             told.line = " ".join(str(outcome.get("reason", "")).split())[:LINE_CHARS]
-        usage = outcome.get("usage") or {}
-        told.seconds += float(usage.get("seconds", 0.0))
-        told.cost_usd += float(usage.get("cost_usd", 0.0))
-        told.tokens += int(usage.get("input_tokens", 0)) + int(usage.get("output_tokens", 0))
+        told.usage = told.usage.plus(used(outcome.get("usage") or {}))
 
     def ask(self, name: str, question: str) -> None:
         """Let the node's last line be what is asked there now."""
@@ -148,9 +144,11 @@ def _node(node: Node, marking: Marking, story: Story, held: set[str]) -> NodeVie
         state=state,
         attempt=told.attempt,
         runs=marking.done.get(node.id, 0),
-        seconds=round(told.seconds, 3),
-        cost_usd=round(told.cost_usd, 6),
-        tokens=told.tokens,
+        seconds=round(told.usage.seconds, 3),
+        cost_usd=round(told.usage.cost_usd, 6),
+        unpriced=told.usage.unpriced,
+        estimated_usd=round(told.usage.estimated_usd, 6),
+        tokens=told.usage.input_tokens + told.usage.output_tokens,
         since=told.since if is_on else None,
         due=active.due if active is not None else None,
         last_line=told.line,

@@ -16,7 +16,7 @@ from sequencer.errors import (
     TransitionRefused,
     WaitsForPerson,
 )
-from sequencer.model.head import Status
+from sequencer.model.head import Loop, Status
 from tests.unit.engine.procedures import (
     NO,
     PASS,
@@ -116,11 +116,30 @@ def test_judging_is_exhausted_and_the_step_fails(tmp_path: Path) -> None:
         work(run)
     head = head_of(run)
     assert (head.status, head.step_index, head.failures_in_row) == (Status.FAILED, 0, 1)
-    assert (head.loop, events(run).count("fixed")) == (None, 3)
+    assert head.loop == Loop(stage="verify", round=1, exhausted=1)
+    assert events(run).count("fixed") == 3
     run.control.retry()
     with pytest.raises(StepFailed, match="said no 4 times"):
         work(reopened(tmp_path))
     assert events(run).count("fixed") == 6
+
+
+def test_rounds_that_say_no_to_the_end_start_again_a_few_times_only(tmp_path: Path) -> None:
+    started(tmp_path, *judged(*[NO] * 8), steps=STEPS[3:])
+    for number in range(1, 4):
+        with pytest.raises(StepFailed, match="said no 4 times"):
+            work(reopened(tmp_path))
+        loop = head_of(reopened(tmp_path)).loop
+        assert loop is not None
+        assert loop.exhausted == number
+    run = reopened(tmp_path)
+    with pytest.raises(TooManyFailures, match="said no in all its rounds, 3 times"):
+        work(run)
+    calls = events(run).count("claimed")
+    run.control.retry()
+    with pytest.raises(StepFailed, match="said no 4 times"):
+        work(reopened(tmp_path))
+    assert events(run).count("claimed") == calls + 7
 
 
 @pytest.mark.parametrize("answer", ["all good", '{"pass": "yes"}', "", "[1, 2]"])

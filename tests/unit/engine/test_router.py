@@ -88,7 +88,7 @@ def test_a_router_that_fails_fails_the_step(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, limited, OK, router=settings)
     run.control.retry()
     run.work(Mode.TICK)
-    assert head_of(run).not_before == "2999-01-01T00:00:00.000Z"
+    assert head_of(run).not_before_reason == "usage limit of the agent"
 
 
 def test_a_router_without_a_prompt_is_no_router_unless_it_is_all_there_is(tmp_path: Path) -> None:

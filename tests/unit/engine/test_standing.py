@@ -5,7 +5,15 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.due import DEFAULT_PAUSE_S, SHORTEST_PAUSE_S, limit_end, retry_at
+from sequencer.engine.due import (
+    DEFAULT_PAUSE_S,
+    JITTER_S,
+    SHORTEST_PAUSE_S,
+    bounded,
+    chance,
+    limit_end,
+    retry_at,
+)
 from sequencer.engine.standing import Kind, parse_time, standing
 from sequencer.model.head import Status
 from sequencer.model.limits import RunLimits
@@ -76,18 +84,51 @@ def test_times_are_utc_unless_they_say_otherwise() -> None:
     [
         (None, DEFAULT_PAUSE_S),
         ("soon", DEFAULT_PAUSE_S),
-        (EARLIER, SHORTEST_PAUSE_S),
-        (LATER, SHORTEST_PAUSE_S),
-        ("2026-01-01T05:00:00Z", 5 * 3600),
-        ("2026-01-01T05:00:00+05:00", SHORTEST_PAUSE_S),
+        ("2025-12-31T23:00:00Z", SHORTEST_PAUSE_S),
+        (EARLIER, 9),
+        (LATER, 11),
+        ("2026-01-01T05:00:00Z", 5 * 3600 + 10),
+        ("2026-01-01T05:00:00+05:00", 10),
+        ("9999-12-31T23:59:59Z", 32 * 86_400 + 10),
     ],
 )
 def test_the_end_of_a_usage_limit(told: str | None, seconds: float) -> None:
     outcome = Outcome(status=OutcomeStatus.LIMITED, not_before=told)
     expected = NOW + timedelta(seconds=seconds)
-    end = limit_end(outcome, NOW.astimezone(timezone(timedelta(hours=3))))
+    end = limit_end(outcome, 1, NOW.astimezone(timezone(timedelta(hours=3))), lambda: 0.0)
     assert end.endswith("Z")
     assert parse_time(end) == expected
+    late = limit_end(outcome, 1, NOW, lambda: 1.0)
+    assert parse_time(late) == expected + timedelta(seconds=JITTER_S)
+
+
+def test_pauses_grow_with_each_limit_in_a_row() -> None:
+    told = Outcome(status=OutcomeStatus.LIMITED, not_before=LATER)
+    ends = [parse_time(limit_end(told, n, NOW, lambda: 0.0)) for n in range(1, 21)]
+    pauses = [(end - NOW).total_seconds() for end in ends if end is not None]
+    assert pauses[:8] == [11, 60, 120, 240, 480, 960, 1920, 3600]
+    assert set(pauses[8:]) == {3600}
+    # What a client tells is believed where it is later.
+    told = Outcome(status=OutcomeStatus.LIMITED, not_before="2026-01-01T05:00:00Z")
+    assert parse_time(limit_end(told, 9, NOW, lambda: 0.0)) == NOW + timedelta(seconds=18_010)
+
+
+def test_chance_is_a_part_of_one() -> None:
+    found = [chance() for _ in range(100)]
+    assert all(0 <= one < 1 for one in found)
+    assert len(set(found)) > 1
+
+
+def test_the_last_attempt_that_meets_a_limit_has_failed() -> None:
+    limited = Outcome(status=OutcomeStatus.LIMITED, error="slow down", not_before=LATER)
+    assert bounded(limited, 2, 3) is limited
+    failed = bounded(limited, 3, 3)
+    assert (failed.status, failed.not_before) == (OutcomeStatus.FAILED, None)
+    assert failed.error is not None
+    assert "limits.max_attempts: 3" in failed.error
+    assert "slow down" in failed.error
+    accepted = Outcome(status=OutcomeStatus.OK)
+    assert bounded(accepted, 3, 3) is accepted
 
 
 def test_a_retry_is_due_after_its_delay() -> None:

@@ -246,12 +246,15 @@ def test_async_mode_waits_for_a_usage_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(due, "DEFAULT_PAUSE_S", 0.2)
-    run = open_scripted(tmp_path, {"status": "limited"}, {"status": "limited"}, OK)
+    monkeypatch.setattr(due, "GROWING_PAUSE_S", 0.1)
+    monkeypatch.setattr(due, "JITTER_S", 0.0)
+    main = {**OK, "step": "main", "step_index": 1}
+    run = open_scripted(tmp_path, main, {"status": "limited"}, {"status": "limited"}, OK)
     started = time.monotonic()
-    summary, seen = work_beside(run, max_steps=1)
+    summary, seen = work_beside(run, max_steps=2)
     assert time.monotonic() - started > 0.4
-    assert (summary.usage.steps, summary.failures) == (1, 0)
-    assert seen.ends == ["limited", "limited", "ok"]
+    assert (summary.usage.steps, summary.failures) == (2, 0)
+    assert seen.ends == ["limited", "limited", "ok", "ok"]
 
 
 def test_async_mode_sleeps_until_it_is_interrupted(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -124,12 +125,15 @@ def test_retries_end(tmp_path: Path) -> None:
 
 def test_a_usage_limit_is_nobodys_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(due, "DEFAULT_PAUSE_S", 0.3)
-    run, seen = open_scripted(tmp_path, LIMITED, LIMITED, OK), Recorder()
+    monkeypatch.setattr(due, "GROWING_PAUSE_S", 0.2)
+    monkeypatch.setattr(due, "JITTER_S", 0.0)
+    main = {**OK, "step": "main", "step_index": 1}
+    run, seen = open_scripted(tmp_path, main, LIMITED, LIMITED, OK), Recorder()
     started = time.monotonic()
-    summary = run.work(limits=steps(1), observer=seen)
+    summary = run.work(limits=steps(2), observer=seen)
     assert time.monotonic() - started > 0.6
-    assert (summary.failures, summary.usage.steps) == (0, 1)
-    assert [attempt for _, _, attempt in seen.steps] == [1, 1, 1]
+    assert (summary.failures, summary.usage.steps) == (0, 2)
+    assert [attempt for _, _, attempt in seen.steps] == [1, 2, 3, 1]
     assert len(seen.waits) >= 2
     assert "usage limit of the agent" in seen.waits[0][0]
     assert events(run).count("released") == 2
@@ -141,7 +145,10 @@ def test_tick_says_that_nothing_is_due_after_a_usage_limit(tmp_path: Path) -> No
     run = open_scripted(tmp_path, limited)
     run.work(Mode.TICK)
     head = head_of(run)
-    assert (head.not_before, head.attempt, head.status) == ("2999-01-01T00:00:00.000Z", 0, "idle")
+    assert (head.attempt, head.status) == (1, "idle")
+    # Nobody's limit is away by more than a month.
+    told = datetime.fromisoformat(head.not_before or "") - datetime.now(UTC)
+    assert timedelta(days=31) < told < timedelta(days=33)
     before = (tmp_path / "sync/state.json").read_bytes()
     assert "nothing due" in run.work(Mode.TICK).reason
     assert (tmp_path / "sync/state.json").read_bytes() == before

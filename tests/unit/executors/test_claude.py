@@ -200,7 +200,9 @@ def test_an_edit_is_shown_as_it_happens_and_counted(version: str) -> None:
     # Live numbers only grow, and the last estimate is what the client then says.
     costs = [usage.cost_usd for usage in heard.usages]
     assert costs == sorted(costs)
-    assert len(costs) == 4
+    assert len(set(costs)) == 4
+    assert [usage.estimated_usd for usage in heard.usages] == [*costs[:-1], 0.0]
+    assert not any(usage.unpriced for usage in heard.usages)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -158,12 +158,12 @@ def test_claims_and_failures_are_counted_in_an_execution() -> None:
     assert marking.active["a"] == Active((), attempt=2, failures=1)
 
 
-def test_an_attempt_that_met_a_limit_does_not_count() -> None:
+def test_an_attempt_that_met_a_limit_counts() -> None:
     marking = marked("a", "a")
     marking.apply(["start", "a"])
     marking.apply(["claim", "a", 1])
     marking.apply(["drop", "a", "2026-01-01T00:00:01Z"])
-    assert marking.active["a"] == Active((), due="2026-01-01T00:00:01Z")
+    assert marking.active["a"] == Active((), attempt=1, due="2026-01-01T00:00:01Z")
 
 
 def test_a_question_has_a_token_and_dates() -> None:

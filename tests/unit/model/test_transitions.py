@@ -142,12 +142,12 @@ def test_release_is_as_if_nothing_had_been() -> None:
         assert new.attempt == 1
 
 
-def test_waiting_for_a_usage_limit_counts_no_attempt() -> None:
+def test_an_attempt_that_met_a_usage_limit_counts_and_is_no_failure() -> None:
     head = new_head()
     for _ in range(100):
         held = claim(head).head
         head = transitions.release(held, held.token, at=AT, not_before=AT, reason="limit").head
-    assert (head.attempt, head.failures_in_row, head.token) == (0, 0, 100)
+    assert (head.attempt, head.failures_in_row, head.token) == (100, 0, 100)
     assert (head.not_before, head.not_before_reason) == (AT, "limit")
     assert head.not_before_since == AT
 

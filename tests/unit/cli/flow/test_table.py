@@ -130,6 +130,8 @@ def test_json_says_all_of_it() -> None:
         "runs": 1,
         "seconds": 1.25,
         "cost_usd": 0.3,
+        "unpriced": 0,
+        "estimated_usd": 0.0,
         "tokens": 0,
         "since": None,
         "due": None,

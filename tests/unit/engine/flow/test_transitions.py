@@ -160,14 +160,14 @@ def test_what_was_given_back_is_claimed_again() -> None:
     assert run.token("a") == 2
 
 
-def test_a_limit_on_usage_is_waited_for_and_is_no_attempt() -> None:
+def test_a_limit_on_usage_is_waited_for_and_is_an_attempt() -> None:
     run = Run(graph("a --> b"))
     run.begin()
     run.update(lambda step: step.release(1, None, Usage(), date(1000)))
-    assert run.marking.active["a"] == Active((), due=date(1000))
+    assert run.marking.active["a"] == Active((), attempt=1, due=date(1000))
     run.now = 1000
-    assert run.look() == ["start a"]
-    assert run.marking.active["a"] == Active((), token=2, attempt=1)
+    assert run.look() == ["again a"]
+    assert run.marking.active["a"] == Active((), token=2, attempt=2)
 
 
 # --- taking over ---------------------------------------------------------------------------

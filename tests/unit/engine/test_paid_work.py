@@ -1,0 +1,125 @@
+"""What was paid is counted, and calls have a bound, however an attempt ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.engine import due, worker
+from sequencer.engine.run import Run
+from sequencer.engine.work import Mode, Summary
+from sequencer.errors import StepFailed, StorageFailed, TooManyFailures
+from sequencer.model.limits import InvocationLimits
+from sequencer.model.outcome import Usage
+from tests.unit.engine.flow.labs import lab, limited
+from tests.unit.engine.projects import OK, Recorder, events, head_of, open_scripted
+
+LIMITED = {"status": "limited", "error": "slow down", "usage": {"cost_usd": 0.5}}
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every pause be over at once; how long one is is `due`'s to say, and tested there."""
+    for name in ("DEFAULT_PAUSE_S", "GROWING_PAUSE_S", "JITTER_S"):
+        monkeypatch.setattr(due, name, 0.0)
+
+
+def work(run: Run, max_steps: int | None) -> Summary:
+    return run.work(limits=InvocationLimits(max_steps=max_steps), observer=Recorder())
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("mode", [Mode.COMBINED, Mode.SYNC, Mode.ASYNC])
+def test_an_invocation_meets_no_more_limits_than_it_may_do_steps(
+    tmp_path: Path, mode: Mode
+) -> None:
+    run = open_scripted(tmp_path, LIMITED)
+    summary = run.work(mode, InvocationLimits(max_steps=3), observer=Recorder())
+    assert (summary.usage.steps, summary.limits_met, summary.failures) == (0, 4, 0)
+    assert summary.reason == "0 steps are done, and a usage limit was met 4 times (--max-steps)"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_graphs_invocation_does_so_too(tmp_path: Path) -> None:
+    made = lab(tmp_path, "a --> b", {"a": limited()})
+    assert made.work(limits={"max_steps": 2}).limits_met == 3
+    assert made.actor.names == ["a"] * 3
+
+
+@pytest.mark.usefixtures("at_once")
+def test_the_last_attempt_that_is_allowed_fails_at_its_limit(tmp_path: Path) -> None:
+    retry = {"retry": {"max_attempts": 100}}
+    limits = {"max_attempts": 3}
+    run = open_scripted(tmp_path, LIMITED, limits=limits, step_defaults=retry)
+    with pytest.raises(TooManyFailures, match="begun 3 times"):
+        work(run, None)
+    assert events(run).count("claimed") == 3
+    assert events(run)[-1] == "failed"
+    head = head_of(run)
+    assert (head.attempt, head.failures_in_row, head.usage.cost_usd) == (3, 1, 1.5)
+    # Also for the next process.
+    with pytest.raises(TooManyFailures):
+        run.work(Mode.TICK)
+    run.control.retry()
+    assert head_of(run).attempt == 0
+
+
+@pytest.mark.usefixtures("at_once")
+def test_progress_makes_the_count_start_again(tmp_path: Path) -> None:
+    script: list[dict[str, Any]] = [{**OK, "attempt": 3}, LIMITED]
+    run = open_scripted(tmp_path, *script, limits={"max_attempts": 3})
+    assert work(run, 4).limits_met == 5
+    assert [fact["step_index"] for fact in run.history() if fact["event"] == "succeeded"] == [0, 1]
+
+
+@pytest.mark.usefixtures("at_once")
+def test_the_log_says_what_the_run_takes_it_for(tmp_path: Path) -> None:
+    run, seen = open_scripted(tmp_path, LIMITED, limits={"max_attempts": 1}), Recorder()
+    with pytest.raises(StepFailed, match=r"limits\.max_attempts: 1"):
+        run.work(Mode.TICK, observer=seen)
+    assert seen.ends == ["failed"]
+    assert "# ended failed" in seen.logs[0].read_text()
+
+
+def test_nobody_asks_an_agent_first_that_has_told_two_others_of_its_limit(tmp_path: Path) -> None:
+    names = [f"n{number}" for number in range(9)]
+    made = lab(tmp_path, f"s --> {' & '.join(names)}", dict.fromkeys(names, limited()))
+    for _ in range(12):
+        made.work(Mode.TICK)
+    assert made.actor.names == ["s", "n0", "n1"]
+
+
+@pytest.mark.parametrize("answer", ["no-such.md", "main.md\nreviewer.md"])
+def test_a_router_whose_answer_is_refused_was_paid_all_the_same(
+    tmp_path: Path, answer: str
+) -> None:
+    settings = {"enabled": True, "prompt": "router.md"}
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts/router.md").write_text("Choose.\n")
+    script = {"step": "router", "output": answer, "usage": {"cost_usd": 0.5}}
+    run = open_scripted(tmp_path, script, OK, router=settings)
+    with pytest.raises(StepFailed):
+        work(run, 1)
+    assert head_of(run).usage.cost_usd == 0.5
+
+
+def test_an_attempt_whose_output_cannot_be_kept_was_paid_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> dict[str, Any]:
+        raise StorageFailed("no room")
+
+    monkeypatch.setattr(worker, "keep_output", refuse)
+    run = open_scripted(tmp_path, {**OK, "usage": {"cost_usd": 0.5, "unpriced": 1}})
+    with pytest.raises(StorageFailed):
+        work(run, 1)
+    head = head_of(run)
+    assert (head.usage.cost_usd, head.usage.unpriced, head.usage.steps) == (0.5, 1, 0)
+
+
+def test_heads_of_before_have_no_unknown_costs() -> None:
+    old = Usage.model_validate({"steps": 3, "cost_usd": 1.5})
+    assert (old.known_usd, old.unpriced, old.estimated_usd) == (1.5, 0, 0.0)
+    assert Usage(cost_usd=0.0).known_usd == 0.0

@@ -1,0 +1,230 @@
+"""What counts as the cost of an attempt: told, estimated or unknown, never lowered, never 0."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.executors.claude_events import ClaudeParser
+from sequencer.executors.client_events import JsonEventParser, Rules
+from sequencer.executors.codex_events import CodexParser
+from sequencer.executors.command import CommandExecutor, CommandOptions
+from sequencer.executors.gemini_events import GeminiParser
+from sequencer.executors.opencode_events import OpencodeParser
+from sequencer.executors.prices import ModelPrice, estimated
+from sequencer.executors.process import ProcessCore, ProcessEnd
+from sequencer.executors.protocol import Cancellation
+from sequencer.executors.result_file import apply_result
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.step import Step
+from tests.contract.executor_cases import Recorder, request_for
+from tests.unit.executors.replay import NOW, RULES, encoded, feed
+
+PRICES = {"m": ModelPrice(input=1, output=10)}
+PRICED = Rules(clock=lambda: NOW, model="m", prices=PRICES)
+SEEN = Usage(cost_usd=5, input_tokens=100, output_tokens=10, estimated_usd=5)
+FAILED = ProcessEnd(exit_code=1)
+
+
+def told(path: Path, usage: Usage, **said: float) -> Usage:
+    path.write_text(json.dumps({"usage": said}))
+    return apply_result(path, Outcome(status=OutcomeStatus.OK, usage=usage)).usage
+
+
+def test_the_larger_of_observed_and_told_counts_figure_by_figure(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    assert told(path, SEEN, cost_usd=0, input_tokens=0, output_tokens=0, seconds=0) == SEEN
+    more = told(path, SEEN, cost_usd=7, input_tokens=1, output_tokens=20)
+    # What was told is no estimate any more.
+    assert more == Usage(cost_usd=7, input_tokens=100, output_tokens=20)
+
+
+def test_what_an_agent_says_makes_no_cost_known_that_its_client_did_not_tell(
+    tmp_path: Path,
+) -> None:
+    unknown = Usage(unpriced=1, input_tokens=9)
+    assert told(tmp_path / "r", unknown, cost_usd=0) == unknown
+    assert told(tmp_path / "r", unknown, cost_usd=2) == unknown.replace(cost_usd=2.0)
+
+
+@pytest.mark.parametrize("value", ["-1", "NaN", "Infinity", "-Infinity", "1e400", '"0"', "true"])
+def test_an_absurd_figure_lowers_nothing(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "result.json"
+    path.write_text(f'{{"usage": {{"cost_usd": {value}}}}}')
+    outcome = apply_result(path, Outcome(status=OutcomeStatus.OK, usage=SEEN))
+    assert (outcome.status, outcome.usage) == (OutcomeStatus.FAILED, SEEN)
+
+
+def test_tokens_times_prices_are_an_estimate() -> None:
+    unknown = Usage(unpriced=1, input_tokens=2_000_000, output_tokens=100_000)
+    found = estimated(unknown, "m", PRICES)
+    assert (found.cost_usd, found.estimated_usd, found.unpriced) == (3.0, 3.0, 0)
+    # What came from the cache has a price of its own.
+    assert estimated(unknown, "m", PRICES, cached=1_000_000).cost_usd == 2.1
+    assert estimated(unknown, "m", PRICES, cached=9_000_000).cost_usd == 1.2
+
+
+@pytest.mark.parametrize("model", [None, "other"])
+def test_without_a_price_the_cost_stays_unknown(model: str | None) -> None:
+    unknown = Usage(unpriced=1, input_tokens=5)
+    assert estimated(unknown, model, PRICES) == unknown
+    assert estimated(Usage(unpriced=1), "m", PRICES) == Usage(unpriced=1)
+
+
+CODEX = encoded(
+    {
+        "type": "turn.completed",
+        "usage": {"input_tokens": 3000, "cached_input_tokens": 1000, "output_tokens": 100},
+    }
+)
+GEMINI = encoded(
+    {
+        "type": "result",
+        "status": "success",
+        "stats": {"input_tokens": 3000, "output_tokens": 100, "cached": 1000},
+    }
+)
+
+
+@pytest.mark.parametrize(("parser", "lines"), [(CodexParser, CODEX), (GeminiParser, GEMINI)])
+def test_clients_that_tell_tokens_only(parser: type[JsonEventParser], lines: list[bytes]) -> None:
+    unknown = feed(parser(RULES), lines).outcome.usage
+    assert (unknown.known_usd, unknown.unpriced) == (None, 1)
+    replayed = feed(parser(PRICED), lines)
+    usage = replayed.outcome.usage
+    assert (usage.cost_usd, usage.estimated_usd, usage.unpriced) == (0.0031, 0.0031, 0)
+    assert replayed.heard.usages[-1].cost_usd == 0.0031
+
+
+def test_the_cache_of_a_continued_thread_is_not_guessed() -> None:
+    before = Usage(input_tokens=1000, output_tokens=50)
+    usage = feed(CodexParser(PRICED, before), CODEX).outcome.usage
+    assert (usage.input_tokens, usage.cost_usd) == (2000, 0.0025)
+
+
+@pytest.mark.parametrize(
+    "parser",
+    [ClaudeParser(RULES), CodexParser(PRICED), GeminiParser(PRICED), OpencodeParser(RULES)],
+    ids=lambda parser: parser.client,
+)
+def test_a_client_that_ended_without_a_word_may_have_cost_anything(parser: JsonEventParser) -> None:
+    usage = feed(parser, [], end=FAILED).outcome.usage
+    assert (usage.known_usd, usage.unpriced) == (None, 1)
+
+
+@pytest.mark.parametrize("cost", [float("nan"), float("inf"), -1, "0", None, True, 1e300])
+def test_a_cost_that_is_no_amount_is_unknown(cost: Any) -> None:
+    models = {"a": {"costUSD": cost}, "b": {"costUSD": 0.5}}
+    for share in ({"model_usage_since_last_result": models}, {"modelUsage": models}):
+        event = {"type": "result", "is_error": False, "result": "x", **share}
+        usage = feed(ClaudeParser(RULES), encoded(event)).outcome.usage
+        assert (usage.cost_usd, usage.unpriced) == (0.5, 1)
+    event = {"type": "result", "is_error": False, "result": "x", "total_cost_usd": cost}
+    assert feed(ClaudeParser(RULES), encoded(event)).outcome.usage.known_usd is None
+    part = {"reason": "stop", "cost": cost, "tokens": {"input": 5}}
+    event = {"type": "step_finish", "part": part}
+    both = encoded(event, {**event, "part": {**part, "cost": 0.25}}, event)
+    usage = feed(OpencodeParser(RULES), both).outcome.usage
+    assert (usage.cost_usd, usage.unpriced) == (0.25, 1)
+
+
+def test_a_killed_claude_is_charged_by_list_prices_and_by_those_of_the_project() -> None:
+    message = {"id": "1", "usage": {"input_tokens": 1_000_000, "output_tokens": 0}}
+    known = encoded({"type": "assistant", "message": {**message, "model": "claude-haiku-4-5"}})
+    usage = feed(ClaudeParser(RULES), known, end=FAILED).outcome.usage
+    assert (usage.cost_usd, usage.estimated_usd, usage.unpriced) == (1.0, 1.0, 0)
+    own = encoded({"type": "assistant", "message": {**message, "model": "m"}})
+    assert feed(ClaudeParser(RULES), own, end=FAILED).outcome.usage.known_usd is None
+    assert feed(ClaudeParser(PRICED), own, end=FAILED).outcome.usage.cost_usd == 1.0
+
+
+# --- commands --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def core() -> Iterator[ProcessCore]:
+    with ProcessCore() as made:
+        yield made
+
+
+def run(core: ProcessCore, folder: Path, said: str = "", **options: Any) -> Usage:
+    script = f"echo '{said}' > $SEQUENCER_RESULT" if said else "exit 0"
+    made = CommandOptions.model_validate({"argv": ["sh", "-c", script], **options})
+    cancellation = Cancellation()
+    path = folder / "results" / "result.json"
+    request = request_for(
+        folder,
+        step=Step(name="main"),
+        result_path=path,
+        environment={"SEQUENCER_RESULT": str(path)},
+    )
+    usage = CommandExecutor("c", made, core).perform(request, Recorder(), cancellation).usage
+    cancellation.close()
+    return usage
+
+
+def test_a_command_that_tells_nothing_has_an_unknown_cost(
+    core: ProcessCore, tmp_path: Path
+) -> None:
+    assert run(core, tmp_path).known_usd is None
+    assert run(core, tmp_path, '{"usage": {"cost_usd": 0}}').known_usd is None
+    assert run(core, tmp_path, '{"usage": {"cost_usd": 0.25}}').known_usd == 0.25
+
+
+def test_a_free_command_costs_what_it_says(core: ProcessCore, tmp_path: Path) -> None:
+    assert run(core, tmp_path, free=True).known_usd == 0
+    assert run(core, tmp_path, '{"usage": {"cost_usd": 2}}', free=True).known_usd == 2
+
+
+def test_a_command_that_never_started_cost_nothing(core: ProcessCore, tmp_path: Path) -> None:
+    assert run(core, tmp_path, argv=["/nowhere/at-all"]).known_usd == 0
+
+
+# --- limits ----------------------------------------------------------------------------
+
+FOREIGN = "Tests failed: GitHub API rate limit exceeded, usage limit reached, 429, retry in 1s"
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+@pytest.mark.parametrize(
+    "make",
+    [ClaudeParser, CodexParser, GeminiParser, OpencodeParser],
+    ids=lambda made: made.__name__,
+)
+def test_what_tools_print_is_no_limit(make: type[JsonEventParser], code: int) -> None:
+    end = ProcessEnd(exit_code=code)
+    outcome = feed(make(RULES), [FOREIGN.encode()], stderr=FOREIGN, end=end).outcome
+    assert (outcome.status, outcome.not_before) == (OutcomeStatus.FAILED, None)
+
+
+@pytest.mark.parametrize(
+    ("event", "status"),
+    [
+        ({"result": FOREIGN}, OutcomeStatus.FAILED),
+        ({"result": FOREIGN, "terminal_reason": "aborted_tools"}, OutcomeStatus.FAILED),
+        ({"result": "x", "api_error_status": 429}, OutcomeStatus.LIMITED),
+        (
+            {"result": "usage limit reached", "terminal_reason": "api_error"},
+            OutcomeStatus.LIMITED,
+        ),
+        ({"result": "Claude AI usage limit reached|1795300000"}, OutcomeStatus.LIMITED),
+        ({"result": "You've hit your weekly limit"}, OutcomeStatus.LIMITED),
+        ({"result": "You\u2019ve hit your weekly limit"}, OutcomeStatus.LIMITED),
+        ({"result": "5-hour limit reached ∙ resets 3am"}, OutcomeStatus.LIMITED),
+        ({"result": "API Error: rate limit"}, OutcomeStatus.LIMITED),
+    ],
+)
+def test_only_claudes_own_words_are_a_limit(event: dict[str, Any], status: OutcomeStatus) -> None:
+    lines = encoded({"type": "result", "is_error": True, **event})
+    assert feed(ClaudeParser(RULES), lines, end=FAILED).outcome.status is status
+
+
+def test_a_rejection_counts_also_where_claude_was_ended() -> None:
+    info = {"status": "rejected", "resetsAt": 1795300000}
+    lines = encoded({"type": "rate_limit_event", "rate_limit_info": info})
+    outcome = feed(ClaudeParser(RULES), lines, end=FAILED).outcome
+    assert outcome.status is OutcomeStatus.LIMITED
