@@ -13,7 +13,7 @@ import traceback
 import click
 
 from sequencer.cli.context import complain
-from sequencer.errors import Interrupted, SequencerError
+from sequencer.errors import Interrupted, SequencerError, out_of_resources
 
 BUG = 70
 USAGE = 2
@@ -35,6 +35,10 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
     if isinstance(error, click.ClickException):
         complain(_hidden(_usage_text(error)))
         return error.exit_code
+    if not isinstance(error, SequencerError) and (busy := out_of_resources(error)) is not None:
+        # Wherever it happens: a machine that has no more of something is no bug.
+        busy.__cause__ = error
+        error = busy
     if isinstance(error, SequencerError):
         complain(_hidden(f"error: {error}"))
         if is_verbose and error.__cause__ is not None:

@@ -22,7 +22,8 @@ from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.judging import as_asked, checked, judged
 from sequencer.engine.prepared import Agents, Allowance, Performed, Prepared, Prompts
 from sequencer.engine.recall import Memory
-from sequencer.errors import ConfigurationError, SequencerError
+from sequencer.errors import ConfigurationError, SequencerError, out_of_resources
+from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.completion import apply_completion
 from sequencer.executors.protocol import (
     EVERY_EXECUTOR,
@@ -67,6 +68,7 @@ class _Running:
     listener: Listener
     cancellation: Cancellation
     recall: Callable[[], Memory]
+    lock: AttemptLock | None
     compose: Compose | None
 
 
@@ -165,11 +167,16 @@ class Performer:
         log = self.logs.open(attempt)
         self.observer.started(attempt, log.path)
         listener = Tee(log, self.observer, hides_thoughts=prepared.step.suppress_thoughts)
-        running = _Running(attempt, head, budget, listener, cancellation, recall, compose)
+        lock = self._lock(attempt)
+        running = _Running(attempt, head, budget, listener, cancellation, recall, lock, compose)
         is_final = False
         try:
             outcome, final = self._routed(prepared, running)
         except SequencerError as error:
+            if (busy := out_of_resources(error)) is not None:
+                outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=str(busy))
+                self._close(log, attempt, outcome)
+                raise busy from error
             is_final = isinstance(error, MissingValue)
             self._write_traceback(error, listener)
             outcome, final = Outcome(status=OutcomeStatus.FAILED, error=str(error)), prepared
@@ -177,6 +184,9 @@ class Performer:
             # An executor that raises has a bug; the claim still has to end in a record.
             self._close(log, attempt, Outcome(status=OutcomeStatus.FAILED, error=repr(error)))
             raise
+        finally:
+            if lock is not None:
+                lock.give_back()
         seconds = round(time.monotonic() - started, 6)
         outcome = self._finished(outcome, final, seconds)
         performed = judged(
@@ -195,6 +205,12 @@ class Performer:
             performed = self._decided(performed, self.hooks, running)
         self._close(log, attempt, performed.outcome)
         return performed
+
+    def _lock(self, attempt: Attempt) -> AttemptLock | None:
+        """Return what the processes of *attempt* hold; nothing is opened before the first."""
+        if attempt.lock_path is None:
+            return None
+        return AttemptLock(attempt.lock_path, lambda text: self.observer.waiting(text, None))
 
     def _decided(self, performed: Performed, hooks: Hooks, running: _Running) -> Performed:
         """Return *performed* with what the project's hook says about the way on."""
@@ -377,6 +393,7 @@ class Performer:
             resume_session=session.id if session and is_same and step.continue_session else None,
             timeout_s=_least(step.timeout_s, budget.timeout_s),
             idle_timeout_s=step.idle_timeout_s,
+            lock=running.lock,
             max_cost_usd=_least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )
         return prepared.executor.perform(request, running.listener, running.cancellation)

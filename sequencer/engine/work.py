@@ -24,6 +24,7 @@ from sequencer.errors import (
     StepFailed,
     TooManyFailures,
     WaitsForPerson,
+    out_of_resources,
 )
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Claim, Gate, Head, Status
@@ -92,6 +93,7 @@ class Invocation:
             ClaimHeld: somebody else runs the step, for longer than this mode waits.
             WaitsForPerson: a gate waits.
             Interrupted: this process was asked to end; the claim was released.
+            MachineBusy: this machine could not run the agent; the claim was released.
         """
         try:
             return self._work()
@@ -309,6 +311,8 @@ class Invocation:
             ended = self._worker.perform(turn, self._budget(turn.head))
         except BaseException as error:
             self._worker.abandon(turn, error)
+            if (busy := out_of_resources(error)) is not None:
+                raise busy from error
             raise
         outcome, record = ended.outcome, ended.record
         steps = int(ended.has_worked)

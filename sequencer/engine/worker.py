@@ -37,7 +37,9 @@ from sequencer.errors import (
     SequencerError,
     StateRefused,
     WorkTreeRefused,
+    out_of_resources,
 )
+from sequencer.executors.attempt_lock import AttemptLock, lock_path
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Head
@@ -200,10 +202,19 @@ class Worker:
     def arrive(self, turn: Turn) -> None:
         """Bring the work tree to the code that the step of *turn* begins on.
 
+        An earlier attempt at it may have left processes; they are gone then.
+
         Raises:
             WorkTreeRefused: see `Carrier.arrive`.
+            MachineBusy: see `AttemptLock.take`.
         """
+        if turn.claim.attempt > 1:
+            path = lock_path(self.store.state_path)
+            AttemptLock(path, self._tell_waiting).settle(self.stop)
         self.patience.reach(lambda: self.performer.carrier.arrive(turn.head))
+
+    def _tell_waiting(self, text: str) -> None:
+        self.performer.observer.waiting(text, None)
 
     def _arrived(self, turn: Turn) -> Prepared:
         """Return what is to be performed; with newer code its prompt may be another one."""
@@ -276,16 +287,20 @@ class Worker:
     def abandon(self, turn: Turn, error: BaseException) -> None:
         """End the claim of a step that was given up by an exception, if that is possible.
 
-        A bug counts as a failure, so that it can't repeat for ever; a refusal and an
-        interrupt don't.
+        A bug counts as a failure, so that it can't repeat for ever; a refusal, an interrupt
+        and a machine that has no more processes or descriptors don't.
         """
-        is_bug = isinstance(error, Exception) and not isinstance(error, SequencerError)
+        busy = out_of_resources(error)
+        is_bug = (
+            isinstance(error, Exception) and not isinstance(error, SequencerError) and busy is None
+        )
         status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
         outcome = Outcome(status=status, error=self.performer.redact(repr(error)))
         agent = turn.prepared.agent if turn.prepared else CALLER
         performed = Performed(outcome, turn.step, turn.place, agent)
         ending = Ending(EndingKind.FAIL) if is_bug else None
-        ended = Ended(performed, ending, journal_record(outcome, agent, None, {}))
+        record = journal_record(outcome, agent, None, {})
+        ended = Ended(performed, ending, record, postponed=busy and busy.message)
         # What is raised already says more than why it could not be recorded.
         with contextlib.suppress(SequencerError):
             self.finish(turn, ended, lambda _: False)
@@ -318,6 +333,7 @@ class Worker:
             prompt=turn.step.prompt_name,
             state_path=self.store.state_path,
             result_path=folder / "result.json",
+            lock_path=lock_path(self.store.state_path),
         )
 
     def finish(self, turn: Turn, ended: Ended, may_go_on: MayGoOn) -> tuple[Head, Turn | None]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import os
+import selectors
 import shutil
 import signal
 import sys
@@ -24,7 +25,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from sequencer.errors import SequencerError
+from sequencer.errors import MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.guarding import GRACE_S, Guard, GuardUnreachable, Launch
 from sequencer.executors.lines import LINE_CAP, LineSplitter
 from sequencer.executors.protocol import (
@@ -51,6 +52,9 @@ __all__ = [
     "perform_process",
 ]
 _STDERR_LINE_CAP = 65_536
+PATIENCE_S = 5.0
+"""How long a start is tried again that this machine has no process or descriptor for."""
+_FIRST_PAUSE_S = 0.1
 _SHELL_SIGNAL_BASE = 128
 
 
@@ -121,7 +125,7 @@ class ProcessCore:
             if stale is not None and self._is_usable(stale):
                 return
             self._spare = None
-            with suppress(GuardUnreachable):
+            with suppress(GuardUnreachable, MachineBusy):
                 self._spare = Guard()
         if stale is not None:
             stale.close()
@@ -139,23 +143,48 @@ class ProcessCore:
         """Run one agent to its end and leave nothing of it behind.
 
         An exception of *consumer* (a full disk) ends the agent's tree before it leaves.
+
+        Raises:
+            MachineBusy: no agent was started, because processes of an earlier attempt are
+                there, or because this machine had no process, descriptor or memory for it
+                for `PATIENCE_S`.
         """
-        if cancellation.reason is not None:
+        has_lock = launch.lock is None or launch.lock.take(cancellation)
+        if cancellation.reason is not None or not has_lock:
             return ProcessEnd(ended_by=cancellation.reason)
+        until, pause_s = time.monotonic() + PATIENCE_S, _FIRST_PAUSE_S
+        while True:
+            try:
+                return self._run(launch, consumer, cancellation)
+            except MachineBusy:
+                if time.monotonic() > until or cancellation.wait(pause_s):
+                    raise
+                pause_s *= 2
+
+    def _run(
+        self, launch: Launch, consumer: OutputConsumer, cancellation: Cancellation
+    ) -> ProcessEnd:
         started = time.monotonic()
-        try:
-            guard = self._launched(launch)
-        except SequencerError as error:
-            return ProcessEnd(spawn_error=str(error))
-        pump = Pump(guard, launch, consumer, cancellation)
-        is_guard_lost = True
-        try:
-            pump.run()
-        finally:
-            # Also on the way out of an exception: no control pipe, no agent.
-            is_clean = guard.close()
-            is_guard_lost = pump.report is None or not is_clean
-            survivors = _end_strays(guard, pump.report, is_guard_lost=is_guard_lost)
+        # Before anything is paid for: what is left to do needs no descriptor.
+        with _selector(cancellation) as selector:
+            try:
+                guard = self._launched(launch)
+            except MachineBusy:
+                raise
+            except SequencerError as error:
+                return ProcessEnd(spawn_error=str(error))
+            pump = Pump(guard, launch, consumer, cancellation, selector)
+            is_guard_lost = True
+            try:
+                pump.run()
+            finally:
+                # Also on the way out of an exception: no control pipe, no agent.
+                is_clean = guard.close()
+                is_guard_lost = pump.report is None or not is_clean
+                survivors = _end_strays(guard, pump.report, is_guard_lost=is_guard_lost)
+                if survivors and launch.lock is not None:
+                    launch.lock.keep_dirty()
+        _ensure_started(pump, guard)
         return _end_of(pump, launch, cancellation, time.monotonic() - started, survivors)
 
     def _launched(self, launch: Launch) -> Guard:
@@ -180,6 +209,22 @@ class ProcessCore:
         return guard.owner_pid == os.getpid() and guard.is_alive
 
 
+def _selector(cancellation: Cancellation) -> selectors.BaseSelector:
+    """Return a fresh selector; the descriptor of *cancellation* is made as well.
+
+    Raises:
+        MachineBusy: there is no descriptor left.
+    """
+    try:
+        cancellation.fileno()
+        return selectors.DefaultSelector()
+    except OSError as error:
+        busy = out_of_resources(error)
+        if busy is None:
+            raise
+        raise busy from error
+
+
 def launch_of(
     argv: Sequence[str],
     env: Mapping[str, str],
@@ -198,6 +243,7 @@ def launch_of(
         timeout_s=request.timeout_s,
         idle_timeout_s=request.idle_timeout_s,
         grace_s=grace_s,
+        lock=request.lock,
     )
 
 
@@ -311,6 +357,26 @@ def _end_strays(guard: Guard, report: dict[str, Any] | None, *, is_guard_lost: b
 
         return end_marked(guard.mark)
     return int(report.get("survivors", 0)) if report else 0
+
+
+def _ensure_started(pump: Pump, guard: Guard) -> None:
+    """Return if an agent was started, or could not be for a reason of its own.
+
+    Raises:
+        MachineBusy: there was no process, descriptor or memory for it, or for its guard.
+    """
+    report = pump.report
+    if report is not None and report["event"] == "refused":
+        code = int(report["errno"])
+        busy = out_of_resources(OSError(code, os.strerror(code)))
+        if busy is not None:
+            raise busy
+    exit_code = guard.exit_code
+    if report is None and not pump.has_started and exit_code is not None and exit_code > 0:
+        raise MachineBusy(
+            f"the guard process ended with exit code {exit_code} before it started the agent",
+            hint=f"see that '{sys.executable} -I -S -c pass' works here",
+        )
 
 
 def _end_of(

@@ -78,6 +78,8 @@ class Leases:
         with contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(self.folder):
                 token = entry.name.partition(".")[0]
+                if token.startswith("agents-"):
+                    continue  # the lock of a step's processes, which they alone end
                 is_standing = token.isdigit() and int(token) in standing
                 if not is_standing or entry.name.endswith(".tmp"):
                     with contextlib.suppress(OSError):
