@@ -7,12 +7,11 @@ a failure or a release.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sequencer.engine.attempt import Attempt, Logs, Observer, StepLog, Tee
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
@@ -22,6 +21,7 @@ from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.judging import as_asked, checked, judged
 from sequencer.engine.prepared import Agents, Allowance, Performed, Prepared, Prompts
 from sequencer.engine.recall import Memory
+from sequencer.engine.records import redacted
 from sequencer.errors import ConfigurationError, SequencerError, out_of_resources
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.completion import apply_completion
@@ -269,19 +269,11 @@ class Performer:
         return completed.replace(
             usage=completed.usage.replace(seconds=seconds),
             output=self.redact(completed.output),
-            structured=self._redacted(completed.structured),
+            structured=redacted(completed.structured, self.redact),
             error=self.redact(completed.error) if completed.error else None,
             denials=tuple(map(self.redact, completed.denials)),
             prompt=prepared.step.prompt_name,
         )
-
-    def _redacted(self, value: Any) -> Any:
-        """Return a structured answer without secrets, as its text is."""
-        if value is None:
-            return None
-        text = json.dumps(value, ensure_ascii=False)
-        hidden = self.redact(text)
-        return value if hidden == text else _as_json(hidden)
 
     def _close(self, log: StepLog, attempt: Attempt, outcome: Outcome) -> None:
         log.close(outcome)
@@ -402,11 +394,3 @@ class Performer:
 def _least(*values: float | None) -> float | None:
     present = [value for value in values if value is not None]
     return min(present) if present else None
-
-
-def _as_json(text: str) -> Any:
-    """Return what *text* is as JSON; where a secret ended in its grammar, the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

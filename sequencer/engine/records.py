@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +90,20 @@ def _remove(folder: Path) -> None:
         return
     except OSError:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def redacted(value: Any, redact: Callable[[str], str]) -> Any:
+    """Return the structured answer *value* without secrets, as its text is.
+
+    Where a secret ended in the grammar of JSON, it is the text itself.
+    """
+    if value is None:
+        return None
+    text = json.dumps(value, ensure_ascii=False)
+    hidden = redact(text)
+    if hidden == text:
+        return value
+    try:
+        return json.loads(hidden)
+    except ValueError:
+        return hidden

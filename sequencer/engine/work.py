@@ -16,7 +16,8 @@ from sequencer.engine import same_run
 from sequencer.engine.prepared import Allowance
 from sequencer.engine.queueing import Queue
 from sequencer.engine.standing import Kind, Standing, parse_time
-from sequencer.engine.worker import Turn, Worker
+from sequencer.engine.turn import Turn
+from sequencer.engine.worker import Worker
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,

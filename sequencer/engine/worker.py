@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from sequencer.engine.records import (
     shown_log,
 )
 from sequencer.engine.standing import Kind, Standing, standing
+from sequencer.engine.turn import Turn
 from sequencer.errors import (
     ClaimHeld,
     SequencerError,
@@ -46,7 +47,6 @@ from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.loops import round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.resolver import describe, place, present
@@ -60,25 +60,6 @@ CALLER = "caller"
 
 MayGoOn = Callable[[Head], bool]
 """Whether the invocation's own limits allow one more step after this head."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A step that this worker holds."""
-
-    claim: Claim
-    step: Step
-    position: str
-    place: Place
-    head: Head
-    """As it was right after the claim."""
-    prepared: Prepared | None = None
-    """None where the caller performs the step itself."""
-
-    @classmethod
-    def of(cls, head: Head, claim: Claim, prepared: Prepared) -> Turn:
-        """Return the turn in which *prepared* is to be performed."""
-        return cls(claim, prepared.step, prepared.position, prepared.place, head, prepared)
 
 
 def _where(head: Head) -> tuple[object, ...]:
@@ -300,7 +281,7 @@ class Worker:
         performed = Performed(outcome, turn.step, turn.place, agent)
         ending = Ending(EndingKind.FAIL) if is_bug else None
         record = journal_record(outcome, agent, None, {})
-        ended = Ended(performed, ending, record, postponed=busy and busy.message)
+        ended = Ended(performed, ending, record, postponed=None if busy is None else busy.message)
         # What is raised already says more than why it could not be recorded.
         with contextlib.suppress(SequencerError):
             self.finish(turn, ended, lambda _: False)

@@ -77,8 +77,8 @@ def _receive_lock(size: int) -> bytes:
     if flags & _socket.MSG_CTRUNC:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     for _, _, fd in lock:
-        # No process of the agent gets it.
-        os.set_inheritable(int.from_bytes(fd[:_INT_BYTES], sys.byteorder), False)
+        number = int.from_bytes(fd[:_INT_BYTES], sys.byteorder)
+        os.set_inheritable(number, False)  # noqa: FBT003 - no process of the agent gets it
     return data
 
 

@@ -11,23 +11,25 @@ they were written; each stream's own order is kept.
 
 from __future__ import annotations
 
-import errno
 import os
 import selectors
-import shutil
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from sequencer.errors import MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.guarding import GRACE_S, Guard, GuardUnreachable, Launch
 from sequencer.executors.lines import LINE_CAP, LineSplitter
+from sequencer.executors.process_end import (
+    ProcessEnd,
+    describe_exit,
+    spawn_error,
+    stop_error,
+)
 from sequencer.executors.protocol import (
     Cancellation,
     Kind,
@@ -55,26 +57,6 @@ _STDERR_LINE_CAP = 65_536
 PATIENCE_S = 5.0
 """How long a start is tried again that this machine has no process or descriptor for."""
 _FIRST_PAUSE_S = 0.1
-_SHELL_SIGNAL_BASE = 128
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessEnd:
-    """How one agent process ended; plain facts, no judgement."""
-
-    exit_code: int | None = None
-    """Negative for a signal; None if it never ran or its guard was lost."""
-    spawn_error: str | None = None
-    """Why it could not be started, with what to do about it."""
-    ended_by: StopReason | str | None = None
-    """None if it ended by itself, else "timeout", "idle" or the reason of a cancellation."""
-    seconds: float = 0.0
-    stderr_tail: str = ""
-    """The last 4 KiB of its standard error."""
-    is_guard_lost: bool = False
-    """Somebody killed the guard; the agent was killed with it."""
-    survivors: int = 0
-    """Processes that could not be ended (another user's, after sudo, say)."""
 
 
 class EventParser(Protocol):
@@ -294,7 +276,7 @@ def conclude(
     if isinstance(end.ended_by, StopReason):
         update |= {"status": OutcomeStatus.INTERRUPTED, "error": f"stopped: {end.ended_by}"}
     elif end.ended_by is not None or end.is_guard_lost:
-        update |= {"status": OutcomeStatus.FAILED, "error": _stop_error(end, request)}
+        update |= {"status": OutcomeStatus.FAILED, "error": stop_error(end, request)}
     elif end.exit_code != 0 and outcome.is_accepted:
         # No parser may call a failed process a success.
         update |= {"status": OutcomeStatus.FAILED, "error": describe_exit(end)}
@@ -302,51 +284,6 @@ def conclude(
         notice = f"{end.survivors} processes of the agent could not be ended\n"
         listener.write(notice.encode(), Kind.NOTICE)
     return apply_result(request.result_path, outcome.model_copy(update=update))
-
-
-def describe_exit(end: ProcessEnd) -> str:
-    """Return one to three lines that say how a process ended, its last words included.
-
-    >>> describe_exit(ProcessEnd(exit_code=137))
-    'exit code 137 (128 + SIGKILL; often for lack of memory)'
-    """
-    code = end.exit_code
-    if code is None:
-        said = "it left no exit code"
-    elif code < 0:
-        said = f"it was ended by {_signal_name(-code)}"
-    elif code > _SHELL_SIGNAL_BASE and _signal_name(code - _SHELL_SIGNAL_BASE).startswith("SIG"):
-        said = f"exit code {code} (128 + {_signal_name(code - _SHELL_SIGNAL_BASE)})"
-    else:
-        said = f"exit code {code}"
-    if code is not None and signal.SIGKILL in (-code, code - _SHELL_SIGNAL_BASE):
-        why = "; often for lack of memory"
-        said = f"{said[:-1]}{why})" if said.endswith(")") else f"{said}{why}"
-    lines = [line.strip() for line in end.stderr_tail.splitlines() if line.strip()]
-    return "\n".join([said, *(line[:300] for line in lines[-2:])])
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _stop_error(end: ProcessEnd, request: StepRequest) -> str:
-    gone = "the agent and everything that it started were ended"
-    step = request.step.name
-    if end.ended_by == "timeout":
-        return (
-            f"timed out after {request.timeout_s:g} s; {gone}\n"
-            f"raise timeout_s of step {step!r}, or give it less to do"
-        )
-    if end.ended_by == "idle":
-        return (
-            f"no output for {request.idle_timeout_s:g} s; {gone}\n"
-            f"raise idle_timeout_s of step {step!r} if it may be silent for so long"
-        )
-    return f"the guard process of the agent was killed, and the agent with it; {gone}"
 
 
 def _end_strays(guard: Guard, report: dict[str, Any] | None, *, is_guard_lost: bool) -> int:
@@ -385,7 +322,7 @@ def _end_of(
     tail = pump.stderr_tail.decode("utf-8", "replace")
     report = pump.report
     if report is not None and report["event"] == "refused":
-        return ProcessEnd(spawn_error=_spawn_error(report, launch), seconds=seconds)
+        return ProcessEnd(spawn_error=spawn_error(report, launch), seconds=seconds)
     ended_by: StopReason | str | None = pump.stop_cause
     exit_code = report["exit_code"] if report else None
     if report and report["stopped_by"] is None:
@@ -403,28 +340,6 @@ def _end_of(
         is_guard_lost=report is None,
         survivors=survivors,
     )
-
-
-def _spawn_error(report: dict[str, Any], launch: Launch) -> str:
-    code, program = int(report["errno"]), launch.argv[0]
-    if report["stage"] == "folder":
-        return f"can't work in the folder {str(launch.cwd)!r}: {os.strerror(code)}"
-    found = shutil.which(program, path=launch.environment.get("PATH"))
-    if code == errno.ENOENT and found is None:
-        searched = launch.environment.get("PATH", os.defpath)
-        where = "there is no such file" if os.sep in program else f"it is not on PATH ({searched})"
-        return f"the program {program!r} can't be started: {where}"
-    if code == errno.ENOENT:
-        return (
-            f"the program {program!r} can't be started: the interpreter that its first line "
-            "names is missing"
-        )
-    reasons = {
-        errno.EACCES: "it is not executable for this user (chmod +x)",
-        errno.ENOEXEC: "it is neither a program nor a script with a #! line",
-        errno.E2BIG: "its arguments and environment are too long",
-    }
-    return f"the program {program!r} can't be started: {reasons.get(code, os.strerror(code))}"
 
 
 class _Lines:

@@ -6,6 +6,7 @@ the clock, so what is compared is what the processes did, not what anybody says 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -164,8 +165,10 @@ def both_killed_before_anybody_came(it: Round) -> None:
 
 
 def guard_killed(it: Round) -> None:
-    it.wait()
+    """Its sequencer records a failure, and who comes then tries again."""
     it.guard.kill()
+    it.holder.wait()
+    it.others.append(it.run("run", "--max-steps=1", "--quiet"))
 
 
 def sleeping_sequencer(it: Round) -> None:
@@ -203,7 +206,7 @@ def overlap_s(lines: list[list[str]]) -> float | None:
     tokens = sorted(times)
     if len(tokens) < 2:
         return None
-    pauses = [min(times[b]) - max(times[a]) for a, b in zip(tokens, tokens[1:], strict=False)]
+    pauses = [min(times[b]) - max(times[a]) for a, b in itertools.pairwise(tokens)]
     return max(0.0, -min(pauses))
 
 
@@ -230,7 +233,11 @@ def one(folder: Path, name: str) -> tuple[list[str], float, float]:
             "the second attempt does not end": ended is not None,
         }
         took = _first_of(it, 2) - began if second is not None else 0.0
-        return [f"{name}: {what}" for what, holds in checks.items() if not holds], together or 0, took
+        return (
+            [f"{name}: {what}" for what, holds in checks.items() if not holds],
+            together or 0,
+            took,
+        )
     finally:
         it.close()
 
@@ -244,7 +251,9 @@ def campaign(folder: Path, size: Size) -> Report:
     rounds = 1 if size is Size.SHORT else 25
     plan = [(number, name) for number in range(rounds) for name in CASES]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        tried = [pool.submit(one, folder / f"{n}-{place}", name) for place, (n, name) in enumerate(plan)]
+        tried = [
+            pool.submit(one, folder / f"{n}-{place}", name) for place, (n, name) in enumerate(plan)
+        ]
         ended = [future.result() for future in tried]
     violations = [line for broken, _, _ in ended for line in broken]
     figures = {

@@ -55,10 +55,11 @@ class Running:
     def ends_the_work(self) -> bool:
         """Return whether the process can't go on: it is to end, or it can't keep an output.
 
-        Any other exception is a bug of one executor, and a failure of its node.
+        Any other exception is a bug of one executor, and a failure of its node; or this
+        machine was short of something, and other attempts may end well all the same.
         """
         if self.busy is not None:
-            return True
+            return False
         is_bug = isinstance(self.error, Exception) and not isinstance(self.error, SequencerError)
         return self.error is not None and not is_bug
 

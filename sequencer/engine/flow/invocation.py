@@ -73,6 +73,7 @@ class FlowInvocation:
             WaitsForPerson: only people's answers are missing.
             ClaimHeld: others hold all that could be done, for longer than this mode waits.
             Interrupted: this process was asked to end; its claims were released.
+            MachineBusy: this machine could run no agent; its claims were released.
         """
         try:
             return self._work()
@@ -121,6 +122,9 @@ class FlowInvocation:
             for one in ended:
                 if one.error is not None and one.ends_the_work:
                     raise one.error
+                if one.busy is not None and not worker.attempts.running:
+                    # Nothing of this process's can end and give back what is missing.
+                    raise one.busy
 
     def _count(self, ended: Running) -> None:
         if ended.ends_the_work:
