@@ -1,7 +1,8 @@
 """A machine without a free descriptor, process or thread: at every point of a run's start.
 
 Each round is a real process with a lower limit, or one whose system calls the kernel's tracer
-refuses. It has to say what ran out, leave the run as it was, and the next one does the step.
+refuses. It has to say what ran out and leave the run as it was, so that the next one does the
+step.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from sequencer.assembly import open_project
 from tests.acceptance.cli_process import environment
 from tests.long.report import Report, Size
 
@@ -22,7 +24,10 @@ DONE, BUSY = 0, 75
 LEAST_FILES = 6
 """With fewer the interpreter itself can't import what would say so."""
 MOST_FILES = 32
+AGAIN_FILES = 18
+"""Enough for a claim and not for an agent; the next run has enough."""
 AT_ONCE = 3
+_NAMES = {"line": None, "graph": "flow"}
 _STRACE = "strace -f -qq -o /dev/null -e"
 REFUSED_CALLS = {
     "no thread": f"{_STRACE} inject=clone3:error=EAGAIN",
@@ -103,10 +108,9 @@ def looked_at(folder: Path, kind: str, ended: subprocess.CompletedProcess[str]) 
         word in ended.stderr for word in ("ulimit", "memory", "fs.file-max")
     ):
         wrong.append(f"it does not say what to do: {ended.stderr.strip()[-300:]}")
-    state = next(folder.glob("sync/**/state.json"), None)
-    head = json.loads(state.read_text()) if state is not None else {}
-    if head.get("failures_in_row") or head.get("claims") or head.get("status") == "failed":
-        wrong.append(f"the run is {head['status']}, {len(head['claims'])} claims")
+    head = open_project(folder, environment={}).run(_NAMES[kind]).head
+    if head is not None and (head.failures_in_row or head.claims or head.status == "failed"):
+        wrong.append(f"the run is {head.status}, {len(head.claims)} claims")
     journals = "".join(path.read_text() for path in folder.glob("sync/**/journal.jsonl"))
     if '"failed"' in journals:
         wrong.append("a failure was counted")
@@ -120,7 +124,14 @@ def one(folder: Path, kind: str, files: int | None, around: str) -> tuple[list[s
     ended = run(project(folder, kind), kind, files=files, around=around)
     place = f"{files} files" if files is not None else around.removeprefix(_STRACE).strip()
     wrong = looked_at(folder, kind, ended)
-    return [f"{place}, {what}" for what in wrong], ended.returncode == BUSY
+    is_refused = ended.returncode == BUSY
+    if is_refused and files == AGAIN_FILES:
+        # What was released waits a little, and then it is done as if nothing had been.
+        following = run(folder, kind)
+        wrong += looked_at(folder, kind, following)
+        if following.returncode != DONE:
+            wrong.append(f"{kind}: the next run ends with {following.returncode}")
+    return [f"{place}, {what}" for what in wrong], is_refused
 
 
 def campaign(folder: Path, size: Size) -> Report:

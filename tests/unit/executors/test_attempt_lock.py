@@ -278,7 +278,9 @@ def test_the_guard_holds_it_when_the_sequencer_is_gone_and_the_agent_does_not(
     lock = Told().lock(tmp_path)
     assert lock.take(cancellation)
     script = "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))); input()"
-    guard = launched(tmp_path, lock, sys.executable, "-c", f"{script}; import time; time.sleep(300)")
+    guard = launched(
+        tmp_path, lock, sys.executable, "-c", f"{script}; import time; time.sleep(300)"
+    )
     os.set_blocking(guard.stdout, True)
     assert os.read(guard.stdout, 100) == b"[0, 1, 2, 3]\n"
     # What is left of a sequencer that was killed.
