@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -64,6 +65,10 @@ work(300)
 """
 
 
+_FLOW = "---\nid: flow\n---\n\n```mermaid\nflowchart TD\na --> b\n```\n\n### a\nx\n\n### b\nx\n"
+_WAITS = re.compile(rb"is run by|runs in another process")
+
+
 class Round:
     """One project with an agent at its first attempt, and a process that waits for the step."""
 
@@ -80,9 +85,13 @@ class Round:
             "workflows": {"w": {"steps": [{"name": "main", "executor": "agent"}]}},
             "agents": {"agent": {"kind": "command", "argv": argv, "grace_s": GRACE_S}},
             "store": {"ttl_s": LEASE_S},
+            "agent": {"default": "agent"},
         }
         (folder / "orchestration.yaml").write_text(json.dumps(document))
-        self.holder = self.run("run", "--max-steps=1", "--quiet")
+        (folder / "flows").mkdir()
+        (folder / "flows" / "flow.md").write_text(_FLOW)
+        self.flow = ["flow"] if form == "node" else []
+        self.holder = self.run("run", *self.flow, "--max-steps=1", "--quiet")
         self.processes = 1 if form == "alone" else 2
         seconds_until(lambda: len(self.pids(1)) == self.processes, 30)
         (guard,) = psutil.Process(self.holder.pid).children()
@@ -102,9 +111,8 @@ class Round:
 
     def wait(self) -> None:
         """Start the process that takes the step over, and let it come to its waiting."""
-        waiting = self.run("run", "--max-steps=1", "--max-wait=60")
-        self.others.append(waiting)
-        seconds_until(lambda: b"is run by" in (self.folder / "said").read_bytes(), 30)
+        self.others.append(self.run("run", *self.flow, "--max-steps=1", "--max-wait=60"))
+        seconds_until(lambda: _WAITS.search((self.folder / "said").read_bytes()), 30)
 
     def pids(self, token: int) -> set[int]:
         return {int(pid) for of, pid, _ in pairs(self.lines) if int(of) == token}
@@ -185,6 +193,8 @@ def forced(it: Round) -> None:
 CASES: dict[str, tuple[str, Callable[[Round], None]]] = {
     "deaf": ("alone", deaf),
     "deaf with a grandchild": ("family", deaf),
+    "deaf in a flowchart": ("node", deaf),
+    "stopped guard in a flowchart": ("node", stopped_guard),
     "stopped guard": ("family", stopped_guard),
     "stopped guard, grandchild without a mark": ("nameless", stopped_guard),
     "stopped agent": ("family", stopped_agent),
