@@ -7,6 +7,7 @@ a failure or a release.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -171,24 +172,16 @@ class Performer:
         running = _Running(attempt, head, budget, listener, cancellation, recall, lock, compose)
         is_final = False
         try:
-            outcome, final = self._routed(prepared, running)
+            with contextlib.closing(lock) if lock else contextlib.nullcontext():
+                outcome, final = self._routed(prepared, running)
         except SequencerError as error:
-            if (busy := out_of_resources(error)) is not None:
-                outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=str(busy))
-                self._close(log, attempt, outcome)
-                raise busy from error
             is_final = isinstance(error, MissingValue)
-            self._write_traceback(error, listener)
-            outcome, final = Outcome(status=OutcomeStatus.FAILED, error=str(error)), prepared
+            outcome, final = self._refused(error, log, running), prepared
         except Exception as error:
             # An executor that raises has a bug; the claim still has to end in a record.
             self._close(log, attempt, Outcome(status=OutcomeStatus.FAILED, error=repr(error)))
             raise
-        finally:
-            if lock is not None:
-                lock.give_back()
-        seconds = round(time.monotonic() - started, 6)
-        outcome = self._finished(outcome, final, seconds)
+        outcome = self._finished(outcome, final, round(time.monotonic() - started, 6))
         performed = judged(
             Performed(
                 outcome,
@@ -211,6 +204,19 @@ class Performer:
         if attempt.lock_path is None:
             return None
         return AttemptLock(attempt.lock_path, lambda text: self.observer.waiting(text, None))
+
+    def _refused(self, error: SequencerError, log: StepLog, running: _Running) -> Outcome:
+        """Return the failure that *error* is.
+
+        Raises:
+            MachineBusy: it is none; this machine only lacks something now.
+        """
+        if (busy := out_of_resources(error)) is not None:
+            outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=str(busy))
+            self._close(log, running.attempt, outcome)
+            raise busy from error
+        self._write_traceback(error, running.listener)
+        return Outcome(status=OutcomeStatus.FAILED, error=str(error))
 
     def _decided(self, performed: Performed, hooks: Hooks, running: _Running) -> Performed:
         """Return *performed* with what the project's hook says about the way on."""

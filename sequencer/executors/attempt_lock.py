@@ -83,7 +83,7 @@ class AttemptLock:
         """Let the next attempt look for the processes of this one: some could not be ended."""
         self._is_clean = False
 
-    def give_back(self) -> None:
+    def close(self) -> None:
         """Free the lock, if it was taken; the guards of this attempt have ended."""
         fd, self._fd = self._fd, -1
         if fd < 0:
@@ -106,7 +106,7 @@ class AttemptLock:
         Raises: see `take`.
         """
         self.take(cancellation)
-        self.give_back()
+        self.close()
 
     def _taken(self, cancellation: Cancellation) -> int | None:
         while True:

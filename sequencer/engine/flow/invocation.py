@@ -120,11 +120,9 @@ class FlowInvocation:
             if head is not None:
                 self._went_on(head)
             for one in ended:
-                if one.error is not None and one.ends_the_work:
-                    raise one.error
-                if one.busy is not None and not worker.attempts.running:
-                    # Nothing of this process's can end and give back what is missing.
-                    raise one.busy
+                is_stuck = one.busy is not None and not worker.attempts.running
+                if one.error is not None and (one.ends_the_work or is_stuck):
+                    raise one.busy or one.error
 
     def _count(self, ended: Running) -> None:
         if ended.ends_the_work:
@@ -179,7 +177,7 @@ class FlowInvocation:
         return self._look()
 
     def _end_in_time(self, step: OpenTransition) -> None:
-        # Another process may have ended the run meanwhile, or its last agent may have ended.
+        # The run may have ended meanwhile, or its last agent.
         marking = step.marking
         is_on = marking.status is FlowStatus.RUNNING
         if is_on and self._time_left_ms(step.head, marking, step.now) <= 0:

@@ -94,8 +94,8 @@ def test_it_is_a_private_file_while_it_is_held_and_nothing_afterwards(
     assert lock.take(cancellation)
     assert stat.S_IMODE(lock.path.stat().st_mode) == 0o600
     assert is_locked(lock.path)
-    lock.give_back()
-    lock.give_back()
+    lock.close()
+    lock.close()
     assert list(tmp_path.rglob("agents-*")) == []
     assert told == []
 
@@ -106,7 +106,7 @@ def test_nodes_do_not_wait_for_each_other(tmp_path: Path, cancellation: Cancella
     assert all(lock.take(cancellation) for lock in locks)
     assert {lock.path.parent for lock in locks} == {tmp_path / "beats"}
     for lock in locks:
-        lock.give_back()
+        lock.close()
     assert told == []
 
 
@@ -116,12 +116,12 @@ def test_the_next_one_waits_for_the_last_process_and_says_so_once(
     told = Told()
     first, second = told.lock(tmp_path), told.lock(tmp_path)
     assert first.take(cancellation)
-    timer = threading.Timer(0.2, first.give_back)
+    timer = threading.Timer(0.2, first.close)
     timer.start()
     assert second.take(cancellation)
     timer.join()
     assert told == ["waiting for the last process of the earlier attempt"]
-    second.give_back()
+    second.close()
     assert not second.path.exists()
 
 
@@ -132,7 +132,7 @@ def test_waiting_ends_with_the_attempt(tmp_path: Path, cancellation: Cancellatio
     cancellation.set(StopReason.INTERRUPTED)
     assert not second.take(cancellation)
     assert second.fd == -1
-    first.give_back()
+    first.close()
 
 
 def test_what_survived_guard_and_sequencer_is_ended_and_nobody_else(
@@ -156,7 +156,7 @@ def test_what_survived_guard_and_sequencer_is_ended_and_nobody_else(
     assert not is_alive(stopped)
     assert all(one.status() == psutil.STATUS_SLEEPING for one in innocent)
     assert lock.path.read_bytes() == b""
-    lock.give_back()
+    lock.close()
     assert not lock.path.exists()
 
 
@@ -205,9 +205,9 @@ def test_a_holder_without_processes_loses_its_lock_and_starts_nothing_any_more(
     assert second.take(cancellation)
     with pytest.raises(MachineBusy, match="taken the step over"):
         asleep.note(secrets.token_hex(16))
-    asleep.give_back()
+    asleep.close()
     assert is_locked(second.path)
-    second.give_back()
+    second.close()
     assert not second.path.exists()
 
 
@@ -226,7 +226,7 @@ def test_processes_in_another_container_are_waited_for_and_not_run_beside(
     os.close(holder)
     # Without its processes nobody holds it.
     assert lock.take(cancellation)
-    lock.give_back()
+    lock.close()
 
 
 @pytest.mark.parametrize("kind", ["link", "folder"])
@@ -255,11 +255,11 @@ def test_what_could_not_be_ended_is_looked_for_by_the_next_attempt(
     assert lock.take(cancellation)
     lock.note(mark)
     lock.keep_dirty()
-    lock.give_back()
+    lock.close()
     survivor = marked_child(children, **{MARK: mark})
     assert lock.take(cancellation)
     assert not is_alive(survivor)
-    lock.give_back()
+    lock.close()
 
 
 # --- with a guard ------------------------------------------------------------------------
@@ -307,5 +307,5 @@ def test_a_guard_that_was_stopped_is_ended_with_its_agent(
     assert following.take(cancellation)
     assert wait_until(lambda: not is_alive(agent), 5)
     assert not guard.is_alive
-    following.give_back()
+    following.close()
     guard.close()
