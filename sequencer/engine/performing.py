@@ -20,7 +20,7 @@ from sequencer.engine.composing import Composer
 from sequencer.engine.fitting import without_comments
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.judging import as_asked, checked, judged
-from sequencer.engine.prepared import Agents, Allowance, Performed, Prepared, Prompts
+from sequencer.engine.prepared import Agents, Allowance, Performed, Prepared, Prompts, least
 from sequencer.engine.recall import Memory
 from sequencer.engine.records import redacted
 from sequencer.errors import ConfigurationError, SequencerError, out_of_resources
@@ -367,7 +367,7 @@ class Performer:
         allowed = allowed_prompts(self.workflow, self.router or RouterSettings())
         state = router_input(running.head, describe(self.workflow, step_index), allowed)
         question = replace(asked, prompt=f"{asked.prompt.rstrip()}\n\n{state}")
-        limited = Allowance(budget.cost_usd, _least(budget.timeout_s, ROUTER_TIMEOUT_S))
+        limited = Allowance(budget.cost_usd, least(budget.timeout_s, ROUTER_TIMEOUT_S))
         outcome = self._run(question, replace(running, budget=limited))
         if outcome.status is OutcomeStatus.FAILED:
             message = f"the router failed: {outcome.error}"
@@ -389,14 +389,9 @@ class Performer:
             system_prompt=prepared.system_prompt,
             append_system_prompt=added,
             resume_session=session.id if session and is_same and step.continue_session else None,
-            timeout_s=_least(step.timeout_s, budget.timeout_s),
+            timeout_s=least(step.timeout_s, budget.timeout_s),
             idle_timeout_s=step.idle_timeout_s,
             lock=running.lock,
-            max_cost_usd=_least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
+            max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )
         return prepared.executor.perform(request, running.listener, running.cancellation)
-
-
-def _least(*values: float | None) -> float | None:
-    present = [value for value in values if value is not None]
-    return min(present) if present else None
