@@ -182,10 +182,12 @@ class AttemptLock:
         Raises:
             MachineBusy: something is left, or may be.
         """
+        notes = _NOTE.findall(os.pread(fd, _MAX_BYTES, 0))
+        if not notes:
+            return
         # psutil is worth its import only here.
         from sequencer.executors.marked import end_marked  # noqa: PLC0415
 
-        notes = _NOTE.findall(os.pread(fd, _MAX_BYTES, 0))
         left = end_marked(*(mark.decode() for mark, _ in notes))
         here = pid_namespace().encode()
         if left:

@@ -58,28 +58,32 @@ class Prctl:
             self.is_there = False
 
 
-def read_record() -> list[bytes] | None:
-    """Return the fields of the launch record, or None if the sequencer ended before it.
+def read_record() -> tuple[list[bytes], int] | None:
+    """Return the fields of the launch record and the lock that came with it, or -1.
+
+    None: the sequencer ended before it.
 
     Eight hexadecimal digits give the length; the fields are separated by NUL, which none
     of them can hold. JSON would cost as much time as the rest of the start.
     """
-    size = _read_exactly(8, _receive_lock(8))
+    first, lock = _receive(8)
+    size = _read_exactly(8, first)
     data = _read_exactly(int(size, 16)) if size is not None else None
-    return data.split(b"\0") if data is not None else None
+    return (data.split(b"\0"), lock) if data is not None else None
 
 
-def _receive_lock(size: int) -> bytes:
-    """Wait for the first at most *size* bytes; the lock that comes with them stays open."""
+def _receive(size: int) -> tuple[bytes, int]:
+    """Wait for the first at most *size* bytes and the lock that comes with them."""
     control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, _CONTROL)
-    data, lock, flags, _ = control.recvmsg(size, _socket.CMSG_SPACE(_INT_BYTES))
+    data, sent, flags, _ = control.recvmsg(size, _socket.CMSG_SPACE(_INT_BYTES))
     control.detach()
     if flags & _socket.MSG_CTRUNC:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-    for _, _, fd in lock:
-        number = int.from_bytes(fd[:_INT_BYTES], sys.byteorder)
-        os.set_inheritable(number, False)  # noqa: FBT003 - no process of the agent gets it
-    return data
+    lock = -1
+    for _, _, fd in sent:
+        lock = int.from_bytes(fd[:_INT_BYTES], sys.byteorder)
+        os.set_inheritable(lock, False)  # noqa: FBT003 - no process of the agent gets it
+    return data, lock
 
 
 def _read_exactly(size: int, data: bytes = b"") -> bytes | None:
@@ -107,8 +111,9 @@ def report_refused(code: int, stage: str) -> None:
 class Launch:
     """The fields of a launch record: grace, folder, counts, arguments, environment."""
 
-    def __init__(self, fields: list[bytes]) -> None:
-        """Take the *fields* apart."""
+    def __init__(self, fields: list[bytes], lock: int) -> None:
+        """Take the *fields* apart; *lock* is the attempt's, or -1."""
+        self.lock = lock
         self.grace_s = float(fields[0])
         self.cwd = fields[1]
         arguments = int(fields[2])
@@ -212,6 +217,16 @@ def descendants() -> list[int]:
     for pid in found:
         found += look_up(pid)
     return found
+
+
+def clear(lock: int) -> None:
+    """Empty the file of the lock: nobody need look for processes, whoever ends first now."""
+    if lock >= 0:
+        try:
+            os.ftruncate(lock, 0)
+        except OSError:
+            # Then somebody looks and finds none.
+            return
 
 
 class Tree:
@@ -337,10 +352,10 @@ def main() -> None:
     try:
         prctl = Prctl()
         prctl.set(_SUBREAPER, 1)
-        fields = read_record()
-        if fields is None:
+        record = read_record()
+        if record is None:
             return
-        launch = Launch(fields)
+        launch = Launch(*record)
         watch = Watch()
         agent = start(launch, stdin_fd, stdout_fd, prctl)
     except OSError as error:
@@ -362,11 +377,14 @@ def guard_agent(agent: int, launch: Launch, watch: Watch, prctl: Prctl) -> None:
     stopped_by = None if tree.has_ended else watch.stopped_by
     if not tree.is_gone():
         end_tree(tree, watch, launch.grace_s if stopped_by else LEFTOVER_GRACE_S)
+    survivors = tree.count()
+    if prctl.is_there and not survivors:
+        clear(launch.lock)
     code = "null" if tree.exit_code is None else str(tree.exit_code)
     reason = f'"{stopped_by}"' if stopped_by else "null"
     report(
         f'{{"event": "ended", "exit_code": {code}, "stopped_by": {reason}, '
-        f'"survivors": {tree.count()}}}'
+        f'"survivors": {survivors}}}'
     )
 
 

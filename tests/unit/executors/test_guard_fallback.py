@@ -179,10 +179,11 @@ def test_a_record_comes_back_as_it_was_sent(
     writing.close()
     read = reading.detach()
     monkeypatch.setattr(guard, "_CONTROL", read)
-    fields = guard.read_record()
+    record = guard.read_record()
     os.close(read)
-    assert fields is not None
-    received = guard.Launch(fields)
+    assert record is not None
+    received = guard.Launch(*record)
+    assert received.lock == -1
     assert (received.grace_s, received.cwd) == (2.5, os.fsencode(tmp_path))
     assert list(map(os.fsdecode, received.argv)) == argv
     decoded = {os.fsdecode(k): os.fsdecode(v) for k, v in received.environment.items()}
