@@ -30,7 +30,7 @@ LEASE_S = 1.2
 GRACE_S = 5.0
 LONGEST_S = 12.0
 """From the kill to the end of the step's next attempt."""
-AT_ONCE = 3
+AT_ONCE = 5
 
 _AGENT = """
 import os, signal, sys, time

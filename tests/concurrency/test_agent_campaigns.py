@@ -25,6 +25,7 @@ def test_the_agents_of_a_killed_sequencer_are_gone_within_two_seconds(tmp_path: 
     assert report.figures["gone_s_max"] <= stubborn_agents.ORPHAN_S
 
 
+@pytest.mark.timeout(300)
 def test_two_attempts_at_a_step_never_run_at_once(tmp_path: Path) -> None:
     report = overlaps.campaign(tmp_path, Size.SHORT)
     assert report.violations == ()
