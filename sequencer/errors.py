@@ -7,6 +7,7 @@ not in this tree is a bug, and the command line says so with exit code 70.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
@@ -154,7 +155,54 @@ class WorkTreeBusy(ClaimHeld):
     """Agents of another process of this machine work in the work tree, or are being ended."""
 
 
+class MachineBusy(SequencerError):
+    """This machine can't run the step's agent now; nothing failed, and its claim was released."""
+
+    exit_code = 75
+
+
 class Interrupted(SequencerError):
     """SIGINT or SIGTERM; the claim was released and no process was left behind."""
 
     exit_code = 130
+
+
+_TOO_MANY_PROCESSES = (
+    "no more processes or threads may be started",
+    "end what is not needed, or raise 'ulimit -u' (in a container or service also its pids limit)",
+)
+_NO_MEMORY = ("there is no memory left", "end what is not needed, or give it more memory")
+_EXHAUSTED = {
+    errno.EAGAIN: _TOO_MANY_PROCESSES,
+    errno.EMFILE: (
+        "this process may open no more files",
+        "raise 'ulimit -n', or run fewer agents at once",
+    ),
+    errno.ENFILE: (
+        "this machine may open no more files",
+        "end what is not needed, or raise the system's limit (sysctl fs.file-max)",
+    ),
+    errno.ENOMEM: _NO_MEMORY,
+}
+
+
+def out_of_resources(error: BaseException | None) -> MachineBusy | None:
+    """Return what *error* is if this machine ran out of processes, descriptors or memory.
+
+    None: it is something else. What an error was made from counts as well, because a file
+    that can't be opened for that reason is no fault of the file.
+    """
+    while error is not None:
+        if isinstance(error, MachineBusy):
+            return error
+        found = None
+        if isinstance(error, OSError):
+            found = _EXHAUSTED.get(error.errno or 0)
+        elif isinstance(error, MemoryError):
+            found = _NO_MEMORY
+        elif isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+            found = _TOO_MANY_PROCESSES
+        if found is not None:
+            return MachineBusy(f"{found[0]} ({error})", hint=found[1])
+        error = error.__cause__
+    return None

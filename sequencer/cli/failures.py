@@ -13,7 +13,7 @@ import traceback
 import click
 
 from sequencer.cli.context import complain, hidden
-from sequencer.errors import Interrupted, SequencerError
+from sequencer.errors import Interrupted, MachineBusy, SequencerError, out_of_resources
 
 BUG = 70
 USAGE = 2
@@ -35,6 +35,7 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
     if isinstance(error, click.ClickException):
         complain(hidden(_usage_text(error)))
         return error.exit_code
+    error = _as_shortage(error)
     if isinstance(error, SequencerError):
         complain(hidden(f"error: {error}"))
         if is_verbose and error.__cause__ is not None:
@@ -43,6 +44,18 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
     complain(hidden(f"error: this is a bug: {type(error).__name__}: {error}"))
     complain(hidden(_trace(error)) if is_verbose else f"  {REPORT_TO}")
     return BUG
+
+
+def _as_shortage(error: BaseException) -> BaseException:
+    """Return *error*, as what it is if this machine ran out of something: no bug, no refusal."""
+    busy = out_of_resources(error)
+    if busy is None or busy is error:
+        return error
+    made = busy
+    if isinstance(error, SequencerError):
+        made = MachineBusy(f"{error.message}: {busy.message}", where=error.where, hint=busy.hint)
+    made.__cause__ = error
+    return made
 
 
 def _usage_text(error: click.ClickException) -> str:

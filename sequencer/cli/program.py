@@ -93,7 +93,8 @@ step is never lost, doubled or reordered.
 
 _EPILOG = """Global options may stand before or behind the command. Exit codes: 0 done or
 nothing due, 1 a step failed, 2 usage or configuration, 3 state refused, 4 waits for a
-person, 75 somebody else holds the step, 130 interrupted, 70 a bug.
+person, 75 somebody else holds the step or this machine is too busy for it, 130 interrupted,
+70 a bug.
 
 Completion: eval "$(_SEQUENCER_COMPLETE=bash_source sequencer)"; zsh_source and
 fish_source work the same way.

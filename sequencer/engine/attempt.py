@@ -30,6 +30,8 @@ class Attempt:
     """File name of the prompt."""
     state_path: Path
     result_path: Path
+    lock_path: Path | None = None
+    """Of the step's processes; None where there is no claim."""
 
     @property
     def iteration(self) -> int:

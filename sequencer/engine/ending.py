@@ -25,6 +25,8 @@ from sequencer.model.workflow import Workflow
 from sequencer.resolution.resolver import fixer_place, index_of, place
 from sequencer.store.clock import utc_now
 
+POSTPONED_S = 10.0
+"""Before it nobody tries again what a machine had no process or descriptor for."""
 MAX_ROUNDS = 50
 """A procedure whose hooks send it back is stopped after so many times its length."""
 
@@ -182,6 +184,8 @@ class Ended:
     """For the journal."""
     work: Work | None = None
     """The code that moves with it."""
+    postponed: str | None = None
+    """Why this machine could not run it now; it counts as no attempt."""
 
     @property
     def outcome(self) -> Outcome:
@@ -243,6 +247,16 @@ class Ended:
         return self._fail(head, token, at, now)
 
     def _release(self, head: Head, token: int, at: str, now: datetime) -> Transition:
+        if self.postponed is not None:
+            return transitions.release(
+                head,
+                token,
+                at=at,
+                record=self.record,
+                usage=self.outcome.usage,
+                not_before=iso(now + timedelta(seconds=POSTPONED_S)),
+                reason=self.postponed,
+            )
         is_limited = self.outcome.status is OutcomeStatus.LIMITED
         return transitions.release(
             head,

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sequencer.errors import SequencerError
+from sequencer.errors import MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim
 from sequencer.store.protocol import Store, Telling
@@ -76,6 +76,9 @@ class Heartbeat:
         """Renew the lease of *claim* from now on; the claim itself is its first beat.
 
         *cancellation* hears when its step has to end.
+
+        Raises:
+            MachineBusy: there is no thread to be had for it.
         """
         now = time.monotonic()
         beating = _Beating(claim, cancellation, now, now)
@@ -85,11 +88,21 @@ class Heartbeat:
             beating.number = self._numbers.pop(claim.token, 0)
             self._beating[claim.token] = beating
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
-                self._thread.start()
+                self._start_thread(claim)
             elif self._wakes_at > beating.next_at:
                 # Only then: to wake a thread costs more than the rest of a short step's claim.
                 self._condition.notify()
+
+    def _start_thread(self, claim: Claim) -> None:
+        thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._beating.pop(claim.token)
+            if (busy := out_of_resources(error)) is not None:
+                raise busy from error
+            raise
+        self._thread = thread
 
     def end(self, claim: Claim) -> None:
         """Stop renewing; returns when no beat of *claim* is being written, or in `ENDING_S`."""
@@ -115,7 +128,9 @@ class Heartbeat:
         The push itself finds that out.
         """
         if self._is_pushing:
-            self.begin(claim, None)
+            # A push without beats is mostly short enough; without the push all is lost.
+            with contextlib.suppress(MachineBusy):
+                self.begin(claim, None)
 
     def close(self) -> None:
         """End the thread; one that hangs in a beat ends with it, or with this process."""
@@ -178,7 +193,7 @@ class Heartbeat:
     def _is_lost(self, claim: Claim) -> bool:
         try:
             head = self._store.view().head
-        except SequencerError:
+        except (SequencerError, OSError):
             # An unreadable state says nothing about the claim; the commit will find out.
             return False
         held = None if head is None else head.claim_with(claim.token)

@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 
 from sequencer.engine import same_run
 from sequencer.engine.standing import Kind, parse_time
+from sequencer.engine.turn import Turn
 from sequencer.engine.work import LONGEST_SLEEP_S
-from sequencer.engine.worker import Turn, Worker
+from sequencer.engine.worker import Worker
 from sequencer.errors import ClaimHeld, TransitionRefused
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import Head

@@ -7,6 +7,7 @@ a failure or a release.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -20,9 +21,10 @@ from sequencer.engine.due import bounded
 from sequencer.engine.fitting import without_comments
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.judging import as_asked, checked, judged, redacted
-from sequencer.engine.prepared import Agents, Allowance, Performed, Prepared, Prompts
+from sequencer.engine.prepared import Agents, Allowance, Performed, Prepared, Prompts, least
 from sequencer.engine.recall import Memory
-from sequencer.errors import ConfigurationError, SequencerError, UnsafeFolder
+from sequencer.errors import ConfigurationError, SequencerError, UnsafeFolder, out_of_resources
+from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.completion import apply_completion
 from sequencer.executors.protocol import (
     EVERY_EXECUTOR,
@@ -69,6 +71,7 @@ class _Running:
     listener: Listener
     cancellation: Cancellation
     recall: Callable[[], Memory]
+    lock: AttemptLock | None
     compose: Compose | None
     paid: list[Usage] = field(default_factory=list)
     """Of each agent that has run, the router included."""
@@ -171,10 +174,12 @@ class Performer:
         log = self.logs.open(attempt)
         self.observer.started(attempt, log.path)
         listener = Tee(log, self.observer, hides_thoughts=prepared.step.suppress_thoughts)
-        running = _Running(attempt, head, budget, listener, cancellation, recall, compose)
+        lock = self._lock(attempt)
+        running = _Running(attempt, head, budget, listener, cancellation, recall, lock, compose)
         is_final = False
         try:
-            outcome, final = self._routed(prepared, running)
+            with contextlib.closing(lock) if lock else contextlib.nullcontext():
+                outcome, final = self._routed(prepared, running)
         except Exception as error:
             if not isinstance(error, SequencerError) or isinstance(error, UnsafeFolder):
                 # An executor's bug, or a folder of the run: no fault of the step's, and the
@@ -182,8 +187,7 @@ class Performer:
                 self._close(log, attempt, Outcome(status=OutcomeStatus.FAILED, error=repr(error)))
                 raise
             is_final = isinstance(error, MissingValue)
-            self._write_traceback(error, listener)
-            outcome, final = _broken_off(error, running.paid), prepared
+            outcome, final = self._refused(error, log, running), prepared
         seconds = round(time.monotonic() - started, 6)
         outcome = bounded(outcome, attempt.attempt, self.max_attempts)
         outcome = self._finished(outcome, final, seconds)
@@ -203,6 +207,25 @@ class Performer:
             performed = self._decided(performed, self.hooks, running)
         self._close(log, attempt, performed.outcome)
         return performed
+
+    def _lock(self, attempt: Attempt) -> AttemptLock | None:
+        """Return what the processes of *attempt* hold; nothing is opened before the first."""
+        if attempt.lock_path is None:
+            return None
+        return AttemptLock(attempt.lock_path, lambda text: self.observer.waiting(text, None))
+
+    def _refused(self, error: SequencerError, log: StepLog, running: _Running) -> Outcome:
+        """Return the failure that *error* is.
+
+        Raises:
+            MachineBusy: it is none; this machine only lacks something now.
+        """
+        if (busy := out_of_resources(error)) is not None:
+            outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=str(busy))
+            self._close(log, running.attempt, outcome)
+            raise busy from error
+        self._write_traceback(error, running.listener)
+        return _broken_off(error, running.paid)
 
     def _decided(self, performed: Performed, hooks: Hooks, running: _Running) -> Performed:
         """Return *performed* with what the project's hook says about the way on."""
@@ -356,7 +379,7 @@ class Performer:
         allowed = allowed_prompts(self.workflow, self.router or RouterSettings())
         state = router_input(running.head, describe(self.workflow, step_index), allowed)
         question = replace(asked, prompt=f"{asked.prompt.rstrip()}\n\n{state}")
-        limited = Allowance(budget.cost_usd, _least(budget.timeout_s, ROUTER_TIMEOUT_S))
+        limited = Allowance(budget.cost_usd, least(budget.timeout_s, ROUTER_TIMEOUT_S))
         with another(running.attempt.result_path) as path:
             attempt = replace(running.attempt, result_path=path)
             outcome = self._run(question, replace(running, attempt=attempt, budget=limited))
@@ -380,9 +403,10 @@ class Performer:
             system_prompt=prepared.system_prompt,
             append_system_prompt=added,
             resume_session=session.id if session and is_same and step.continue_session else None,
-            timeout_s=_least(step.timeout_s, budget.timeout_s),
+            timeout_s=least(step.timeout_s, budget.timeout_s),
             idle_timeout_s=step.idle_timeout_s,
-            max_cost_usd=_least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
+            lock=running.lock,
+            max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )
         outcome = prepared.executor.perform(request, running.listener, running.cancellation)
         running.paid.append(outcome.usage)
@@ -395,8 +419,3 @@ def _broken_off(error: SequencerError, paid: list[Usage]) -> Outcome:
     for one in paid:
         usage = usage.plus(one)
     return Outcome(status=OutcomeStatus.FAILED, error=str(error), usage=usage)
-
-
-def _least(*values: float | None) -> float | None:
-    present = [value for value in values if value is not None]
-    return min(present) if present else None

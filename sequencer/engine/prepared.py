@@ -88,3 +88,9 @@ class Performed:
     """Another attempt would fail in the same way; no agent was run."""
     began_at: str | None = None
     """ISO 8601 UTC, to the millisecond; None: nothing was begun."""
+
+
+def least(*values: float | None) -> float | None:
+    """Return the smallest of the limits *values*; None where there is none."""
+    present = [value for value in values if value is not None]
+    return min(present) if present else None

@@ -16,7 +16,8 @@ from sequencer.engine import same_run
 from sequencer.engine.prepared import Allowance
 from sequencer.engine.queueing import Queue
 from sequencer.engine.standing import Kind, Standing, parse_time
-from sequencer.engine.worker import Turn, Worker
+from sequencer.engine.turn import Turn
+from sequencer.engine.worker import Worker
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,
@@ -24,6 +25,7 @@ from sequencer.errors import (
     StepFailed,
     TooManyFailures,
     WaitsForPerson,
+    out_of_resources,
 )
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Claim, Gate, Head, Status
@@ -111,6 +113,7 @@ class Invocation:
             ClaimHeld: somebody else runs the step, for longer than this mode waits.
             WaitsForPerson: a gate waits.
             Interrupted: this process was asked to end; the claim was released.
+            MachineBusy: this machine could not run the agent; the claim was released.
         """
         try:
             return self._work()
@@ -328,6 +331,8 @@ class Invocation:
             ended = self._worker.perform(turn, self._budget(turn.head))
         except BaseException as error:
             self._worker.abandon(turn, error)
+            if (busy := out_of_resources(error)) is not None:
+                raise busy from error
             raise
         outcome, record = ended.outcome, ended.record
         steps = int(ended.has_worked)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,19 +32,21 @@ from sequencer.engine.records import (
     shown_log,
 )
 from sequencer.engine.standing import Kind, Standing, standing
+from sequencer.engine.turn import Turn
 from sequencer.errors import (
     ClaimHeld,
     SequencerError,
     StateRefused,
     WorkTreeRefused,
+    out_of_resources,
 )
+from sequencer.executors.attempt_lock import AttemptLock, lock_path
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.loops import round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.resolver import describe, place, present
@@ -58,25 +60,6 @@ CALLER = "caller"
 
 MayGoOn = Callable[[Head], bool]
 """Whether the invocation's own limits allow one more step after this head."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A step that this worker holds."""
-
-    claim: Claim
-    step: Step
-    position: str
-    place: Place
-    head: Head
-    """As it was right after the claim."""
-    prepared: Prepared | None = None
-    """None where the caller performs the step itself."""
-
-    @classmethod
-    def of(cls, head: Head, claim: Claim, prepared: Prepared) -> Turn:
-        """Return the turn in which *prepared* is to be performed."""
-        return cls(claim, prepared.step, prepared.position, prepared.place, head, prepared)
 
 
 def _where(head: Head) -> tuple[object, ...]:
@@ -202,10 +185,19 @@ class Worker:
     def arrive(self, turn: Turn) -> None:
         """Bring the work tree to the code that the step of *turn* begins on.
 
+        An earlier attempt at it may have left processes; they are gone then.
+
         Raises:
             WorkTreeRefused: see `Carrier.arrive`.
+            MachineBusy: see `AttemptLock.take`.
         """
+        if turn.claim.attempt > 1:
+            path = lock_path(self.store.state_path)
+            AttemptLock(path, self._tell_waiting).settle(self.stop)
         self.patience.reach(lambda: self.performer.carrier.arrive(turn.head))
+
+    def _tell_waiting(self, text: str) -> None:
+        self.performer.observer.waiting(text, None)
 
     def _arrived(self, turn: Turn) -> Prepared:
         """Return what is to be performed; with newer code its prompt may be another one."""
@@ -278,16 +270,20 @@ class Worker:
     def abandon(self, turn: Turn, error: BaseException) -> None:
         """End the claim of a step that was given up by an exception, if that is possible.
 
-        A bug counts as a failure, so that it can't repeat for ever; a refusal and an
-        interrupt don't.
+        A bug counts as a failure, so that it can't repeat for ever; a refusal, an interrupt
+        and a machine that has no more processes or descriptors don't.
         """
-        is_bug = isinstance(error, Exception) and not isinstance(error, SequencerError)
+        busy = out_of_resources(error)
+        is_bug = (
+            isinstance(error, Exception) and not isinstance(error, SequencerError) and busy is None
+        )
         status = OutcomeStatus.FAILED if is_bug else OutcomeStatus.INTERRUPTED
         outcome = Outcome(status=status, error=self.performer.redact(repr(error)), usage=self._paid)
         agent = turn.prepared.agent if turn.prepared else CALLER
         performed = Performed(outcome, turn.step, turn.place, agent)
         ending = Ending(EndingKind.FAIL) if is_bug else None
-        ended = Ended(performed, ending, journal_record(outcome, agent, None, {}))
+        record = journal_record(outcome, agent, None, {})
+        ended = Ended(performed, ending, record, postponed=None if busy is None else busy.message)
         # What is raised already says more than why it could not be recorded.
         with contextlib.suppress(SequencerError):
             self.finish(turn, ended, lambda _: False)
@@ -320,6 +316,7 @@ class Worker:
             prompt=turn.step.prompt_name,
             state_path=self.store.state_path,
             result_path=folder / "result.json",
+            lock_path=lock_path(self.store.state_path),
         )
 
     def finish(self, turn: Turn, ended: Ended, may_go_on: MayGoOn) -> tuple[Head, Turn | None]:

@@ -1,13 +1,14 @@
 """The guard: starts one agent, outlives it, and leaves none of its processes behind.
 
 Run as a program of its own, never imported by the sequencer: ``python -I -S guard.py
-STDIN_FD STDOUT_FD``. Standard input is the control pipe (first the launch record, then a
-byte to stop; end of file means that the sequencer is gone), standard output the status
-pipe, standard error the agent's. It may be started long before its record is sent.
+STDIN_FD STDOUT_FD``. Standard input is the control socket (first the launch record, with it
+the lock of the attempt, which is held till the end; then a byte to stop; end of file means
+that the sequencer is gone), standard output the status pipe, standard error the agent's. It
+may be started long before its record is sent.
 
-Not promised: that descendants survive nothing when the guard and the sequencer are both
-SIGKILLed (only the agent itself is killed then), and, outside Linux, that processes which
-left the agent's process group are found; the sequencer looks for those by their mark.
+Not promised: that descendants end when the guard and the sequencer are both SIGKILLed (only
+the agent itself does then), and, outside Linux, that processes which left the agent's
+process group are found; a sequencer looks for those by their mark.
 """
 
 # pathlib would take longer to import than the rest of the start takes:
@@ -15,8 +16,11 @@ left the agent's process group are found; the sequencer looks for those by their
 
 from __future__ import annotations
 
-# `signal` would double the start-up time, because it imports enum, re and functools.
+# `signal` would double the start-up time, because it imports enum, re and functools; so
+# would `socket`.
 import _signal  # type: ignore[import-not-found]
+import _socket
+import errno
 import os
 import select
 import sys
@@ -34,6 +38,7 @@ _SIGCHLD, _SIGXFSZ = _signal.SIGCHLD, _signal.SIGXFSZ
 _STOPPING = (_SIGHUP, _SIGINT, _SIGTERM)
 _CONTROL, _STATUS, _STDERR = 0, 1, 2
 _PDEATHSIG, _SUBREAPER = 1, 36
+_INT_BYTES = 4
 
 
 class Prctl:
@@ -53,19 +58,35 @@ class Prctl:
             self.is_there = False
 
 
-def read_record() -> list[bytes] | None:
-    """Return the fields of the launch record, or None if the sequencer ended before it.
+def read_record() -> tuple[list[bytes], int] | None:
+    """Return the fields of the launch record and the lock that came with it, or -1.
+
+    None: the sequencer ended before it.
 
     Eight hexadecimal digits give the length; the fields are separated by NUL, which none
     of them can hold. JSON would cost as much time as the rest of the start.
     """
-    size = _read_exactly(8)
+    first, lock = _receive(8)
+    size = _read_exactly(8, first)
     data = _read_exactly(int(size, 16)) if size is not None else None
-    return data.split(b"\0") if data is not None else None
+    return (data.split(b"\0"), lock) if data is not None else None
 
 
-def _read_exactly(size: int) -> bytes | None:
-    data = b""
+def _receive(size: int) -> tuple[bytes, int]:
+    """Wait for the first at most *size* bytes and the lock that comes with them."""
+    control = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, _CONTROL)
+    data, sent, flags, _ = control.recvmsg(size, _socket.CMSG_SPACE(_INT_BYTES))
+    control.detach()
+    if flags & _socket.MSG_CTRUNC:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    lock = -1
+    for _, _, fd in sent:
+        lock = int.from_bytes(fd[:_INT_BYTES], sys.byteorder)
+        os.set_inheritable(lock, False)  # noqa: FBT003 - no process of the agent gets it
+    return data, lock
+
+
+def _read_exactly(size: int, data: bytes = b"") -> bytes | None:
     while len(data) < size:
         piece = os.read(_CONTROL, size - len(data))
         if not piece:
@@ -82,11 +103,17 @@ def report(line: str) -> None:
         return
 
 
+def report_refused(code: int, stage: str) -> None:
+    """Tell that no agent was started: *code* is the system's word for why."""
+    report(f'{{"event": "refused", "errno": {code}, "stage": "{stage}"}}')
+
+
 class Launch:
     """The fields of a launch record: grace, folder, counts, arguments, environment."""
 
-    def __init__(self, fields: list[bytes]) -> None:
-        """Take the *fields* apart."""
+    def __init__(self, fields: list[bytes], lock: int) -> None:
+        """Take the *fields* apart; *lock* is the attempt's, or -1."""
+        self.lock = lock
         self.grace_s = float(fields[0])
         self.cwd = fields[1]
         arguments = int(fields[2])
@@ -98,6 +125,7 @@ class Launch:
 def start(launch: Launch, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | None:
     """Start the agent and return its process id, or report why it can't be."""
     trouble_r, trouble_w = os.pipe()
+    nothing = os.open(os.devnull, os.O_WRONLY)
     guard = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -119,13 +147,13 @@ def start(launch: Launch, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | 
     # The end of file comes with a successful exec, which closes the other end.
     trouble = os.read(trouble_r, 100)
     os.close(trouble_r)
-    _let_go(stdin_fd, stdout_fd)
+    _let_go(stdin_fd, stdout_fd, nothing)
     if not trouble:
         report(f'{{"event": "started", "pid": {pid}}}')
         return pid
     os.waitpid(pid, 0)
     code, _, stage = trouble.partition(b" ")
-    report(f'{{"event": "refused", "errno": {int(code)}, "stage": "{stage.decode()}"}}')
+    report_refused(int(code), stage.decode())
     return None
 
 
@@ -140,11 +168,10 @@ def _become_plain(stdin_fd: int, stdout_fd: int) -> None:
         _signal.signal(number, _signal.SIG_DFL)
 
 
-def _let_go(stdin_fd: int, stdout_fd: int) -> None:
+def _let_go(stdin_fd: int, stdout_fd: int, nothing: int) -> None:
     """Close the guard's copies, so that the end of the agent is the end of its streams."""
     os.close(stdin_fd)
     os.close(stdout_fd)
-    nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, _STDERR)
     os.close(nothing)
 
@@ -190,6 +217,16 @@ def descendants() -> list[int]:
     for pid in found:
         found += look_up(pid)
     return found
+
+
+def clear(lock: int) -> None:
+    """Empty the file of the lock: nobody need look for processes, whoever ends first now."""
+    if lock >= 0:
+        try:
+            os.ftruncate(lock, 0)
+        except OSError:
+            # Then somebody looks and finds none.
+            return
 
 
 class Tree:
@@ -312,16 +349,26 @@ def main() -> None:
     """Wait for a record, perform it, report, and leave."""
     stdin_fd, stdout_fd = int(sys.argv[1]), int(sys.argv[2])
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
-    prctl = Prctl()
-    prctl.set(_SUBREAPER, 1)
-    fields = read_record()
-    if fields is None:
+    try:
+        prctl = Prctl()
+        prctl.set(_SUBREAPER, 1)
+        record = read_record()
+        if record is None:
+            return
+        launch = Launch(*record)
+        watch = Watch()
+        agent = start(launch, stdin_fd, stdout_fd, prctl)
+    except OSError as error:
+        # No process or no descriptor for what comes before the agent.
+        report_refused(error.errno or 0, "guard")
         return
-    launch = Launch(fields)
-    watch = Watch()
-    agent = start(launch, stdin_fd, stdout_fd, prctl)
     if agent is None:
         return
+    guard_agent(agent, launch, watch, prctl)
+
+
+def guard_agent(agent: int, launch: Launch, watch: Watch, prctl: Prctl) -> None:
+    """Wait for the end of *agent* or a reason to end it, end all of it, and report."""
     tree = Tree(agent, prctl)
     tree.reap()
     while not tree.has_ended and watch.stopped_by is None:
@@ -330,11 +377,14 @@ def main() -> None:
     stopped_by = None if tree.has_ended else watch.stopped_by
     if not tree.is_gone():
         end_tree(tree, watch, launch.grace_s if stopped_by else LEFTOVER_GRACE_S)
+    survivors = tree.count()
+    if prctl.is_there and not survivors:
+        clear(launch.lock)
     code = "null" if tree.exit_code is None else str(tree.exit_code)
     reason = f'"{stopped_by}"' if stopped_by else "null"
     report(
         f'{{"event": "ended", "exit_code": {code}, "stopped_by": {reason}, '
-        f'"survivors": {tree.count()}}}'
+        f'"survivors": {survivors}}}'
     )
 
 

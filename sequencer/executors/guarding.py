@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import select
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sequencer.errors import SequencerError
+from sequencer.errors import SequencerError, out_of_resources
+from sequencer.executors.attempt_lock import AttemptLock
 
 MARK = "SEQUENCER_GUARD"
 """Environment variable that marks the processes of one attempt."""
@@ -43,6 +45,8 @@ class Launch:
     idle_timeout_s: float | None = None
     grace_s: float = GRACE_S
     """Seconds between TERM and KILL."""
+    lock: AttemptLock | None = None
+    """Of the attempt; None where it has no claim."""
 
 
 class GuardUnreachable(SequencerError):
@@ -59,14 +63,15 @@ class Guard:
         can't be handed over to a process that already runs.
 
         Raises:
-            GuardUnreachable: the system refuses another process or descriptor.
+            MachineBusy: the system refuses another process or descriptor.
+            GuardUnreachable: it can't be started for another reason.
         """
         self.owner_pid = os.getpid()
         self.mark = secrets.token_hex(16)
         ends: list[int] = []
         try:
             self._prompt, prompt_read = _prompt_file(ends)
-            control_read, self._control = _pipe(ends)
+            control_read, self._control = _pair(ends)
             self.status, status_write = _pipe(ends)
             self.stdout, stdout_write = _pipe(ends)
             self.stderr, stderr_write = _pipe(ends)
@@ -76,16 +81,19 @@ class Guard:
                 stdout=status_write,
                 stderr=stderr_write,
                 pass_fds=(prompt_read, stdout_write),
+                # By which it is found when it is stopped and its sequencer is gone.
+                env={**os.environ, MARK: self.mark},
                 cwd="/",
                 start_new_session=True,
             )
         except OSError as error:
             for fd in ends:
                 os.close(fd)
-            raise GuardUnreachable(
-                f"can't start a guard process: {error.strerror}",
-                hint="see 'ulimit -n' and 'ulimit -u', and end what is not needed",
-            ) from error
+            busy = out_of_resources(error)
+            if busy is not None:
+                raise busy from error
+            message = f"can't start a guard process: {error.strerror}"
+            raise GuardUnreachable(message) from error
         for fd in (prompt_read, control_read, status_write, stdout_write, stderr_write):
             os.close(fd)
         self._open = {self._prompt, self._control, self.status, self.stdout, self.stderr}
@@ -99,6 +107,11 @@ class Guard:
         return self._process.poll() is None
 
     @property
+    def exit_code(self) -> int | None:
+        """Return how it ended, negative for a signal; None while it runs."""
+        return self._process.returncode
+
+    @property
     def pid(self) -> int:
         """Return the guard's own process id."""
         return self._process.pid
@@ -106,13 +119,21 @@ class Guard:
     def run(self, launch: Launch) -> None:
         """Have the agent of *launch* started.
 
+        The lock of the attempt goes with the record: from then on it is held until the guard
+        and this process are done with it, whatever becomes of either.
+
         Raises:
             GuardUnreachable: the guard is gone or does not read; nothing was started.
+            MachineBusy: see `AttemptLock.note`.
         """
+        held = []
+        if launch.lock is not None and (fd := launch.lock.fd) >= 0:
+            launch.lock.note(self.mark)
+            held.append(fd)
         try:
             _write_file(self._prompt, launch.prompt)
             self._close(self._prompt)
-            self._send(record_of(launch, self.mark))
+            self._send(record_of(launch, self.mark), held)
         except OSError as error:
             raise GuardUnreachable(f"the guard took no order: {error.strerror}") from error
 
@@ -148,12 +169,13 @@ class Guard:
                 self._open.discard(fd)
                 os.close(fd)
 
-    def _send(self, record: bytes) -> None:
+    def _send(self, record: bytes, descriptors: list[int]) -> None:
         """Write without blocking for ever: a guard may have been stopped with SIGSTOP."""
         deadline = time.monotonic() + _WRITE_S
         writable = select.poll()
         writable.register(self._control, select.POLLOUT)
-        view = memoryview(record)
+        # Its buffer is empty: the first piece, and what goes with it, is taken at once.
+        view = memoryview(record)[_send_with(self._control, record, descriptors) :]
         while view:
             try:
                 view = view[os.write(self._control, view) :]
@@ -185,6 +207,25 @@ def _pipe(ends: list[int]) -> tuple[int, int]:
     pair = os.pipe()
     ends += pair
     return pair
+
+
+def _pair(ends: list[int]) -> tuple[int, int]:
+    """Return two connected sockets, which carry descriptors where a pipe does not."""
+    ours, theirs = socket.socketpair()
+    pair = ours.detach(), theirs.detach()
+    ends += pair
+    return pair
+
+
+def _send_with(fd: int, data: bytes, descriptors: list[int]) -> int:
+    """Write as much of *data* as is taken at once, with *descriptors*; return how much."""
+    if not descriptors:
+        return os.write(fd, data)
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
+    try:
+        return socket.send_fds(control, [data], descriptors)
+    finally:
+        control.detach()
 
 
 def _prompt_file(ends: list[int]) -> tuple[int, int]:

@@ -246,6 +246,7 @@ class _Attempt:
             cancellation=self._cancellation,
             environment=self._command_environment(environ),
             seconds_left=self.seconds_left,
+            lock=request.lock,
         )
         return Conversation(plan, rules, bench, self._listener)
 

@@ -11,22 +11,25 @@ they were written; each stream's own order is kept.
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
-import signal
+import selectors
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from sequencer.errors import SequencerError
+from sequencer.errors import MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.guarding import GRACE_S, Guard, GuardUnreachable, Launch
 from sequencer.executors.lines import LINE_CAP, LineSplitter
+from sequencer.executors.process_end import (
+    ProcessEnd,
+    describe_exit,
+    spawn_error,
+    stop_error,
+)
 from sequencer.executors.protocol import (
     Cancellation,
     Kind,
@@ -51,26 +54,9 @@ __all__ = [
     "perform_process",
 ]
 _STDERR_LINE_CAP = 65_536
-_SHELL_SIGNAL_BASE = 128
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessEnd:
-    """How one agent process ended; plain facts, no judgement."""
-
-    exit_code: int | None = None
-    """Negative for a signal; None if it never ran or its guard was lost."""
-    spawn_error: str | None = None
-    """Why it could not be started, with what to do about it."""
-    ended_by: StopReason | str | None = None
-    """None if it ended by itself, else "timeout", "idle" or the reason of a cancellation."""
-    seconds: float = 0.0
-    stderr_tail: str = ""
-    """The last 4 KiB of its standard error."""
-    is_guard_lost: bool = False
-    """Somebody killed the guard; the agent was killed with it."""
-    survivors: int = 0
-    """Processes that could not be ended (another user's, after sudo, say)."""
+PATIENCE_S = 5.0
+"""How long a start is tried again that this machine has no process or descriptor for."""
+_FIRST_PAUSE_S = 0.1
 
 
 class EventParser(Protocol):
@@ -121,7 +107,7 @@ class ProcessCore:
             if stale is not None and self._is_usable(stale):
                 return
             self._spare = None
-            with suppress(GuardUnreachable):
+            with suppress(GuardUnreachable, MachineBusy):
                 self._spare = Guard()
         if stale is not None:
             stale.close()
@@ -139,23 +125,48 @@ class ProcessCore:
         """Run one agent to its end and leave nothing of it behind.
 
         An exception of *consumer* (a full disk) ends the agent's tree before it leaves.
+
+        Raises:
+            MachineBusy: no agent was started, because processes of an earlier attempt are
+                there, or because this machine had no process, descriptor or memory for it
+                for `PATIENCE_S`.
         """
-        if cancellation.reason is not None:
+        has_lock = launch.lock is None or launch.lock.take(cancellation)
+        if cancellation.reason is not None or not has_lock:
             return ProcessEnd(ended_by=cancellation.reason)
+        until, pause_s = time.monotonic() + PATIENCE_S, _FIRST_PAUSE_S
+        while True:
+            try:
+                return self._run(launch, consumer, cancellation)
+            except MachineBusy:
+                if time.monotonic() > until or cancellation.wait(pause_s):
+                    raise
+                pause_s *= 2
+
+    def _run(
+        self, launch: Launch, consumer: OutputConsumer, cancellation: Cancellation
+    ) -> ProcessEnd:
         started = time.monotonic()
-        try:
-            guard = self._launched(launch)
-        except SequencerError as error:
-            return ProcessEnd(spawn_error=str(error))
-        pump = Pump(guard, launch, consumer, cancellation)
-        is_guard_lost = True
-        try:
-            pump.run()
-        finally:
-            # Also on the way out of an exception: no control pipe, no agent.
-            is_clean = guard.close()
-            is_guard_lost = pump.report is None or not is_clean
-            survivors = _end_strays(guard, pump.report, is_guard_lost=is_guard_lost)
+        # Before anything is paid for: what is left to do needs no descriptor.
+        with _selector(cancellation) as selector:
+            try:
+                guard = self._launched(launch)
+            except MachineBusy:
+                raise
+            except SequencerError as error:
+                return ProcessEnd(spawn_error=str(error))
+            pump = Pump(guard, launch, consumer, cancellation, selector)
+            is_guard_lost = True
+            try:
+                pump.run()
+            finally:
+                # Also on the way out of an exception: no control pipe, no agent.
+                is_clean = guard.close()
+                is_guard_lost = pump.report is None or not is_clean
+                survivors = _end_strays(guard, pump.report, is_guard_lost=is_guard_lost)
+                if survivors and launch.lock is not None:
+                    launch.lock.keep_dirty()
+        _ensure_started(pump, guard)
         return _end_of(pump, launch, cancellation, time.monotonic() - started, survivors)
 
     def _launched(self, launch: Launch) -> Guard:
@@ -180,6 +191,22 @@ class ProcessCore:
         return guard.owner_pid == os.getpid() and guard.is_alive
 
 
+def _selector(cancellation: Cancellation) -> selectors.BaseSelector:
+    """Return a fresh selector; the descriptor of *cancellation* is made as well.
+
+    Raises:
+        MachineBusy: there is no descriptor left.
+    """
+    try:
+        cancellation.fileno()
+        return selectors.DefaultSelector()
+    except OSError as error:
+        busy = out_of_resources(error)
+        if busy is None:
+            raise
+        raise busy from error
+
+
 def launch_of(
     argv: Sequence[str],
     env: Mapping[str, str],
@@ -198,6 +225,7 @@ def launch_of(
         timeout_s=request.timeout_s,
         idle_timeout_s=request.idle_timeout_s,
         grace_s=grace_s,
+        lock=request.lock,
     )
 
 
@@ -248,7 +276,7 @@ def conclude(
     if isinstance(end.ended_by, StopReason):
         update |= {"status": OutcomeStatus.INTERRUPTED, "error": f"stopped: {end.ended_by}"}
     elif end.ended_by is not None or end.is_guard_lost:
-        update |= {"status": OutcomeStatus.FAILED, "error": _stop_error(end, request)}
+        update |= {"status": OutcomeStatus.FAILED, "error": stop_error(end, request)}
     elif end.exit_code != 0 and outcome.is_accepted:
         # No parser may call a failed process a success.
         update |= {"status": OutcomeStatus.FAILED, "error": describe_exit(end)}
@@ -256,51 +284,6 @@ def conclude(
         notice = f"{end.survivors} processes of the agent could not be ended\n"
         listener.write(notice.encode(), Kind.NOTICE)
     return apply_result(request.result_path, outcome.model_copy(update=update))
-
-
-def describe_exit(end: ProcessEnd) -> str:
-    """Return one to three lines that say how a process ended, its last words included.
-
-    >>> describe_exit(ProcessEnd(exit_code=137))
-    'exit code 137 (128 + SIGKILL; often for lack of memory)'
-    """
-    code = end.exit_code
-    if code is None:
-        said = "it left no exit code"
-    elif code < 0:
-        said = f"it was ended by {_signal_name(-code)}"
-    elif code > _SHELL_SIGNAL_BASE and _signal_name(code - _SHELL_SIGNAL_BASE).startswith("SIG"):
-        said = f"exit code {code} (128 + {_signal_name(code - _SHELL_SIGNAL_BASE)})"
-    else:
-        said = f"exit code {code}"
-    if code is not None and signal.SIGKILL in (-code, code - _SHELL_SIGNAL_BASE):
-        why = "; often for lack of memory"
-        said = f"{said[:-1]}{why})" if said.endswith(")") else f"{said}{why}"
-    lines = [line.strip() for line in end.stderr_tail.splitlines() if line.strip()]
-    return "\n".join([said, *(line[:300] for line in lines[-2:])])
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _stop_error(end: ProcessEnd, request: StepRequest) -> str:
-    gone = "the agent and everything that it started were ended"
-    step = request.step.name
-    if end.ended_by == "timeout":
-        return (
-            f"timed out after {request.timeout_s:g} s; {gone}\n"
-            f"raise timeout_s of step {step!r}, or give it less to do"
-        )
-    if end.ended_by == "idle":
-        return (
-            f"no output for {request.idle_timeout_s:g} s; {gone}\n"
-            f"raise idle_timeout_s of step {step!r} if it may be silent for so long"
-        )
-    return f"the guard process of the agent was killed, and the agent with it; {gone}"
 
 
 def _end_strays(guard: Guard, report: dict[str, Any] | None, *, is_guard_lost: bool) -> int:
@@ -313,13 +296,33 @@ def _end_strays(guard: Guard, report: dict[str, Any] | None, *, is_guard_lost: b
     return int(report.get("survivors", 0)) if report else 0
 
 
+def _ensure_started(pump: Pump, guard: Guard) -> None:
+    """Return if an agent was started, or could not be for a reason of its own.
+
+    Raises:
+        MachineBusy: there was no process, descriptor or memory for it, or for its guard.
+    """
+    report = pump.report
+    if report is not None and report["event"] == "refused":
+        code = int(report["errno"])
+        busy = out_of_resources(OSError(code, os.strerror(code)))
+        if busy is not None:
+            raise busy
+    exit_code = guard.exit_code
+    if report is None and not pump.has_started and exit_code is not None and exit_code > 0:
+        raise MachineBusy(
+            f"the guard process ended with exit code {exit_code} before it started the agent",
+            hint=f"see that '{sys.executable} -I -S -c pass' works here",
+        )
+
+
 def _end_of(
     pump: Pump, launch: Launch, cancellation: Cancellation, seconds: float, survivors: int
 ) -> ProcessEnd:
     tail = pump.stderr_tail.decode("utf-8", "replace")
     report = pump.report
     if report is not None and report["event"] == "refused":
-        return ProcessEnd(spawn_error=_spawn_error(report, launch), seconds=seconds)
+        return ProcessEnd(spawn_error=spawn_error(report, launch), seconds=seconds)
     ended_by: StopReason | str | None = pump.stop_cause
     exit_code = report["exit_code"] if report else None
     if report and report["stopped_by"] is None:
@@ -337,28 +340,6 @@ def _end_of(
         is_guard_lost=report is None,
         survivors=survivors,
     )
-
-
-def _spawn_error(report: dict[str, Any], launch: Launch) -> str:
-    code, program = int(report["errno"]), launch.argv[0]
-    if report["stage"] == "folder":
-        return f"can't work in the folder {str(launch.cwd)!r}: {os.strerror(code)}"
-    found = shutil.which(program, path=launch.environment.get("PATH"))
-    if code == errno.ENOENT and found is None:
-        searched = launch.environment.get("PATH", os.defpath)
-        where = "there is no such file" if os.sep in program else f"it is not on PATH ({searched})"
-        return f"the program {program!r} can't be started: {where}"
-    if code == errno.ENOENT:
-        return (
-            f"the program {program!r} can't be started: the interpreter that its first line "
-            "names is missing"
-        )
-    reasons = {
-        errno.EACCES: "it is not executable for this user (chmod +x)",
-        errno.ENOEXEC: "it is neither a program nor a script with a #! line",
-        errno.E2BIG: "its arguments and environment are too long",
-    }
-    return f"the program {program!r} can't be started: {reasons.get(code, os.strerror(code))}"
 
 
 class _Lines:

@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.process import Launch, OutputConsumer, ProcessCore, ProcessEnd
 from sequencer.executors.project_folder import FileFailed, PathRefused, ProjectFolder
 from sequencer.executors.protocol import Cancellation
@@ -49,6 +50,8 @@ class Workbench:
     """For commands; the API's key is not in it."""
     seconds_left: Callable[[], float | None]
     """Until the attempt's deadline; None is without limit."""
+    lock: AttemptLock | None = None
+    """Of the attempt, for its processes."""
 
     def run(self, argv: Sequence[str], timeout_s: float, cap: int) -> Ran:
         """Run *argv* in the project's folder; keep the first *cap* bytes of its output."""
@@ -59,6 +62,7 @@ class Workbench:
             cwd=self.folder.root,
             prompt=b"",
             timeout_s=timeout_s if left is None else min(timeout_s, max(left, 0.01)),
+            lock=self.lock,
         )
         output = _Capped(cap)
         end = self.core.run(launch, output, self.cancellation)

@@ -16,10 +16,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
+
+if TYPE_CHECKING:
+    from sequencer.executors.attempt_lock import AttemptLock
 
 
 class Kind(StrEnum):
@@ -147,6 +150,8 @@ class StepRequest:
     timeout_s: float | None = None
     """For the whole attempt; None is without limit."""
     idle_timeout_s: float | None = None
+    lock: AttemptLock | None = None
+    """For the processes that perform it; None where there is no claim."""
     max_cost_usd: float | None = None
     """What is left for this attempt under the step's, invocation's and run's limits."""
 

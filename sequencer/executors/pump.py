@@ -39,11 +39,21 @@ class Pump:
     """One attempt's loop; the attributes say afterwards what happened."""
 
     def __init__(
-        self, guard: Guard, launch: Launch, consumer: OutputConsumer, cancellation: Cancellation
+        self,
+        guard: Guard,
+        launch: Launch,
+        consumer: OutputConsumer,
+        cancellation: Cancellation,
+        selector: selectors.BaseSelector,
     ) -> None:
-        """Watch *guard*, which has been sent its record."""
+        """Watch *guard*, which has been sent its record, with *selector*, which is empty.
+
+        It was made before: nothing that a system may be short of is needed any more.
+        """
         self.report: dict[str, Any] | None = None
         """The guard's last word, or None if it was lost."""
+        self.has_started = False
+        """Whether the guard has started the agent."""
         self.stop_cause: StopReason | str | None = None
         """Why the guard was told to stop, if it was."""
         self.stderr_tail = b""
@@ -51,7 +61,7 @@ class Pump:
         self._launch = launch
         self._consumer = consumer
         self._cancellation = cancellation
-        self._selector = selectors.DefaultSelector()
+        self._selector = selector
         self._status = b""
         self._started = self._last_output = time.monotonic()
         self._until: float | None = None
@@ -59,20 +69,19 @@ class Pump:
     def run(self) -> None:
         """Loop until the guard has reported and the streams have ended."""
         streams = {self._guard.stdout, self._guard.stderr, self._guard.status}
-        with self._selector:
-            for fd in streams:
-                self._selector.register(fd, selectors.EVENT_READ)
-            self._selector.register(self._cancellation, selectors.EVENT_READ)
-            while streams:
-                ready = self._selector.select(self._wait_s())
-                for fd in sorted(key.fd for key, _ in ready):
-                    if fd == self._cancellation.fileno():
-                        self._selector.unregister(fd)
-                    elif not self._read(fd):
-                        self._selector.unregister(fd)
-                        streams.discard(fd)
-                if self._is_over():
-                    break
+        for fd in streams:
+            self._selector.register(fd, selectors.EVENT_READ)
+        self._selector.register(self._cancellation, selectors.EVENT_READ)
+        while streams:
+            ready = self._selector.select(self._wait_s())
+            for fd in sorted(key.fd for key, _ in ready):
+                if fd == self._cancellation.fileno():
+                    self._selector.unregister(fd)
+                elif not self._read(fd):
+                    self._selector.unregister(fd)
+                    streams.discard(fd)
+            if self._is_over():
+                break
 
     def _wait_s(self) -> float | None:
         dates = [self._until] if self._until is not None else [date for date, _ in self._limits()]
@@ -124,7 +133,9 @@ class Pump:
         *lines, self._status = self._status.split(b"\n")
         for line in lines:
             event = json.loads(line)
-            if event["event"] != "started":
+            if event["event"] == "started":
+                self.has_started = True
+            else:
                 self.report = event
         if data and self.report is None:
             return True

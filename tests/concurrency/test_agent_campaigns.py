@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.concurrency import floods, odd_bytes, odd_ends, stubborn_agents
+import pytest
+
+from tests.concurrency import floods, odd_bytes, odd_ends, overlaps, shortages, stubborn_agents
 from tests.long.report import Size
 
 
@@ -21,6 +23,29 @@ def test_the_agents_of_a_killed_sequencer_are_gone_within_two_seconds(tmp_path: 
     assert report.violations == ()
     assert report.counts["kills"] >= 9
     assert report.figures["gone_s_max"] <= stubborn_agents.ORPHAN_S
+
+
+@pytest.mark.timeout(300)
+def test_two_attempts_at_a_step_never_run_at_once(tmp_path: Path) -> None:
+    report = overlaps.campaign(tmp_path, Size.SHORT)
+    assert report.violations == ()
+    assert report.counts["rounds"] == len(overlaps.CASES)
+    assert report.figures["overlap_s_max"] == 0
+
+
+def test_the_look_for_overlaps_finds_one() -> None:
+    apart = [["1", "7", "1.0"], ["1", "8", "1.5"], ["3", "9", "1.6"]]
+    assert overlaps.overlap_s(apart) == 0
+    assert overlaps.overlap_s(apart[:2]) is None
+    assert overlaps.overlap_s([*apart, ["1", "8", "2.1"]]) == pytest.approx(0.5)
+
+
+def test_a_machine_that_runs_out_of_something_fails_no_step(tmp_path: Path) -> None:
+    report = shortages.campaign(tmp_path, Size.SHORT)
+    assert report.violations == ()
+    assert report.counts["rounds"] >= 10
+    # Some were refused and some had enough.
+    assert 0 < report.figures["refused"] < report.counts["rounds"]
 
 
 def test_floods_fill_neither_memory_nor_log(tmp_path: Path) -> None:

@@ -59,6 +59,8 @@ CAMPAIGNS: dict[str, str] = {
     "F18-odd-bytes": "tests.concurrency.odd_bytes:campaign",
     "F17-floods": "tests.concurrency.floods:campaign",
     "G29-secrets": "tests.property.spilt_secrets:campaign",
+    "I-overlaps": "tests.concurrency.overlaps:campaign",
+    "I-shortages": "tests.concurrency.shortages:campaign",
     "F19-orphans": "tests.concurrency.stubborn_agents:orphans",
     "F16-stubborn": "tests.concurrency.stubborn_agents:stubborn",
     "F20-ends": "tests.concurrency.odd_ends:campaign",

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import errno
 import inspect
+import os
 
 import pytest
 
 from sequencer import errors
-from sequencer.errors import SequencerError, UnknownName
+from sequencer.errors import (
+    ConfigurationError,
+    MachineBusy,
+    SequencerError,
+    UnknownName,
+    out_of_resources,
+)
 
 CODES = {
     "SequencerError": 70,
@@ -30,6 +38,7 @@ CODES = {
     "WaitsForPerson": 4,
     "ClaimHeld": 75,
     "WorkTreeBusy": 75,
+    "MachineBusy": 75,
     "Interrupted": 130,
 }
 
@@ -72,3 +81,39 @@ def test_an_unknown_name_lists_the_known_ones_and_guesses() -> None:
         "  did you mean 'standard'? known workflows: nightly, standard"
     )
     assert "known agents: none" in str(UnknownName("agent", "x", []))
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (OSError(errno.EMFILE, "x"), "ulimit -n"),
+        (OSError(errno.ENFILE, "x"), "fs.file-max"),
+        (BlockingIOError(errno.EAGAIN, "x"), "ulimit -u"),
+        (OSError(errno.ENOMEM, "x"), "memory"),
+        (MemoryError(), "memory"),
+        (RuntimeError("can't start new thread"), "ulimit -u"),
+    ],
+    ids=repr,
+)
+def test_what_a_machine_ran_out_of_is_named_with_what_to_do(error: Exception, word: str) -> None:
+    found = out_of_resources(error)
+    assert found is not None
+    assert word in (found.hint or "")
+    made = ConfigurationError("the prompt can't be read")
+    made.__cause__ = error
+    assert out_of_resources(made) is not None
+    assert out_of_resources(found) is found
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        None,
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        RuntimeError("x"),
+        UnknownName("a", "b", []),
+    ],
+)
+def test_anything_else_is_no_lack(error: BaseException | None) -> None:
+    assert out_of_resources(error) is None
+    assert not isinstance(error, MachineBusy)

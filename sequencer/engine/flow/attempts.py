@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from sequencer.engine.flow.workplaces import Left
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.prepared import Performed, Prepared
-from sequencer.errors import SequencerError
+from sequencer.errors import MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim
 from sequencer.model.marking import Reference
@@ -55,10 +55,18 @@ class Running:
     def ends_the_work(self) -> bool:
         """Return whether the process can't go on: it is to end, or it can't keep an output.
 
-        Any other exception is a bug of one executor, and a failure of its node.
+        Any other exception is a bug of one executor, and a failure of its node; or this
+        machine was short of something, and other attempts may end well all the same.
         """
+        if self.busy is not None:
+            return False
         is_bug = isinstance(self.error, Exception) and not isinstance(self.error, SequencerError)
         return self.error is not None and not is_bug
+
+    @property
+    def busy(self) -> MachineBusy | None:
+        """Return why this machine could not run the agent, if that was it."""
+        return out_of_resources(self.error)
 
 
 class Attempts:
@@ -101,14 +109,20 @@ class Attempts:
         self.drain()
 
     def start(self, running: Running, perform: Perform) -> None:
-        """Let *perform* make the attempt in a thread."""
+        """Let *perform* make the attempt in a thread; where there is none, it has ended."""
         self.running[running.claim.token] = running
-        self._begun.put((running, perform))
         if len(self._threads) < len(self.running):
             name = f"attempt-{len(self._threads)}"
             thread = threading.Thread(target=self._make_attempts, name=name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                running.error = error
+                self._ended.put(running)
+                self.wake()
+                return
             self._threads.append(thread)
-            thread.start()
+        self._begun.put((running, perform))
 
     def _make_attempts(self) -> None:
         while (begun := self._begun.get()) is not None:
@@ -117,8 +131,8 @@ class Attempts:
             del begun
 
     def _run(self, running: Running, perform: Perform) -> None:
-        self._heartbeat.begin(running.claim, running.cancellation)
         try:
+            self._heartbeat.begin(running.claim, running.cancellation)
             perform(running)
         except BaseException as error:  # noqa: BLE001 - the claim has to end in a record
             running.error = error

@@ -73,6 +73,7 @@ class FlowInvocation:
             WaitsForPerson: only people's answers are missing.
             ClaimHeld: others hold all that could be done, for longer than this mode waits.
             Interrupted: this process was asked to end; its claims were released.
+            MachineBusy: this machine could run no agent; its claims were released.
         """
         try:
             return self._work()
@@ -119,8 +120,9 @@ class FlowInvocation:
             if head is not None:
                 self._went_on(head)
             for one in ended:
-                if one.error is not None and one.ends_the_work:
-                    raise one.error
+                is_stuck = one.busy is not None and not worker.attempts.running
+                if one.error is not None and (one.ends_the_work or is_stuck):
+                    raise one.busy or one.error
 
     def _count(self, ended: Running) -> None:
         if ended.ends_the_work:
@@ -176,7 +178,7 @@ class FlowInvocation:
         return self._look()
 
     def _end_in_time(self, step: OpenTransition) -> None:
-        # Another process may have ended the run meanwhile, or its last agent may have ended.
+        # The run may have ended meanwhile, or its last agent.
         marking = step.marking
         is_on = marking.status is FlowStatus.RUNNING
         if is_on and self._time_left_ms(step.head, marking, step.now) <= 0:

@@ -28,6 +28,7 @@ from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Prepared
 from sequencer.engine.recall import Memory
 from sequencer.errors import Interrupted, SequencerError
+from sequencer.executors.attempt_lock import AttemptLock, lock_path
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Head
 from sequencer.model.marking import Marking
@@ -160,6 +161,11 @@ class Performances:
         if team is None or task is None:
             self._keep(attempt, perform(attempt, performer))
             return
+        if claim.attempt > 1:
+            # Before its place is made anew, where processes of the earlier one may work.
+            path = lock_path(self.control.store.state_path, claim.step)
+            wait = AttemptLock(path, lambda text: performer.observer.waiting(text, None))
+            wait.settle(attempt.cancellation)
         # After a retry, and behind a fix, attempts are counted anew; what was used is not.
         is_first = claim.attempt == 1 and claim.step not in marking.team.spent
         place = team.workplaces.open(
@@ -234,6 +240,7 @@ class Performances:
             prompt=step.prompt_name,
             state_path=store.state_path,
             result_path=store.result_folder(claim.step_index, claim.token) / "result.json",
+            lock_path=lock_path(store.state_path, claim.step),
         )
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sequencer.engine.due import limit_end, retry_at
+from sequencer.engine.due import iso, limit_end, retry_at
+from sequencer.engine.ending import POSTPONED_S
 from sequencer.engine.flow.attempts import Perform, Running
 from sequencer.engine.flow.control import Act, FlowControl
 from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Performed
 from sequencer.engine.records import INLINE_BYTES, circumstances, journal_record, shown_log
-from sequencer.errors import SequencerError
+from sequencer.errors import SequencerError, out_of_resources
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 
 
@@ -35,17 +36,25 @@ class Recorder:
     def _of_bug(self, ended: Running) -> Performed:
         """Return the failure that an exception is; a refusal and an interrupt are none."""
         error = ended.error or RuntimeError("the attempt ended without a result")
-        status = OutcomeStatus.INTERRUPTED if ended.ends_the_work else OutcomeStatus.FAILED
+        is_interrupted = ended.ends_the_work or ended.busy is not None
+        status = OutcomeStatus.INTERRUPTED if is_interrupted else OutcomeStatus.FAILED
         usage = ended.performed.outcome.usage if ended.performed else Usage()
         told = self.performer.redact(repr(error))
         outcome = Outcome(status=status, error=told, usage=usage)
         return Performed(outcome, ended.prepared.step, ended.prepared.place, ended.prepared.agent)
 
     def failing(self, error: Exception) -> Perform:
-        """Return what makes an attempt of a node that can't be prepared: it fails."""
+        """Return what makes an attempt of a node that can't be prepared: it fails.
+
+        But for a lack of descriptors, say, which is no fault of the node.
+        """
         outcome = Outcome(status=OutcomeStatus.FAILED, error=self.performer.redact(str(error)))
 
+        busy = out_of_resources(error)
+
         def fail(attempt: Running) -> None:
+            if busy is not None:
+                raise busy
             made = attempt.prepared
             attempt.performed = Performed(outcome, made.step, made.place, made.agent)
 
@@ -59,7 +68,10 @@ class Recorder:
         if outcome.status is OutcomeStatus.INTERRUPTED:
             reason = ended.cancellation.reason
             more = {"reason": str(reason)} if reason else {}
-            return lambda step: step.release(token, {**record, **more}, outcome.usage)
+            due = None
+            if ended.busy is not None:
+                due = iso(datetime.now(UTC) + timedelta(seconds=POSTPONED_S))
+            return lambda step: step.release(token, {**record, **more}, outcome.usage, due)
         if outcome.status is OutcomeStatus.LIMITED:
             due = limit_end(outcome, ended.claim.attempt, datetime.now(UTC))
             return lambda step: step.release(token, record, outcome.usage, due)

@@ -13,7 +13,7 @@ import pytest
 
 from sequencer.engine import heartbeat as module
 from sequencer.engine.heartbeat import Heartbeat
-from sequencer.errors import CorruptState
+from sequencer.errors import CorruptState, MachineBusy
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim
 from sequencer.model.transitions import Event, Fact, Transition
@@ -353,3 +353,21 @@ def test_where_nothing_is_pushed_no_beat_comes_after_the_agent(tmp_path: Path) -
     assert not (tmp_path / "beats").exists()
     heartbeat.close()
     store.close()
+
+
+def test_without_a_thread_nothing_is_begun_and_it_can_be_tried_again(
+    tmp_path: Path, cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    store = FileStore(tmp_path / "state.json", ttl_s=LONG_S)
+    claim, heartbeat = held(store), Heartbeat(store)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(MachineBusy, match="threads"):
+            heartbeat.begin(claim, cancellation)
+    heartbeat.begin(claim, cancellation)
+    assert beats_in_time(tmp_path)
+    heartbeat.end(claim)
+    heartbeat.close()

@@ -6,6 +6,7 @@ The program is run with its view of the platform changed; all else is real.
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -59,6 +60,14 @@ def run(core: ProcessCore, folder: Path, *argv: str, **limits: float) -> Process
     end = core.run(launch, Silent(), cancellation)
     cancellation.close()
     return end
+
+
+def sent_to(data: bytes) -> int:
+    """Return a socket from which *data* comes, and then its end."""
+    reading, writing = socket.socketpair()
+    with writing:
+        writing.sendall(data)
+    return reading.detach()
 
 
 def test_an_agent_runs_without_a_subreaper(plain_core: ProcessCore, tmp_path: Path) -> None:
@@ -165,14 +174,16 @@ def test_a_record_comes_back_as_it_was_sent(
     argv = ["prog", "", "a b", "x\ny", "ü", "\udcff", "k=v"]
     environment = {"A": "", "B": "x=y", "C": "\udcfe\n"}
     launch = Launch(argv=argv, environment=environment, cwd=tmp_path, prompt=b"", grace_s=2.5)
-    read, write = os.pipe()
-    os.write(write, guarding.record_of(launch, "m"))
-    os.close(write)
+    reading, writing = socket.socketpair()
+    writing.sendall(guarding.record_of(launch, "m"))
+    writing.close()
+    read = reading.detach()
     monkeypatch.setattr(guard, "_CONTROL", read)
-    fields = guard.read_record()
+    record = guard.read_record()
     os.close(read)
-    assert fields is not None
-    received = guard.Launch(fields)
+    assert record is not None
+    received = guard.Launch(*record)
+    assert received.lock == -1
     assert (received.grace_s, received.cwd) == (2.5, os.fsencode(tmp_path))
     assert list(map(os.fsdecode, received.argv)) == argv
     decoded = {os.fsdecode(k): os.fsdecode(v) for k, v in received.environment.items()}
@@ -183,9 +194,7 @@ def test_a_record_comes_back_as_it_was_sent(
 def test_a_record_that_is_cut_off_starts_nothing(
     sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, write = os.pipe()
-    os.write(write, sent)
-    os.close(write)
+    read = sent_to(sent)
     monkeypatch.setattr(guard, "_CONTROL", read)
     assert guard.read_record() is None
     os.close(read)

@@ -12,7 +12,7 @@ import pytest
 from sequencer.engine.flow.attempts import Attempts, Running
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.prepared import Prepared
-from sequencer.errors import Interrupted, StorageFailed
+from sequencer.errors import Interrupted, MachineBusy, StorageFailed
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Claim
 from sequencer.model.step import Step
@@ -137,6 +137,28 @@ def test_a_wake_ends_a_wait(attempts: Attempts) -> None:
     attempts.wait()
     assert 0.02 < time.monotonic() - before < 0.9
     assert not readable((attempts.fileno(),), 0)
+
+
+def test_an_attempt_that_gets_no_thread_has_ended_and_the_next_one_is_made(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        attempts.start(running(1), wait_a_little)
+    ended = attempts.next_ended()
+    assert ended is not None
+    assert isinstance(ended.busy, MachineBusy)
+    assert not ended.ends_the_work
+    attempts.start(running(2), wait_a_little)
+    until(lambda: readable((attempts.fileno(),), 0))
+    following = attempts.next_ended()
+    while following is None:
+        attempts.wait()
+        following = attempts.next_ended()
+    assert (following.claim.token, following.error) == (2, None)
 
 
 def test_many_wakes_do_not_block(attempts: Attempts) -> None:

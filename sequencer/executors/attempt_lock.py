@@ -1,0 +1,201 @@
+"""The kernel lock of one step's processes: held from an attempt's first to its last.
+
+The sequencer takes it before it starts a process and hands it to the guard, so the kernel
+frees it only when both are gone. Agents don't get it: they could close it, or hold it in a
+service that they left behind. The file is removed when all of an attempt's processes have
+ended; who finds it looks for the marks in it.
+
+Not promised: that processes on another machine, or of a run without claims, are known here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+from sequencer.errors import MachineBusy, StorageFailed
+from sequencer.executors.protocol import Cancellation
+from sequencer.store import folder as folders
+from sequencer.store.identity import pid_namespace
+
+WAIT_S = 2.5
+"""A guard that lost its sequencer ends what ignores TERM after a second; one that takes
+longer is stopped, or has a sequencer that is."""
+POLL_S = 0.01
+_NOTE = re.compile(rb"([0-9a-f]{32}) (\S*)\n")
+_MAX_BYTES = 65_536
+_FLAGS = os.O_RDWR | os.O_APPEND
+
+
+def lock_path(state_path: Path, node: str | None = None) -> Path:
+    """Return the file for a line of steps, which has one agent at a time, or for one *node*."""
+    name = "line" if node is None else sha256(node.encode()).hexdigest()[:16]
+    return state_path.parent / "beats" / f"agents-{name}"
+
+
+class AttemptLock:
+    """Held while processes of one attempt may live; nothing is opened before `take`."""
+
+    def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
+        """Use the file *path*; *tell* hears what is waited for."""
+        self.path = path
+        self._path = str(path)
+        self._tell = tell
+        self._fd = -1
+        self._is_clean = True
+
+    def take(self, cancellation: Cancellation) -> bool:
+        """Hold the lock; return False if *cancellation* came first.
+
+        When it returns, no process of an earlier attempt is alive as far as this machine can
+        tell: those that outlast `WAIT_S`, or a guard that was killed, were ended.
+
+        Raises:
+            MachineBusy: some could not be ended.
+            StorageFailed: the file can't be had.
+        """
+        if self._fd < 0:
+            found = self._taken(cancellation)
+            self._fd = -1 if found is None else found
+        return self._fd >= 0
+
+    @property
+    def fd(self) -> int:
+        """Return the descriptor while the lock is held, else -1."""
+        return self._fd
+
+    def note(self, mark: str) -> None:
+        """Remember that processes with *mark* are about to start.
+
+        Raises:
+            MachineBusy: this process was stopped for so long that another one has the step.
+        """
+        if not os.fstat(self._fd).st_nlink:
+            raise MachineBusy("another process has taken the step over meanwhile")
+        os.write(self._fd, f"{mark} {pid_namespace()}\n".encode())
+
+    def keep_dirty(self) -> None:
+        """Let the next attempt look for the processes of this one: some could not be ended."""
+        self._is_clean = False
+
+    def close(self) -> None:
+        """Free the lock, if it was taken; the guards of this attempt have ended."""
+        fd, self._fd = self._fd, -1
+        if fd < 0:
+            return
+        try:
+            # Who took the step over has made a file of its own in this one's place.
+            if self._is_clean and os.fstat(fd).st_nlink:
+                folders.remove(self._path)
+            else:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+        except OSError:
+            # Whoever finds the file looks for processes and finds none.
+            return
+        finally:
+            os.close(fd)
+
+    def settle(self, cancellation: Cancellation) -> None:
+        """Wait until the processes of earlier attempts are gone, and hold nothing.
+
+        Raises: see `take`.
+        """
+        self.take(cancellation)
+        self.close()
+
+    def _taken(self, cancellation: Cancellation) -> int | None:
+        while True:
+            fd, is_new = self._opened()
+            is_kept = False
+            try:
+                is_free = _lock(fd) or self._waited(fd, cancellation)
+                if cancellation.is_set():
+                    return None
+                if os.fstat(fd).st_nlink:
+                    if not (is_new and is_free):
+                        self._end_earlier(fd, is_free=is_free)
+                        is_free = is_free or _lock(fd)
+                        os.ftruncate(fd, 0)
+                    if is_free:
+                        is_kept = True
+                        return fd
+                    # Only a sequencer without any process of its attempt can hold it now: one
+                    # that is stopped, or does not know yet that it lost its claim.
+                    folders.remove(self._path)
+            except OSError as error:
+                raise self._refused(error) from error
+            finally:
+                if not is_kept:
+                    os.close(fd)
+
+    def _opened(self) -> tuple[int, bool]:
+        """Return a descriptor of the file, and whether it was made."""
+        while True:
+            try:
+                folder = folders.made(self.path.parent)
+                with contextlib.suppress(FileExistsError):
+                    return folder.open(self.path.name, _FLAGS | os.O_CREAT | os.O_EXCL), True
+                return folder.open(self.path.name, _FLAGS), False
+            except FileNotFoundError:
+                # Another one has removed the file meanwhile, or somebody the whole folder.
+                continue
+            except OSError as error:
+                raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> StorageFailed:
+        return StorageFailed(
+            f"the lock of the step's processes can't be taken: {error.strerror or error}",
+            where=self._path,
+            hint="make room or correct the permissions; move away what is no plain file",
+        )
+
+    def _waited(self, fd: int, cancellation: Cancellation) -> bool:
+        """Return whether the lock was given within `WAIT_S`."""
+        self._tell("waiting for the last process of the earlier attempt")
+        deadline = time.monotonic() + WAIT_S
+        while not cancellation.wait(POLL_S):
+            if _lock(fd):
+                return True
+            if time.monotonic() > deadline:
+                return False
+        return False
+
+    def _end_earlier(self, fd: int, *, is_free: bool) -> None:
+        """End what is left of the attempts that are noted in the file.
+
+        Raises:
+            MachineBusy: something is left, or may be.
+        """
+        notes = _NOTE.findall(os.pread(fd, _MAX_BYTES, 0))
+        if not notes:
+            return
+        # psutil is worth its import only here.
+        from sequencer.executors.marked import end_marked  # noqa: PLC0415
+
+        left = end_marked(*(mark.decode() for mark, _ in notes))
+        here = pid_namespace().encode()
+        if left:
+            message = f"{left} processes of an earlier attempt at the step could not be ended"
+        elif not is_free and any(where != here for _, where in notes):
+            message = "processes of an earlier attempt at the step live in another container"
+        else:
+            return
+        raise MachineBusy(
+            message,
+            where=self._path,
+            hint="end them, or remove that file if none is left; then start again",
+        )
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

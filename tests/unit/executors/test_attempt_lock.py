@@ -1,0 +1,313 @@
+"""The lock of a step's processes: who holds it, who waits for it, and whom it may end."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sequencer.errors import MachineBusy, StorageFailed
+from sequencer.executors import attempt_lock
+from sequencer.executors.attempt_lock import AttemptLock, lock_path
+from sequencer.executors.guarding import MARK, Guard, Launch
+from sequencer.executors.marked import end_marked
+from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.store.identity import pid_namespace
+from tests.contract.executor_cases import wait_until
+
+SLEEP = [sys.executable, "-IS", "-c", "import time; print(flush=True); time.sleep(300)"]
+
+
+@pytest.fixture
+def cancellation() -> Iterator[Cancellation]:
+    made = Cancellation()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def children() -> Iterator[list[subprocess.Popen[bytes]]]:
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for child in started:
+        child.kill()
+        child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
+
+
+def marked_child(children: list[subprocess.Popen[bytes]], **variables: str) -> psutil.Process:
+    """Start a process that has only *variables*, and wait until it is up."""
+    child = subprocess.Popen(SLEEP, env=variables, stdout=subprocess.PIPE)
+    children.append(child)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"\n"
+    return psutil.Process(child.pid)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+class Told(list[str]):
+    """What was said."""
+
+    def lock(self, folder: Path, node: str | None = None) -> AttemptLock:
+        return AttemptLock(lock_path(folder / "state.json", node), self.append)
+
+
+def is_locked(path: Path) -> bool:
+    fd = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def left_by(folder: Path, mark: str, where: str | None = None) -> Path:
+    """Leave the file of an attempt with *mark* whose guard and sequencer were killed."""
+    path = lock_path(folder / "state.json")
+    path.parent.mkdir()
+    path.write_text(f"{mark} {pid_namespace() if where is None else where}\n")
+    return path
+
+
+def test_it_is_a_private_file_while_it_is_held_and_nothing_afterwards(
+    tmp_path: Path, cancellation: Cancellation
+) -> None:
+    told = Told()
+    lock = told.lock(tmp_path)
+    assert lock.take(cancellation)
+    assert lock.take(cancellation)
+    assert stat.S_IMODE(lock.path.stat().st_mode) == 0o600
+    assert is_locked(lock.path)
+    lock.close()
+    lock.close()
+    assert list(tmp_path.rglob("agents-*")) == []
+    assert told == []
+
+
+def test_nodes_do_not_wait_for_each_other(tmp_path: Path, cancellation: Cancellation) -> None:
+    told = Told()
+    locks = [told.lock(tmp_path, node) for node in ("a", "b", "../a\n", None)]
+    assert all(lock.take(cancellation) for lock in locks)
+    assert {lock.path.parent for lock in locks} == {tmp_path / "beats"}
+    for lock in locks:
+        lock.close()
+    assert told == []
+
+
+def test_the_next_one_waits_for_the_last_process_and_says_so_once(
+    tmp_path: Path, cancellation: Cancellation
+) -> None:
+    told = Told()
+    first, second = told.lock(tmp_path), told.lock(tmp_path)
+    assert first.take(cancellation)
+    timer = threading.Timer(0.2, first.close)
+    timer.start()
+    assert second.take(cancellation)
+    timer.join()
+    assert told == ["waiting for the last process of the earlier attempt"]
+    second.close()
+    assert not second.path.exists()
+
+
+def test_waiting_ends_with_the_attempt(tmp_path: Path, cancellation: Cancellation) -> None:
+    told = Told()
+    first, second = told.lock(tmp_path), told.lock(tmp_path)
+    assert first.take(cancellation)
+    cancellation.set(StopReason.INTERRUPTED)
+    assert not second.take(cancellation)
+    assert second.fd == -1
+    first.close()
+
+
+def test_what_survived_guard_and_sequencer_is_ended_and_nobody_else(
+    tmp_path: Path, cancellation: Cancellation, children: list[subprocess.Popen[bytes]]
+) -> None:
+    mark, other = secrets.token_hex(16), secrets.token_hex(16)
+    attempt = {"SEQUENCER_RUN_ID": "r", "SEQUENCER_STEP_INDEX": "0", "SEQUENCER_TOKEN": "1"}
+    survivor = marked_child(children, **attempt, **{MARK: mark})
+    stopped = marked_child(children, **attempt, **{MARK: mark})
+    stopped.suspend()
+    innocent = [
+        marked_child(children, **attempt),
+        marked_child(children, **attempt, **{MARK: other}),
+        marked_child(children, **{MARK: mark[:-1]}),
+        marked_child(children, OTHER=mark),
+    ]
+    left_by(tmp_path, mark)
+    lock = Told().lock(tmp_path)
+    assert lock.take(cancellation)
+    assert not is_alive(survivor)
+    assert not is_alive(stopped)
+    assert all(one.status() == psutil.STATUS_SLEEPING for one in innocent)
+    assert lock.path.read_bytes() == b""
+    lock.close()
+    assert not lock.path.exists()
+
+
+def test_a_descendant_without_the_mark_belongs_to_it(
+    children: list[subprocess.Popen[bytes]],
+) -> None:
+    mark = secrets.token_hex(16)
+    program = "import subprocess, sys; subprocess.run(sys.argv[1:], env={})"
+    parent = subprocess.Popen(
+        [sys.executable, "-IS", "-c", program, *SLEEP], env={MARK: mark}, stdout=subprocess.PIPE
+    )
+    children.append(parent)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == b"\n"
+    (child,) = psutil.Process(parent.pid).children()
+    assert end_marked(mark) == 0
+    assert not is_alive(child)
+
+
+def test_a_process_never_ends_itself_or_those_that_it_descends_from(tmp_path: Path) -> None:
+    mark, program = secrets.token_hex(16), tmp_path / "inner.py"
+    program.write_text(
+        "import os, subprocess, sys\n"
+        "from sequencer.executors.marked import end_marked\n"
+        "if len(sys.argv) > 2:\n"
+        "    print(end_marked(sys.argv[1]), flush=True)\n"
+        "else:\n"
+        "    raise SystemExit(subprocess.run([sys.executable, *sys.argv, 'x']).returncode)\n"
+    )
+    argv = [sys.executable, str(program), mark]
+    folder = Path(__file__).parents[3]
+    variables = {MARK: mark, "PYTHONPATH": str(folder)}
+    ended = subprocess.run(argv, env=variables, capture_output=True, check=False, timeout=60)
+    # Both of them are left, and nobody may start beside them.
+    assert (ended.returncode, ended.stdout) == (0, b"2\n"), ended.stderr
+
+
+def test_a_holder_without_processes_loses_its_lock_and_starts_nothing_any_more(
+    tmp_path: Path, cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_lock, "WAIT_S", 0.05)
+    told = Told()
+    asleep, second = told.lock(tmp_path), told.lock(tmp_path)
+    assert asleep.take(cancellation)
+    asleep.note(secrets.token_hex(16))
+    assert second.take(cancellation)
+    with pytest.raises(MachineBusy, match="taken the step over"):
+        asleep.note(secrets.token_hex(16))
+    asleep.close()
+    assert is_locked(second.path)
+    second.close()
+    assert not second.path.exists()
+
+
+def test_processes_in_another_container_are_waited_for_and_not_run_beside(
+    tmp_path: Path, cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_lock, "WAIT_S", 0.05)
+    path = left_by(tmp_path, secrets.token_hex(16), "pid:[1]")
+    holder = os.open(path, os.O_RDWR)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    lock = Told().lock(tmp_path)
+    with pytest.raises(MachineBusy, match="another container") as refused:
+        lock.take(cancellation)
+    assert refused.value.where == str(path)
+    assert path.stat().st_size > 0
+    os.close(holder)
+    # Without its processes nobody holds it.
+    assert lock.take(cancellation)
+    lock.close()
+
+
+@pytest.mark.parametrize("kind", ["link", "folder"])
+def test_what_is_no_plain_file_is_not_touched(
+    kind: str, tmp_path: Path, cancellation: Cancellation
+) -> None:
+    target = tmp_path / "target"
+    target.write_text("mine")
+    path = lock_path(tmp_path / "state.json")
+    path.parent.mkdir()
+    if kind == "link":
+        path.symlink_to(target)
+    else:
+        path.mkdir()
+    with pytest.raises(StorageFailed):
+        Told().lock(tmp_path).take(cancellation)
+    assert target.read_text() == "mine"
+    assert os.path.lexists(path)
+
+
+def test_what_could_not_be_ended_is_looked_for_by_the_next_attempt(
+    tmp_path: Path, cancellation: Cancellation, children: list[subprocess.Popen[bytes]]
+) -> None:
+    mark = secrets.token_hex(16)
+    lock = Told().lock(tmp_path)
+    assert lock.take(cancellation)
+    lock.note(mark)
+    lock.keep_dirty()
+    lock.close()
+    survivor = marked_child(children, **{MARK: mark})
+    assert lock.take(cancellation)
+    assert not is_alive(survivor)
+    lock.close()
+
+
+# --- with a guard ------------------------------------------------------------------------
+
+
+def launched(folder: Path, lock: AttemptLock, *argv: str) -> Guard:
+    guard = Guard()
+    environment = {"PATH": os.environ["PATH"]}
+    guard.run(Launch(argv=argv, environment=environment, cwd=folder, prompt=b"", lock=lock))
+    return guard
+
+
+def test_the_guard_holds_it_when_the_sequencer_is_gone_and_the_agent_does_not(
+    tmp_path: Path, cancellation: Cancellation
+) -> None:
+    lock = Told().lock(tmp_path)
+    assert lock.take(cancellation)
+    script = "import os; print(sorted(map(int, os.listdir('/proc/self/fd')))); input()"
+    guard = launched(
+        tmp_path, lock, sys.executable, "-c", f"{script}; import time; time.sleep(300)"
+    )
+    os.set_blocking(guard.stdout, True)
+    assert os.read(guard.stdout, 100) == b"[0, 1, 2, 3]\n"
+    # What is left of a sequencer that was killed.
+    os.close(lock.fd)
+    assert is_locked(lock.path)
+    assert lock.path.read_text() == f"{guard.mark} {pid_namespace()}\n"
+    assert guard.close()
+    assert not is_locked(lock.path)
+    # The next one need not look for anything.
+    assert lock.path.read_bytes() == b""
+
+
+def test_a_guard_that_was_stopped_is_ended_with_its_agent(
+    tmp_path: Path, cancellation: Cancellation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt_lock, "WAIT_S", 0.05)
+    lock = Told().lock(tmp_path)
+    assert lock.take(cancellation)
+    guard = launched(tmp_path, lock, "sh", "-c", "echo up; exec sleep 300")
+    os.set_blocking(guard.stdout, True)
+    assert os.read(guard.stdout, 10) == b"up\n"
+    (agent,) = psutil.Process(guard.pid).children()
+    os.kill(guard.pid, signal.SIGSTOP)
+    os.close(lock.fd)
+    following = Told().lock(tmp_path)
+    assert following.take(cancellation)
+    assert wait_until(lambda: not is_alive(agent), 5)
+    assert not guard.is_alive
+    following.close()
+    guard.close()
