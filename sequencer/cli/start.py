@@ -109,6 +109,8 @@ def start(
 
     shape = Shape.of(invocation, mermaid=mermaid, diagram=diagram, shows=dry_run or no_run)
     project = _project(invocation, agent)
+    if not dry_run:
+        project.trust.ensure()
     request = request_from(project, "start", text=text, file=file, **given)
     name = invocation.run_name or free_name(request.title, project.run_names())
     invocation.run_name = name
