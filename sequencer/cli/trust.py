@@ -40,7 +40,11 @@ def ask(invocation: Invocation, refused: NotTrusted) -> bool:
 def _complain(lines: list[str]) -> None:
     # Also with --quiet: the question makes no sense without.
     for line in lines:
-        click.echo(one_line(line), err=True)
+        click.echo(_safe(line), err=True)
+
+
+def _safe(line: str) -> str:
+    return "  " * line.startswith("  ") + one_line(line)
 
 
 def _indented(refused: NotTrusted) -> list[str]:
@@ -74,7 +78,6 @@ def _refuse_agents(verb_name: str, hint: str) -> None:
         raise DecisionRefused(
             f"{verb_name}: this is for a person to decide, and an agent calls it "
             "(SEQUENCER_TOKEN is set)",
-            where=f"sequencer {verb_name}",
             hint=f"{hint}; nothing was changed",
         )
 
@@ -122,7 +125,7 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
     acts = trusting.acts
     if not invocation.is_json:
         for line in _shown(trusting, refused):
-            invocation.echo(one_line(project.redaction.hide_text(line)))
+            invocation.echo(_safe(project.redaction.hide_text(line)))
     if refused is not None or is_sure:
         if not is_sure and not _says_yes(invocation):
             raise NotTrusted(refused.project if refused else trusting.key, ()) from None

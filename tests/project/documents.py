@@ -152,6 +152,8 @@ def clean_environment(home: Path) -> dict[str, str]:
     programs = Path(sys.executable).parent
     return {
         "HOME": str(home),
+        # Beside the home folder, which is a page's project as well; nothing is trusted yet.
+        "XDG_STATE_HOME": f"{home}-state",
         "LANG": "C.UTF-8",
         "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
         "COLUMNS": "200",

@@ -78,7 +78,7 @@ def test_the_command_of_cron_runs_a_step(tmp_path: Path) -> None:
     done = subprocess.run(
         ["/bin/sh", "-c", command],
         cwd="/",
-        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "SEQUENCER_TRUST": "all"},
         capture_output=True,
         text=True,
         timeout=60,
@@ -108,7 +108,7 @@ def test_keys_come_from_a_file_and_are_not_inlined(
     subprocess.run(
         ["/bin/sh", "-c", command],
         cwd="/",
-        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "SEQUENCER_TRUST": "all"},
         timeout=60,
         check=True,
     )
