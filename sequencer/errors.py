@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
 
-
 _SHOWN_FACTS = 40
 
 

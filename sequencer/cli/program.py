@@ -58,21 +58,41 @@ COMMANDS: Mapping[str, Command] = {
     "commit": Command(_LOOK, "commit", "commit", "Show what a step would commit now."),
     "stop": Command(_CHANGE, "stops", "stop", "End the run after the step that runs."),
     "pause": Command(_CHANGE, "stops", "pause", "Hold the run after the step that runs."),
-    "resume": Command(_CHANGE, "stops", "resume", "Let a paused or stopped run go on.", decides=True),
-    "approve": Command(_CHANGE, "gates", "approve", "Let a run go on that waits for a person.", decides=True),
-    "reject": Command(_CHANGE, "gates", "reject", "End a run that waits for a person.", decides=True),
-    "feedback": Command(_CHANGE, "gates", "feedback", "Send it back, with what is to change.", decides=True),
-    "answer": Command(_CHANGE, "answer", "answer", "Answer a question of a flowchart's run.", decides=True),
+    "resume": Command(
+        _CHANGE, "stops", "resume", "Let a paused or stopped run go on.", decides=True
+    ),
+    "approve": Command(
+        _CHANGE, "gates", "approve", "Let a run go on that waits for a person.", decides=True
+    ),
+    "reject": Command(
+        _CHANGE, "gates", "reject", "End a run that waits for a person.", decides=True
+    ),
+    "feedback": Command(
+        _CHANGE, "gates", "feedback", "Send it back, with what is to change.", decides=True
+    ),
+    "answer": Command(
+        _CHANGE, "answer", "answer", "Answer a question of a flowchart's run.", decides=True
+    ),
     "tell": Command(_CHANGE, "tell", "tell", "Send a message to a task of a team."),
-    "stamp": Command(_CHANGE, "change", "stamp", "Accept the present step by hand, or fail it.", decides=True),
-    "retry": Command(_CHANGE, "change", "retry", "Let the present step be tried again at once.", decides=True),
+    "stamp": Command(
+        _CHANGE, "change", "stamp", "Accept the present step by hand, or fail it.", decides=True
+    ),
+    "retry": Command(
+        _CHANGE, "change", "retry", "Let the present step be tried again at once.", decides=True
+    ),
     "skip": Command(_CHANGE, "change", "skip", "Go on without the present step.", decides=True),
     "set": Command(_CHANGE, "change", "set_", "Set a field of the state.", decides=True),
     "rewind": Command(_CHANGE, "change", "rewind", "Go back to an earlier step.", decides=True),
     "reset": Command(_CHANGE, "change", "reset", "Begin again as a new run.", decides=True),
-    "adopt": Command(_CHANGE, "change", "adopt", "Go on under a definition that was changed.", decides=True),
-    "takeover": Command(_CHANGE, "change", "takeover", "Show who holds a step, or take it away.", "--force"),
-    "repair": Command(_CHANGE, "repair", "repair", "Show what is damaged, and save what can be.", "--apply"),
+    "adopt": Command(
+        _CHANGE, "change", "adopt", "Go on under a definition that was changed.", decides=True
+    ),
+    "takeover": Command(
+        _CHANGE, "change", "takeover", "Show who holds a step, or take it away.", "--force"
+    ),
+    "repair": Command(
+        _CHANGE, "repair", "repair", "Show what is damaged, and save what can be.", "--apply"
+    ),
     "init": Command(_SET_UP, "init", "init", "Create a project's files."),
     "trust": Command(_SET_UP, "trust", "trust", "Say that a project may act on this machine."),
     "check": Command(_SET_UP, "check", "check", "Look for everything that is wrong."),

@@ -175,8 +175,10 @@ def _remove(invocation: Invocation, folder: Path | None) -> None:
     from sequencer.settings.location import find_config  # noqa: PLC0415
 
     here = (folder or Path()).absolute()
-    config = None if invocation.config is None and not here.is_dir() else find_config(
-        here, invocation.config
+    config = (
+        None
+        if invocation.config is None and not here.is_dir()
+        else find_config(here, invocation.config)
     )
     key = trust_record.project_key(config.parent if config else here, config)
     was_there = trust_record.forget(key)

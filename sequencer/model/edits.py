@@ -33,9 +33,13 @@ def ensure_nothing_decided(head: Head, edited: Head, *, by_command: bool) -> Non
     is_past = head.is_at_gate and edited.step_index > head.step_index
     if edited.gate != head.gate or is_past:
         _refuse_decision("gate", "changed", _HELD[Status.WAITING_APPROVAL])
-    if edited.status != head.status and (head.status in _HELD) and not (
-        # A gate that is gone leaves a status behind that means nothing.
-        head.status is Status.WAITING_APPROVAL and not head.is_at_gate
+    if (
+        edited.status != head.status
+        and (head.status in _HELD)
+        and not (
+            # A gate that is gone leaves a status behind that means nothing.
+            head.status is Status.WAITING_APPROVAL and not head.is_at_gate
+        )
     ):
         change = f"went from {head.status} to {edited.status}"
         _refuse_decision("status", change, _HELD[head.status])

@@ -102,7 +102,7 @@ def keep(key: str, acts: Acts) -> None:
                 json.dump(content, file, indent=1)
                 file.flush()
                 os.fsync(fd)
-            os.replace(temporary, _name(key), src_dir_fd=folder, dst_dir_fd=folder)  # noqa: PTH105
+            os.replace(temporary, _name(key), src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
         raise StorageFailed(f"can't be written: {error.strerror}", where=str(place())) from error
 
@@ -110,7 +110,7 @@ def keep(key: str, acts: Acts) -> None:
 def forget(key: str) -> bool:
     """Remove the record of the project with *key*; return whether there was one."""
     with contextlib.suppress(FileNotFoundError), _folder() as folder:
-        os.unlink(_name(key), dir_fd=folder)  # noqa: PTH108 - relative to a descriptor
+        os.unlink(_name(key), dir_fd=folder)
         return True
     return False
 

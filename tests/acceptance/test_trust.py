@@ -126,7 +126,7 @@ def test_looking_neither_asks_nor_runs(clone: Clone, arguments: tuple[str, ...])
 def test_what_would_be_posted_waits_for_trust_too(clone: Clone) -> None:
     sinks = "{sinks: {hook: {kind: webhook, url: 'https://127.0.0.1:9/', secret_env: A_TOKEN}}}"
     clone.configure(activity=sinks)
-    assert "activity.sinks.hook.url" in clone.cli("approve", code=2, A_TOKEN="x").stderr
+    assert "activity.sinks.hook.url" in clone.cli("approve", code=2).stderr
 
 
 def test_once_trusted_it_runs_until_something_that_acts_changes(clone: Clone) -> None:
