@@ -213,8 +213,20 @@ class RunDefaults(Section):
 
 
 DecidingVerb = Literal[
-    *("approve", "reject", "feedback", "answer", "stamp", "retry", "skip", "set", "rewind"),
-    *("reset", "adopt", "takeover", "repair", "resume"),
+    "approve",
+    "reject",
+    "feedback",
+    "answer",
+    "stamp",
+    "retry",
+    "skip",
+    "set",
+    "rewind",
+    "reset",
+    "adopt",
+    "takeover",
+    "repair",
+    "resume",
 ]
 """Commands by which a person decides; `trust` is none of them, nobody hands it over."""
 

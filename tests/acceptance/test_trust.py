@@ -9,9 +9,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from sequencer.cli.program import COMMANDS
+from sequencer.settings.schema import DecidingVerb
 from tests import forked
 from tests.acceptance.cli_process import environment
 
@@ -222,6 +225,11 @@ def test_what_people_decide_an_agent_does_not(clone: Clone) -> None:
     clone.trust()
     clone.cli("skip", **inside)
     clone.cli("resume", code=2, **inside)
+
+
+def test_every_command_for_people_can_be_handed_over_and_no_other() -> None:
+    deciding = {name for name, command in COMMANDS.items() if command.decides}
+    assert deciding == set(get_args(DecidingVerb))
 
 
 def test_records_are_listed_and_removed(clone: Clone) -> None:
