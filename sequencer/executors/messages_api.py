@@ -267,7 +267,7 @@ class _Attempt:
 
         timeout = anthropic.Timeout(self._read_timeout_s, connect=_CONNECT_TIMEOUT_S)
         loop = asyncio.get_running_loop()
-        # A redirect would take the key, which is a header of its own, to whoever it names.
+        # A redirect would take the prompt, and a key that is a header of its own, elsewhere.
         connection = anthropic.DefaultAsyncHttpxClient(timeout=timeout, follow_redirects=False)
         async with anthropic.AsyncAnthropic(
             api_key=key,
