@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +28,6 @@ def is_watched() -> bool:
 
 def ask(invocation: Invocation, refused: NotTrusted) -> bool:
     """Return whether a person at the terminal trusts what *refused* lists; nobody there: no."""
-    from sequencer.settings.trust_record import is_inside_agent  # noqa: PLC0415 - see `trust`
-
     if invocation.is_json or not is_watched() or is_inside_agent():
         return False
     changed = "what this project can do has changed since you trusted it:"
@@ -52,6 +51,11 @@ def _indented(refused: NotTrusted) -> list[str]:
     return [f"  {line}" for line in listed]
 
 
+def is_inside_agent() -> bool:
+    """Return whether an agent calls this at its step."""
+    return bool(os.environ.get("SEQUENCER_TOKEN"))
+
+
 def ensure_may_change(invocation: Invocation, project: Project) -> None:
     """Return if the verb of *invocation* may be used here, by whoever calls it.
 
@@ -62,8 +66,11 @@ def ensure_may_change(invocation: Invocation, project: Project) -> None:
     settings, decides = project.settings, invocation.decides
     if isinstance(decides, str):
         decides = any(word.partition("=")[0] == decides for word in invocation.arguments)
-    if decides and invocation.verb not in settings.agents_may_decide:
-        _refuse_agents(invocation.verb, f"agents_may_decide: [{invocation.verb}] allows it")
+    if decides and is_inside_agent():
+        # Of the file and as it was trusted: the variables here are the agent's own.
+        if invocation.verb not in (settings.written.get("agents_may_decide") or ()):
+            _refuse(invocation.verb, f"agents_may_decide: [{invocation.verb}] allows it")
+        project.trust.ensure(may_ask=False)
     acts = settings.store.kind != "file"
     if decides:
         acts = acts or bool(settings.hooks) or bool(settings.activity.sinks)
@@ -71,15 +78,12 @@ def ensure_may_change(invocation: Invocation, project: Project) -> None:
         project.trust.ensure()
 
 
-def _refuse_agents(verb_name: str, hint: str) -> None:
-    from sequencer.settings.trust_record import is_inside_agent  # noqa: PLC0415 - see `trust`
-
-    if is_inside_agent():
-        raise DecisionRefused(
-            f"{verb_name}: this is for a person to decide, and an agent calls it "
-            "(SEQUENCER_TOKEN is set)",
-            hint=f"{hint}; nothing was changed",
-        )
+def _refuse(verb_name: str, hint: str) -> None:
+    raise DecisionRefused(
+        f"{verb_name}: this is for a person to decide, and an agent calls it "
+        "(SEQUENCER_TOKEN is set)",
+        hint=f"{hint}; nothing was changed",
+    )
 
 
 @verb("trust")
@@ -105,7 +109,8 @@ def trust(
       sequencer trust --remove ../other
     """
     # An agent that could trust would need nothing else.
-    _refuse_agents("trust", "a person runs it")
+    if is_inside_agent():
+        _refuse("trust", "a person runs it")
     if sum((is_sure, lists, removes)) > 1:
         raise UsageRefused("--yes, --list and --remove exclude each other", where="sequencer trust")
     if lists:

@@ -225,6 +225,13 @@ def test_what_people_decide_an_agent_does_not(clone: Clone) -> None:
     clone.trust()
     clone.cli("skip", **inside)
     clone.cli("resume", code=2, **inside)
+    clone.cli("resume", code=2, SEQUENCER_AGENTS_MAY_DECIDE="resume", **inside)
+    own = clone.folder.parent / "own.yaml"
+    state = clone.folder / "sync" / "state.json"
+    own.write_text(f"agents_may_decide: [resume]\nstate_file: {state}\n")
+    assert "not trusted" in clone.cli("resume", "--config", str(own), code=2, **inside).stderr
+    clone.configure(agents_may_decide="[skip, resume]")
+    assert "has changed" in clone.cli("resume", code=2, **inside).stderr
 
 
 def test_every_command_for_people_can_be_handed_over_and_no_other() -> None:
