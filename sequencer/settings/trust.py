@@ -9,14 +9,11 @@ module that is found by a computed name) is not compared.
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import json
 import math
 import os
 import re
-import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache, cached_property
@@ -27,6 +24,7 @@ from sequencer.documents.keys import dotted, leaves
 from sequencer.documents.reader import KeyPath
 from sequencer.settings.schema import Schema
 from sequencer.settings.sources import flatten
+from sequencer.settings.trust_files import ascii_of, files_of, flow_grants, shown_in, text_of
 
 
 class Rule(StrEnum):
@@ -129,14 +127,7 @@ _COST = "limits.max_cost_usd"
 """Told also where there is none."""
 _GRANTS = frozenset({"allowed_tools", "tools", "agents"})
 """Fields of a step that give an agent more than its entry does."""
-_PROGRAMS = ("argv", "program", "extra_args")
-"""Options of an agent that may name a file."""
-_FLOW_FOLDERS = ("flows", ".opencode/workflows")
-_GRANTING_WORDS = re.compile(rb"tools|agents|\\[xuU]")
-"""The last one: letters of a key may be spelled in another way."""
 _SECRET = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNORECASE)
-MAX_BYTES = 64 * 1024 * 1024
-"""A larger file is compared by its size and its time of change."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +181,7 @@ def acts_of(
     *git_settings* are those of its repository that make git run or fetch something.
     """
     root = Path(os.path.realpath(project))
-    lines = [f"git.{name}: {_text(value)}" for name, value in (git_settings or {}).items()]
+    lines = [f"git.{name}: {text_of(value)}" for name, value in (git_settings or {}).items()]
     grants: set[str] = set()
     caps = {name: _most(default) for name, default in _caps_by_default().items()}
     for path, value in flatten(dict(written), ()):
@@ -203,10 +194,12 @@ def acts_of(
             grants |= set(_granted(path, value))
             if path[:2] == ("teams", "roles") and "budget" in path:
                 caps[dotted(path)] = _most(value)
-    files = {name: dict(found) for name, found in _files_of(written, root) if found}
+    files = {name: dict(found) for name, found in files_of(written, root) if found}
     for owner, found in files.items():
-        lines += [f"{owner}, file {_ascii(_shown(p, root))}: {what}" for p, what in found.items()]
-    lines += _flows(written, root)
+        lines += [
+            f"{owner}, file {ascii_of(shown_in(p, root))}: {what}" for p, what in found.items()
+        ]
+    grants |= set(flow_grants(written, root))
     return Acts(tuple(sorted(set(lines))), frozenset(grants), caps, files)
 
 
@@ -239,19 +232,10 @@ def _amount(most: float) -> str:
 
 def _line(path: KeyPath, value: Any) -> str:
     is_secret = _SECRET.fullmatch(str(path[-1])) is not None
-    text = _text(value)
+    text = text_of(value)
     if is_secret:
         text = f"(hidden, {hashlib.sha256(text.encode()).hexdigest()[:12]})"
-    return f"{_ascii(dotted(path))}: {text}"
-
-
-def _text(value: Any) -> str:
-    # ASCII: what is shown to a person who decides must not look like something else.
-    return json.dumps(value, sort_keys=True, default=str)
-
-
-def _ascii(text: str) -> str:
-    return text.encode("unicode_escape").decode()
+    return f"{ascii_of(dotted(path))}: {text}"
 
 
 def _key_of(line: str) -> str:
@@ -262,132 +246,8 @@ def _granted(path: KeyPath, value: Any) -> Iterator[str]:
     """Yield the tools that the value at *path*, or a step below it, gives to an agent."""
     place = next((n for n, part in enumerate(path) if n and part in _GRANTS), None)
     if place is not None and value not in (False, "false", None):
-        yield f"steps, {'.'.join(map(str, path[place:]))}: {_text(value)}"
+        yield f"steps, {'.'.join(map(str, path[place:]))}: {text_of(value)}"
     elif place is None and isinstance(value, list):
         for item in value:
             for below, leaf in flatten(item, ("steps",)) if isinstance(item, dict) else ():
                 yield from _granted(below, leaf)
-
-
-def _files_of(written: Mapping[str, Any], root: Path) -> Iterator[tuple[str, dict[Path, str]]]:
-    """Yield who runs files of the project, and these with their fingerprints."""
-    entries = written.get("agents")
-    for name, entry in entries.items() if isinstance(entries, dict) else ():
-        found: dict[Path, str] = {}
-        for option in _PROGRAMS if isinstance(entry, dict) else ():
-            value = entry.get(option)
-            items = [value] if isinstance(value, str) else value
-            for item in _named(items if isinstance(items, list) else []):
-                found |= _file(root, item)
-        yield f"agents.{name}", found
-    hooks = written.get("hooks")
-    items = hooks.split(",") if isinstance(hooks, str) else hooks
-    if isinstance(items, list):
-        yield "hooks", _with_imports(root, [str(item).strip() for item in items])
-
-
-def _named(items: Sequence[Any]) -> Iterator[str]:
-    """Yield what of a command line may be the path of a file."""
-    before = None
-    for item in map(str, items):
-        yield item
-        if item.startswith("-") and "=" in item:
-            yield item.partition("=")[2]
-        if before == "-m" and re.fullmatch(r"[\w.]+", item):
-            module = item.replace(".", "/")
-            yield from (f"{module}.py", f"{module}/__init__.py", f"{module}/__main__.py")
-        before = item
-
-
-def _file(root: Path, written: str) -> dict[Path, str]:
-    """Return the fingerprint of the file of the project that *written* names, if it names one."""
-    if not written or "\0" in written or len(written) > 4096:  # noqa: PLR2004 - no path is longer
-        return {}
-    path = Path(os.path.normpath(root / written))
-    if not path.is_relative_to(root):
-        return {}
-    real = Path(os.path.realpath(path))
-    if not real.is_relative_to(root):
-        return {path: f"leads to {_text(str(real))}"} if real.is_file() else {}
-    what = fingerprint(real)
-    return {} if what is None else {real: what}
-
-
-def fingerprint(path: Path) -> str | None:
-    """Return what tells the content of the regular file *path*; None: it is none."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    with os.fdopen(fd, "rb") as file:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode):
-            return None
-        if facts.st_size > MAX_BYTES:
-            return f"{facts.st_size} bytes, of {facts.st_ctime_ns}"
-        return f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
-
-
-def _with_imports(root: Path, hooks: Sequence[str]) -> dict[Path, str]:
-    """Return the fingerprints of *hooks* and of the modules of the project that they import."""
-    found: dict[Path, str] = {}
-    todo = list(hooks)
-    while todo:
-        for path, what in _file(root, todo.pop()).items():
-            if path not in found:
-                found[path] = what
-                todo += _imports(path, root)
-    return found
-
-
-def _imports(path: Path, root: Path) -> Iterator[str]:
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        # Whoever loads it says so.
-        return
-    here = path.parent.relative_to(root)
-    for node in ast.walk(tree):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or "", *(f"{node.module or ''}.{a.name}" for a in node.names)]
-        for name in filter(None, (name.strip(".") for name in names)):
-            parts = name.split(".")
-            for length in range(1, len(parts) + 1):
-                module = "/".join(parts[:length])
-                for base in {Path(), here}:
-                    yield str(base / f"{module}.py")
-                    yield str(base / module / "__init__.py")
-
-
-def _flows(written: Mapping[str, Any], root: Path) -> Iterator[str]:
-    """Yield the files of workflows in which a step may be given tools."""
-    entries = written.get("workflows")
-    named = [
-        entry if isinstance(entry, str) else entry.get("file")
-        for entry in (entries.values() if isinstance(entries, dict) else ())
-        if isinstance(entry, (str, dict))
-    ]
-    paths = [os.path.normpath(root / os.path.expanduser(name)) for name in named if name]  # noqa: PTH111
-    for folder in _FLOW_FOLDERS:
-        try:
-            names = sorted(os.listdir(root / folder))  # noqa: PTH208 - names, not entries
-        except OSError:
-            continue
-        paths += [str(root / folder / name) for name in names if name.lower().endswith(".md")]
-    for path in sorted(set(paths)):
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            continue
-        with os.fdopen(fd, "rb") as file:
-            data = file.read(MAX_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
-        if _GRANTING_WORDS.search(data):
-            shown = _ascii(_shown(Path(path), root))
-            yield f"workflows, file {shown}: sha256 {hashlib.sha256(data).hexdigest()}"
-
-
-def _shown(path: Path, root: Path) -> str:
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

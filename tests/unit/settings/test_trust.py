@@ -110,15 +110,42 @@ def test_of_a_step_only_what_it_grants_counts(
     assert bool(found[1].beyond(found[0])) is is_more
 
 
-def test_a_flow_that_grants_tools_counts_with_its_content(tmp_path: Path) -> None:
+def test_of_a_flow_only_what_it_grants_counts(tmp_path: Path) -> None:
     (tmp_path / "flows").mkdir()
     flow = tmp_path / "flows" / "a.md"
     flow.write_text("```mermaid\nflowchart TD\n a --> b\n```\n")
     plain = acts_of({}, tmp_path)
     flow.write_text(flow.read_text() + "\n### a\n\n    another prompt\n")
     assert acts_of({}, tmp_path).beyond(plain) == []
-    flow.write_text(flow.read_text() + "\n```yaml\ntools: {bash: true}\n```\n")
-    assert "flows/a.md" in acts_of({}, tmp_path).beyond(plain)[0]
+    text = flow.read_text()
+    flow.write_text(text + "\n```yaml\ntools: {bash: true}\n```\n")
+    granted = acts_of({}, tmp_path)
+    assert granted.beyond(plain) == ['+ steps, file flows/a.md: "tools: {bash: true}"']
+    flow.write_text(text + "\nmore words\n```yaml\ntools: {bash: true}\n```\n")
+    assert acts_of({}, tmp_path).beyond(granted) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("tools:\n  bash: false\n", "tools:\n  bash: true\n"),
+        ("allowedTools:\n- Read\n", "allowedTools:\n- Read\n- Bash\n"),
+        ("tools: {read: true,\nbash: false}\n", "tools: {read: true,\nbash: true}\n"),
+        ("x: &a {bash: false}\ntools: *a\n", "x: &a {bash: true}\ntools: *a\n"),
+        ("? tools\n: {bash: false}\n", "? tools\n: {bash: true}\n"),
+        ('"\\x74ools": {bash: false}\n', '"\\x74ools": {bash: true}\n'),
+        ("'tools' : {bash: false}\n", "'tools' : {bash: true}\n"),
+    ],
+)
+def test_whatever_the_form_a_grant_in_a_flow_is_seen(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    (tmp_path / "flows").mkdir()
+    found = []
+    for text in (before, after):
+        (tmp_path / "flows" / "a.md").write_text(f"---\n{text}---\n")
+        found.append(acts_of({}, tmp_path))
+    assert found[1].beyond(found[0])
 
 
 @pytest.mark.parametrize(
