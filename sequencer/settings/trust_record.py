@@ -91,7 +91,7 @@ def keep(key: str, acts: Acts) -> None:
     """
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     caps = {name: None if math.isinf(most) else most for name, most in acts.caps.items()}
-    content = {"project": key, "at": at, "digest": acts.digest, "acts": acts.lines}
+    content: dict[str, Any] = {"project": key, "at": at, "digest": acts.digest, "acts": acts.lines}
     content |= {"grants": sorted(acts.grants), "caps": caps}
     temporary = f".{secrets.token_hex(8)}.tmp"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

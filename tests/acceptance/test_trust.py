@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -48,7 +48,7 @@ class Clone:
         (self.folder / "orchestration.yaml").write_text("".join(lines))
 
     def cli(
-        self, *arguments: str, code: int = 0, **variables: str
+        self, *arguments: str, code: int = 0, **variables: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run a command without a terminal; it has to end with *code*."""
         ran = forked.run(
