@@ -132,6 +132,17 @@ def test_what_would_be_posted_waits_for_trust_too(clone: Clone) -> None:
     assert "activity.sinks.hook.url" in clone.cli("approve", code=2).stderr
 
 
+@pytest.mark.parametrize("arguments", [("run",), ("tick",), ("pause",), ("stop",), ("skip",)])
+def test_no_remote_is_asked_on_behalf_of_a_stranger(
+    clone: Clone, arguments: tuple[str, ...]
+) -> None:
+    clone.configure(store="{kind: git, remote: 'ssh://nobody@127.0.0.1/x'}")
+    for command in (("init", "-q"), ("config", "core.sshCommand", f"touch {clone.canary}; false")):
+        subprocess.run(["git", *command], cwd=clone.folder, check=True)
+    assert "store.remote" in clone.cli(*arguments, code=2).stderr
+    assert not clone.canary.exists()
+
+
 def test_once_trusted_it_runs_until_something_that_acts_changes(clone: Clone) -> None:
     said = clone.cli("trust", code=2).stdout
     assert "hooks, file helper.py: sha256" in said, "what a hook imports is its code too"
