@@ -176,7 +176,7 @@ def test_steps_prompts_and_lower_caps_are_free(clone: Clone) -> None:
 def test_a_persons_own_variables_and_flags_need_no_trust(clone: Clone) -> None:
     clone.trust()
     agents = '{"mine": {"kind": "command", "argv": ["true"]}}'
-    variables = {"SEQUENCER_AGENTS": agents, "SEQUENCER_LIMITS__MAX_STEPS": "9"}
+    variables: dict[str, Any] = {"SEQUENCER_AGENTS": agents, "SEQUENCER_LIMITS__MAX_STEPS": "9"}
     clone.cli("run", "--max-steps", "1", "--max-cost", "5", "--agent", "mine", **variables)
 
 
@@ -198,7 +198,7 @@ def test_an_agent_that_edits_the_next_ones_program_ends_the_same_run(clone: Clon
 
 
 def test_nobody_trusts_from_inside_of_an_agent(clone: Clone) -> None:
-    inside = {"SEQUENCER_TOKEN": "7"}
+    inside: dict[str, Any] = {"SEQUENCER_TOKEN": "7"}
     clone.cli("trust", "--yes", code=2, **inside)
     ran = clone.cli("run", code=2, SEQUENCER_TRUST="all", **inside)
     assert "not trusted" in ran.stderr
@@ -221,7 +221,7 @@ def test_what_people_decide_an_agent_does_not(clone: Clone) -> None:
     clone.trust()
     clone.cli("tick")
     before = (clone.folder / "sync" / "state.json").read_text()
-    inside = {"SEQUENCER_TOKEN": "7"}
+    inside: dict[str, Any] = {"SEQUENCER_TOKEN": "7"}
     for arguments in (
         *(("approve",), ("reject",), ("feedback", "x"), ("answer", "a", "b"), ("stamp", "ok")),
         *(("retry",), ("skip",), ("set", "a=1"), ("rewind", "0"), ("reset", "--yes")),
