@@ -31,7 +31,8 @@ class Absent(Exception):
 def clean_environment() -> dict[str, str]:
     """Return this environment without what would slow down or steer an interpreter."""
     prefixes = ("PYTHON", "COVERAGE", "COV_", "PYTEST", "SEQUENCER_")
-    return {key: value for key, value in os.environ.items() if not key.startswith(prefixes)}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(prefixes)}
+    return {**kept, "SEQUENCER_TRUST": "all"}
 
 
 class Child:

@@ -128,7 +128,7 @@ def make_project(folder: Path, extra: str = "") -> Project:
         (prompts / f"{name}.md").write_text(f"Do what the {name} does.\n", encoding="utf-8")
     settings = folder / "orchestration.yaml"
     settings.write_text(f"workflow: {{name: standard}}\n{extra}", encoding="utf-8")
-    return open_project(folder)
+    return open_project(folder, trust=True)
 
 
 def no_op_run(

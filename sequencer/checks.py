@@ -24,7 +24,7 @@ from sequencer.checks_git import check_git, check_ignored
 from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.fitting import brought_of, fitted
 from sequencer.engine.run import Run
-from sequencer.errors import ConfigurationError, StateRefused, UnsafeFolder
+from sequencer.errors import ConfigurationError, NotTrusted, StateRefused, UnsafeFolder
 from sequencer.findings import Area, Finding, Level, of_error, place_of
 from sequencer.model.head import Head
 from sequencer.model.step import Step
@@ -288,10 +288,18 @@ def _check_agents(project: Project) -> Iterator[Finding]:
 
 
 def _check_code(project: Project, run: str | None) -> Iterator[Finding]:
-    """Yield why the project's hooks can't be loaded, and what its sinks lack."""
+    """Yield why the project's hooks can't be loaded, and what its sinks lack.
+
+    Nothing of a project that is not trusted is loaded; what it could do is told.
+    """
     try:
-        _ = project.hooks
-    except ConfigurationError as error:
+        refused = project.trust.refusal()
+        if refused is None:
+            _ = project.hooks
+        else:
+            where, hint = refused.project, "'sequencer trust' shows this and asks"
+            yield Finding(Level.WARNING, Area.CONFIGURATION, refused.message, where, hint)
+    except (ConfigurationError, NotTrusted) as error:
         yield from of_error(Area.CONFIGURATION, error)
     for where, text in project.sink_problems(run):
         yield Finding(Level.ERROR, Area.CONFIGURATION, text, where)

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
 
+_SHOWN_FACTS = 40
+
 
 class SequencerError(Exception):
     """A deliberate refusal; the message is for people, the attributes are for programs."""
@@ -45,6 +47,33 @@ class UsageRefused(SequencerError):
 
 class ConfigurationError(UsageRefused):
     """The configuration says something that can't be done; nothing was started."""
+
+
+class NotTrusted(UsageRefused):
+    """Nobody has said yet that this project may act on this machine; nothing of it was run."""
+
+    def __init__(self, project: str, acts: Iterable[str], changed: Iterable[str] = ()) -> None:
+        """Say what of *project* would act, or what has *changed* since it was trusted."""
+        self.project = project
+        self.acts = tuple(acts)
+        self.changed = tuple(changed)
+        if self.changed:
+            message = "the project is not as it was trusted; what has changed"
+            listed = self.changed
+        else:
+            message = "the project is not trusted on this machine; what could act"
+            listed = self.acts or ("agents that are built in, with the prompts of this project",)
+        more = len(listed) - _SHOWN_FACTS
+        shown = [*listed[:_SHOWN_FACTS], *([f"… and {more} more"] if more > 0 else [])]
+        super().__init__(
+            "\n".join([f"{message}:", *(f"    {line}" for line in shown)]),
+            where=project,
+            hint="nothing of it was run; 'sequencer trust' shows all of it and asks",
+        )
+
+
+class DecisionRefused(UsageRefused):
+    """An agent has called a command by which people decide."""
 
 
 class UnsafePath(ConfigurationError):

@@ -24,6 +24,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what it puts in the background deaf to Ctrl-C, and so are its children.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Projects of tests may act; the tests of trust itself take it away. An agent may run them.
+    os.environ["SEQUENCER_TRUST"] = "all"
+    os.environ.pop("SEQUENCER_TOKEN", None)
     # With PYTHONDONTWRITEBYTECODE each of hundreds of processes would, for half a second.
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(PACKAGE, quiet=2)

@@ -85,7 +85,7 @@ class Side:
         """Join the clone of *position* in *folder*."""
         clone = folder / position
         self._marks = Marks()
-        self._run = no_op_run(open_project(clone), self._marks)
+        self._run = no_op_run(open_project(clone, trust=True), self._marks)
         self._position = position
         self._raw = RawPlayer(clone, folder / "remote.git", parity)
 

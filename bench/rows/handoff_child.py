@@ -74,7 +74,7 @@ class Side:
     def __init__(self, folder: Path, position: str, parity: int) -> None:
         """Join the project in *folder*."""
         self._marks = Marks()
-        self._run = no_op_run(open_project(folder / "project"), self._marks)
+        self._run = no_op_run(open_project(folder / "project", trust=True), self._marks)
         self._position = position
         self._raw = RawPlayer(folder / "raw", parity)
 

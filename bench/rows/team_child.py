@@ -29,7 +29,9 @@ class Teams:
 
     def __init__(self, folder: Path) -> None:
         """Use the project in *folder*; make it if it is not there."""
-        self._project = open_project(folder) if folder.exists() else make_project(folder)
+        self._project = (
+            open_project(folder, trust=True) if folder.exists() else make_project(folder)
+        )
         self._number = 0
         self._known: dict[int, Workflow] = {}
         found, self._seconds = sleepers()

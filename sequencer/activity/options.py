@@ -22,6 +22,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from sequencer.model.addresses import takes_secrets
 from sequencer.model.step import Name
 
 _SECRET_NAME = re.compile(r"(?:[A-Za-z0-9_]*_)?(?:KEY|TOKEN|SECRET|PASSWORD)", re.IGNORECASE)
@@ -145,6 +146,15 @@ class SinkOptions(BaseModel):
                 raise ValueError(f"header {name} is a secret; headers_env takes it from a variable")
         if self.repository is not None and self.repository.split("/")[1] in (".", ".."):
             raise ValueError("repository is owner/name")
+        return self
+
+    @model_validator(mode="after")
+    def _secrets_go_where_nobody_listens(self) -> SinkOptions:
+        has_secret = bool(self.token_variable or self.headers_env)
+        for name in ("url", "api_url"):
+            address = getattr(self, name)
+            if has_secret and address is not None and not takes_secrets(address):
+                raise ValueError(f"{name}: a secret is sent there, so it has to be https://")
         return self
 
     @property

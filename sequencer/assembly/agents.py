@@ -12,11 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
 from sequencer.assembly.plugins import plugin, plugin_names
+from sequencer.assembly.trusting import Trust
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.executors.process import ProcessCore
@@ -72,11 +74,16 @@ class ConfiguredAgents:
     settings: Settings
     overrides: AgentOverrides
     environment: Mapping[str, str]
+    trust: Trust
 
     @cached_property
     def core(self) -> ProcessCore:
         """Return the process core that all agents of this process share."""
         return ProcessCore()
+
+    @cached_property
+    def _looks(self) -> dict[Path, tuple[int, ...]]:
+        return {}
 
     @cached_property
     def _built(self) -> dict[str, Executor]:
@@ -90,6 +97,9 @@ class ConfiguredAgents:
             name = resolve_auto(shutil.which, self.environment, partial(_has_models_of, step))
         executor = self.build(name)
         ensure_honoured(step, name, executor)
+        if name in self.settings.agents:
+            # An agent may have changed meanwhile what the next one would run.
+            self.trust.ensure_files(f"agents.{name}", self._looks)
         return name, executor
 
     def default_model_agent(self) -> str | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sequencer.assembly.agents import ConfiguredAgents
 from sequencer.assembly.prompts import PromptFolder
 from sequencer.assembly.stores import make_store, state_path_of
+from sequencer.assembly.trusting import Ask, Trust
 from sequencer.assembly.workflows import began_with, definition_of, workflow_of_run
 from sequencer.documents.reader import KeyPath
 from sequencer.engine.attempt import Observer
@@ -58,6 +59,7 @@ class Project:
     agents: ConfiguredAgents
     prompts: PromptFolder
     redaction: Redaction
+    trust: Trust
     acts: bool = True
     """Whether it may run what it has and reach remotes, and is not only looked at."""
 
@@ -65,11 +67,13 @@ class Project:
     def allowed(self) -> Mapping[str, str] | None:
         """Return which settings of the repository's own git may act on; None: it only looks.
 
-        See `acting_settings`, which lists them.
+        Raises:
+            NotTrusted: git would reach a remote or run filters, and nobody has said that it may.
         """
-        from sequencer.store.git.own_settings import EVERYTHING  # noqa: PLC0415 - see the class
-
-        return EVERYTHING if self.acts else None
+        if not self.acts:
+            return None
+        self.trust.ensure()
+        return self.trust.git_settings
 
     def run(
         self,
@@ -110,8 +114,17 @@ class Project:
 
     @cached_property
     def hooks(self) -> Hooks:
-        """Return the project's own code, loaded when it is first needed."""
-        return load_hooks(self.settings.hooks, self.settings.project_dir)
+        """Return the project's own code, loaded when it is first needed.
+
+        Raises:
+            NotTrusted: it may not run here, or is not as it was trusted.
+            ConfigurationError: see `load_hooks`.
+        """
+        files = self.settings.hooks
+        if not files:
+            return load_hooks((), self.settings.project_dir)
+        self.trust.ensure()
+        return load_hooks(files, self.settings.project_dir, self.trust.hook_files)
 
     @property
     def starter(self) -> Starter:
@@ -139,6 +152,7 @@ class Project:
         from sequencer.engine.asking import ask  # noqa: PLC0415 - see the class
 
         settings = self.settings
+        self.trust.ensure()
         return ask(
             self.agents,
             agent,
@@ -168,6 +182,7 @@ class Project:
         options = self.settings.activity
         if not options.sinks:
             return nullcontext(inner)
+        self.trust.ensure()
         from sequencer.activity.activities import Activities  # noqa: PLC0415 - see the class
         from sequencer.activity.sinks import make_sinks  # noqa: PLC0415
 
@@ -188,6 +203,7 @@ class Project:
         options = self.settings.activity
         if not options.sinks:
             return
+        self.trust.ensure()
         from sequencer.activity.activities import deliver  # noqa: PLC0415 - see the class
         from sequencer.activity.sinks import make_sinks  # noqa: PLC0415
 
@@ -203,7 +219,12 @@ class Project:
         definition: Definition | None = None,
         carrier: Carrier = NOTHING_CARRIED,
     ) -> Performer:
-        """Return what performs the steps of *workflow* in the run called *run*."""
+        """Return what performs the steps of *workflow* in the run called *run*.
+
+        Raises:
+            NotTrusted: nobody has said that the project may act here.
+        """
+        self.trust.ensure()
         settings, hooks = self.settings, self.hooks
         return Performer(
             workflow=workflow,
@@ -294,10 +315,13 @@ def open_project(
     flags: Mapping[KeyPath, Given] | None = None,
     overrides: AgentOverrides | None = None,
     acts: bool = True,
+    trust: Ask | bool = False,
 ) -> Project:
     """Return the project that the folder *path* lies in.
 
-    With *acts* false nothing of it is run and no remote is reached.
+    With *acts* false nothing of it is run and no remote is reached. Before it acts it has to
+    be trusted by the user of this machine. With *trust* the program itself answers for it
+    (True), or for what the error that it is given lists.
 
     Raises:
         ConfigurationError: its configuration is wrong; everything wrong with it is named.
@@ -305,11 +329,13 @@ def open_project(
     env = dict(os.environ) if environment is None else dict(environment)
     settings = load(Path(path), config=config, env=env, flags=flags)
     folders.open_to_others(int(settings.file_mode, 8))
+    trusted = Trust(settings, trust)
     return Project(
         settings,
-        ConfiguredAgents(settings, overrides or AgentOverrides(), env),
+        ConfiguredAgents(settings, overrides or AgentOverrides(), env, trusted),
         PromptFolder(PromptReader(settings.prompts_dir)),
         Redaction.of(_all_variables(settings, env)),
+        trusted,
         acts,
     )
 

@@ -44,6 +44,11 @@ class Invocation:
     is_verbose: bool = False
     acts: bool = True
     """Whether the verb may run what the project has and reach remotes, and does not only look."""
+    verb: str = ""
+    changes: bool = False
+    """The verb changes a run by hand."""
+    decides: bool | str = False
+    """Only a person may use it; a text: if this option is among the arguments."""
     _project: Project | None = field(default=None, repr=False)
 
     # --- the project and its run ---------------------------------------------------
@@ -59,14 +64,23 @@ class Invocation:
 
         Raises:
             ConfigurationError: everything that is wrong with the configuration.
+            DecisionRefused: the verb is for people, and an agent calls it.
+            NotTrusted: the verb would run something of the project, or post with its secrets.
         """
         if self._project is None:
             from sequencer.assembly import open_project  # noqa: PLC0415 - `--help` needs none
+            from sequencer.cli.trust import ask, ensure_may_change  # noqa: PLC0415 - same
 
-            self._project = open_project(
-                config=self.config, flags=flags, overrides=overrides, acts=self.acts
+            project = open_project(
+                config=self.config,
+                flags=flags,
+                overrides=overrides,
+                acts=self.acts,
+                trust=lambda refused: ask(self, refused),
             )
-            self.notices(self._project.settings.notices)
+            self.notices(project.settings.notices)
+            ensure_may_change(self, project)
+            self._project = project
         return self._project
 
     def run(self, *, may_begin: bool = False) -> Run:

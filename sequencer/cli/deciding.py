@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from sequencer.cli import answer
 from sequencer.cli.context import Invocation
 from sequencer.cli.gates import decider, described, hidden
+from sequencer.cli.trust import is_inside_agent, is_watched
 from sequencer.engine.run import Run
 from sequencer.errors import TransitionRefused
 from sequencer.model.head import Status
@@ -18,9 +17,8 @@ CHOICES = {"a": "approve", "r": "reject", "f": "feedback", "l": "later"}
 
 def can_ask(invocation: Invocation) -> bool:
     """Return whether somebody is there who could answer."""
-    streams = (sys.stdin, sys.stderr)
-    is_watched = all(stream is not None and stream.isatty() for stream in streams)
-    return is_watched and not invocation.is_json and not invocation.is_quiet
+    is_asked_quietly = invocation.is_json or invocation.is_quiet
+    return is_watched() and not is_asked_quietly and not is_inside_agent()
 
 
 def decide(invocation: Invocation, run: Run) -> bool:

@@ -108,6 +108,8 @@ def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None
     """
     if invocation.config is not None or invocation.run_name is not None:
         raise UsageRefused("demo makes a project of its own: no --config and no --run")
+    from sequencer.assembly import open_project  # noqa: PLC0415 - pydantic; `--help` needs none
+
     folder = Path(tempfile.mkdtemp(prefix="sequencer-demo-"))
     is_kept = True
     try:
@@ -119,6 +121,8 @@ def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None
         took = time.monotonic() - started
         _show(invocation, folder, steps, took)
         is_kept = keep
+        if keep:
+            open_project(folder, environment={}).trust.keep()
         _say_what_next(invocation, folder, is_kept=keep)
     except KeyboardInterrupt:
         is_kept = keep
@@ -189,9 +193,11 @@ def _start(invocation: Invocation, folder: Path, position: str) -> _Child:
         *("run", "--mode", "sync", "--position", position),
         *("--config", str(folder / "orchestration.yaml")),
     ]
+    from sequencer.settings.trust_record import VARIABLE  # noqa: PLC0415 - see `demo`
+
     # A setting of the person's own shell would be one of the demo as well.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("SEQUENCER_")}
-    environment["PYTHONUNBUFFERED"] = "1"
+    environment |= {"PYTHONUNBUFFERED": "1", VARIABLE: str(folder)}
     process = subprocess.Popen(  # noqa: S603 - our own program and a folder that we made
         argv,
         cwd=folder,

@@ -146,8 +146,24 @@ def _init(written: _Written, workflow_name: str | None) -> None:
                 f"workflow.name, or run with --workflow {workflow.name}"
             )
     _write_prompts(written, settings, workflow, with_all=is_new)
+    if is_new:
+        _trust(written)
     for kind, path in (("state", settings.state_file.parent), ("logs", settings.logs_dir)):
         _write_ignore(written, settings, kind, path)
+
+
+def _trust(written: _Written) -> None:
+    """Trust what was just made here; what somebody else has put here is for a person to see."""
+    from sequencer.assembly import open_project  # noqa: PLC0415 - `--help` needs none
+    from sequencer.settings.trust_record import is_inside_agent  # noqa: PLC0415
+
+    if is_inside_agent():
+        return
+    trust = open_project(written.folder, environment={}).trust
+    if all(line.startswith("agents.") and ", file " not in line for line in trust.acts.lines):
+        trust.keep()
+    else:
+        written.notes.append("more than 'init' has made can act here: 'sequencer trust' shows it")
 
 
 def _write_prompts(

@@ -32,6 +32,8 @@ class Command(NamedTuple):
     module: str
     attribute: str
     help: str
+    decides: bool | str = False
+    """Whether only a person may use it, or the option that makes it so; see `Invocation`."""
 
 
 _WORK, _LOOK, _CHANGE, _SET_UP = "Work", "Look", "Change by hand", "Set up"
@@ -56,22 +58,43 @@ COMMANDS: Mapping[str, Command] = {
     "commit": Command(_LOOK, "commit", "commit", "Show what a step would commit now."),
     "stop": Command(_CHANGE, "stops", "stop", "End the run after the step that runs."),
     "pause": Command(_CHANGE, "stops", "pause", "Hold the run after the step that runs."),
-    "resume": Command(_CHANGE, "stops", "resume", "Let a paused or stopped run go on."),
-    "approve": Command(_CHANGE, "gates", "approve", "Let a run go on that waits for a person."),
-    "reject": Command(_CHANGE, "gates", "reject", "End a run that waits for a person."),
-    "feedback": Command(_CHANGE, "gates", "feedback", "Send it back, with what is to change."),
-    "answer": Command(_CHANGE, "answer", "answer", "Answer a question of a flowchart's run."),
+    "resume": Command(
+        _CHANGE, "stops", "resume", "Let a paused or stopped run go on.", decides=True
+    ),
+    "approve": Command(
+        _CHANGE, "gates", "approve", "Let a run go on that waits for a person.", decides=True
+    ),
+    "reject": Command(
+        _CHANGE, "gates", "reject", "End a run that waits for a person.", decides=True
+    ),
+    "feedback": Command(
+        _CHANGE, "gates", "feedback", "Send it back, with what is to change.", decides=True
+    ),
+    "answer": Command(
+        _CHANGE, "answer", "answer", "Answer a question of a flowchart's run.", decides=True
+    ),
     "tell": Command(_CHANGE, "tell", "tell", "Send a message to a task of a team."),
-    "stamp": Command(_CHANGE, "change", "stamp", "Accept the present step by hand, or fail it."),
-    "retry": Command(_CHANGE, "change", "retry", "Let the present step be tried again at once."),
-    "skip": Command(_CHANGE, "change", "skip", "Go on without the present step."),
-    "set": Command(_CHANGE, "change", "set_", "Set a field of the state."),
-    "rewind": Command(_CHANGE, "change", "rewind", "Go back to an earlier step."),
-    "reset": Command(_CHANGE, "change", "reset", "Begin again as a new run."),
-    "adopt": Command(_CHANGE, "change", "adopt", "Go on under a definition that was changed."),
-    "takeover": Command(_CHANGE, "change", "takeover", "Show who holds a step, or take it away."),
-    "repair": Command(_CHANGE, "repair", "repair", "Show what is damaged, and save what can be."),
+    "stamp": Command(
+        _CHANGE, "change", "stamp", "Accept the present step by hand, or fail it.", decides=True
+    ),
+    "retry": Command(
+        _CHANGE, "change", "retry", "Let the present step be tried again at once.", decides=True
+    ),
+    "skip": Command(_CHANGE, "change", "skip", "Go on without the present step.", decides=True),
+    "set": Command(_CHANGE, "change", "set_", "Set a field of the state.", decides=True),
+    "rewind": Command(_CHANGE, "change", "rewind", "Go back to an earlier step.", decides=True),
+    "reset": Command(_CHANGE, "change", "reset", "Begin again as a new run.", decides=True),
+    "adopt": Command(
+        _CHANGE, "change", "adopt", "Go on under a definition that was changed.", decides=True
+    ),
+    "takeover": Command(
+        _CHANGE, "change", "takeover", "Show who holds a step, or take it away.", "--force"
+    ),
+    "repair": Command(
+        _CHANGE, "repair", "repair", "Show what is damaged, and save what can be.", "--apply"
+    ),
     "init": Command(_SET_UP, "init", "init", "Create a project's files."),
+    "trust": Command(_SET_UP, "trust", "trust", "Say that a project may act on this machine."),
     "check": Command(_SET_UP, "check", "check", "Look for everything that is wrong."),
     "crontab": Command(_SET_UP, "schedule", "crontab", "Print a crontab entry for ticks."),
     "systemd": Command(_SET_UP, "schedule", "systemd", "Print a systemd timer for ticks."),
@@ -110,15 +133,11 @@ class Verbs(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return the verb called *cmd_name*; None if there is none.
-
-        From then on the invocation knows whether that verb acts or only looks.
-        """
+        """Import and return the verb called *cmd_name*; None if there is none."""
+        del ctx
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        if isinstance(ctx.obj, Invocation):
-            ctx.obj.acts = entry.section != _LOOK and cmd_name != "check"
         module = import_module(f"sequencer.cli.{entry.module}")
         command: click.Command = getattr(module, entry.attribute)
         return command
@@ -134,6 +153,11 @@ class Verbs(click.Group):
         is_unknown = args[0] not in COMMANDS and not args[0].startswith("-")
         if is_unknown and not ctx.resilient_parsing:
             raise UnknownName("command", args[0], COMMANDS)
+        if (entry := COMMANDS.get(args[0])) is not None:
+            invocation = ctx.ensure_object(Invocation)
+            invocation.verb, invocation.decides = args[0], entry.decides
+            invocation.changes = entry.section == _CHANGE
+            invocation.acts = entry.section != _LOOK and args[0] != "check"
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

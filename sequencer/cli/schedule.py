@@ -22,7 +22,7 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.errors import UsageRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 PROGRAMS = ("claude", "codex", "gemini", "opencode", "node", "git")
 """What a tick may have to find; the folders of those that are here go into PATH."""
@@ -53,7 +53,8 @@ class _Tick:
 
     argv: tuple[str, ...]
     folder: str
-    path: str
+    variables: Mapping[str, str]
+    """PATH, and where the record of trust is if that was said."""
     logs: str
     log: str
     env_file: str | None
@@ -104,7 +105,10 @@ def systemd(invocation: Invocation, every: int, env_file: Path | None) -> None:
     tick = _tick(invocation, env_file)
     unit = f"sequencer-{tick.name}"
     arguments = " ".join(_systemd_quoted(word) for word in tick.argv)
-    environment = _systemd_quoted(f"PATH={tick.path}", is_command=False)
+    environment = " ".join(
+        _systemd_quoted(f"{name}={value}", is_command=False)
+        for name, value in tick.variables.items()
+    )
     lines = [
         f"# Put this into ~/.config/systemd/user/{unit}.service",
         *_about_keys(tick),
@@ -161,13 +165,13 @@ def _tick(invocation: Invocation, env_file: Path | None) -> _Tick:
     tick = _Tick(
         argv=tuple(argv),
         folder=str(settings.project_dir),
-        path=_path(os.environ.get("PATH", ""), shutil.which),
+        variables=_variables(os.environ),
         logs=logs,
         log=f"{logs}/tick.log",
         env_file=str(env_file.absolute()) if env_file else None,
         name=slug(f"{settings.project_dir.name}-{name}" if name else settings.project_dir.name),
     )
-    for text in (*tick.argv, tick.folder, tick.path, tick.logs, tick.env_file or ""):
+    for text in (*tick.argv, tick.folder, *tick.variables.values(), tick.logs, tick.env_file or ""):
         if not text.isprintable():
             raise UsageRefused(
                 f"{text!a} holds a line end or another control character",
@@ -222,13 +226,21 @@ def _is_regular(every: int) -> bool:
     return every % HOUR_MIN == 0 and DAY_MIN % every == 0
 
 
+def _variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return what a timer would not know by itself."""
+    state = env.get("XDG_STATE_HOME", "")
+    found = {"PATH": _path(env.get("PATH", ""), shutil.which)}
+    return {**found, "XDG_STATE_HOME": state} if state.startswith("/") else found
+
+
 def _cron_command(tick: _Tick) -> str:
     parts = [f"cd {shlex.quote(tick.folder)}", f"mkdir -p {shlex.quote(tick.logs)}"]
     if tick.env_file:
         parts.append(f"set -a && . {shlex.quote(tick.env_file)} && set +a")
     command = " ".join(shlex.quote(word) for word in tick.argv)
     log = shlex.quote(tick.log)
-    parts.append(f"PATH={shlex.quote(tick.path)} {command} >> {log} 2>&1")
+    given = " ".join(f"{name}={shlex.quote(value)}" for name, value in tick.variables.items())
+    parts.append(f"{given} {command} >> {log} 2>&1")
     # cron ends the command at % and gives the rest to it as input, in quotes as well.
     return " && ".join(parts).replace("%", r"\%")
 

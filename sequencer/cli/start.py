@@ -108,7 +108,7 @@ def start(
     from sequencer.engine.team_starting import WantedTeam  # noqa: PLC0415
 
     shape = Shape.of(invocation, mermaid=mermaid, diagram=diagram, shows=dry_run or no_run)
-    project = _project(invocation, agent)
+    project = _project(invocation, agent, acts=not dry_run)
     request = request_from(project, "start", text=text, file=file, **given)
     name = invocation.run_name or free_name(request.title, project.run_names())
     invocation.run_name = name
@@ -173,13 +173,16 @@ def route(
         invocation.echo(line)
 
 
-def _project(invocation: Invocation, agent: str | None) -> Project:
+def _project(invocation: Invocation, agent: str | None, *, acts: bool) -> Project:
     from sequencer.settings.sources import Given  # noqa: PLC0415 - pydantic; `--help` needs none
 
     flags: dict[tuple[str | int, ...], Given] = {}
     if agent is not None:
         flags["agent", "default"] = Given("--agent", agent)
-    return invocation.project(flags)
+    project = invocation.project(flags)
+    if acts:
+        project.trust.ensure()
+    return project
 
 
 def _told(chosen: Route) -> dict[str, Any]:

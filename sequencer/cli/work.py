@@ -307,6 +307,9 @@ def _work(invocation: Invocation, wish: Wish) -> int:
     from sequencer.cli import dry_run, working  # noqa: PLC0415
 
     project = wish.open(invocation)
+    if not wish.dry_run:
+        # A timer has nobody to ask, also where a person has typed it.
+        project.trust.ensure(may_ask=not wish.is_tick)
     source = _chosen_flow(invocation, project, wish)
     mode, limits = wish.chosen_mode(project), wish.limits(project)
     plan = working.Plan(mode, limits, wish.positions, wish.step_index, source)

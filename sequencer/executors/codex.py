@@ -67,6 +67,7 @@ def codex_argv(options: CodexOptions, request: StepRequest) -> list[str]:
     argv = [options.program, "exec"]
     if request.resume_session is not None:
         argv.append("resume")
+    # The check is about trust in a folder, which the user has said before any step of it.
     argv += ["--json", "--skip-git-repo-check", *options.extra_args]
     # As a configuration value, because `exec resume` has no --sandbox.
     argv.append(f"--config=sandbox_mode={_toml(_sandbox(options, step))}")

@@ -69,6 +69,8 @@ EVERY_AGENT = (
     "VIRTUAL_ENV",
 )
 """Names and prefixes that every agent gets where they are set."""
+TRUST = "SEQUENCER_TRUST"
+"""Says whose code may run on this machine: never said to an agent, whatever its entry names."""
 
 
 def agent_environment(
@@ -96,4 +98,6 @@ def agent_environment(
     chosen = {
         name: value for name, value in source.items() if name in exact or name.startswith(prefixes)
     }
-    return {**chosen, **(extra or {}), **identity}
+    chosen |= extra or {}
+    chosen.pop(TRUST, None)
+    return {**chosen, **identity}

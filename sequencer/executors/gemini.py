@@ -62,7 +62,8 @@ def gemini_argv(options: GeminiOptions, request: StepRequest) -> list[str]:
         ValueError: the session to continue has an id that no client would give.
     """
     argv = [options.program, "--output-format=stream-json"]
-    # Trust of the folder is a question that nobody could answer; the approval mode still rules.
+    # The user has trusted the project before any step of it is performed, and nobody could
+    # answer gemini's own question; the approval mode still rules.
     argv.append("--skip-trust")
     argv += options.extra_args
     argv.append(f"--model={request.step.model or options.model}")

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
 from sequencer.executors.client_limits import DEFAULT_WAIT_S, Clock, local_clock
 from sequencer.executors.environment import agent_environment
@@ -30,10 +30,12 @@ from sequencer.executors.providers import ANTHROPIC
 from sequencer.executors.result_file import apply_result
 from sequencer.executors.structured import parsed, schema_of, with_structured
 from sequencer.executors.tool_words import MESSAGES, granted, objections, taken
+from sequencer.model.addresses import takes_secrets
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import ModelName, Step
 
 _CONNECT_TIMEOUT_S = 30.0
+_LISTENED_TO = "the key is sent there, so the address has to be https://"
 _HOTTEST = 1.0
 """The API's own limit of temperature; other providers go to 2."""
 
@@ -73,6 +75,13 @@ class MessagesOptions(BaseModel):
     """Names of further variables of this process that commands get."""
     fail_on_denial: bool = False
     """A refused tool call fails the step; otherwise it is a warning."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _key_goes_where_nobody_listens(cls, url: str | None) -> str | None:
+        if url is not None and not takes_secrets(url):
+            raise ValueError(_LISTENED_TO)
+        return url
 
 
 class MessagesExecutor:
@@ -167,6 +176,9 @@ class MessagesExecutor:
         where, step = f"agents.{self.name}", request.step
         if not self._environ.get(self.options.api_key_env):
             return f"{where}: the variable {self.options.api_key_env} is not set; it holds the key"
+        base_url = self.options.base_url or self._environ.get("ANTHROPIC_BASE_URL")
+        if base_url and not takes_secrets(base_url):
+            return f"ANTHROPIC_BASE_URL is {base_url}: {_LISTENED_TO}"
         model = step.model or self.options.model
         is_limited = request.max_cost_usd is not None
         if is_limited and price_of(model, self.options.prices) is None:
@@ -256,8 +268,14 @@ class _Attempt:
 
         timeout = anthropic.Timeout(self._read_timeout_s, connect=_CONNECT_TIMEOUT_S)
         loop = asyncio.get_running_loop()
+        # A redirect would take the prompt, and a key that is a header of its own, elsewhere.
+        connection = anthropic.DefaultAsyncHttpxClient(timeout=timeout, follow_redirects=False)
         async with anthropic.AsyncAnthropic(
-            api_key=key, base_url=base_url, timeout=timeout, max_retries=0
+            api_key=key,
+            base_url=base_url,
+            timeout=timeout,
+            max_retries=0,
+            http_client=connection,
         ) as client:
             talk = asyncio.ensure_future(conversation.hold(client))
             # Cancelling the task closes the stream and with it the connection.

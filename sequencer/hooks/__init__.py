@@ -9,7 +9,7 @@ Not promised: a sandbox. A hook is code of the project and may do what the progr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sequencer.engine.hooking import Hooks, NoHooks
@@ -18,10 +18,15 @@ GROUP = "sequencer.hooks"
 """Entry points of this group are modules or objects that have hooks."""
 
 
-def load_hooks(files: Sequence[str], project: Path) -> Hooks:
+def load_hooks(
+    files: Sequence[str], project: Path, trusted: Mapping[Path, str] | None = None
+) -> Hooks:
     """Return the hooks of *files*, relative to the folder *project*, and of installed packages.
 
+    *trusted* has the fingerprints of files that have to be as they were.
+
     Raises:
+        NotTrusted: a file has another fingerprint; it was not run.
         ConfigurationError: a file is missing, leaves the project or can't be loaded, or has
             something that looks like a hook and is none; the file and its line are named.
     """
@@ -34,5 +39,5 @@ def load_hooks(files: Sequence[str], project: Path) -> Hooks:
     from sequencer.hooks.loading import load_entries, load_files  # noqa: PLC0415 - same
     from sequencer.hooks.points import implementations  # noqa: PLC0415 - same
 
-    plugins = [*load_files(files, project), *load_entries(entries)]
+    plugins = [*load_files(files, project, trusted or {}), *load_entries(entries)]
     return PluggedHooks(implementations(plugins))

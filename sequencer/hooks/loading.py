@@ -12,7 +12,7 @@ import os
 import stat
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint
@@ -20,7 +20,7 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from types import CodeType, ModuleType
 
-from sequencer.errors import ConfigurationError, UnsafePath
+from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
 from sequencer.hooks.points import Plugin
 
 MAX_BYTES = 1024 * 1024
@@ -28,12 +28,15 @@ MODULE_PREFIX = "_sequencer_hooks_"
 _ERROR_CHARS = 300
 
 
-def load_files(files: Sequence[str], project: Path) -> Iterator[Plugin]:
+def load_files(
+    files: Sequence[str], project: Path, trusted: Mapping[Path, str]
+) -> Iterator[Plugin]:
     """Yield each of *files*, loaded as a module of its own.
 
     While one loads, modules of the project's folder can be imported, installed ones first.
 
     Raises:
+        NotTrusted: a file of *trusted* has another fingerprint; it was not run.
         UnsafePath: a path leaves the project, or is no regular file.
         ConfigurationError: a file is missing, listed twice, or can't be loaded.
     """
@@ -48,7 +51,7 @@ def load_files(files: Sequence[str], project: Path) -> Iterator[Plugin]:
                 hint="list it once; a hook is called as often as it is listed",
             )
         seen[path] = written
-        yield Plugin(written, _load(path, root))
+        yield Plugin(written, _load(path, root, trusted.get(path)))
 
 
 def load_entries(entries: Iterable[EntryPoint]) -> Iterator[Plugin]:
@@ -117,13 +120,16 @@ def _inside(root: Path, written: str, where: str) -> Path:
     return path
 
 
-def _load(path: Path, root: Path) -> ModuleType:
+def _load(path: Path, root: Path, trusted: str | None) -> ModuleType:
     file = str(path)
     name = MODULE_PREFIX + hashlib.sha256(os.fsencode(file)).hexdigest()[:16]
     spec = ModuleSpec(name, None, origin=file)
     module = module_from_spec(spec)
     module.__file__ = file
     source = _source(path)
+    now = f"sha256 {hashlib.sha256(source).hexdigest()}"
+    if trusted not in (None, now):
+        raise NotTrusted(file, (), (f"- hooks, file {file}: {trusted}", f"+ {now}"))
     try:
         # dont_inherit: this module's own __future__ imports are not the hook file's.
         code: CodeType = compile(source, file, "exec", dont_inherit=True)

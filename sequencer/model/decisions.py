@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sequencer.errors import EditRefused, TransitionRefused
+from sequencer.model.edits import ensure_nothing_decided
 from sequencer.model.head import MAX_COUNTER, Head, Loop, Status
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import (
@@ -255,13 +256,41 @@ def take_over_by_force(head: Head, *, at: str) -> Transition:
     return Transition(new, facts)
 
 
-def accept_edit(head: Head, edited: Head, *, at: str) -> Transition:
+def accept_edit(head: Head, edited: Head, *, at: str, by_command: bool = False) -> Transition:
     """Take over what somebody wrote into state.json by hand.
 
+    An agent can write there too, so an edit decides nothing: it opens no gate, lets no held
+    run continue, lowers no counter and changes no definition. *by_command*: a person has
+    typed `set`, which may lower counters.
+
     Raises:
-        EditRefused: the edit changes the run's identity or lowers a counter that must
-            never go back; accepting it would let two holders believe in one token.
+        EditRefused: the edit decides something; or it changes the run's identity or lowers a
+            counter that must never go back: two holders would believe in one token.
     """
+    _ensure_same_run(head, edited)
+    ensure_nothing_decided(head, edited, by_command=by_command)
+    _ensure_room_to_count(edited)
+    if edited.not_before != head.not_before:
+        _ensure_date(edited.not_before)
+        # A person means the date itself, whenever it was written down.
+        edited = edited.model_copy(update={"not_before_since": None})
+    before, after = head.model_dump(), edited.model_dump()
+    fields = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
+    new = changed(edited, at, iteration=edited.step_index + 1)
+    if edited.step_index != head.step_index:
+        # Whoever runs the step that was left has to find itself stale.
+        left = {"attempt": 0, "claims": (), "gate": None, "loop": None}
+        new = new.model_copy(update=left)
+        if new.status in (Status.RUNNING, Status.WAITING_APPROVAL):
+            new = new.model_copy(update={"status": resting_status(new)})
+    if new.status is Status.WAITING_APPROVAL and not new.is_at_gate:
+        # Nobody could ever decide about a gate that is not there.
+        new = new.model_copy(update={"status": resting_status(new)})
+    return Transition(new, (_fact(Event.EDITED, head, f"by hand: {', '.join(fields)}"),))
+
+
+def _ensure_same_run(head: Head, edited: Head) -> None:
+    """Refuse another identity, and counters that would let two holders believe in one token."""
     problems = [
         f"{field} went from {getattr(head, field)!r} to {getattr(edited, field)!r}"
         for field in ("run_id", "schema_version", "journal_offset", "claims")
@@ -284,24 +313,6 @@ def accept_edit(head: Head, edited: Head, *, at: str) -> Transition:
             f"an edit by hand is refused: {'; '.join(problems)}",
             hint="undo it, or 'sequencer repair' restores the last accepted state",
         )
-    _ensure_room_to_count(edited)
-    if edited.not_before != head.not_before:
-        _ensure_date(edited.not_before)
-        # A person means the date itself, whenever it was written down.
-        edited = edited.model_copy(update={"not_before_since": None})
-    before, after = head.model_dump(), edited.model_dump()
-    fields = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
-    new = changed(edited, at, iteration=edited.step_index + 1)
-    if edited.step_index != head.step_index:
-        # Whoever runs the step that was left has to find itself stale.
-        left = {"attempt": 0, "claims": (), "gate": None, "loop": None}
-        new = new.model_copy(update=left)
-        if new.status in (Status.RUNNING, Status.WAITING_APPROVAL):
-            new = new.model_copy(update={"status": resting_status(new)})
-    if new.status is Status.WAITING_APPROVAL and not new.is_at_gate:
-        # Nobody could ever decide about a gate that is not there.
-        new = new.model_copy(update={"status": resting_status(new)})
-    return Transition(new, (_fact(Event.EDITED, head, f"by hand: {', '.join(fields)}"),))
 
 
 def _ensure_room_to_count(edited: Head) -> None:
@@ -337,7 +348,7 @@ def edit_field(head: Head, field: str, value: Any, *, at: str) -> Transition:
         edited = Head.model_validate({**head.model_dump(), field: value})
     except ValidationError as error:
         raise EditRefused(f"{field}: {error.errors(include_url=False)[0]['msg']}") from None
-    return accept_edit(head, edited, at=at)
+    return accept_edit(head, edited, at=at, by_command=True)
 
 
 def _noted(verdict: str, note: str | None) -> str:

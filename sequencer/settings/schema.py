@@ -215,6 +215,25 @@ class RunDefaults(Section):
     """Nodes of a graph that one process runs at once."""
 
 
+DecidingVerb = Literal[
+    "approve",
+    "reject",
+    "feedback",
+    "answer",
+    "stamp",
+    "retry",
+    "skip",
+    "set",
+    "rewind",
+    "reset",
+    "adopt",
+    "takeover",
+    "repair",
+    "resume",
+]
+"""Commands by which a person decides; `trust` is none of them, nobody hands it over."""
+
+
 class Schema(Section):
     """The whole file."""
 
@@ -244,3 +263,5 @@ class Schema(Section):
     activity: ActivityOptions = ActivityOptions()
     teams: TeamOptions = TeamOptions()
     run: RunDefaults = RunDefaults()
+    agents_may_decide: tuple[DecidingVerb, ...] = ()
+    """Commands for people that an agent may use at its step too."""

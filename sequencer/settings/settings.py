@@ -56,7 +56,7 @@ _SECRET_KEY = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNOREC
 HIDDEN = "(hidden)"
 _AS_THEY_ARE = (
     *("workflow", "router", "routing", "agent", "hooks", "limits", "prices", "store", "commit"),
-    *("logs", "activity", "teams", "run", "file_mode"),
+    *("logs", "activity", "teams", "run", "file_mode", "agents_may_decide"),
 )
 """Sections that the settings have as the schema does."""
 
@@ -106,12 +106,15 @@ class Settings:
     activity: ActivityOptions
     teams: TeamOptions
     run: RunDefaults
+    agents_may_decide: tuple[str, ...]
     notices: tuple[str, ...]
     """What was accepted and has no effect, one line each."""
     sources: Mapping[KeyPath, Source]
     """Of each value that is set, and of each key that holds its default."""
     values: Mapping[str, Any] = field(repr=False)
     """The values as they were written, all layers together."""
+    written: Mapping[str, Any] = field(repr=False)
+    """The values of the file alone, under the keys of today."""
 
     def chosen_workflow(self) -> Workflow:
         """Return the workflow that `workflow` names, with its cadence of reviews."""
@@ -153,7 +156,7 @@ def load(
     """
     config_path = find_config(start, config)
     project_dir = config_path.parent if config_path else start.resolve()
-    layers = _laid(config_path, env, flags or {})
+    layers, in_file = _laid(config_path, env, flags or {})
     schema, found = _validated(layers)
     paths = _resolved(project_dir, schema, layers, found)
     prompts = BuiltinPrompts(schema.supervisor_prompt, schema.main_prompt, schema.reviewer_prompt)
@@ -180,23 +183,30 @@ def load(
         notices=tuple(layers.notices),
         sources=MappingProxyType(_with_default_sources(layers.sources)),
         values=MappingProxyType(layers.values),
+        written=MappingProxyType(in_file),
     )
 
 
 def _laid(
     config_path: Path | None, env: Mapping[str, str], flags: Mapping[KeyPath, Given]
-) -> Layers:
-    """Return the layers that `load` lays one over the other, the strongest last."""
+) -> tuple[Layers, dict[str, Any]]:
+    """Return the layers that `load` lays one over the other, and what the file alone says."""
     layers = Layers()
     if config_path is not None:
         legacy.lay_file(layers, reader.read(config_path))
+    in_file = cast("dict[str, Any]", _apart(layers.values))
     lay_environment(layers, env)
     for path, given in flags.items():
         for below, value in flatten(given.value, path):
             layers.put(below, value, Source("flag", name=given.flag))
     legacy.inherit_cadence(layers)
     legacy.notice_commits(layers)
-    return layers
+    return layers, in_file
+
+
+def _apart(value: Any) -> Any:
+    """Return *value* as mappings of its own; what they hold is replaced and never changed."""
+    return {k: _apart(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def _resolved(

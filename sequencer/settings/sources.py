@@ -35,6 +35,8 @@ IDENTITY_VARIABLES = frozenset(
 )
 _GUARD_MARK = f"{PREFIX}GUARD"
 """By this a guard finds the processes of its agent, among them a ``sequencer`` that it calls."""
+_TRUST = f"{PREFIX}TRUST"
+"""Says whose code may run on this machine, so it is no setting of a project."""
 _KEEPS_NULL = (("agents",), ("step_defaults",), ("workflows",), ("teams", "roles"))
 """There ``null`` is a statement ("no time limit"); elsewhere it is a key left empty."""
 
@@ -171,7 +173,7 @@ def lay_environment(layers: Layers, env: Mapping[str, str]) -> None:
         text = env[variable]
         if not variable.startswith(PREFIX) or not text:
             continue
-        if variable in IDENTITY_VARIABLES or variable == _GUARD_MARK:
+        if variable in IDENTITY_VARIABLES or variable in (_GUARD_MARK, _TRUST):
             continue
         path: KeyPath = tuple(variable.removeprefix(PREFIX).lower().split("__"))
         annotation = keys.annotation_at(Schema, path)

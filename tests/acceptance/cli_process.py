@@ -49,7 +49,7 @@ def cli(
 
 def environment(**variables: str) -> dict[str, str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("SEQUENCER_")}
-    return {**clean, **variables}
+    return {**clean, "SEQUENCER_TRUST": "all", **variables}
 
 
 def scripted_project(folder: Path) -> Path:

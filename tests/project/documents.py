@@ -152,6 +152,9 @@ def clean_environment(home: Path) -> dict[str, str]:
     programs = Path(sys.executable).parent
     return {
         "HOME": str(home),
+        # Beside the home folder, which is a page's project as well.
+        "XDG_STATE_HOME": f"{home}-state",
+        "SEQUENCER_TRUST": "all",
         "LANG": "C.UTF-8",
         "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
         "COLUMNS": "200",
@@ -198,6 +201,8 @@ def run_region(page: Path, folder: Path) -> list[Ran]:
         programs.mkdir()
         environment |= forked.put_on_path(programs)
         environment["PATH"] = f"{programs}:{environment['PATH']}"
+    # Who reads the page has trusted nothing yet.
+    del environment["SEQUENCER_TRUST"]
     # Whoever would leave this machine fails at once instead of hanging.
     environment |= {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
     done = subprocess.run(

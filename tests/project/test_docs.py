@@ -22,6 +22,7 @@ from sequencer.engine.run import Run
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import load
 from sequencer.settings.sources import IDENTITY_VARIABLES, PREFIX
+from sequencer.settings.trust_record import VARIABLE
 from tests.project.documents import (
     ROOT,
     Command,
@@ -185,7 +186,9 @@ def test_every_variable_exists(page: Path) -> None:
     unknown = []
     for name in _VARIABLE.findall(page.read_text()):
         path: KeyPath = tuple(name.removeprefix(PREFIX).lower().split("__"))
-        is_known = name in IDENTITY_VARIABLES or annotation_at(Schema, path) is not None
+        is_known = (
+            name in {*IDENTITY_VARIABLES, VARIABLE} or annotation_at(Schema, path) is not None
+        )
         unknown += [] if is_known else [name]
     assert unknown == []
 
@@ -254,6 +257,7 @@ def test_the_readme_and_the_tutorial_are_run() -> None:
         "docs/how-to/gantt.md",
         "docs/how-to/metrics.md",
         "docs/how-to/teams.md",
+        "docs/how-to/trust-a-project.md",
         "docs/how-to/two-machines.md",
         "docs/tutorial.md",
     ]

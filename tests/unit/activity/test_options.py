@@ -62,6 +62,11 @@ def test_the_sinks_come_in_the_order_of_the_file(tmp_path: Path) -> None:
         ({**HOOK, "url": "ftp://example.org"}, "whole http:// or https://"),
         ({**HOOK, "url": "https://"}, "whole http:// or https://"),
         ({**HOOK, "url": "https://x:y@example.org"}, "no credentials"),
+        (
+            {**HOOK, "url": "http://example.org", "headers_env": {"A": "A_TOKEN"}},
+            "has to be https",
+        ),
+        ({**GITHUB, "api_url": "http://example.org"}, "has to be https"),
         ({**HOOK, "url": "https://exa mple.org"}, "should match pattern"),
         ({**HOOK, "url": "http://[::1"}, "whole http:// or https://|Invalid"),
         ({**HOOK, "headers": {"Authorization": "Bearer x"}}, "headers_env takes it"),

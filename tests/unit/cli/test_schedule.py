@@ -78,7 +78,7 @@ def test_the_command_of_cron_runs_a_step(tmp_path: Path) -> None:
     done = subprocess.run(
         ["/bin/sh", "-c", command],
         cwd="/",
-        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "SEQUENCER_TRUST": "all"},
         capture_output=True,
         text=True,
         timeout=60,
@@ -108,7 +108,7 @@ def test_keys_come_from_a_file_and_are_not_inlined(
     subprocess.run(
         ["/bin/sh", "-c", command],
         cwd="/",
-        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "SEQUENCER_TRUST": "all"},
         timeout=60,
         check=True,
     )
@@ -239,3 +239,14 @@ def test_they_write_nothing_and_have_no_json(tmp_path: Path, verb: str) -> None:
     assert sorted(tmp_path.rglob("*")) == before
     assert call(tmp_path, verb, "--json").code == 2
     assert f"sequencer {verb}" in call(tmp_path, verb, "--help").out.split("Example", 1)[1]
+
+
+@pytest.mark.parametrize("verb", ["crontab", "systemd"])
+def test_a_timer_finds_what_was_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    folder = project(tmp_path / "app")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert f"XDG_STATE_HOME={tmp_path / 'state'}" in call(folder, verb).out
+    monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
+    assert "XDG_STATE_HOME" not in call(folder, verb).out

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.engine.hooking import NoHooks
-from sequencer.errors import ConfigurationError, UnsafePath
+from sequencer.errors import ConfigurationError, NotTrusted, UnsafePath
 from sequencer.hooks import load_hooks
 from sequencer.hooks.loading import MAX_BYTES, MODULE_PREFIX
 from sequencer.settings.settings import load
@@ -332,3 +332,11 @@ def test_one_object_under_two_names_is_refused(site: Path, tmp_path: Path) -> No
     sys.modules.pop("hooks_five", None)
     install(site, "hooks-five", PROMPT, a="hooks_five", b="hooks_five")
     assert "already registered" in str(refused(tmp_path))
+
+
+def test_a_file_that_is_not_as_it_was_trusted_is_not_run(tmp_path: Path) -> None:
+    path = tmp_path / "hooks.py"
+    path.write_text("import pathlib\npathlib.Path(__file__).with_name('canary').touch()\n")
+    with pytest.raises(NotTrusted, match=r"hooks\.py"):
+        load_hooks(["hooks.py"], tmp_path, {path.resolve(): "sha256 0"})
+    assert not (tmp_path / "canary").exists()

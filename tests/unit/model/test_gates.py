@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.errors import TransitionRefused
+from sequencer.errors import EditRefused, TransitionRefused
 from sequencer.model import decisions, gates, transitions
 from sequencer.model.head import Gate, Head, Status
 from sequencer.model.outcome import Outcome, OutcomeStatus
@@ -118,6 +118,8 @@ def test_no_way_by_hand_leads_past_a_gate() -> None:
     assert adopted.status is Status.WAITING_APPROVAL
     edited = decisions.edit_field(head, "step_index", 0, at=AT).head
     assert (edited.gate, edited.status) == (None, Status.WAITING_NEXT)
+    with pytest.raises(EditRefused, match="gate changed"):
+        decisions.edit_field(head, "step_index", head.step_index + 1, at=AT)
     for_nothing = decisions.edit_field(new_head(), "status", "waiting-approval", at=AT).head
     assert for_nothing.status is Status.IDLE
 
@@ -155,6 +157,8 @@ def test_going_back_by_hand_leaves_the_gate() -> None:
 
 
 def test_a_status_that_was_edited_does_not_open_the_gate() -> None:
-    edited = decisions.edit_field(at_gate(), "status", "waiting-next", at=AT).head
-    assert edited.is_at_gate
+    with pytest.raises(EditRefused, match="which is a decision") as refused:
+        decisions.edit_field(at_gate(), "status", "waiting-next", at=AT)
+    assert "'sequencer approve', 'reject' or 'feedback' decides" in str(refused.value)
+    edited = at_gate().replace(status=Status.WAITING_NEXT)
     assert transitions.resting_status(edited) is Status.WAITING_APPROVAL

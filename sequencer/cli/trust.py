@@ -1,0 +1,193 @@
+"""`trust`, and the question on a terminal: whether a project may act on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.sanitise import one_line
+from sequencer.errors import DecisionRefused, NotTrusted, UsageRefused
+
+if TYPE_CHECKING:
+    from sequencer.assembly import Project
+    from sequencer.assembly.trusting import Trust
+
+_BUILT_IN = "steps can use these agents, and those that are built in as they come"
+
+
+def is_watched() -> bool:
+    """Return whether a person can see a question and answer it."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+def ask(invocation: Invocation, refused: NotTrusted) -> bool:
+    """Return whether a person at the terminal trusts what *refused* lists; nobody there: no."""
+    if invocation.is_json or not is_watched() or is_inside_agent():
+        return False
+    changed = "what this project can do has changed since you trusted it:"
+    heading = changed if refused.changed else "nobody has trusted this project here. It can:"
+    _complain([f"{refused.project}: {heading}", *_indented(refused)])
+    return click.confirm("Let it act on this machine?", default=False, err=True)
+
+
+def _complain(lines: list[str]) -> None:
+    # Also with --quiet: the question makes no sense without.
+    for line in lines:
+        click.echo(_safe(line), err=True)
+
+
+def _safe(line: str) -> str:
+    return "  " * line.startswith("  ") + one_line(line)
+
+
+def _indented(refused: NotTrusted) -> list[str]:
+    listed = refused.changed or (*refused.acts, _BUILT_IN)
+    return [f"  {line}" for line in listed]
+
+
+def is_inside_agent() -> bool:
+    """Return whether an agent calls this at its step."""
+    return bool(os.environ.get("SEQUENCER_TOKEN"))
+
+
+def ensure_may_change(invocation: Invocation, project: Project) -> None:
+    """Return if the verb of *invocation* may be used here, by whoever calls it.
+
+    Raises:
+        DecisionRefused: an agent calls a verb for people, and its project does not allow it.
+        NotTrusted: the verb would reach a remote, run hooks or post with secrets.
+    """
+    settings, decides = project.settings, invocation.decides
+    if isinstance(decides, str):
+        decides = any(word.partition("=")[0] == decides for word in invocation.arguments)
+    if decides and is_inside_agent():
+        # Of the file and as it was trusted: the variables here are the agent's own.
+        if invocation.verb not in (settings.written.get("agents_may_decide") or ()):
+            _refuse(invocation.verb, f"agents_may_decide: [{invocation.verb}] allows it")
+        project.trust.ensure(may_ask=False)
+    acts = settings.store.kind != "file"
+    if decides:
+        acts = acts or bool(settings.hooks) or bool(settings.activity.sinks)
+    if acts and invocation.changes:
+        project.trust.ensure()
+
+
+def _refuse(verb_name: str, hint: str) -> None:
+    raise DecisionRefused(
+        f"{verb_name}: this is for a person to decide, and an agent calls it "
+        "(SEQUENCER_TOKEN is set)",
+        hint=f"{hint}; nothing was changed",
+    )
+
+
+@verb("trust")
+@click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
+@click.option("--yes", "is_sure", is_flag=True, help="Trust it without a question; for scripts.")
+@click.option("--list", "lists", is_flag=True, help="List the projects that are trusted here.")
+@click.option("--remove", "removes", is_flag=True, help="Trust it no longer.")
+@pass_invocation
+def trust(
+    invocation: Invocation, folder: Path | None, is_sure: bool, lists: bool, removes: bool
+) -> None:
+    """Show what a project can do on this machine, and say that it may.
+
+    Programs, permissions, hooks, stores, addresses and caps are remembered. If one of them
+    changes, you see the difference and are asked again. Steps, prompts and lower caps are
+    free to change. On a machine without people, SEQUENCER_TRUST names folders, or all.
+
+    \b
+    Examples:
+      sequencer trust
+      sequencer trust --yes
+      sequencer trust --list
+      sequencer trust --remove ../other
+    """
+    # An agent that could trust would need nothing else.
+    if is_inside_agent():
+        _refuse("trust", "a person runs it")
+    if sum((is_sure, lists, removes)) > 1:
+        raise UsageRefused("--yes, --list and --remove exclude each other", where="sequencer trust")
+    if lists:
+        _list(invocation)
+    elif removes:
+        _remove(invocation, folder)
+    else:
+        _trust(invocation, folder, is_sure=is_sure)
+
+
+def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> None:
+    from sequencer.assembly import open_project  # noqa: PLC0415 - `--help` needs none
+
+    project = open_project(folder or Path(), config=invocation.config)
+    trusting = project.trust
+    refused = trusting.refusal()
+    acts = trusting.acts
+    if not invocation.is_json:
+        for line in _shown(trusting, refused):
+            invocation.echo(_safe(project.redaction.hide_text(line)))
+    if refused is not None or is_sure:
+        if not is_sure and not _says_yes(invocation):
+            raise NotTrusted(refused.project if refused else trusting.key, ()) from None
+        trusting.keep()
+    if invocation.is_json:
+        told = {"project": trusting.key, "digest": acts.digest, "acts": acts.described}
+        invocation.print_json({**told, "changed": list(refused.changed) if refused else []})
+        return
+    is_new = refused is not None or is_sure
+    invocation.echo("trusted" if is_new else "it is trusted, and nothing has changed")
+
+
+def _says_yes(invocation: Invocation) -> bool:
+    if invocation.is_json or not is_watched():
+        return False
+    return click.confirm("Let it act on this machine?", default=False, err=True)
+
+
+def _shown(trusting: Trust, refused: NotTrusted | None) -> list[str]:
+    lines = [f"{trusting.key} can:", *(f"  {line}" for line in trusting.acts.described)]
+    lines.append(f"  {_BUILT_IN}")
+    if refused is not None and refused.changed:
+        lines += ["what has changed since it was trusted:"]
+        lines += [f"  {line}" for line in refused.changed]
+    return lines
+
+
+def _list(invocation: Invocation) -> None:
+    from sequencer.settings import trust_record  # noqa: PLC0415 - `--help` needs none
+
+    found = list(trust_record.everything())
+    if invocation.is_json:
+        told: list[dict[str, Any]] = [
+            {"project": one.project, "at": one.at, "digest": one.acts.digest} for one in found
+        ]
+        invocation.print_json(told)
+        return
+    for one in found:
+        invocation.echo(one_line(f"{one.project}  since {one.at}"))
+    if not found:
+        invocation.echo("no project is trusted on this machine")
+
+
+def _remove(invocation: Invocation, folder: Path | None) -> None:
+    """Forget the project of *folder*; one that is gone or damaged can be forgotten too."""
+    from sequencer.settings import trust_record  # noqa: PLC0415 - `--help` needs none
+    from sequencer.settings.location import find_config  # noqa: PLC0415
+
+    here = (folder or Path()).absolute()
+    config = (
+        None
+        if invocation.config is None and not here.is_dir()
+        else find_config(here, invocation.config)
+    )
+    key = trust_record.project_key(config.parent if config else here, config)
+    was_there = trust_record.forget(key)
+    if invocation.is_json:
+        invocation.print_json({"project": key, "removed": was_there})
+    else:
+        invocation.echo(f"{'no longer trusted' if was_there else 'was not trusted'}: {key}")

@@ -1,0 +1,31 @@
+"""Which addresses a secret may be sent to."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+
+def takes_secrets(url: str) -> bool:
+    """Return whether a secret may be sent to *url*: by https, or to this machine itself.
+
+    >>> [takes_secrets(u) for u in ("https://a.org", "http://127.0.0.1:8", "http://a.org")]
+    [True, True, False]
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    return (parts.scheme == "https" and host != "") or (
+        parts.scheme == "http" and _is_this_machine(host)
+    )
+
+
+def _is_this_machine(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

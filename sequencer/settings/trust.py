@@ -1,0 +1,256 @@
+"""What a project can do on this machine, as facts that a person can read and compare.
+
+Facts come from the project's files alone: what the person sets with a variable or a flag is
+theirs. A key that `RULES` does not name acts. Steps, prompts and cadence are free to change.
+
+Not promised: what a trusted program reads or starts by itself (a Makefile, the tests, a
+module that is found by a computed name) is not compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from sequencer.documents.keys import dotted, leaves
+from sequencer.documents.reader import KeyPath
+from sequencer.settings.schema import Schema
+from sequencer.settings.sources import flatten
+from sequencer.settings.trust_files import ascii_of, files_of, flow_grants, shown_in, text_of
+
+
+class Rule(StrEnum):
+    """What a change of a key means."""
+
+    ACTS = "acts"
+    """It asks for trust again."""
+    CAP = "cap"
+    """Raised or taken away it asks again; lowered or added it does not."""
+    STEPS = "steps"
+    """Free, except for the tools that its steps grant and the budgets of its roles."""
+    FREE = "free"
+
+
+_ACTS, _CAP, _FREE = Rule.ACTS, Rule.CAP, Rule.FREE
+
+RULES: Mapping[str, Rule] = {
+    "agents": _ACTS,
+    "agents_may_decide": _ACTS,
+    "hooks": _ACTS,
+    # Where files are read, written and removed.
+    "prompts_dir": _ACTS,
+    "state_file": _ACTS,
+    "logs_dir": _ACTS,
+    "file_mode": _ACTS,
+    # What an estimate is made of, and so what a cap on cost counts.
+    "prices": _ACTS,
+    "store.kind": _ACTS,
+    "store.allow_network_fs": _ACTS,
+    "store.remote": _ACTS,
+    "store.branch": _ACTS,
+    "store.work": _ACTS,
+    "commit": _ACTS,
+    "activity.sinks": _ACTS,
+    "activity.comment_tools": _ACTS,
+    "routing.classifier": _ACTS,
+    "teams.merge": _ACTS,
+    "teams.on_write": _ACTS,
+    "teams.budget.on_hard": _ACTS,
+    "step_defaults.allowed_tools": _ACTS,
+    "step_defaults.disallowed_tools": _ACTS,
+    "step_defaults.disallow_all_tools": _ACTS,
+    "step_defaults.tools": _ACTS,
+    "step_defaults.agents": _ACTS,
+    "step_defaults.no_comment": _ACTS,
+    "limits": _CAP,
+    "run.max_steps": _CAP,
+    "run.max_cycles": _CAP,
+    "run.max_cost_usd": _CAP,
+    "run.step_timeout_s": _CAP,
+    "run.max_parallel": _CAP,
+    "step_defaults.max_cost_usd": _CAP,
+    "step_defaults.max_turns": _CAP,
+    "step_defaults.timeout_s": _CAP,
+    "step_defaults.idle_timeout_s": _CAP,
+    "step_defaults.retry.max_attempts": _CAP,
+    "teams.max_size": _CAP,
+    "teams.max_tasks": _CAP,
+    "teams.max_failures": _CAP,
+    "teams.budget.max_cost_usd": _CAP,
+    "teams.budget.max_tokens": _CAP,
+    "commit.max_file_bytes": _CAP,
+    "commit.max_report_file_bytes": _CAP,
+    "commit.max_report_total_bytes": _CAP,
+    "commit.max_tracked_output_file_bytes": _CAP,
+    "commit.max_tracked_output_total_bytes": _CAP,
+    "commit.max_total_bytes": _CAP,
+    "workflows": Rule.STEPS,
+    "teams.roles": Rule.STEPS,
+    # Which of the trusted agents performs a step, and with which words.
+    "agent": _FREE,
+    "workflow": _FREE,
+    "supervisor_prompt": _FREE,
+    "main_prompt": _FREE,
+    "reviewer_prompt": _FREE,
+    "router": _FREE,
+    "routing": _FREE,
+    "step_defaults": _FREE,
+    "store.ttl_s": _FREE,
+    "store.journal": _FREE,
+    "store.timeout_s": _FREE,
+    "store.patience_s": _FREE,
+    "store.poll": _FREE,
+    "store.max_commits": _FREE,
+    "commit.message": _FREE,
+    "logs.max_bytes": _FREE,
+    "activity.thoughts": _FREE,
+    "activity.min_interval_s": _FREE,
+    "activity.drain_s": _FREE,
+    "teams.enabled": _FREE,
+    "teams.threshold": _FREE,
+    "teams.classifications": _FREE,
+    "teams.lead_model": _FREE,
+    "teams.teammate_model": _FREE,
+    "teams.score": _FREE,
+    "teams.budget.soft": _FREE,
+    "run.mode": _FREE,
+    "run.max_wait_s": _FREE,
+}
+"""Key, or section -> what a change of it means; the longest name that fits decides."""
+
+_COST = "limits.max_cost_usd"
+"""Told also where there is none."""
+_GRANTS = frozenset({"allowed_tools", "tools", "agents"})
+"""Fields of a step that give an agent more than its entry does."""
+_SECRET = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Acts:
+    """What a project can do."""
+
+    lines: tuple[str, ...]
+    """Each fact in a line, sorted."""
+    grants: frozenset[str]
+    """Tools that steps give to their agents; one that is gone is no change."""
+    caps: Mapping[str, float]
+    """Key -> the most that it allows, infinity for no cap."""
+    files: Mapping[str, Mapping[Path, str]] = field(default_factory=dict, compare=False)
+    """Files of the project that are run: by agent, or ``hooks``, each with its fingerprint."""
+
+    @cached_property
+    def digest(self) -> str:
+        """Return the fingerprint of everything but the caps."""
+        text = "\n".join((*self.lines, *sorted(self.grants)))
+        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+    @property
+    def described(self) -> list[str]:
+        """Return every fact, for people; of the caps those that are not as they come."""
+        usual = {name: _most(default) for name, default in _caps_by_default().items()}
+        caps = [
+            f"{name}: {_amount(most)}"
+            for name, most in self.caps.items()
+            if name == _COST or most != usual.get(name)
+        ]
+        return [*self.lines, *sorted(self.grants), *caps]
+
+    def beyond(self, trusted: Acts) -> list[str]:
+        """Return what is not as it was *trusted*, ``- `` before and ``+ `` now; empty: all is."""
+        gone = [f"- {line}" for line in trusted.lines if line not in set(self.lines)]
+        came = [f"+ {line}" for line in self.lines if line not in set(trusted.lines)]
+        came += [f"+ {line}" for line in sorted(self.grants - trusted.grants)]
+        changed = sorted([*gone, *came], key=lambda text: (_key_of(text[2:]), text[0] == "+"))
+        for name, most in self.caps.items():
+            before = trusted.caps.get(name, -math.inf)
+            if most > before:
+                changed += [f"- {name}: {_amount(before)}", f"+ {name}: {_amount(most)}"]
+        return changed
+
+
+def acts_of(
+    written: Mapping[str, Any], project: Path, git_settings: Mapping[str, str] | None = None
+) -> Acts:
+    """Return what the project in the folder *project* can do, whose file says *written*.
+
+    *git_settings* are those of its repository that make git run or fetch something.
+    """
+    root = Path(os.path.realpath(project))
+    lines = [f"git.{name}: {text_of(value)}" for name, value in (git_settings or {}).items()]
+    grants: set[str] = set()
+    caps = {name: _most(default) for name, default in _caps_by_default().items()}
+    for path, value in flatten(dict(written), ()):
+        rule = rule_of(path)
+        if rule is Rule.CAP:
+            caps[dotted(path)] = _most(value)
+        elif rule is Rule.ACTS:
+            lines.append(_line(path, value))
+        elif rule is Rule.STEPS:
+            grants |= set(_granted(path, value))
+            if path[:2] == ("teams", "roles") and "budget" in path:
+                caps[dotted(path)] = _most(value)
+    files = {name: dict(found) for name, found in files_of(written, root) if found}
+    for owner, found in files.items():
+        lines += [
+            f"{owner}, file {ascii_of(shown_in(p, root))}: {what}" for p, what in found.items()
+        ]
+    grants |= set(flow_grants(written, root))
+    return Acts(tuple(sorted(set(lines))), frozenset(grants), caps, files)
+
+
+def rule_of(path: KeyPath) -> Rule:
+    """Return what a change of the value at *path* means."""
+    for length in range(len(path), 0, -1):
+        rule = RULES.get(".".join(map(str, path[:length])))
+        if rule is not None:
+            return rule
+    return Rule.ACTS
+
+
+@cache
+def _caps_by_default() -> Mapping[str, Any]:
+    return {dotted(path): value for path, value in leaves(Schema) if rule_of(path) is Rule.CAP}
+
+
+def _most(value: Any) -> float:
+    """Return a cap as a number; one that can't be read allows everything."""
+    try:
+        most = math.inf if value is None or value == "" else float(value)
+    except (TypeError, ValueError):
+        return math.inf
+    return math.inf if math.isnan(most) else most
+
+
+def _amount(most: float) -> str:
+    return "no cap" if math.isinf(most) else f"{most:g}"
+
+
+def _line(path: KeyPath, value: Any) -> str:
+    is_secret = _SECRET.fullmatch(str(path[-1])) is not None
+    text = text_of(value)
+    if is_secret:
+        text = f"(hidden, {hashlib.sha256(text.encode()).hexdigest()[:12]})"
+    return f"{ascii_of(dotted(path))}: {text}"
+
+
+def _key_of(line: str) -> str:
+    return line.partition(": ")[0]
+
+
+def _granted(path: KeyPath, value: Any) -> Iterator[str]:
+    """Yield the tools that the value at *path*, or a step below it, gives to an agent."""
+    place = next((n for n, part in enumerate(path) if n and part in _GRANTS), None)
+    if place is not None and value not in (False, "false", None):
+        yield f"steps, {'.'.join(map(str, path[place:]))}: {text_of(value)}"
+    elif place is None and isinstance(value, list):
+        for item in value:
+            for below, leaf in flatten(item, ("steps",)) if isinstance(item, dict) else ():
+                yield from _granted(below, leaf)

@@ -1,0 +1,344 @@
+"""A project that nobody has trusted runs nothing, whatever is typed; what changes asks again."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from sequencer.cli.program import COMMANDS
+from sequencer.settings.schema import DecidingVerb
+from tests import forked
+from tests.acceptance.cli_process import environment
+
+CANARY = "open({path!r}, 'a').write('x')\n"
+HOOKS = """\
+import helper
+import sequencer
+
+@sequencer.hookimpl
+def sequencer_prompt(context, text):
+    return text
+"""
+
+
+@dataclass(frozen=True)
+class Clone:
+    """A project as it comes from somebody else, and a user who has trusted nothing."""
+
+    folder: Path
+    state: Path
+    canary: Path
+
+    def configure(self, **sections: str) -> None:
+        """Write orchestration.yaml; each section is one line."""
+        text = {
+            "agent": "{default: script}",
+            "agents": "{script: {kind: command, argv: [sh, agent.sh]}}",
+            **sections,
+        }
+        lines = [f"{name}: {value}\n" for name, value in text.items()]
+        (self.folder / "orchestration.yaml").write_text("".join(lines))
+
+    def cli(
+        self, *arguments: str, code: int = 0, **variables: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command without a terminal; it has to end with *code*."""
+        ran = forked.run(
+            [sys.executable, "-m", "sequencer", *arguments],
+            cwd=self.folder,
+            env=self.environment(**variables),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert ran.returncode == code, f"{arguments}: {ran.returncode}\n{ran.stdout}{ran.stderr}"
+        return ran
+
+    def environment(self, **variables: str) -> dict[str, str]:
+        """Return an environment of a user of their own."""
+        own = {"SEQUENCER_TRUST": "", "XDG_STATE_HOME": str(self.state), **variables}
+        return environment(**own)
+
+    @property
+    def record(self) -> Path:
+        """Return the one record that there is."""
+        (found,) = (self.state / "sequencer" / "trust").iterdir()
+        return found
+
+    def trust(self) -> None:
+        self.cli("trust", "--yes")
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    folder = tmp_path / "clone"
+    made = Clone(folder, tmp_path / "state", tmp_path / "canary")
+    (folder / "prompts").mkdir(parents=True)
+    for name in ("supervisor", "main"):
+        (folder / "prompts" / f"{name}.md").write_text(f"Be the {name}.\n")
+    (folder / "agent.sh").write_text(f"echo agent >> {made.canary}\n")
+    (folder / "hooks.py").write_text(HOOKS)
+    (folder / "helper.py").write_text(CANARY.format(path=str(made.canary)))
+    made.configure(hooks="[hooks.py]")
+    return made
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run",),
+        ("run", "--agent", "rehearsal"),
+        ("run", "--mode", "async", "--max-steps", "1"),
+        ("run", "--mode", "sync", "--position", "main", "--max-wait", "1"),
+        ("tick",),
+        ("start", "Fix the bug"),
+        ("start", "Fix the bug", "--dry-run"),
+        ("route", "Fix the bug"),
+        ("score", "Fix the bug"),
+        ("approve",),
+        ("skip",),
+    ],
+    ids=" ".join,
+)
+def test_nothing_of_a_strangers_runs(clone: Clone, arguments: tuple[str, ...]) -> None:
+    ran = clone.cli(*arguments, code=2)
+    assert "agents.script.argv" in ran.stderr
+    assert "sequencer trust" in ran.stderr
+    assert not clone.canary.exists()
+    assert not (clone.folder / "sync").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [("check",), ("status",), ("next",), ("history",), ("show",), ("runs",)], ids=str
+)
+def test_looking_neither_asks_nor_runs(clone: Clone, arguments: tuple[str, ...]) -> None:
+    ran = clone.cli(*arguments)
+    assert not clone.canary.exists()
+    assert ("not trusted" in ran.stdout) == (arguments == ("check",))
+
+
+def test_what_would_be_posted_waits_for_trust_too(clone: Clone) -> None:
+    sinks = "{sinks: {hook: {kind: webhook, url: 'https://127.0.0.1:9/', secret_env: A_TOKEN}}}"
+    clone.configure(activity=sinks)
+    assert "activity.sinks.hook.url" in clone.cli("approve", code=2).stderr
+
+
+@pytest.mark.parametrize("arguments", [("run",), ("tick",), ("pause",), ("stop",), ("skip",)])
+def test_no_remote_is_asked_on_behalf_of_a_stranger(
+    clone: Clone, arguments: tuple[str, ...]
+) -> None:
+    clone.configure(store="{kind: git, remote: 'ssh://nobody@127.0.0.1/x'}")
+    for command in (("init", "-q"), ("config", "core.sshCommand", f"touch {clone.canary}; false")):
+        subprocess.run(["git", *command], cwd=clone.folder, check=True)
+    assert "store.remote" in clone.cli(*arguments, code=2).stderr
+    assert not clone.canary.exists()
+
+
+def test_once_trusted_it_runs_until_something_that_acts_changes(clone: Clone) -> None:
+    said = clone.cli("trust", code=2).stdout
+    assert "hooks, file helper.py: sha256" in said, "what a hook imports is its code too"
+    clone.trust()
+    clone.cli("run", "--max-steps", "1")
+    assert clone.canary.read_text() == "xagent\n"
+    for name in ("agent.sh", "hooks.py", "helper.py"):
+        path = clone.folder / name
+        before = path.read_text()
+        path.write_text(f"{before}\n# more\n")
+        ran = clone.cli("tick", code=2)
+        assert f"- {'agents.script' if name == 'agent.sh' else 'hooks'}, file {name}" in ran.stderr
+        path.write_text(before)
+    clone.cli("tick")
+
+
+def test_steps_prompts_and_lower_caps_are_free(clone: Clone) -> None:
+    clone.configure(limits="{max_steps: 50}")
+    clone.trust()
+    (clone.folder / "prompts" / "main.md").write_text("Something else.\n")
+    clone.configure(limits="{max_steps: 20}", workflow="{name: review_cadence}")
+    clone.cli("tick")
+    clone.configure(limits="{max_steps: 51}")
+    raised = clone.cli("tick", code=2).stderr
+    assert "- limits.max_steps: 50" in raised
+    assert "+ limits.max_steps: 51" in raised
+    clone.configure()
+    assert "+ limits.max_steps: no cap" in clone.cli("tick", code=2).stderr
+
+
+def test_a_persons_own_variables_and_flags_need_no_trust(clone: Clone) -> None:
+    clone.trust()
+    agents = '{"mine": {"kind": "command", "argv": ["true"]}}'
+    variables: dict[str, Any] = {"SEQUENCER_AGENTS": agents, "SEQUENCER_LIMITS__MAX_STEPS": "9"}
+    clone.cli("run", "--max-steps", "1", "--max-cost", "5", "--agent", "mine", **variables)
+
+
+def test_an_agent_that_edits_the_configuration_is_not_obeyed(clone: Clone) -> None:
+    edit = "sed -i 's/agent.sh/evil.sh/' orchestration.yaml; echo 'touch evil' > evil.sh"
+    (clone.folder / "agent.sh").write_text(f"{edit}\n")
+    clone.trust()
+    clone.cli("tick")
+    assert '+ agents.script.argv: ["sh", "evil.sh"]' in clone.cli("tick", code=2).stderr
+    assert not (clone.folder / "evil").exists()
+
+
+def test_an_agent_that_edits_the_next_ones_program_ends_the_same_run(clone: Clone) -> None:
+    (clone.folder / "agent.sh").write_text("echo step >> steps; echo 'touch evil' >> agent.sh\n")
+    clone.trust()
+    ran = clone.cli("run", "--max-steps", "4", code=2)
+    assert "agents.script, file" in ran.stderr
+    assert (clone.folder / "steps").read_text() == "step\n"
+
+
+def test_nobody_trusts_from_inside_of_an_agent(clone: Clone) -> None:
+    inside: dict[str, Any] = {"SEQUENCER_TOKEN": "7"}
+    clone.cli("trust", "--yes", code=2, **inside)
+    ran = clone.cli("run", code=2, SEQUENCER_TRUST="all", **inside)
+    assert "not trusted" in ran.stderr
+    assert not clone.canary.exists()
+    clone.cli("run", "--max-steps", "1", SEQUENCER_TRUST=str(clone.folder.parent))
+
+
+def test_an_agent_is_not_told_what_is_trusted(clone: Clone) -> None:
+    (clone.folder / "agent.sh").write_text("env > env.txt\n")
+    agents = "{script: {kind: command, argv: [sh, agent.sh], pass_env: ['SEQUENCER_*']}}"
+    clone.configure(agents=agents)
+    clone.cli("run", "--max-steps", "1", SEQUENCER_TRUST="all")
+    seen = (clone.folder / "env.txt").read_text()
+    assert "SEQUENCER_TOKEN=" in seen
+    assert "SEQUENCER_TRUST" not in seen
+
+
+def test_what_people_decide_an_agent_does_not(clone: Clone) -> None:
+    clone.configure()
+    clone.trust()
+    clone.cli("tick")
+    before = (clone.folder / "sync" / "state.json").read_text()
+    inside: dict[str, Any] = {"SEQUENCER_TOKEN": "7"}
+    for arguments in (
+        *(("approve",), ("reject",), ("feedback", "x"), ("answer", "a", "b"), ("stamp", "ok")),
+        *(("retry",), ("skip",), ("set", "a=1"), ("rewind", "0"), ("reset", "--yes")),
+        *(("adopt",), ("takeover", "--force"), ("repair", "--apply"), ("resume",)),
+    ):
+        assert "for a person" in clone.cli(*arguments, code=2, **inside).stderr, arguments
+    assert (clone.folder / "sync" / "state.json").read_text() == before
+    clone.cli("pause", **inside)
+    clone.cli("repair", **inside)
+    clone.configure(agents_may_decide="[skip]")
+    assert "+ agents_may_decide" in clone.cli("tick", code=2).stderr
+    clone.trust()
+    clone.cli("skip", **inside)
+    clone.cli("resume", code=2, **inside)
+    clone.cli("resume", code=2, SEQUENCER_AGENTS_MAY_DECIDE="resume", **inside)
+    own = clone.folder.parent / "own.yaml"
+    state = clone.folder / "sync" / "state.json"
+    own.write_text(f"agents_may_decide: [resume]\nstate_file: {state}\n")
+    assert "not trusted" in clone.cli("resume", "--config", str(own), code=2, **inside).stderr
+    clone.configure(agents_may_decide="[skip, resume]")
+    assert "has changed" in clone.cli("resume", code=2, **inside).stderr
+
+
+def test_every_command_for_people_can_be_handed_over_and_no_other() -> None:
+    deciding = {name for name, command in COMMANDS.items() if command.decides}
+    assert deciding == set(get_args(DecidingVerb))
+
+
+def test_records_are_listed_and_removed(clone: Clone) -> None:
+    clone.trust()
+    assert str(clone.folder) in clone.cli("trust", "--list").stdout
+    (told,) = json.loads(clone.cli("trust", "--list", "--json").stdout)
+    assert told["project"] == str(clone.folder)
+    assert json.loads(clone.cli("trust", "--json").stdout)["digest"] == told["digest"]
+    clone.cli("trust", "--remove")
+    clone.cli("tick", code=2)
+
+
+@pytest.mark.parametrize("forgery", ["readable by others", "a link", "a folder of others"])
+def test_a_record_that_others_could_have_made_is_refused(clone: Clone, forgery: str) -> None:
+    clone.trust()
+    record = clone.record
+    if forgery == "a link":
+        elsewhere = clone.state / "elsewhere.json"
+        record.rename(elsewhere)
+        record.symlink_to(elsewhere)
+    elif forgery == "a folder of others":
+        record.parent.chmod(0o777)
+    else:
+        record.chmod(0o644)
+    ran = clone.cli("tick", code=2)
+    assert str(record.parent) in ran.stderr
+    assert not clone.canary.exists()
+
+
+def test_records_are_private_and_a_damaged_one_asks_again(clone: Clone) -> None:
+    clone.trust()
+    assert (clone.record.stat().st_mode & 0o777, clone.record.parent.stat().st_mode & 0o777) == (
+        0o600,
+        0o700,
+    )
+    clone.record.write_text(clone.record.read_text().replace("agent.sh", "other.sh"))
+    assert "not trusted" in clone.cli("tick", code=2).stderr
+
+
+def test_what_is_made_here_is_trusted_and_a_copy_of_it_is_not(clone: Clone) -> None:
+    made = clone.folder / "made"
+    clone.cli("init", str(made))
+    here = Clone(made, clone.state, clone.canary)
+    here.cli("run", "--agent", "rehearsal", "--max-steps", "1")
+    copy = made.rename(clone.folder / "moved")
+    Clone(copy, clone.state, clone.canary).cli("run", "--agent", "rehearsal", code=2)
+
+
+def test_a_project_that_init_only_completes_is_not_trusted_by_it(clone: Clone) -> None:
+    clone.cli("init")
+    clone.cli("tick", code=2)
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 2)])
+def test_on_a_terminal_a_person_is_asked(clone: Clone, answer: str, code: int) -> None:
+    arguments = [sys.executable, "-m", "sequencer", "run", "--max-steps", "1"]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        arguments,
+        cwd=clone.folder,
+        env=clone.environment(TERM="dumb"),
+        stdin=theirs,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    try:
+        said = _read_until(ours, b"[y/N]")
+        assert b"agents.script.argv" in said
+        assert not clone.canary.exists()
+        os.write(ours, f"{answer}\n".encode())
+        _read_until(ours, None)
+        assert process.wait(60) == code
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert clone.canary.exists() == (answer == "y")
+    clone.cli("tick", code=code)
+
+
+def _read_until(fd: int, mark: bytes | None) -> bytes:
+    """Return what comes until *mark*, or until nobody has the other end open."""
+    seen = b""
+    while mark is None or mark not in seen:
+        try:
+            data = os.read(fd, 65_536)
+        except OSError:
+            data = b""
+        if not data:
+            assert mark is None, seen
+            break
+        seen += data
+    return seen

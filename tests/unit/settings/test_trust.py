@@ -1,0 +1,204 @@
+"""What acts, what is free, and what a cap is: every key of the schema has its word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequencer.documents.keys import dotted, leaves
+from sequencer.documents.reader import KeyPath
+from sequencer.settings.schema import Schema
+from sequencer.settings.settings import load
+from sequencer.settings.trust import RULES, Acts, Rule, acts_of, rule_of
+
+LEAVES = [path for path, _ in leaves(Schema)]
+HERE = Path("/nonexistent")
+
+
+def written(path: KeyPath, value: object) -> dict[str, Any]:
+    """Return a file's content that has *value* at *path* alone."""
+    found: Any = value
+    for part in reversed(path):
+        found = {part: found}
+    return dict(found)
+
+
+def acts(path: KeyPath, value: object) -> Acts:
+    return acts_of(written(path, value), HERE)
+
+
+def names(path: KeyPath) -> Iterator[str]:
+    for length in range(len(path), 0, -1):
+        yield ".".join(map(str, path[:length]))
+
+
+def test_every_key_says_whether_it_acts() -> None:
+    # A key that is not listed acts; a new one has to be thought about all the same.
+    assert [dotted(path) for path in LEAVES if not RULES.keys() & set(names(path))] == []
+
+
+def test_the_table_has_no_key_that_is_gone() -> None:
+    known = {name for path in LEAVES for name in names(path)}
+    assert sorted(RULES.keys() - known) == []
+
+
+def test_a_key_that_nobody_knows_acts() -> None:
+    assert rule_of(("new_section", "new_key")) is Rule.ACTS
+    assert rule_of(("store", "new_key")) is Rule.ACTS
+
+
+texts = st.text(min_size=1, max_size=20)
+
+
+@pytest.mark.parametrize("path", [p for p in LEAVES if rule_of(p) is Rule.ACTS], ids=dotted)
+@given(before=texts, after=texts)
+def test_a_change_of_what_acts_is_seen(path: KeyPath, before: str, after: str) -> None:
+    old, new = acts(path, before), acts(path, after)
+    assert (old.digest == new.digest) == (before == after)
+    assert bool(new.beyond(old)) == (before != after)
+    assert acts_of({}, HERE).beyond(old), "taken away"
+    assert old.beyond(acts_of({}, HERE)), "added"
+
+
+@pytest.mark.parametrize("path", [p for p in LEAVES if rule_of(p) is Rule.FREE], ids=dotted)
+@given(before=texts, after=texts)
+def test_a_change_of_what_is_free_is_not(path: KeyPath, before: str, after: str) -> None:
+    old, new = acts(path, before), acts(path, after)
+    assert old.digest == new.digest
+    assert new.beyond(old) == []
+
+
+@pytest.mark.parametrize("path", [p for p in LEAVES if rule_of(p) is Rule.CAP], ids=dotted)
+@given(before=st.integers(1, 10**6), after=st.integers(1, 10**6))
+def test_a_cap_may_fall_and_not_rise(path: KeyPath, before: int, after: int) -> None:
+    old, new = acts(path, before), acts(path, str(after))
+    assert old.digest == new.digest
+    assert bool(new.beyond(old)) == (after > before)
+    assert acts(path, None).beyond(old), "taken away"
+
+
+def test_a_cap_that_is_left_out_is_what_it_is_by_default() -> None:
+    assert acts_of({}, HERE).caps["run.max_steps"] == 20
+    assert acts_of({}, HERE).caps["limits.max_cost_usd"] == math.inf
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_more"),
+    [
+        ("[a]", "[{name: a, allowed_tools: ['Bash(*)']}]", True),
+        ("[{name: a, allowed_tools: [X]}]", "[b, {name: c, allowed_tools: [X]}]", False),
+        ("[{name: a, allowed_tools: [X]}]", "[a]", False),
+        ("[a]", "[{name: a, tools: {bash: true}}]", True),
+        ("[a]", "[{name: a, tools: {bash: false}}]", False),
+        ("[a]", "[{name: a, validation: {fixer: {name: f, allowed_tools: [X]}}}]", True),
+        ("[a]", "[{name: a, prompt: other.md, executor: claude, model: x}]", False),
+    ],
+)
+def test_of_a_step_only_what_it_grants_counts(
+    tmp_path: Path, before: str, after: str, is_more: bool
+) -> None:
+    found = []
+    for steps in (before, after):
+        (tmp_path / "orchestration.yaml").write_text(f"workflows: {{w: {{steps: {steps}}}}}\n")
+        found.append(acts_of(load(tmp_path, env={}).written, tmp_path))
+    assert bool(found[1].beyond(found[0])) is is_more
+
+
+def test_of_a_flow_only_what_it_grants_counts(tmp_path: Path) -> None:
+    (tmp_path / "flows").mkdir()
+    flow = tmp_path / "flows" / "a.md"
+    flow.write_text("```mermaid\nflowchart TD\n a --> b\n```\n")
+    plain = acts_of({}, tmp_path)
+    flow.write_text(flow.read_text() + "\n### a\n\n    another prompt\n")
+    assert acts_of({}, tmp_path).beyond(plain) == []
+    text = flow.read_text()
+    flow.write_text(text + "\n```yaml\ntools: {bash: true}\n```\n")
+    granted = acts_of({}, tmp_path)
+    assert granted.beyond(plain) == ['+ steps, file flows/a.md: "tools: {bash: true}"']
+    flow.write_text(text + "\nmore words\n```yaml\ntools: {bash: true}\n```\n")
+    assert acts_of({}, tmp_path).beyond(granted) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("tools:\n  bash: false\n", "tools:\n  bash: true\n"),
+        ("allowedTools:\n- Read\n", "allowedTools:\n- Read\n- Bash\n"),
+        ("tools: {read: true,\nbash: false}\n", "tools: {read: true,\nbash: true}\n"),
+        ("x: &a {bash: false}\ntools: *a\n", "x: &a {bash: true}\ntools: *a\n"),
+        ("? tools\n: {bash: false}\n", "? tools\n: {bash: true}\n"),
+        ('"\\x74ools": {bash: false}\n', '"\\x74ools": {bash: true}\n'),
+        ("'tools' : {bash: false}\n", "'tools' : {bash: true}\n"),
+    ],
+)
+def test_whatever_the_form_a_grant_in_a_flow_is_seen(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    (tmp_path / "flows").mkdir()
+    found = []
+    for text in (before, after):
+        (tmp_path / "flows" / "a.md").write_text(f"---\n{text}---\n")
+        found.append(acts_of({}, tmp_path))
+    assert found[1].beyond(found[0])
+
+
+@pytest.mark.parametrize(
+    ("argv", "is_seen"),
+    [
+        (["./run.sh"], True),
+        (["sh", "run.sh"], True),
+        (["prog", "--script=run.sh"], True),
+        (["python", "-m", "tool"], True),
+        (["python", "-m", "pkg.inner"], True),
+        (["prog", "--", "absent.sh"], False),
+        (["/bin/sh", "-c", "true"], False),
+    ],
+)
+def test_files_of_the_project_that_are_run_count(
+    tmp_path: Path, argv: list[str], is_seen: bool
+) -> None:
+    (tmp_path / "pkg").mkdir()
+    files = ("run.sh", "tool.py", "pkg/inner.py")
+    entry = {"agents": {"a": {"kind": "command", "argv": argv}}}
+    for name in files:
+        (tmp_path / name).write_text("one")
+    before = acts_of(entry, tmp_path)
+    for name in files:
+        (tmp_path / name).write_text("two")
+    assert bool(acts_of(entry, tmp_path).beyond(before)) is is_seen
+
+
+def test_a_link_out_of_the_project_counts_as_where_it_leads(tmp_path: Path) -> None:
+    entry = {"agents": {"a": {"kind": "command", "argv": ["./tool"]}}}
+    folder = tmp_path / "p"
+    folder.mkdir()
+    (folder / "tool").symlink_to("/bin/sh")
+    before = acts_of(entry, folder)
+    (folder / "tool").unlink()
+    (folder / "tool").symlink_to("/bin/cat")
+    assert len(acts_of(entry, folder).beyond(before)) == 2
+
+
+def test_secrets_are_not_shown_and_still_compared(tmp_path: Path) -> None:
+    def entry(value: str) -> Acts:
+        return acts_of({"agents": {"a": {"env": {"MY_TOKEN": value}}}}, tmp_path)
+
+    assert "hunter2" not in "\n".join(entry("hunter2").described)
+    assert entry("hunter3").beyond(entry("hunter2"))
+
+
+def test_what_the_repository_lets_git_run_counts(tmp_path: Path) -> None:
+    found = acts_of({}, tmp_path, {"core.sshcommand": "evil"})
+    assert found.beyond(acts_of({}, tmp_path)) == ['+ git.core.sshcommand: "evil"']
+
+
+def test_what_is_shown_can_not_look_like_something_else(tmp_path: Path) -> None:
+    (line,) = acts_of({"agents": {"a\x1b[2K": {"argv": ["\u202efdp"]}}}, tmp_path).lines
+    assert line.isascii()
+    assert line.isprintable()
