@@ -26,7 +26,7 @@ RESERVED = "http://198.51.100.7/"
 """An address that nobody has."""
 
 
-@trap("agent-argv", codes=(1,))
+@trap("agent-argv")
 def _argv(project: Project) -> None:
     del project  # every project here has such an agent
 

@@ -60,13 +60,13 @@ def section(world: World, name: str) -> str:
     program = world.evil(f"included-{name}")
     included.write_text(f'[core]\n\tfsmonitor = "{program}"\n\tsshCommand = "{program}"\n')
     places = {"hooks": hooks, "included": included, "secrets": world.secrets}
-    remote = f"file://{world.strangers}/evil.git"
+    remote = f"file://{world.served}/evil.git"
     return KEYS[name].format(evil=world.evil(f"git-{name}"), remote=remote, **places)
 
 
 def repository(project: Project, remote: str = "") -> Path:
     """Make the project a repository with a commit and a changed file; return its folder."""
-    bare = project.world.strangers / "evil.git"
+    bare = project.world.served / "evil.git"
     if not bare.exists():
         project.git("init", "-q", "--bare", "-b", "main", str(bare))
     project.git("init", "-q", "-b", "main")
@@ -91,8 +91,10 @@ def _key(project: Project, name: str) -> None:
     config.write_text(config.read_text() + section(project.world, name))
 
 
+NEVER = ("fsmonitor", "pager", "editor", "hooks-path", "diff-external", "textconv", "alias")
+"""What is run for nobody, trusted or not."""
 for _name in KEYS:
-    add(Trap(f"git-{_name}", partial(_key, name=_name)))
+    add(Trap(f"git-{_name}", partial(_key, name=_name), (0, 3) if _name in NEVER else ()))
 
 
 @trap("git-all-keys")
@@ -102,7 +104,7 @@ def _all(project: Project) -> None:
     config.write_text(config.read_text() + "".join(kept))
 
 
-@trap("git-hooks")
+@trap("git-hooks", codes=(0, 3))
 def _hooks(project: Project) -> None:
     write_hooks(project.world, repository(project) / "hooks", "hook")
 
@@ -117,7 +119,7 @@ def _bare(project: Project) -> None:
     (project.folder / "HEAD").write_text("ref: refs/heads/main\n")
     write_hooks(project.world, project.folder / "hooks", "bare-hook")
     place = f'[core]\n\tbare = false\n\tworktree = "{project.folder}"\n'
-    served = f'[remote "origin"]\n\turl = file://{project.world.strangers}/evil.git\n'
+    served = f'[remote "origin"]\n\turl = file://{project.world.served}/evil.git\n'
     (project.folder / "config").write_text(
         f"[core]\n\trepositoryformatversion = 0\n{place}{served}{text}"
     )
@@ -151,7 +153,7 @@ def _link(project: Project) -> None:
 @trap("git-alternates")
 def _alternates(project: Project) -> None:
     info = repository(project) / "objects" / "info"
-    (info / "alternates").write_text(f"{project.world.strangers}/evil.git/objects\n")
+    (info / "alternates").write_text(f"{project.world.served}/evil.git/objects\n")
 
 
 @trap("git-submodules")
@@ -194,7 +196,7 @@ for _name, _address in REMOTES.items():
 
     def _remote(project: Project, name: str = _name, address: str = _address) -> None:
         repository(project)
-        served, evil = project.world.strangers / "evil.git", project.world.evil(f"remote-{name}")
+        served, evil = project.world.served / "evil.git", project.world.evil(f"remote-{name}")
         project.document["store"]["remote"] = address.format(evil=evil, served=served)
 
     add(Trap(f"remote-{_name}", _remote))

@@ -30,9 +30,18 @@ class World:
         self.temporary = folder / "tmp"
         self.strangers = folder / "outside"
         """Of other people and programs: nothing of it is ours to touch."""
+        self.served = folder / "served"
+        """Repositories that a trusted project may push to."""
         self.secrets = self.strangers / "secrets"
         self.canaries = folder / "canaries"
-        for made in (self.clone, self.home, self.temporary, self.secrets, self.canaries):
+        for made in (
+            self.clone,
+            self.home,
+            self.temporary,
+            self.secrets,
+            self.canaries,
+            self.served,
+        ):
             made.mkdir(parents=True)
         self._fill()
 
