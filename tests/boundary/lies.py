@@ -226,6 +226,9 @@ LIES: dict[str, Lie] = {
         goes_on=True,
     ),
 }
+LIMIT = {"api_error_status": 429, "result": "rate limit reached, retry in 1s"}
+NO_LIMIT = {"api_error_status": None, "result": "Tests failed: GitHub API rate limit exceeded"}
+"""What a client says of its own service, and what it says of the work."""
 COSTS = ("0", "-5", "1e-9", '"free"', "null", "NaN")
 """What an agent's result file says that it has cost."""
 CLIENT = """
@@ -233,9 +236,9 @@ def event(**fields):
     print(json.dumps(fields), flush=True)
 
 event(type="system", subtype="init", session_id="s", model="m", permissionMode="default")
-if plan.get("limited"):
-    event(type="result", subtype="success", is_error=True, api_error_status=429, session_id="s",
-          result="rate limit reached, retry in 1s", total_cost_usd=0.0)
+if "limit" in plan:
+    event(type="result", subtype="success", is_error=True, session_id="s", total_cost_usd=0.0,
+          **plan["limit"])
     sys.exit(1)
 result.write_text('{"status": "ok", "usage": {"cost_usd": %s, "input_tokens": 0}}' % plan["cost"])
 event(type="result", subtype="success", is_error=False, api_error_status=None, session_id="s",

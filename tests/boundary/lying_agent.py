@@ -22,7 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.boundary.lies import ANSWER, CLIENT, COSTS, HONEST, LIES, PRELUDE, Lie
+from tests.boundary.lies import (
+    ANSWER,
+    CLIENT,
+    COSTS,
+    HONEST,
+    LIES,
+    LIMIT,
+    NO_LIMIT,
+    PRELUDE,
+    Lie,
+)
 from tests.boundary.world import ROOT, SECRET, World, differences
 from tests.forked import Forked
 from tests.long.report import Report, Size
@@ -272,13 +282,23 @@ def priced(world: World, cost: str, number: int) -> list[str]:
 
 def limited(world: World) -> list[str]:
     """Let a client say for a minute that a limit is lifted in a second."""
-    site = of_client(world, "limited", Lie("", {}, {"limited": True, "cost": "0"}))
+    site = of_client(world, "limited", Lie("", {}, {"limit": LIMIT}))
     began = time.monotonic()
     ended = site.call("run", "--max-steps", "3", limit_s=LIMITED_S, SEQUENCER_TRUST="all")
     calls, seconds = len(site.attempts()), time.monotonic() - began
     is_right = 0 < calls <= LIMITED_CALLS and ended.code in (None, 1, 3)
     wrongs = f"{calls} calls in {seconds:.0f} s, then {ended.code}: {ended.told[-200:]}"
     return [] if is_right else [f"a limit for ever: {wrongs}"]
+
+
+def unlimited(world: World) -> list[str]:
+    """Let a client report failed tests that met somebody else's limit: the step failed."""
+    site = of_client(world, "unlimited", Lie("", {}, {"limit": NO_LIMIT}))
+    ended = site.call("run", "--max-steps", "1", limit_s=15, SEQUENCER_TRUST="all")
+    calls = len(site.attempts())
+    is_right = (ended.code, calls) == (1, 1)
+    told = f"{calls} calls, then {ended.code}: {ended.told[-200:]}"
+    return [] if is_right else [f"a limit that is none: {told}"]
 
 
 def campaign(folder: Path, size: Size) -> Report:
@@ -301,7 +321,8 @@ def campaign(folder: Path, size: Size) -> Report:
         ]
         prices = COSTS if size is Size.LONG else COSTS[:2]
         found += [t for n, c in enumerate(prices[half::2]) for t in priced(world, c, n)]
-        return found + (limited(world) if size is Size.LONG and half else [])
+        found += limited(world) if size is Size.LONG and half else []
+        return found + ([] if half else unlimited(world))
 
     with ThreadPoolExecutor(2) as pool:
         found = [text for texts in pool.map(part, range(2)) for text in texts]
