@@ -110,14 +110,14 @@ def _note(now: Asked, name: str, arguments: str, result: str) -> None:
 
 
 def _named(name: str, arguments: str) -> Iterator[str]:
-    """Yield the paths that a call names, their folders behind all links.
+    """Yield the paths that a call names; a folder that it has open is told behind all links.
 
-    Not those that are relative to a folder that the call does not name.
+    Not those that are relative to a folder that the call does not name. What a path leads to
+    by its links is not asked: by now they may be others.
     """
     paths = list(_PATH.finditer(arguments))
     # What a link says is not touched by making it.
     for found in paths[-1:] if name.startswith("symlink") else paths:
         path = os.path.join(found["folder"] or "", found["text"])  # noqa: PTH118 (text may be absolute)
         if path.startswith("/"):
-            folder, last = os.path.split(path)
-            yield f"{os.path.realpath(folder)}/{last}"
+            yield path
