@@ -20,7 +20,11 @@ _RAW = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _TURNING = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
 """Letters that reorder a line; in JSON they are data."""
 _SAFE = ("safe.bareRepository=explicit", "core.hooksPath=/dev/null", "core.fsmonitor")
-_NETWORK = re.compile(r'"(?:fetch|push|pull|clone|ls-remote|submodule|remote-\w+)"')
+_NETWORK = re.compile(
+    r'"(?:fetch|push|pull|clone|ls-remote|submodule|remote-\w+)", (?!"--get-url")'
+)
+_LIBRARIES = "/sbin/ldconfig"
+"""Python asks it where a library is."""
 _OWN = ("/dev/null", "/dev/tty", "/proc/self/", "pipe:", "/memfd:")
 
 
@@ -145,6 +149,8 @@ def own_calls(world: World, found: Asked) -> Iterator[str]:
 def _objection(world: World, program: str, arguments: str) -> str:
     """Return what is wrong with executing *program*; nothing if it is our own git."""
     if program == sys.executable and f'"{world.temporary}/launch.py"' in arguments:
+        return ""
+    if program == _LIBRARIES:
         return ""
     if program == shutil.which("git") and not (missing := [s for s in _SAFE if s not in arguments]):
         return "git may reach the network" if _NETWORK.search(arguments) else ""
