@@ -56,7 +56,8 @@ def looks_of(clones: Clones, trap: Trap, looks: Iterable[tuple[str, ...]]) -> li
     project = clones.make(trap.name.replace("/", "-"), trap)
     commands = [Command(project, argv) for argv in dict.fromkeys((*trap.looks, *looks))]
     commands = [
-        Command(project, c.argv, REFUSED_TO_ACT) if {*c.argv} & _ACTING else c for c in commands
+        Command(project, c.argv, REFUSED_TO_ACT, names=trap.names) if {*c.argv} & _ACTING else c
+        for c in commands
     ]
     return [*commands, Command(project, (), variables=tuple(OFFERED.items()))]
 

@@ -100,7 +100,7 @@ class Site:
         (self.folder / "plan.json").write_text(json.dumps(self.plan))
 
     def _make_repository(self) -> None:
-        bare = self.world.folder / "served.git"
+        bare = self.world.served / f"{self.folder.name}.git"
         (self.folder / ".gitignore").write_text(
             "sync/\nlogs/\n*.py\n*.json\n*.yaml\n.gitattributes\n"
         )

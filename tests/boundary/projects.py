@@ -112,6 +112,8 @@ class Trap:
     """How a step ends if the project is trusted; nothing: that is not tried."""
     looks: tuple[tuple[str, ...], ...] = ()
     """Commands that are for this trap in particular."""
+    names: str = ""
+    """What a refusal to act tells the person of it."""
 
 
 TRAPS: dict[str, Trap] = {}
@@ -119,12 +121,16 @@ TRAPS: dict[str, Trap] = {}
 
 
 def trap(
-    name: str, *, codes: tuple[int, ...] = (), looks: tuple[tuple[str, ...], ...] = ()
+    name: str,
+    *,
+    codes: tuple[int, ...] = (),
+    looks: tuple[tuple[str, ...], ...] = (),
+    names: str = "",
 ) -> Callable[[Callable[[Project], None]], Callable[[Project], None]]:
     """Put what is decorated into `TRAPS`."""
 
     def keep(build: Callable[[Project], None]) -> Callable[[Project], None]:
-        add(Trap(name, build, codes, looks))
+        add(Trap(name, build, codes, looks, names))
         return build
 
     return keep
