@@ -32,6 +32,9 @@ ROOT = Path(__file__).parents[2]
 LIMIT_S = 3_000.0
 """A campaign that takes longer is taken for stuck."""
 CAMPAIGNS: dict[str, str] = {
+    "I-hostile-clone": "tests.boundary.hostile_clone:campaign",
+    "I-lying-agent": "tests.boundary.lying_agent:campaign",
+    "I-linked-folders": "tests.boundary.linked_folders:campaign",
     "A2-random-kills": "tests.concurrency.herding:random_kills",
     "A1-crash-points": "tests.concurrency.crash_sweep:crash_points",
     "A-flow-kills": "tests.concurrency.flow_kills:campaign",
