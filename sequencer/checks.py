@@ -9,7 +9,6 @@ Not promised: that an agent's account works, or that its model exists; only a st
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -358,6 +357,8 @@ def _check_journals(found: Diagnosis) -> Iterator[Finding]:
             yield Finding(Level.WARNING, Area.JOURNAL, message, where)
 
 
+_LOG_FOLDERS = 4
+"""BRANCH/runs/NAME/steps: no log is in a deeper folder."""
 _BELOW = ("beats", "results", "runs", "activity")
 """Folders of a run beside its head."""
 
@@ -409,5 +410,7 @@ def _check_links(top: Path) -> Iterator[Finding]:
     for parent, folders, _ in os.walk(top):
         for name in sorted(folders):
             path = Path(parent, name)
-            if stat.S_ISLNK(path.lstat().st_mode):
+            if path.is_symlink():
                 yield Finding(Level.ERROR, Area.FILES, "is a link", str(path), "move it away")
+        if len(Path(parent).relative_to(top).parts) >= _LOG_FOLDERS - 1:
+            folders.clear()

@@ -25,7 +25,9 @@ def _offered(
         known = sorted(set(names(invocation.project())))
     except (SequencerError, OSError):
         return []
-    return [CompletionItem(name) for name in known if name.startswith(incomplete)]
+    # A name is anybody's, and the shell writes it to the terminal as it is.
+    shown = [name for name in known if name.startswith(incomplete) and name.isprintable()]
+    return [CompletionItem(name) for name in shown]
 
 
 def runs(context: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -115,11 +116,15 @@ def _open(path: Path) -> BinaryIO:
         UnsafePath: it is a link, or can't be read.
     """
     try:
-        return os.fdopen(folders.open_file(path, os.O_RDONLY), "rb")
+        fd = folders.open_file(path, os.O_RDONLY)
     except OSError as error:
         raise UnsafePath(
             f"can't be read: {error.strerror}", where=str(path), hint="a log is a plain file"
         ) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise UnsafePath("is no plain file", where=str(path), hint="move it away")
+    return os.fdopen(fd, "rb")
 
 
 class Printer:

@@ -14,6 +14,15 @@ from sequencer.errors import ConfigurationError
 MAX_BYTES = 1024 * 1024
 
 
+def leads_out(path: Path, folder: Path) -> bool:
+    """Return whether *path*, written as one in *folder*, is outside of it by way of a link.
+
+    Whoever copied a project did not choose what its links lead to.
+    """
+    real = Path(os.path.realpath(path))
+    return path.is_relative_to(folder) and not real.is_relative_to(os.path.realpath(folder))
+
+
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
     """Return the content of a regular file of at most *limit* bytes.
 

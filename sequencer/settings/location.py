@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sequencer.documents.file import read_bytes
+from sequencer.documents.file import leads_out, read_bytes
 from sequencer.errors import ConfigurationError
 
 CONFIG_NAME = "orchestration.yaml"
@@ -107,7 +107,9 @@ def misplaced(
     """
     path = paths[key]
     if key == "prompts_dir":
-        return None  # nothing is written there
+        # Nothing is written there, so it may be anywhere that the file says in words.
+        out = f"a link leads {path} out of the project; name the folder that it leads to"
+        return out if leads_out(path, project_dir) else None
     if not is_chosen and not path.is_relative_to(project_dir):
         variable = f"SEQUENCER_{key.upper()}"
         return f"{path} is outside of the project; only {variable} can say that"

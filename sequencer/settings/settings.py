@@ -19,10 +19,11 @@ from pydantic import ValidationError
 from sequencer.activity.options import ActivityOptions
 from sequencer.checkout.options import CommitOptions
 from sequencer.documents import reader
+from sequencer.documents.file import leads_out
 from sequencer.documents.keys import dotted, leaves
 from sequencer.documents.problems import located, problems_of, raise_all
 from sequencer.documents.reader import KeyPath
-from sequencer.errors import ConfigurationError
+from sequencer.errors import ConfigurationError, UnsafePath
 from sequencer.executors.prices import ModelPrice
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
@@ -313,6 +314,9 @@ def _flows(
         if not files[name].is_file():
             missing = f"there is no file {entry.file!r}"
             found.append((path, ConfigurationError(missing, where=where)))
+        elif leads_out(files[name], project_dir):
+            out = f"a link leads {entry.file!r} out of the project"
+            found.append((path, UnsafePath(out, where=where, hint="name the file itself")))
     return files
 
 

@@ -27,6 +27,8 @@ from sequencer.store.journal import Record, Scan, decode, scan
 NAME = "journal.jsonl"
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 """What a file system without hard links answers."""
+MAX_READ_BYTES = 256 * 1024 * 1024
+"""A journal is put aside long before; a file with holes has any size at no cost."""
 _ROTATED = re.compile(r"journal-(\d{6,})\.jsonl")
 _fdatasync = getattr(os, "fdatasync", os.fsync)
 
@@ -342,6 +344,12 @@ def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> b
         # An offset comes from a file that anybody may edit; no file reaches 2**63.
         if offset > found.st_size:
             return b""
+        if max_bytes is None and found.st_size - offset > MAX_READ_BYTES:
+            raise CorruptState(
+                f"has {found.st_size} bytes; {MAX_READ_BYTES} are the most that are read",
+                where=str(path),
+                hint="move it away; 'sequencer repair' shows what the rest can be restored from",
+            )
         # One byte more than there was: a file that is being written may have grown.
         size = found.st_size - offset + 1
         data = os.pread(fd, size if max_bytes is None else min(size, max_bytes + 1), offset)

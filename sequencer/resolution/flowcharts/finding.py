@@ -12,8 +12,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from sequencer.documents.file import read_bytes
-from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.documents.file import leads_out, read_bytes
+from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.resolution.flowcharts.markdown import MAX_CHARS
 from sequencer.resolution.teams.markdown import is_task_list
 
@@ -49,7 +49,17 @@ def find_flow(name: str, project: Path, home: Path) -> Path:
     Raises:
         AmbiguousName: several folders have a file of that name.
         UnknownName: there is none; the files that there are are listed.
+        UnsafePath: a link of the project leads to a file outside of it.
     """
+    found = _found(name, project, home)
+    if leads_out(found, project):
+        raise UnsafePath(
+            "a link leads out of the project", where=str(found), hint="name the file itself"
+        )
+    return found
+
+
+def _found(name: str, project: Path, home: Path) -> Path:
     if "\0" in name or not name.strip():
         raise UnknownName("flow", name, _known(project, home))
     for base in (Path.cwd(), project):
@@ -78,8 +88,8 @@ def flow_files(project: Path, home: Path) -> tuple[Path, ...]:
         except OSError:
             continue
         for path in paths:
-            is_flow = path.suffix.lower() == SUFFIX and _is_graph(path)
-            if is_flow and not _is_among(path, found):
+            is_meant = path.suffix.lower() == SUFFIX and not leads_out(path, project)
+            if is_meant and _is_graph(path) and not _is_among(path, found):
                 found.append(path)
     return tuple(found)
 

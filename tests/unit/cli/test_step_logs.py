@@ -140,6 +140,20 @@ def test_where_the_tail_begins(tmp_path: Path, content: bytes, lines: int, rest:
         assert content[_start_of_tail(file, lines) :] == rest
 
 
+def test_a_pipe_in_the_place_of_a_log_is_refused(tmp_path: Path) -> None:
+    folder = worked(tmp_path / "p", 1)
+    os.mkfifo(logs(folder) / "iter-00099_main.log")
+    ended = forked.run(
+        [sys.executable, "-m", "sequencer", "log"],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        timeout=60,
+    )
+    assert ended.returncode == 2
+    assert b"is no plain file" in ended.stderr
+
+
 def test_links_and_foreign_files_are_not_shown(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     (tmp_path / "secret").write_text("secret\n")

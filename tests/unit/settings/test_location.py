@@ -190,3 +190,17 @@ def test_a_quick_look_loads_nothing_heavy(project: Path, text: str, loaded: str)
 def test_the_reader_needs_no_pydantic() -> None:
     probe = "import sys, sequencer.documents.reader; sys.exit('pydantic' in sys.modules)"
     subprocess.run([sys.executable, "-c", probe], check=True)
+
+
+def test_a_link_of_the_project_gives_no_prompts_or_flows_from_elsewhere(
+    project: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared" / "main.md").write_text("somebody else's")
+    (project / "prompts").symlink_to(tmp_path / "shared")
+    write(project, "workflows: {a: prompts/main.md}\n")
+    with pytest.raises(ConfigurationError) as caught:
+        load(project, env={})
+    assert str(caught.value).count("leads") >= 2
+    write(project, "prompts_dir: ../shared\n")
+    assert load(project, env={}).prompts_dir == tmp_path / "shared", "said in words"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,6 +119,18 @@ def test_what_is_no_plain_file_is_refused(state: Path, kind: str, name: str) -> 
     with pytest.raises(CorruptState):
         cases.claim(store)
     assert os.lstat(path).st_ino == before.st_ino
+
+
+@pytest.mark.parametrize("name", ["state.json", "journal.jsonl"])
+def test_a_file_of_any_size_does_not_fill_the_memory(state: Path, name: str) -> None:
+    os.truncate(state.with_name(name), 1 << 40)
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptState):
+            cases.claim(FileStore(state))
+        assert tracemalloc.get_traced_memory()[1] < 16 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_newer_schema_is_left_alone(state: Path) -> None:

@@ -196,6 +196,7 @@ def crossed(count: int, groups: int) -> str:
 def test_edges_are_counted_before_they_are_made() -> None:
     assert len(read(crossed(300, 2)).edges) == 90_000
     where, message, hint = refusal(crossed(300, 24))
+    assert where is not None
     assert where.startswith("line 2, column ")
     assert message.startswith(f"the chart has more than {MAX_EDGES:,} edges")
     assert hint == "make several workflows of it"
@@ -215,4 +216,5 @@ def test_nodes_and_groups_are_counted_before_they_are_made(declared: str) -> Non
     lines = "".join(declared.format(place, place) for place in range(MAX_DECLARED + 1))
     where, message, _ = refusal(lines)
     assert message == f"the chart has more than {MAX_DECLARED:,} nodes and groups"
+    assert where is not None
     assert int(where.split()[1].rstrip(",")) <= 2 + 2 * MAX_DECLARED

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.resolution.flowcharts.finding import (
     AmbiguousName,
     find_flow,
@@ -148,3 +148,19 @@ def test_no_folder_at_all_is_no_file(tmp_path: Path) -> None:
     assert flow_files(tmp_path / "none", tmp_path / "nobody") == ()
     with pytest.raises(UnknownName, match="known flows: none"):
         find_flow("x", tmp_path / "none", tmp_path / "nobody")
+
+
+@pytest.mark.parametrize("name", ["away", "flows/away.md", "linked", "sub/linked.md"])
+def test_a_link_out_of_the_project_is_no_workflow_of_it(
+    project: Path, home: Path, name: str
+) -> None:
+    outside = written(project.parent / "other" / "linked.md")
+    (project / "flows").mkdir()
+    (project / "flows" / "away.md").symlink_to(outside)
+    (project / "sub").symlink_to(outside.parent)
+    assert flow_files(project, home) == ()
+    with pytest.raises((UnsafePath, UnknownName)):
+        find_flow(name, project, home)
+    written(project / "kept" / "here.md")
+    (project / "flows" / "here.md").symlink_to(project / "kept" / "here.md")
+    assert find_flow("here", project, home) == project / "flows" / "here.md"
