@@ -180,12 +180,7 @@ class Performer:
         try:
             with contextlib.closing(lock) if lock else contextlib.nullcontext():
                 outcome, final = self._routed(prepared, running)
-        except Exception as error:
-            if not isinstance(error, SequencerError) or isinstance(error, UnsafeFolder):
-                # An executor's bug, or a folder of the run: no fault of the step's, and the
-                # claim still has to end in a record.
-                self._close(log, attempt, Outcome(status=OutcomeStatus.FAILED, error=repr(error)))
-                raise
+        except Exception as error:  # noqa: BLE001 - `_refused` raises what is no failure
             is_final = isinstance(error, MissingValue)
             outcome, final = self._refused(error, log, running), prepared
         seconds = round(time.monotonic() - started, 6)
@@ -214,12 +209,18 @@ class Performer:
             return None
         return AttemptLock(attempt.lock_path, lambda text: self.observer.waiting(text, None))
 
-    def _refused(self, error: SequencerError, log: StepLog, running: _Running) -> Outcome:
+    def _refused(self, error: Exception, log: StepLog, running: _Running) -> Outcome:
         """Return the failure that *error* is.
 
         Raises:
             MachineBusy: it is none; this machine only lacks something now.
+            Exception: *error* itself, an executor's bug or a folder of the run: no fault of
+                the step's, and the claim still has to end in a record.
         """
+        if not isinstance(error, SequencerError) or isinstance(error, UnsafeFolder):
+            outcome = Outcome(status=OutcomeStatus.FAILED, error=repr(error))
+            self._close(log, running.attempt, outcome)
+            raise error
         if (busy := out_of_resources(error)) is not None:
             outcome = Outcome(status=OutcomeStatus.INTERRUPTED, error=str(busy))
             self._close(log, running.attempt, outcome)

@@ -105,14 +105,17 @@ def figures_of(timeline: Timeline, places: int | None = None) -> Figures:
 
 def _side_by_side(spans: Iterable[Span]) -> tuple[float, int]:
     """Return how long only people were waited for, and how many attempts ran at once."""
-    # An end before a beginning at the same moment: one behind the other is not side by side.
+    spans = list(spans)
+    # An end before a start at the same moment: one after the other is not side by side.
+    # Starts are recorded in whole milliseconds, cut off; ends have to be cut off as well.
     moments = sorted(
         (when, change, span.is_work)
         for span in spans
-        for when, change in ((span.begin, 1), (span.end, -1))
-        if span.end > span.begin
+        if (end := round(span.end * 1_000_000) // 1_000 / 1_000) > span.begin
+        for when, change in ((span.begin, 1), (end, -1))
     )
-    working = waiting = peak = 0
+    working = waiting = 0
+    peak = int(any(span.is_work for span in spans))
     total = before = 0.0
     for when, change, is_work in moments:
         if waiting and not working:

@@ -68,7 +68,7 @@ def recover(
         return _without_journal(state_path, raw, journal, scan)
     found = _judged(state_path, raw, journal, scan)
     if found.needs_publishing:
-        _ensure_newest(state_path, raw, journal, found, witness)
+        _ensure_newest(state_path, journal, found, witness)
     return found
 
 
@@ -110,7 +110,7 @@ def head_of(record: Record, journal: Path) -> Head:
 
 
 def _ensure_newest(
-    state_path: Path, raw: RawHead, journal: JournalFile, found: Found, witness: evidence.Witness
+    state_path: Path, journal: JournalFile, found: Found, witness: evidence.Witness
 ) -> None:
     """Return unless the run had come further than the journal from which it is restored."""
     if found.head is None or found.last is None:
@@ -118,7 +118,8 @@ def _ensure_newest(
     logs = tuple(witness(found.head.run_id))
     traces = (*evidence.traces(state_path, journal, found.head.run_id, found.last), *logs)
     shown = evidence.beyond(found.head, found.last.revision, traces)
-    if shown is None and (raw.content is None or found.is_torn):
+    if shown is None and found.is_torn:
+        # With a whole last line its worker was killed before it could tell of the end.
         shown = evidence.unheard_end(found.head, logs)
     if shown is not None:
         raise missing(state_path, found.head, found.last.revision, shown)

@@ -133,7 +133,7 @@ def test_accepted_steps_that_the_journal_lost_do_not_run_again(folder: Path, kin
         refused = cli(folder, *verb)
         assert refused.returncode == 3
         assert "accepted steps may be missing" in refused.stderr
-        assert "iter-00008" in refused.stderr or "state.json shows revision" in refused.stderr
+        assert any(f"{what} shows" in refused.stderr for what in ("log", "state.json"))
     assert (done(folder), [path.read_bytes() for path in files]) == (ran, before)
     assert cli(folder, "check").returncode != 0
     shown = cli(folder, "repair", "--json")

@@ -243,7 +243,8 @@ def test_ralph_168_a_timer_meets_a_reached_quota_without_spending(folder: Path) 
     found = head(folder)
     until_then = datetime.fromisoformat(found["not_before"])
     assert until_then.timestamp() == pytest.approx(reset, abs=120)
-    assert (found["failures_in_row"], found["attempt"], found["step_index"]) == (0, 0, 0)
+    # It counts as an attempt, so that nobody is asked forever, and as no failure.
+    assert (found["failures_in_row"], found["attempt"], found["step_index"]) == (0, 1, 0)
     assert until_then > datetime.now(UTC)
     assert "nothing due" in ticks[-1].stdout + ticks[-1].stderr
 

@@ -136,7 +136,8 @@ def held_by_a_dead_process(folder: Path) -> None:
 
 
 def about_to_rotate(folder: Path) -> None:
-    store = new_store(folder)
+    # One that does not rotate yet, however long a record is.
+    store = FileStore(folder / "state.json", rotate_bytes=1024 * 1024)
     cases.begin(store)
     while (folder / "journal.jsonl").stat().st_size < ROTATE_BYTES:
         cases.release(store, cases.claim(store).token)

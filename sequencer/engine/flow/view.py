@@ -144,7 +144,7 @@ def _node(node: Node, marking: Marking, story: Story, held: set[str]) -> NodeVie
         state=state,
         attempt=told.attempt,
         runs=marking.done.get(node.id, 0),
-        seconds=round(told.usage.seconds, 3),
+        seconds=round(told.usage.seconds, 6),
         cost_usd=round(told.usage.cost_usd, 6),
         unpriced=told.usage.unpriced,
         estimated_usd=round(told.usage.estimated_usd, 6),

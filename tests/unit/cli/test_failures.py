@@ -49,7 +49,7 @@ def reported(error: BaseException, *, is_verbose: bool = False) -> tuple[int, st
         (click.UsageError("x"), 2),
         (RuntimeError("x"), 70),
         (RecursionError("x"), 70),
-        (MemoryError(), 70),
+        (MemoryError(), 75),
     ],
 )
 def test_every_error_has_its_code(error: BaseException, code: int) -> None:

@@ -84,7 +84,7 @@ def test_a_lost_journal_waits_for_a_decision(tmp_path: Path) -> None:
     (tmp_path / "sync" / "journal.jsonl").unlink()
     shown = call(tmp_path, "repair")
     assert shown.code == 3
-    assert "--accept-head goes on from state.json (revision 6, step_index 4)" in shown.out
+    assert "--accept-head continues from state.json (revision 6, step_index 4)" in shown.out
     refused = call(tmp_path, "repair", "--apply")
     assert refused.code == 3
     assert "--accept-head" in refused.err

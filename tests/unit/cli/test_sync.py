@@ -179,7 +179,9 @@ def test_a_run_that_is_nowhere_is_a_typing_error(shared: Shared) -> None:
 def test_who_holds_the_step(shared: Shared) -> None:
     a, b = shared.clone("a"), shared.clone("b")
     (a / "look.sh").write_text(
-        f"cd ../b\n{sys.executable} -m sequencer sync --fetch --json > ../seen.json\n"
+        # Nothing of whoever started it reaches an agent, what is trusted included.
+        f"cd ../b\nexport SEQUENCER_TRUST=all\nunset SEQUENCER_TOKEN\n"
+        f"{sys.executable} -m sequencer sync --fetch --json > ../seen.json\n"
         f"{sys.executable} -m sequencer sync --fetch > ../seen.txt\n"
     )
     (a / "orchestration.yaml").write_text(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,7 @@ def run(core: ProcessCore, folder: Path, said: str = "", **options: Any) -> Usag
     script = f"echo '{said}' > $SEQUENCER_RESULT" if said else "exit 0"
     made = CommandOptions.model_validate({"argv": ["sh", "-c", script], **options})
     cancellation = Cancellation()
-    path = folder / "results" / "result.json"
+    path = folder / "results" / uuid.uuid4().hex / "result.json"
     request = request_for(
         folder,
         step=Step(name="main"),

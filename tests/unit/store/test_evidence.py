@@ -169,12 +169,16 @@ def _released(head: Head | None) -> Transition:
 def test_an_attempt_that_had_ended_is_not_repeated_where_its_end_may_be_lost(
     tmp_path: Path,
 ) -> None:
-    for pid, is_refused in ((GONE, True), (this_process().pid, False)):
-        state_path = begun(tmp_path / str(pid), 1)
+    cases = ((GONE, True, True), (this_process().pid, True, False), (GONE, False, False))
+    for pid, is_torn, is_refused in cases:
+        state_path = begun(tmp_path / f"{pid}-{is_torn}", 1)
         store = FileStore(state_path)
         hold(store, _owner(pid))
         store.close()
         state_path.write_text("{")
+        if is_torn:
+            with journal_of(state_path).open("ab") as file:
+                file.write(b'{"revision":4')
         logs = Logs(1, has_ended=True)
         if is_refused:
             with pytest.raises(CorruptState, match="token 1 had ended"):

@@ -56,11 +56,11 @@ def drawn(screen: Terminal, view: FlowView, columns: int, rows: int, **heard: He
 
 
 def test_a_frame_has_the_columns_of_a_team(screen: Terminal) -> None:
-    found = drawn(screen, at_work(), 130, 20, build=Heard("reading x.py", 0.25, 2_000))
+    found = drawn(screen, at_work(), 130, 20, build=Heard("reading a.md", 0.25, 2_000))
     assert found[0].split()[:5] == ["TASK", "SUBJECT", "ROLE", "STATE", "TIME"]
     assert found[1].startswith("✓ plan")
     assert found[3].startswith("↻ log")
-    assert "reading x.py" in found[2]
+    assert "reading a.md" in found[2]
     assert " 2.0k  0.2500 " in found[2]
     assert found[5].endswith("verify, log")
     assert found[-1].startswith("parser · running · 1 done, 1 running, 3 waiting")
@@ -117,9 +117,9 @@ def test_what_a_task_says_and_uses_is_shown_at_once() -> None:
         screen.wait_for("Implement the parser, now")
         seen = board.observer("build")
         seen.started(attempt("build"), LOG)
-        seen.write(b"reading \x1b[2Jx.py", Kind.OUTPUT)
+        seen.write(b"reading \x1b[2Ja.md", Kind.OUTPUT)
         seen.used(Usage(cost_usd=0.25, input_tokens=1_500, output_tokens=500))
-        screen.wait_for("reading x.py")
+        screen.wait_for("reading a.md")
         screen.wait_for("2.0k  0.2500")
         board.close()
         screen.drain()
