@@ -27,7 +27,13 @@ ENVIRONMENT = {
 def git(folder: Path, *argv: str, check: bool = True) -> str:
     """Run ``git ARGV`` in *folder*, with nobody's configuration, and return what it prints."""
     done = subprocess.run(
-        ["git", *argv], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
+        ["git", *argv],
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert not check or done.returncode == 0, f"git {argv}: {done.stderr}"
     return done.stdout.strip()

@@ -28,7 +28,7 @@ from sequencer.store.identity import (
 from sequencer.store.protocol import Liveness
 from sequencer.store.strictjson import parse_object
 
-_NAME = re.compile(r"(\d{1,19})(?:\.seen-[0-9a-f]{8})?(\.\d{1,10}\.tmp)?")
+_NAME = re.compile(r"(\d{1,19})(?:\.seen-[0-9a-z-]{8})?(\.\d{1,10}\.tmp)?")
 """A beat, an observation, or either half written; nothing else in the folder is this program's."""
 OBSERVED_LEASES = 1.25
 """How many leases an observer on another machine waits on its own clock."""

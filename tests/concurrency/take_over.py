@@ -226,7 +226,7 @@ def _not_refused(project: Path) -> list[str]:
     accepted = [f["outcome"]["output"] for f in run.history() if f["event"] == "succeeded"]
     if said != "stale" or accepted != ["in time"] or head_of(run).step_index != 1:
         wrong.append(f"round {name}: {said}, accepted {accepted}")
-    kept = [path.read_text() for path in project.glob("sync/results/*-1/output.txt")]
+    kept = [path.read_text() for path in project.glob("sync/results/*-1-*/output.txt")]
     if kept != ["too late"]:
         wrong.append(f"round {name}: kept is {kept}")
     return wrong

@@ -262,9 +262,10 @@ def _wrong_ends(net: Network, expected: set[str], ttl_s: float, *, is_held: bool
             wrong.append(f"taken over after {float(took) / ttl_s:.2f} leases")
     first = accepted_in(_by_path(net))[:1]
     for machine, token, _ in ends:
-        path = net.shared.clone(machine) / "sync" / "results" / f"0-{token}" / results.OUTPUT
-        if not path.is_file() or OUTPUT not in path.read_text():
-            wrong.append(f"the work of {machine} is gone: {path.name} of token {token}, {first}")
+        kept = net.shared.clone(machine) / "sync" / results.NAME
+        made = list(kept.glob(f"0-{token}-*/{results.OUTPUT}"))
+        if len(made) != 1 or OUTPUT not in made[0].read_text():
+            wrong.append(f"the work of {machine} is gone: {made} of token {token}, {first}")
     return wrong
 
 

@@ -50,7 +50,11 @@ class Trap:
         self.canary = folder / "canary"
         self.evil = folder / "evil.sh"
         folder.mkdir()
-        self.evil.write_text(f'#!/bin/sh\necho "$0 $*" >> {self.canary}\nexec cat\n')
+        # A filter passes on what it gets; a shell on another machine would wait for ever.
+        self.evil.write_text(
+            f'#!/bin/sh\necho "$0 $*" >> {self.canary}\n'
+            'case "$*" in *127.0.0.1*) exit 1;; esac\nexec cat\n'
+        )
         self.evil.chmod(0o755)
 
     def project(self, top: Path) -> Path:
