@@ -7,7 +7,6 @@ a failure or a release.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -178,11 +177,13 @@ class Performer:
         running = _Running(attempt, head, budget, listener, cancellation, recall, lock, compose)
         is_final = False
         try:
-            with contextlib.closing(lock) if lock else contextlib.nullcontext():
-                outcome, final = self._routed(prepared, running)
+            outcome, final = self._routed(prepared, running)
         except Exception as error:  # noqa: BLE001 - `_refused` raises what is no failure
             is_final = isinstance(error, MissingValue)
             outcome, final = self._refused(error, log, running), prepared
+        finally:
+            if lock is not None:
+                lock.close()
         seconds = round(time.monotonic() - started, 6)
         outcome = bounded(outcome, attempt.attempt, self.max_attempts)
         outcome = self._finished(outcome, final, seconds)

@@ -58,6 +58,7 @@ from sequencer.store.protocol import Store
 CALLER = "caller"
 """What the journal names as the agent of a step that a program performed itself."""
 
+_NOTHING = Usage()
 MayGoOn = Callable[[Head], bool]
 """Whether the invocation's own limits allow one more step after this head."""
 
@@ -85,7 +86,8 @@ class Worker:
         self.stop = Cancellation()
         """Set when this process is asked to end."""
         self._current: Cancellation | None = None
-        self._paid = Usage()
+        self._lock_path = lock_path(store.state_path)
+        self._paid = _NOTHING
         """By the attempt that ended last, for an end that can't be recorded as it was."""
         self._heartbeat = Heartbeat(store)
         self.patience = Patience(store, self.stop, performer.observer.waiting)
@@ -192,8 +194,7 @@ class Worker:
             MachineBusy: see `AttemptLock.take`.
         """
         if turn.claim.attempt > 1:
-            path = lock_path(self.store.state_path)
-            AttemptLock(path, self._tell_waiting).settle(self.stop)
+            AttemptLock(self._lock_path, self._tell_waiting).settle(self.stop)
         self.patience.reach(lambda: self.performer.carrier.arrive(turn.head))
 
     def _tell_waiting(self, text: str) -> None:
@@ -214,7 +215,7 @@ class Worker:
 
         Nothing is recorded in the run yet; see `finish`.
         """
-        self._paid = Usage()
+        self._paid = _NOTHING
         prepared = self._arrived(turn)
         folder = self.store.result_folder(turn.claim.step_index, turn.claim.token)
         attempt = self._attempt(turn, prepared, folder)
@@ -244,7 +245,9 @@ class Worker:
         ending = None
         if performed.outcome.status not in (OutcomeStatus.LIMITED, OutcomeStatus.INTERRUPTED):
             ending = ending_of(self.workflow, turn.head, performed, self.limits.max_attempts)
-            performed = replace(performed, outcome=final_outcome(ending, performed.outcome))
+            final = final_outcome(ending, performed.outcome)
+            if final is not performed.outcome:
+                performed = replace(performed, outcome=final)
         output = keep_output(performed.outcome, folder)
         record = performed_record(
             performed, shown_log(performed.log, self.performer.project), output, round_of(turn.head)
@@ -316,7 +319,7 @@ class Worker:
             prompt=turn.step.prompt_name,
             state_path=self.store.state_path,
             result_path=folder / "result.json",
-            lock_path=lock_path(self.store.state_path),
+            lock_path=self._lock_path,
         )
 
     def finish(self, turn: Turn, ended: Ended, may_go_on: MayGoOn) -> tuple[Head, Turn | None]:

@@ -45,7 +45,6 @@ class AttemptLock:
     def __init__(self, path: Path, tell: Callable[[str], None]) -> None:
         """Use the file *path*; *tell* hears what is waited for."""
         self.path = path
-        self._path = str(path)
         self._tell = tell
         self._fd = -1
         self._is_clean = True
@@ -92,7 +91,7 @@ class AttemptLock:
         try:
             # Who took the step over has made a file of its own in this one's place.
             if self._is_clean and os.fstat(fd).st_nlink:
-                folders.remove(self._path)
+                folders.remove(str(self.path))
             else:
                 fcntl.flock(fd, fcntl.LOCK_UN)
         except OSError:
@@ -127,7 +126,7 @@ class AttemptLock:
                         return fd
                     # Only a sequencer without any process of its attempt can hold it now: one
                     # that is stopped, or does not know yet that it lost its claim.
-                    folders.remove(self._path)
+                    folders.remove(str(self.path))
             except OSError as error:
                 raise self._refused(error) from error
             finally:
@@ -151,7 +150,7 @@ class AttemptLock:
     def _refused(self, error: OSError) -> StorageFailed:
         return StorageFailed(
             f"the lock of the step's processes can't be taken: {error.strerror or error}",
-            where=self._path,
+            where=str(self.path),
             hint="make room or correct the permissions; move away what is no plain file",
         )
 
@@ -188,7 +187,7 @@ class AttemptLock:
             return
         raise MachineBusy(
             message,
-            where=self._path,
+            where=str(self.path),
             hint="end them, or remove that file if none is left; then start again",
         )
 
