@@ -99,6 +99,20 @@ class Invocation:
                 raise UnknownName("run", name, known, where="--run")
         return project.run(name)
 
+    def own_file(self, path: Path) -> Path:
+        """Return *path*, which a person has named; no project needs to be around it.
+
+        Raises:
+            UnsafePath: a link in the folder of the project leads it to a file outside.
+        """
+        from sequencer.resolution.flowcharts.finding import ensure_within  # noqa: PLC0415 - same
+        from sequencer.settings.location import find_config  # noqa: PLC0415 - same
+
+        here = Path.cwd()
+        config = find_config(here, self.config)
+        ensure_within(here / path, config.parent if config else here)
+        return path
+
     # --- speaking ------------------------------------------------------------------
 
     def echo(self, text: str) -> None:

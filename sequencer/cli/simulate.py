@@ -96,7 +96,7 @@ def _path(invocation: Invocation, asked: str) -> Path | None:
     # A flowchart that is there needs no project around it.
     path = Path(asked)
     if path.is_file():
-        return path
+        return invocation.own_file(path)
     project = invocation.project()
     return None if asked in project.settings.registry.lists else path_of(project, asked)
 

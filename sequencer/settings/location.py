@@ -66,7 +66,8 @@ def locate(start: Path, explicit: Path | None, env: Mapping[str, str]) -> Locati
     """Return where the project of *start* is.
 
     Raises:
-        ConfigurationError: the file can't be read, or its ``state_file`` is no path.
+        ConfigurationError: the file can't be read, or its ``state_file`` is no path of the
+            project.
     """
     config_path = find_config(start, explicit)
     project_dir = config_path.parent if config_path else Path(os.path.realpath(start))
@@ -76,7 +77,11 @@ def locate(start: Path, explicit: Path | None, env: Mapping[str, str]) -> Locati
         written, where = _state_file_of(config_path)
     if written is None:
         written = DEFAULT_STATE_FILE
-    return Location(config_path, project_dir, resolve_path(project_dir, written, where))
+    path = resolve_path(project_dir, written, where)
+    # A file that may have come with a clone makes nobody look elsewhere.
+    if where != STATE_VARIABLE and not path.is_relative_to(project_dir):
+        raise ConfigurationError(_outside("state_file", path), where=where)
+    return Location(config_path, project_dir, path)
 
 
 def resolve_path(project_dir: Path, written: object, where: str) -> Path:
@@ -111,8 +116,7 @@ def misplaced(
         out = f"a link leads {path} out of the project; name the folder that it leads to"
         return out if leads_out(path, project_dir) else None
     if not is_chosen and not path.is_relative_to(project_dir):
-        variable = f"SEQUENCER_{key.upper()}"
-        return f"{path} is outside of the project; only {variable} can say that"
+        return _outside(key, path)
     if ".git" in path.parts:
         return f"{path} is in git's own folder"
     if key == "state_file" and path.parent == project_dir:
@@ -121,6 +125,10 @@ def misplaced(
     if key == "state_file" and prompts != project_dir and path.is_relative_to(prompts):
         return "a run needs a folder for its files, and this is that of the prompts"
     return None
+
+
+def _outside(key: str, path: Path) -> str:
+    return f"{path} is outside of the project; only SEQUENCER_{key.upper()} can say that"
 
 
 def _state_file_of(config_path: Path) -> tuple[object, str]:

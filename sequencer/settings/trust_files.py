@@ -16,6 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sequencer.documents.file import leads_out, read_bytes
+from sequencer.errors import ConfigurationError
+
 _PROGRAMS = ("argv", "program", "extra_args")
 """Options of an agent that may name a file."""
 _FLOW_FOLDERS = ("flows", ".opencode/workflows")
@@ -88,10 +91,11 @@ def fingerprint(path: Path) -> str | None:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
+    facts = os.fstat(fd)
+    if not stat.S_ISREG(facts.st_mode):
+        os.close(fd)
+        return None
     with os.fdopen(fd, "rb") as file:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode):
-            return None
         if facts.st_size > MAX_BYTES:
             return f"{facts.st_size} bytes, of {facts.st_ctime_ns}"
         return f"sha256 {hashlib.file_digest(file, 'sha256').hexdigest()}"
@@ -148,17 +152,16 @@ def flow_grants(written: Mapping[str, Any], root: Path) -> Iterator[str]:
         paths += [str(root / folder / name) for name in names if name.lower().endswith(".md")]
     for path in sorted(set(paths)):
         shown = ascii_of(shown_in(Path(path), root))
-        yield from (f"steps, file {shown}: {what}" for what in _granted_in(_content(path)))
+        data = _content(Path(path), root)
+        yield from (f"steps, file {shown}: {what}" for what in _granted_in(data))
 
 
-def _content(path: str) -> bytes:
-    """Return what of the regular file *path* is read at all; nothing of anything else."""
+def _content(path: Path, root: Path) -> bytes:
+    """Return the content of the workflow *path*; nothing of a file that is never run."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        return b"" if leads_out(path, root) else read_bytes(path, MAX_BYTES)
+    except ConfigurationError:
         return b""
-    with os.fdopen(fd, "rb") as file:
-        return file.read(MAX_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
 
 
 def _granted_in(data: bytes) -> Iterator[str]:

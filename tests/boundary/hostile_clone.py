@@ -9,12 +9,13 @@ Not shown: which of git's own faults a repository could use.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.boundary import traps_of_code, traps_of_files, traps_of_git
-from tests.boundary.projects import TRAPS, Clones, Trap
+from tests.boundary.projects import AGENT, TRAPS, Clones, Trap
 from tests.boundary.traced import tracer
 from tests.boundary.watching import Command, look, wrong
 from tests.boundary.world import World, differences
@@ -106,7 +107,8 @@ def trusted(folder: Path, names: Iterable[str]) -> tuple[int, list[str]]:
     todo: list[Command] = []
     for name in names:
         project = clones.make(name.replace("/", "-"), TRAPS[name])
-        project.document["agents"]["script"] = {"kind": "rehearsal"}
+        # Of a person's own, with an answer that needs a folder for results.
+        project.document["agents"]["script"]["argv"] = [sys.executable, "-IS", "-c", AGENT]
         project.write()
         trust = (("SEQUENCER_TRUST", "all"),)
         codes = TRAPS[name].codes

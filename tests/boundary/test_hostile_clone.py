@@ -10,7 +10,7 @@ import pytest
 
 from tests.boundary import hostile_clone
 from tests.boundary.projects import TRAPS, Clones, Project
-from tests.boundary.traced import asked, traced, tracer
+from tests.boundary.traced import Asked, asked, traced, tracer
 from tests.boundary.traps_of_git import HOOKS, KEYS
 from tests.boundary.watching import Command, Seen, look, wrong
 from tests.boundary.world import World, differences
@@ -126,6 +126,23 @@ def test_a_command_that_is_wrong_is_seen(world: World) -> None:
     told = "\n".join(wrong(world, seen))
     assert "exit code 2" in told
     assert "does not name" in told
+
+
+@pytest.mark.parametrize(
+    ("argv", "told", "is_wrong"),
+    [
+        (("status",), "", True),
+        (("log", "--path"), "", True),
+        (("log",), "", False),
+        (("log",), "\x1b[2J", True),
+    ],
+)
+def test_what_steers_a_terminal_is_seen(
+    world: World, argv: tuple[str, ...], told: str, *, is_wrong: bool
+) -> None:
+    command = Command(Project(world, world.clone / "none"), argv)
+    seen = Seen(command, 0, 0.0, 0.0, f"\x1b[2J{told}", Asked(), told)
+    assert any("printed" in text for text in wrong(world, seen)) is is_wrong
 
 
 @pytest.mark.timeout(600)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.boundary.projects import Project, trap
-from tests.boundary.world import World
+from tests.boundary.world import SECRET, World
 
 SHADOWED = (
     "sequencer/__init__.py", "sequencer/cli/__init__.py", "yaml.py", "click.py", "pydantic.py",
@@ -174,9 +174,13 @@ def _logs_outside(project: Project) -> None:
     project.document["logs_dir"] = str(project.world.full("logs"))
 
 
-@trap("prompts-outside")
+@trap("prompts-outside", names="prompts_dir")
 def _prompts_outside(project: Project) -> None:
-    project.document["prompts_dir"] = str(project.world.secrets)
+    """What the file says in words is shown before it is trusted, and may be looked at."""
+    folder = project.world.strangers / "prompts"
+    folder.mkdir()
+    (folder / "answer.txt").write_text(f"{SECRET}\n")
+    project.document["prompts_dir"] = str(folder)
     project.document["main_prompt"] = "answer.txt"
 
 

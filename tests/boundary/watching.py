@@ -53,6 +53,14 @@ class Seen:
     mib: float
     printed: str
     asked: Asked
+    told: str = ""
+    """What of it went to standard error."""
+
+    @property
+    def shown(self) -> str:
+        """What may steer no terminal: all but a log's own bytes, which `log` gives a pipe."""
+        argv = self.command.argv
+        return self.told if argv[:1] == ("log",) and "--path" not in argv else self.printed
 
 
 def look(world: World, commands: list[Command], *, starts: bool = False) -> list[Seen]:
@@ -81,19 +89,13 @@ def look(world: World, commands: list[Command], *, starts: bool = False) -> list
     )
     found = asked(place / "trace") if tracer() else {}
     ended = json.loads((place / "ended.json").read_text())
-    seen = [
-        Seen(
-            command,
-            one["code"],
-            one["cpu_s"],
-            one["mib"],
-            "".join(
-                (place / f"{n}.{s}").read_bytes().decode("utf-8", "replace") for s in ("out", "err")
-            ),
-            found.get(str(n), Asked()),
+    seen = []
+    for n, (command, one) in enumerate(zip(commands, ended, strict=True)):
+        out, err = (
+            (place / f"{n}.{s}").read_bytes().decode("utf-8", "replace") for s in ("out", "err")
         )
-        for n, (command, one) in enumerate(zip(commands, ended, strict=True))
-    ]
+        did = found.get(str(n), Asked())
+        seen.append(Seen(command, one["code"], one["cpu_s"], one["mib"], out + err, did, err))
     shutil.rmtree(place)
     return seen
 
@@ -113,11 +115,12 @@ def wrong(world: World, seen: Seen, *, acts: bool = False) -> Iterator[str]:
         yield f"took {seen.cpu_s:.1f} s of the processor"
     if seen.mib > MAX_MIB:
         yield f"took {seen.mib:.0f} MiB"
-    found = _RAW.search(text)
+    shown = seen.shown
+    found = _RAW.search(shown)
     if "--json" not in seen.command.argv:
-        found = found or _TURNING.search(text)
+        found = found or _TURNING.search(shown)
     if found:
-        yield f"printed {found[0]!a}: {text[max(found.start() - 40, 0) : found.end() + 20]!a}"
+        yield f"printed {found[0]!a}: {shown[max(found.start() - 40, 0) : found.end() + 20]!a}"
     if SECRET in text:
         yield "printed a secret"
     yield from outside_calls(world, seen.asked, acts=acts)

@@ -42,7 +42,7 @@ def show_chart(
     if name is not None or any(draw.values()):
         raise UsageRefused("shows what one file says, and draws nothing", where="--chart")
     try:
-        chart = _chart(path)
+        chart = _chart(invocation.own_file(path))
     except ChartError as error:
         if not invocation.is_json:
             raise

@@ -52,11 +52,16 @@ def find_flow(name: str, project: Path, home: Path) -> Path:
         UnsafePath: a link of the project leads to a file outside of it.
     """
     found = _found(name, project, home)
-    if leads_out(found, project):
-        raise UnsafePath(
-            "a link leads out of the project", where=str(found), hint="name the file itself"
-        )
+    ensure_within(found, project)
     return found
+
+
+def ensure_within(path: Path, project: Path) -> None:
+    """Raise UnsafePath if a link of *project* leads *path* to a file outside of it."""
+    if leads_out(path, project):
+        raise UnsafePath(
+            "a link leads out of the project", where=str(path), hint="name the file itself"
+        )
 
 
 def _found(name: str, project: Path, home: Path) -> Path:

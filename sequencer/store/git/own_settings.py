@@ -45,14 +45,15 @@ _OF_REMOTE = re.compile(
     r"remote\.(?P<name>.*)\.(url|pushurl|uploadpack|receivepack|vcs|proxy|proxyauthmethod)",
     re.DOTALL,
 )
-_UNAVOIDABLE = re.compile(r"url\..*|remote\..*\.(url|pushurl|vcs)|core\.gitproxy", re.DOTALL)
-"""What no later value takes back: with one that is not allowed, nothing is sent at all."""
+_UNAVOIDABLE = re.compile(
+    r"url\..*|remote\..*\.(url|pushurl|vcs|uploadpack|receivepack)|core\.gitproxy", re.DOTALL
+)
+"""What no later value takes back, since git adds it or takes the first one: with one that is
+not allowed, nothing is sent at all."""
 _NEUTRAL = {
     "core.sshcommand": "ssh",
     "core.alternaterefscommand": "true",
     "core.protectntfs": "true",
-    "uploadpack": "git-upload-pack",
-    "receivepack": "git-receive-pack",
     "driver": "false",
     "required": "false",
     "sslverify": "true",

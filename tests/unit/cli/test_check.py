@@ -38,6 +38,15 @@ def test_the_state_is_looked_at_although_the_configuration_is_wrong(tmp_path: Pa
     assert [finding["area"] for finding in called.json["findings"]] == ["configuration", "state"]
 
 
+def test_a_state_file_outside_is_not_looked_at(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", "state_file: ../other/state.json\n")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "state.json").write_text("a person's\n")
+    called = call(folder, "check", "--json")
+    assert called.code == 2
+    assert [finding["area"] for finding in called.json["findings"]] == ["configuration"]
+
+
 def test_the_state_of_a_named_run_is_looked_at(tmp_path: Path) -> None:
     worked(tmp_path, 0)
     assert call(tmp_path, "--run", "Night 1", "run", "--max-steps", "2", "--quiet").code == 0

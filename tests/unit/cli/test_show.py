@@ -175,3 +175,15 @@ def test_a_picture_without_a_flow_says_what_to_name(tmp_path: Path) -> None:
     ended = call(project(tmp_path / "p"), "show", "--svg", "x.svg")
     assert ended.code == 2
     assert "sequencer show WORKFLOW" in ended.err
+
+
+@pytest.mark.parametrize("asked", [("simulate",), ("show", "--chart"), ("show",)])
+def test_a_link_out_of_the_project_is_not_read(tmp_path: Path, asked: tuple[str, ...]) -> None:
+    folder, outside = project(tmp_path / "p"), tmp_path / "outside.md"
+    outside.write_text("```mermaid\nflowchart TD\na[a secret]\n```\n### a\nWork.\n")
+    (folder / "flows").mkdir()
+    (folder / "flows" / "away.md").symlink_to(outside)
+    called = call(folder, *asked, "flows/away.md")
+    assert (called.code, called.out) == (2, "")
+    assert "a link leads out of the project" in called.err
+    assert call(folder, *asked, str(outside)).code == 0

@@ -134,6 +134,15 @@ def test_a_file_that_may_be_a_strangers_keeps_state_and_logs_in_the_project(
     assert str(refused.value.where).startswith(f"{path}:1:1")
 
 
+@pytest.mark.parametrize("text", [text for text, why in MISPLACED if "STATE_FILE" in why])
+def test_who_looks_for_the_state_does_not_look_outside_either(project: Path, text: str) -> None:
+    path = write(project, f"{text}\n")
+    with pytest.raises(ConfigurationError, match="only SEQUENCER_STATE_FILE") as refused:
+        locate(project, None, {})
+    assert str(refused.value.where).startswith(f"{path}:1:1")
+    assert locate(project, None, {"SEQUENCER_STATE_FILE": "/srv/run/abs.json"}).config_path == path
+
+
 def test_what_is_above_a_folder_elsewhere_is_the_persons_own(project: Path, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")

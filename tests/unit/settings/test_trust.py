@@ -185,6 +185,18 @@ def test_a_link_out_of_the_project_counts_as_where_it_leads(tmp_path: Path) -> N
     assert len(acts_of(entry, folder).beyond(before)) == 2
 
 
+def test_what_is_no_file_of_the_project_grants_nothing_and_is_not_read(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "p", tmp_path / "outside.md"
+    outside.write_text("---\ntools: {bash: true}\n---\n")
+    (folder / "flows").mkdir(parents=True)
+    argv = ["agent", ".", "flows"]
+    entry = {"agents": {"a": {"kind": "command", "argv": argv}}, "hooks": ["flows"]}
+    before = acts_of(entry, folder)
+    (folder / "flows" / "away.md").symlink_to(outside)
+    (folder / "flows" / "folder.md").mkdir()
+    assert acts_of(entry, folder).beyond(before) == []
+
+
 def test_secrets_are_not_shown_and_still_compared(tmp_path: Path) -> None:
     def entry(value: str) -> Acts:
         return acts_of({"agents": {"a": {"env": {"MY_TOKEN": value}}}}, tmp_path)

@@ -144,6 +144,8 @@ def test_the_users_word_is_the_last_one(folder: Path, tmp_path: Path) -> None:
         ("remote.origin.pushurl", "https://example.org/elsewhere"),
         ("url.https://example.org/.insteadOf", "/"),
         ("core.gitProxy", "evil"),
+        ("remote.origin.uploadpack", "evil"),
+        ("remote.origin.receivepack", "evil"),
     ],
 )
 def test_nothing_is_sent_elsewhere_than_was_allowed(
