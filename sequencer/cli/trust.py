@@ -27,13 +27,23 @@ def is_watched() -> bool:
 
 
 def ask(invocation: Invocation, refused: NotTrusted) -> bool:
-    """Return whether a person at the terminal trusts what *refused* lists; nobody there: no."""
+    """Return whether a person at the terminal trusts what *refused* lists; nobody there: no.
+
+    Raises:
+        UsageRefused: they said no, with the list before their eyes.
+    """
     if invocation.is_json or not is_watched() or is_inside_agent():
         return False
     changed = "what this project can do has changed since you trusted it:"
     heading = changed if refused.changed else "nobody has trusted this project here. It can:"
     _complain([f"{refused.project}: {heading}", *_indented(refused)])
-    return click.confirm("Let it act on this machine?", default=False, err=True)
+    if click.confirm("Let it act on this machine?", default=False, err=True):
+        return True
+    raise UsageRefused(
+        "you did not trust it; nothing of it was run",
+        where=refused.project,
+        hint="'sequencer trust' asks again",
+    )
 
 
 def _complain(lines: list[str]) -> None:

@@ -143,6 +143,28 @@ def test_no_remote_is_asked_on_behalf_of_a_stranger(
     assert not clone.canary.exists()
 
 
+def test_what_git_would_run_is_trusted_as_the_rest_is(clone: Clone) -> None:
+    def ssh(canary: Path) -> None:
+        command = ("git", "config", "core.sshCommand", f"touch {canary}; false")
+        subprocess.run(command, cwd=clone.folder, check=True)
+
+    clone.configure(store="{kind: git, remote: here}")
+    for command in (("init", "-q"), ("remote", "add", "here", "ssh://nobody@127.0.0.1/x")):
+        subprocess.run(["git", *command], cwd=clone.folder, check=True)
+    ssh(clone.canary)
+    said = clone.cli("run", code=2).stderr
+    assert "git.core.sshcommand: " in said
+    assert "git.remote.here.url: " in said
+    assert not clone.canary.exists()
+    clone.trust()
+    clone.cli("run", "--max-steps", "1", code=3)
+    assert clone.canary.exists(), "a deploy key that somebody has said yes to works"
+    other = clone.canary.with_name("other")
+    ssh(other)
+    assert "+ git.core.sshcommand: " in clone.cli("tick", code=2).stderr
+    assert not other.exists()
+
+
 def test_once_trusted_it_runs_until_something_that_acts_changes(clone: Clone) -> None:
     said = clone.cli("trust", code=2).stdout
     assert "hooks, file helper.py: sha256" in said, "what a hook imports is its code too"
