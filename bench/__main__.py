@@ -36,7 +36,6 @@ from bench.rows import FAMILIES, Setting, measure
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draw the ratios to this PNG, and write the table beside it (.txt).",
 )
-@click.option("--ci", "is_ci", is_flag=True, help="Fail only on a ratio twice its bar.")
 @click.option("--seconds", type=click.FloatRange(0), help="Measuring time of each row.")
 @click.option("--steps", type=click.IntRange(200), help="Length of the long run.")
 @click.option(
@@ -54,7 +53,6 @@ def main(
     rows: tuple[str, ...],
     peers: bool | None,
     picture: Path | None,
-    is_ci: bool,
     seconds: float | None,
     steps: int | None,
     folder: Path,
@@ -79,7 +77,7 @@ def main(
             plot(result, picture)
         except Absent as reason:
             raise click.ClickException(f"no picture: {reason}") from None
-    sys.exit(1 if failures(found, is_ci=is_ci) else 0)
+    sys.exit(1 if failures(found) else 0)
 
 
 def _effort(seconds: float | None, steps: int | None, *, is_quick: bool) -> Effort:

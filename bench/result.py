@@ -8,9 +8,6 @@ from typing import Any
 
 from bench.measuring import Comparison
 
-CI_SLACK = 2.0
-"""CI fails only on a ratio of this many times its bar: its machines are noisy."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
@@ -87,11 +84,10 @@ def capped(name: str, value: float, cap: float, unit: str, note: str = "") -> Ro
     )
 
 
-def failures(found: Iterable[Row], *, is_ci: bool) -> list[Row]:
+def failures(found: Iterable[Row]) -> list[Row]:
     """Return the rows that make the bench fail."""
-    slack = CI_SLACK if is_ci else 1.0
     return [
         row
         for row in found
-        if row.ratio is not None and row.bar is not None and row.ratio > row.bar * slack
+        if row.ratio is not None and row.bar is not None and row.ratio > row.bar
     ]

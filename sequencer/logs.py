@@ -287,13 +287,15 @@ class FileLog:
 
     def begin(self, attempt: Attempt) -> None:
         """Write the lines that say what this is."""
-        self._raw(
-            f"# step {attempt.step.name!a} · iteration {attempt.iteration} · step_index "
+        name = self._redaction.hide_name
+        text = (
+            f"# step {name(attempt.step.name)!a} · iteration {attempt.iteration} · step_index "
             f"{attempt.step_index} · attempt {attempt.attempt} · token {attempt.token}\n"
-            f"# workflow {attempt.workflow!a} · run {attempt.run_id} · agent {attempt.agent!a} "
-            f"· prompt {attempt.prompt!a}\n"
+            f"# workflow {name(attempt.workflow)!a} · run {attempt.run_id} · agent "
+            f"{name(attempt.agent)!a} · prompt {name(attempt.prompt)!a}\n"
             f"# started {utc_now()}\n"
         )
+        self._to_file(text.encode())
 
     def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
         """See `Listener.write`."""
@@ -317,7 +319,7 @@ class FileLog:
         if usage.input_tokens or usage.cost_usd:
             parts.append(f"{usage.input_tokens} + {usage.output_tokens} tokens")
         parts += [cost] if (cost := cost_words(usage)) else []
-        self._raw(f"\n# {' · '.join(parts)}\n")
+        self._to_file(f"\n# {' · '.join(parts)}\n".encode())
         for denial in outcome.denials:
             self._raw(f"# refused by the agent's permissions: {denial}\n")
         if outcome.error:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 
 from sequencer.executors.secret_rules import (
     BEGINNINGS,
@@ -52,6 +53,8 @@ class Redaction:
         """Hide *values* beside everything that is shaped like a key."""
         forms = {form for value in values if len(value) >= MIN_VALUE for form in _forms(value)}
         self._values = tuple(sorted(form for form in forms if len(form) <= WINDOW))
+        self.hide_name = lru_cache(256)(self.hide_text)
+        """`hide_text` of what each step says again."""
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Redaction:

@@ -140,18 +140,13 @@ def test_a_missing_peer_is_a_row_with_a_reason(
 def test_a_ratio_over_its_bar_fails() -> None:
     over, within = row(1.6), row(1.5, name="other")
     assert (over.ok, within.ok) == (False, True)
-    assert failures([over, within], is_ci=False) == [over]
-
-
-def test_ci_fails_only_on_twice_the_bar() -> None:
-    noisy, broken = row(2.9), row(3.1, name="other")
-    assert failures([noisy, broken], is_ci=True) == [broken]
+    assert failures([over, within]) == [over]
 
 
 @pytest.mark.parametrize("entry", [row(None), row(9.0, bar=None), absent("x", "y", "z")])
 def test_what_has_no_ratio_or_no_bar_is_not_judged(entry: Row) -> None:
     assert entry.ok is None
-    assert failures([entry], is_ci=False) == []
+    assert failures([entry]) == []
 
 
 def test_a_cap_is_a_ratio_of_one() -> None:
