@@ -205,10 +205,14 @@ def _let_sleep(projects: list[Path], wrong: list[str]) -> None:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
         for project in projects:
-            _until((project / "said").exists)
+            _until(partial(_has_said, project / "said"))
             wrong += _not_refused(project)
     finally:
         children.end(pids)
+
+
+def _has_said(path: Path) -> bool:
+    return path.exists() and path.read_text().endswith("\n")
 
 
 def _come_too_late(project: Path) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from bench.rows import FAMILIES
 from tests.project.documents import ROOT, Fence, fences
 
 README = ROOT / "README.md"
@@ -64,18 +63,6 @@ def test_ci_ends_with_the_readmes_test_command() -> None:
     assert last == TEST_COMMAND
     assert script[-1] == TEST_COMMAND
     subprocess.run(["bash", "-n", str(ROOT / ".ci" / "run")], check=True, timeout=10)
-
-
-def test_ci_measures_every_family_of_the_bench_and_heeds_what_comes_out() -> None:
-    script = (ROOT / ".ci" / "run").read_text().splitlines()
-    lines = [line for line in script if line.startswith("python -m bench")]
-    words = [word for line in lines for word in shlex.split(line.removesuffix("&"))[3:]]
-    assert sorted(word for word in words if word[0] != "-") == sorted(FAMILIES)
-    # In the background: what fails there fails the whole only where somebody waits for it.
-    for line in lines:
-        if line.endswith("&"):
-            assert script[script.index(line) + 1] == "bench=$!"
-            assert 'wait "$bench"' in script[script.index(line) :]
 
 
 def test_the_quick_start_is_short() -> None:
