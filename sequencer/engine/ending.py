@@ -247,25 +247,20 @@ class Ended:
         return self._fail(head, token, at, now)
 
     def _release(self, head: Head, token: int, at: str, now: datetime) -> Transition:
-        if self.postponed is not None:
-            return transitions.release(
-                head,
-                token,
-                at=at,
-                record=self.record,
-                usage=self.outcome.usage,
-                not_before=iso(now + timedelta(seconds=POSTPONED_S)),
-                reason=self.postponed,
-            )
-        is_limited = self.outcome.status is OutcomeStatus.LIMITED
+        not_before, reason = None, self.postponed
+        if reason is not None:
+            not_before = iso(now + timedelta(seconds=POSTPONED_S))
+        elif self.outcome.status is OutcomeStatus.LIMITED:
+            not_before = limit_end(self.outcome, head.attempt, now)
+            reason = "usage limit of the agent"
         return transitions.release(
             head,
             token,
             at=at,
             record=self.record,
             usage=self.outcome.usage,
-            not_before=limit_end(self.outcome, head.attempt, now) if is_limited else None,
-            reason="usage limit of the agent" if is_limited else None,
+            not_before=not_before,
+            reason=reason,
         )
 
     def _accept(

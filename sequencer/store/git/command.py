@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sequencer.errors import ConfigurationError
-from sequencer.store.git.own_settings import NO_TRANSPORT, TRANSPORTS, Keeper
+from sequencer.store.git.own_settings import NO_TRANSPORT, TRANSPORTS, SettingsKeeper
 from sequencer.store.git.process import Limit, answer, end, never, unbroken
 
 _SETTINGS = (
@@ -200,7 +200,7 @@ class Git:
             self._environment["GIT_ALLOW_PROTOCOL"] = ":".join(TRANSPORTS)
         if git_dir is not None:
             self._environment["GIT_DIR"] = str(git_dir)
-        self._keeper = Keeper(folder, self._environment, allowed, git_dir, self._settings)
+        self._keeper = SettingsKeeper(folder, self._environment, allowed, git_dir, self._settings)
 
     def run(
         self,

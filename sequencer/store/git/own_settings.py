@@ -71,7 +71,7 @@ _OWN_SCOPES = ("local", "worktree")
 _MAX_POINTER = 4096
 
 
-class Line(NamedTuple):
+class SettingLine(NamedTuple):
     """One line of git's configuration."""
 
     key: str
@@ -80,7 +80,7 @@ class Line(NamedTuple):
     """The repository says so, not the user."""
 
 
-class Place(NamedTuple):
+class RepositoryPlace(NamedTuple):
     """Where git finds a repository."""
 
     top: Path
@@ -96,7 +96,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Overrides:
+class GitOverrides:
     """What keeps git from settings that are not allowed."""
 
     pairs: tuple[tuple[str, str], ...] = ()
@@ -110,7 +110,7 @@ class Overrides:
 class Configuration:
     """All that git would go by in one repository, the last word last."""
 
-    lines: tuple[Line, ...] = ()
+    lines: tuple[SettingLine, ...] = ()
     marks: tuple[object, ...] = ()
     """What the files were like that it was read from."""
     files: tuple[Path, ...] = ()
@@ -136,7 +136,7 @@ class Configuration:
                 found.add(line.key[len("remote.") : -len(".promisor")])
         return found
 
-    def overrides(self, allowed: Mapping[str, str], remote: str | None) -> Overrides:
+    def overrides(self, allowed: Mapping[str, str], remote: str | None) -> GitOverrides:
         """Return what keeps git, on its way to *remote*, from all but what is *allowed*."""
         acting = self.acting(remote)
         found = [pair for pair in acting.items() if allowed.get(pair[0]) != pair[1]]
@@ -147,7 +147,7 @@ class Configuration:
         if any(key.startswith("credential.") for key, _ in found):
             # One that is empty ends the list for every address.
             pairs += [("credential.helper", ""), *self._helpers(allowed)]
-        return Overrides(
+        return GitOverrides(
             tuple(pairs),
             is_placed=any(key == "core.worktree" for key, _ in found),
             refused=tuple(pair for pair in found if _UNAVOIDABLE.fullmatch(pair[0])),
@@ -193,7 +193,7 @@ def _is_acting(key: str, remotes: Iterable[str | None]) -> bool:
     return found["name"] in remotes if found else _ACTING.fullmatch(key) is not None
 
 
-def place_of(folder: str) -> Place | None:
+def place_of(folder: str) -> RepositoryPlace | None:
     """Return the repository that git would find from the real path *folder* up; None: none.
 
     Raises:
@@ -206,7 +206,7 @@ def place_of(folder: str) -> Place | None:
         if os.path.lexists(dot):
             top = Path(folder)
             git_dir = Path(dot) if os.path.isdir(dot) else _named(Path(dot), "gitdir: ")  # noqa: PTH112
-            return Place(top, git_dir, common_of(git_dir))
+            return RepositoryPlace(top, git_dir, common_of(git_dir))
         if _is_bare(folder):
             raise PermissionError(f"cannot use bare repository {folder!r}")
         above = os.path.dirname(folder)  # noqa: PTH120 (same)
@@ -251,14 +251,14 @@ def mark_of(files: Iterable[Path]) -> tuple[object, ...]:
     return tuple(found)
 
 
-def parse(told: bytes, cwd: Path, place: Place) -> Configuration:
+def parse(told: bytes, cwd: Path, place: RepositoryPlace) -> Configuration:
     """Return what ``git config --list -z --show-scope --show-origin`` has *told*, run in *cwd*."""
     fields = os.fsdecode(told).split("\0")
     lines, files = [], {*place.files}
     for scope, origin, text in zip(fields[::3], fields[1::3], fields[2::3], strict=False):
         key, _, value = text.partition("\n")
         is_own = scope in _OWN_SCOPES
-        lines.append(Line(key, value, is_own))
+        lines.append(SettingLine(key, value, is_own))
         if origin.startswith("file:"):
             file = cwd / origin.removeprefix("file:")
             files.add(file)
@@ -270,7 +270,7 @@ def parse(told: bytes, cwd: Path, place: Place) -> Configuration:
     return Configuration(tuple(lines), mark_of(ordered), ordered)
 
 
-class Keeper:
+class SettingsKeeper:
     """Keeps the git processes of one place from what their repository is not allowed."""
 
     def __init__(
@@ -312,7 +312,7 @@ class Keeper:
         if self._allowed is EVERYTHING and remote is None:
             return found
         configuration = self._configuration(place)
-        overrides = Overrides()
+        overrides = GitOverrides()
         if self._allowed is not EVERYTHING:
             overrides = configuration.overrides(self._allowed or {}, remote)
         if remote is not None:
@@ -324,12 +324,12 @@ class Keeper:
             found["GIT_WORK_TREE"] = str(place.top)
         return found | self._as_variables(overrides.pairs)
 
-    def _place(self) -> Place | None:
+    def _place(self) -> RepositoryPlace | None:
         if self._git_dir is not None:
-            return Place(self._folder, self._git_dir, common_of(self._git_dir))
+            return RepositoryPlace(self._folder, self._git_dir, common_of(self._git_dir))
         return place_of(os.path.realpath(self._folder))
 
-    def _pinned(self, place: Place) -> dict[str, str]:
+    def _pinned(self, place: RepositoryPlace) -> dict[str, str]:
         """Return what keeps git from another repository above that of *place*."""
         if self._git_dir is not None:
             return {}
@@ -345,7 +345,7 @@ class Keeper:
             found |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
         return found
 
-    def _configuration(self, place: Place) -> Configuration:
+    def _configuration(self, place: RepositoryPlace) -> Configuration:
         """Return all that git goes by in *place*; asked of git again when a file has changed."""
         of_user = ("HOME", "XDG_CONFIG_HOME", "GIT_CONFIG")
         whose = [pair for pair in self._environment.items() if pair[0].startswith(of_user)]
@@ -360,7 +360,11 @@ class Keeper:
         return found
 
     def _ensure_reachable(
-        self, remote: str, configuration: Configuration, overrides: Overrides, place: Place
+        self,
+        remote: str,
+        configuration: Configuration,
+        overrides: GitOverrides,
+        place: RepositoryPlace,
     ) -> None:
         for address in configuration.addresses(remote):
             why = refusal(address, place.top)
