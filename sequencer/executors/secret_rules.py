@@ -32,7 +32,7 @@ def _any(_: bytes) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class SecretRule:
+class KeyRule:
     """How keys of one kind begin and go on."""
 
     name: str
@@ -76,10 +76,10 @@ _BEARER = rb"(?:(?=[A-Za-z._~+/-]*[0-9])[A-Za-z0-9_.~+/-]{8,}|[A-Za-z0-9_.~+/-]{
 _USERINFO = rb"(?:[A-Za-z0-9_-]{20,256}|[^\s/?#@:\"'<>\\]{0,256}:[^\s/?#@\"'<>\\]{0,256})(?=@)"
 
 RULES = (
-    SecretRule("OpenAI, Anthropic and others", (b"sk-",), DASH, 16, DASH),
-    SecretRule("GitHub", (b"gho_", b"ghp_", b"ghr_", b"ghs_", b"ghu_"), WORD, 20),
-    SecretRule("GitHub, fine-grained", (b"github_pat_",), rb"[A-Za-z0-9_]", 20),
-    SecretRule(
+    KeyRule("OpenAI, Anthropic and others", (b"sk-",), DASH, 16, DASH),
+    KeyRule("GitHub", (b"gho_", b"ghp_", b"ghr_", b"ghs_", b"ghu_"), WORD, 20),
+    KeyRule("GitHub, fine-grained", (b"github_pat_",), rb"[A-Za-z0-9_]", 20),
+    KeyRule(
         "GitLab",
         (
             b"glpat-", b"gldt-", b"glrt-", b"glptt-", b"glcbt-", b"glffct-", b"glft-", b"glimt-",
@@ -87,59 +87,62 @@ RULES = (
         ),
         DASH, 16, whole=rb"[\w-]{16,}(?:\.[0-9a-z]{9})?",
     ),
-    SecretRule("AWS", (b"AKIA", b"ASIA", b"ABIA", b"ACCA"), _UPPER, 16),
-    SecretRule("AWS Bedrock", (b"ABSK",), _BASE64, 60),
-    SecretRule("Google", (b"AIza",), DASH, 30, DASH),
-    SecretRule("Slack", tuple(b"xox%c-" % letter for letter in b"abeoprs"), rb"[A-Za-z0-9-]", 10),
-    SecretRule("Slack, app", (b"xapp-",), rb"[A-Za-z0-9-]", 20),
-    SecretRule("Slack, webhook", (b"hooks.slack.com/services/",), rb"[A-Za-z0-9+/]", 30),
-    SecretRule(
+    KeyRule("AWS", (b"AKIA", b"ASIA", b"ABIA", b"ACCA"), _UPPER, 16),
+    KeyRule("AWS Bedrock", (b"ABSK",), _BASE64, 60),
+    KeyRule("Google", (b"AIza",), DASH, 30, DASH),
+    KeyRule("Slack", tuple(b"xox%c-" % letter for letter in b"abeoprs"), rb"[A-Za-z0-9-]", 10),
+    KeyRule("Slack, app", (b"xapp-",), rb"[A-Za-z0-9-]", 20),
+    KeyRule("Slack, webhook", (b"hooks.slack.com/services/",), rb"[A-Za-z0-9+/]", 30),
+    KeyRule(
         "Stripe",
         (b"sk_live_", b"sk_test_", b"sk_prod_", b"rk_live_", b"rk_test_", b"rk_prod_"), WORD, 10,
     ),
-    SecretRule("npm", (b"npm_",), WORD, 30),
-    SecretRule("Hugging Face", (b"hf_", b"api_org_"), WORD, 30),
-    SecretRule("PyPI", (b"pypi-",), DASH, 50),
-    SecretRule("Shopify", (b"shpat_", b"shpca_", b"shppa_", b"shpss_"), _HEX, 28),
-    SecretRule("DigitalOcean", (b"doo_v1_", b"dop_v1_", b"dor_v1_"), _HEX, 40),
-    SecretRule("Linear", (b"lin_api_",), WORD, 30),
-    SecretRule("Grafana", (b"glsa_", b"glc_"), rb"[A-Za-z0-9+/=_]", 30),
-    SecretRule("RubyGems", (b"rubygems_",), _HEX, 40),
-    SecretRule("SendGrid", (b"SG.",), _DOTS, 60),
-    SecretRule("Sendinblue", (b"xkeysib-",), rb"[A-Za-z0-9-]", 60),
-    SecretRule("HashiCorp Vault", (b"hvs.", b"hvb."), DASH, 60),
-    SecretRule("Databricks", (b"dapi",), rb"[a-f0-9-]", 32),
-    SecretRule("Doppler", (b"dp.pt.",), WORD, 40),
-    SecretRule("Dynatrace", (b"dt0c01.",), rb"[A-Za-z0-9.]", 60),
-    SecretRule("Notion", (b"ntn_",), WORD, 40),
-    SecretRule("Perplexity", (b"pplx-",), WORD, 40),
-    SecretRule("PlanetScale", (b"pscale_tkn_", b"pscale_oauth_", b"pscale_pw_"), _DOTS, 30),
-    SecretRule("Postman", (b"PMAK-",), rb"[a-fA-F0-9-]", 50),
-    SecretRule("Prefect", (b"pnu_",), WORD, 30),
-    SecretRule("Pulumi", (b"pul-",), _HEX, 36),
-    SecretRule("ReadMe", (b"rdme_",), WORD, 60),
-    SecretRule("Sentry", (b"sntrys_", b"sntryu_"), rb"[A-Za-z0-9+/=_]", 40),
-    SecretRule("Shippo", (b"shippo_live_", b"shippo_test_"), _HEX, 36),
-    SecretRule("Square", (b"sq0atp-",), DASH, 20),
-    SecretRule("Fly.io", (b"fo1_", b"fm1a_", b"fm1r_", b"fm2_"), rb"[A-Za-z0-9+/=_-]", 40),
-    SecretRule("EasyPost", (b"EZAK", b"EZTK"), WORD, 50),
-    SecretRule("1Password", (b"ops_eyJ",), _BASE64, 100),
-    SecretRule("age", (b"AGE-SECRET-KEY-1",), _UPPER, 50),
-    SecretRule("Artifactory", (b"AKCp",), WORD, 60),
-    SecretRule("Alibaba", (b"LTAI",), WORD, 18),
-    SecretRule("OpenShift", (b"sha256~",), DASH, 40),
-    SecretRule("Heroku", (b"HRKU-AA",), DASH, 50),
-    SecretRule("Atlassian", (b"ATATT3",), rb"[A-Za-z0-9_=-]", 100),
-    SecretRule("JSON Web Token", (b"eyJ",), DASH, 10, DASH, rb"[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]*={0,2}"),
-    SecretRule(
+    KeyRule("npm", (b"npm_",), WORD, 30),
+    KeyRule("Hugging Face", (b"hf_", b"api_org_"), WORD, 30),
+    KeyRule("PyPI", (b"pypi-",), DASH, 50),
+    KeyRule("Shopify", (b"shpat_", b"shpca_", b"shppa_", b"shpss_"), _HEX, 28),
+    KeyRule("DigitalOcean", (b"doo_v1_", b"dop_v1_", b"dor_v1_"), _HEX, 40),
+    KeyRule("Linear", (b"lin_api_",), WORD, 30),
+    KeyRule("Grafana", (b"glsa_", b"glc_"), rb"[A-Za-z0-9+/=_]", 30),
+    KeyRule("RubyGems", (b"rubygems_",), _HEX, 40),
+    KeyRule("SendGrid", (b"SG.",), _DOTS, 60),
+    KeyRule("Sendinblue", (b"xkeysib-",), rb"[A-Za-z0-9-]", 60),
+    KeyRule("HashiCorp Vault", (b"hvs.", b"hvb."), DASH, 60),
+    KeyRule("Databricks", (b"dapi",), rb"[a-f0-9-]", 32),
+    KeyRule("Doppler", (b"dp.pt.",), WORD, 40),
+    KeyRule("Dynatrace", (b"dt0c01.",), rb"[A-Za-z0-9.]", 60),
+    KeyRule("Notion", (b"ntn_",), WORD, 40),
+    KeyRule("Perplexity", (b"pplx-",), WORD, 40),
+    KeyRule("PlanetScale", (b"pscale_tkn_", b"pscale_oauth_", b"pscale_pw_"), _DOTS, 30),
+    KeyRule("Postman", (b"PMAK-",), rb"[a-fA-F0-9-]", 50),
+    KeyRule("Prefect", (b"pnu_",), WORD, 30),
+    KeyRule("Pulumi", (b"pul-",), _HEX, 36),
+    KeyRule("ReadMe", (b"rdme_",), WORD, 60),
+    KeyRule("Sentry", (b"sntrys_", b"sntryu_"), rb"[A-Za-z0-9+/=_]", 40),
+    KeyRule("Shippo", (b"shippo_live_", b"shippo_test_"), _HEX, 36),
+    KeyRule("Square", (b"sq0atp-",), DASH, 20),
+    KeyRule("Fly.io", (b"fo1_", b"fm1a_", b"fm1r_", b"fm2_"), rb"[A-Za-z0-9+/=_-]", 40),
+    KeyRule("EasyPost", (b"EZAK", b"EZTK"), WORD, 50),
+    KeyRule("1Password", (b"ops_eyJ",), _BASE64, 100),
+    KeyRule("age", (b"AGE-SECRET-KEY-1",), _UPPER, 50),
+    KeyRule("Artifactory", (b"AKCp",), WORD, 60),
+    KeyRule("Alibaba", (b"LTAI",), WORD, 18),
+    KeyRule("OpenShift", (b"sha256~",), DASH, 40),
+    KeyRule("Heroku", (b"HRKU-AA",), DASH, 50),
+    KeyRule("Atlassian", (b"ATATT3",), rb"[A-Za-z0-9_=-]", 100),
+    KeyRule(
+        "JSON Web Token", (b"eyJ",), DASH, 10, DASH,
+        rb"[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]*={0,2}",
+    ),
+    KeyRule(
         "Bearer", (b"Bearer ", b"bearer ", b"BEARER "), rb"[A-Za-z0-9_.~+/=-]", 8,
         whole=_BEARER, shown=True,
     ),
-    SecretRule(
+    KeyRule(
         "Basic", (b"Basic ", b"basic ", b"BASIC "), rb"[A-Za-z0-9+/_-]", 8,
         whole=rb"[A-Za-z0-9+/_-]{8,}={0,2}", shown=True, holds=_is_login,
     ),
-    SecretRule(
+    KeyRule(
         "a login in an address", (b"://",), rb"[^\s/?#@\"'<>\\]", 2, before=rb"[^A-Za-z0-9+.-]",
         whole=_USERINFO, shown=True, holds=_is_userinfo,
     ),
@@ -155,7 +158,7 @@ class Start:
     """One beginning of a rule's keys."""
 
     text: bytes
-    rule: SecretRule
+    rule: KeyRule
     key: re.Pattern[bytes]
     """Matches a key from its beginning; the group is what is hidden of it."""
     back: int
@@ -166,7 +169,7 @@ class Start:
         return hit.end() - self.back
 
 
-def _border(rule: SecretRule) -> bytes:
+def _border(rule: KeyRule) -> bytes:
     r"""Return a pattern for what a key may stand behind.
 
     The letters that end an escape are none of a word: ``\n`` in JSON, ``%3D`` in an address,
@@ -177,13 +180,13 @@ def _border(rule: SecretRule) -> bytes:
     return b"(?:(?<!%b)|%b)" % (rule.before, ways)
 
 
-def _start(text: bytes, rule: SecretRule, back: int) -> Start:
+def _start(text: bytes, rule: KeyRule, back: int) -> Start:
     whole = rule.whole or b"%b{%d,}" % (rule.body, rule.least)
     form = b"%b(%b)" if rule.shown else b"(%b%b)"
     return Start(text, rule, re.compile(form % (re.escape(text), whole), re.ASCII), back)
 
 
-def _anchored(text: bytes, rule: SecretRule, letters: int) -> tuple[int, bytes, bytes]:
+def _anchored(text: bytes, rule: KeyRule, letters: int) -> tuple[int, bytes, bytes]:
     """Return the anchor of *text*, what is looked at first, and what then makes it certain."""
     anchor = next(letter for letter in _ANCHORS if letter in text)
     place = text.rindex(anchor) + 1
