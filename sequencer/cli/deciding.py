@@ -7,10 +7,11 @@ import click
 from sequencer.cli import answer
 from sequencer.cli.context import Invocation
 from sequencer.cli.gates import decider, described, hidden
-from sequencer.cli.trust import is_inside_agent, is_watched
+from sequencer.cli.trust import is_watched
 from sequencer.engine.run import Run
 from sequencer.errors import TransitionRefused
 from sequencer.model.head import Status
+from sequencer.settings.location import is_inside_agent
 
 CHOICES = {"a": "approve", "r": "reject", "f": "feedback", "l": "later"}
 

@@ -155,7 +155,7 @@ def _init(written: _Written, workflow_name: str | None) -> None:
 def _trust(written: _Written) -> None:
     """Trust what was just made here; what somebody else has put here is for a person to see."""
     from sequencer.assembly import open_project  # noqa: PLC0415 - `--help` needs none
-    from sequencer.settings.trust_record import is_inside_agent  # noqa: PLC0415
+    from sequencer.settings.location import is_inside_agent  # noqa: PLC0415
 
     if is_inside_agent():
         return

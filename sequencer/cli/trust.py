@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.sanitise import one_line
 from sequencer.errors import DecisionRefused, NotTrusted, UsageRefused
+from sequencer.settings.location import is_inside_agent
 
 if TYPE_CHECKING:
     from sequencer.assembly import Project
@@ -59,11 +59,6 @@ def _safe(line: str) -> str:
 def _indented(refused: NotTrusted) -> list[str]:
     listed = refused.changed or (*refused.acts, _BUILT_IN)
     return [f"  {line}" for line in listed]
-
-
-def is_inside_agent() -> bool:
-    """Return whether an agent calls this at its step."""
-    return bool(os.environ.get("SEQUENCER_TOKEN"))
 
 
 def ensure_may_change(invocation: Invocation, project: Project) -> None:

@@ -21,6 +21,7 @@ from sequencer.errors import ConfigurationError
 CONFIG_NAME = "orchestration.yaml"
 DEFAULT_STATE_FILE = "sync/state.json"
 STATE_VARIABLE = "SEQUENCER_STATE_FILE"
+_TOKEN = "SEQUENCER_TOKEN"  # noqa: S105 - the name of the variable with a claim's number
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,11 @@ class Location:
     project_dir: Path
     """Folder of the file, else the folder where the search began; paths resolve against it."""
     state_path: Path
+
+
+def is_inside_agent(env: Mapping[str, str] | None = None) -> bool:
+    """Return whether this process was started by an agent at its step."""
+    return bool((os.environ if env is None else env).get(_TOKEN))
 
 
 def find_config(start: Path, explicit: Path | None = None) -> Path | None:

@@ -26,12 +26,11 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.errors import StorageFailed, UnsafePath
-from sequencer.settings.location import CONFIG_NAME
+from sequencer.settings.location import CONFIG_NAME, is_inside_agent
 from sequencer.settings.trust import Acts
 
 VARIABLE = "SEQUENCER_TRUST"
 ALL = "all"
-_TOKEN = "SEQUENCER_TOKEN"  # noqa: S105 - the name of the variable with a claim's number
 _NAME = re.compile(r"[0-9a-f]{32}\.json")
 _MAX_BYTES = 4 * 1024 * 1024
 _OTHERS = 0o077
@@ -46,11 +45,6 @@ class Trusted:
     """The folder, or the configuration file where that has a name of its own."""
     at: str
     acts: Acts
-
-
-def is_inside_agent(env: Mapping[str, str] | None = None) -> bool:
-    """Return whether this process was started by an agent at its step."""
-    return bool((os.environ if env is None else env).get(_TOKEN))
 
 
 def is_vouched_for(folder: Path, env: Mapping[str, str] | None = None) -> bool:
