@@ -356,7 +356,7 @@ def _shown(
     if base is None:
         return None
     shown = evidence.beyond(base, base.revision, traces)
-    if shown is None and state.head is None:
+    if shown is None and (state.head is None or state.head.revision < base.revision):
         shown = evidence.unheard_end(base, traces)
     return shown
 

@@ -118,8 +118,8 @@ def _ensure_newest(
     logs = tuple(witness(found.head.run_id))
     traces = (*evidence.traces(state_path, journal, found.head.run_id, found.last), *logs)
     shown = evidence.beyond(found.head, found.last.revision, traces)
-    if shown is None and found.is_torn:
-        # With a whole last line its worker was killed before it could tell of the end.
+    if shown is None and found.size > found.last.end:
+        # Where nothing follows the last record, its worker was killed before it wrote the end.
         shown = evidence.unheard_end(found.head, logs)
     if shown is not None:
         raise missing(state_path, found.head, found.last.revision, shown)

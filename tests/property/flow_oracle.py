@@ -333,7 +333,9 @@ class Oracle:
             return
         growth = {"fixed": 1, "linear": run.failures, "exponential": 2 ** (run.failures - 1)}
         wait_s = min(retry.initial_delay_s * growth[retry.backoff], retry.max_delay_s)
-        run.rests, run.ends_at = True, self.now + round(wait_s * 1000)
+        # Without a wait the next attempt is due now: before anything that has not started yet.
+        run.rests, run.is_overdue = True, wait_s == 0
+        run.ends_at = self.now + round(wait_s * 1000)
 
     def give_up(self, name: str) -> None:
         handler = self.graph.on_error

@@ -29,6 +29,7 @@ ANSWERS = (
 )
 LENGTHS = (0, 5, 10, 10, 10, 20, 40)
 """Few different ones, so that many end at once."""
+DELAYS = (5, 10, 50)
 KEYS = ("m", "m.x", "m.x.y", "k")
 STATES: tuple[dict[str, Any], ...] = ({}, {}, {"m": {"x": None}}, {"m": "text"})
 KINDS = (
@@ -71,6 +72,7 @@ class _Drawing:
     def __init__(self, seed: int, size: int, *, has_ties: bool) -> None:
         self.random = Random(seed)  # noqa: S311 - the same flow for the same seed
         self.lengths = LENGTHS if has_ties else tuple(range(1, 90))
+        self.delays = DELAYS if has_ties else self.lengths
         self.names = [chr(ord("a") + number) for number in range(size)]
 
     def chance(self, per_cent: int) -> bool:
@@ -123,7 +125,7 @@ class _Drawing:
         return Retry(
             max_attempts=pick([1, 2, 2, 3]),
             backoff=pick(["fixed", "linear", "exponential"]),
-            initial_delay_s=pick([0, 5, 10, 50] if 0 in self.lengths else self.lengths) / 1000,
+            initial_delay_s=(0 if self.chance(25) else pick(self.delays)) / 1000,
             max_delay_s=pick([0.015, 60.0]),
         )
 
@@ -150,7 +152,8 @@ def cases(
 ) -> st.SearchStrategy[Case]:
     """Return random flows; a plain one has no error node, no errors and no time limits.
 
-    Without ties it is rare that two attempts end at once, and none takes no time.
+    Without ties it is rare that two attempts end at once, and none takes no time; a retry
+    may still come without a wait.
 
     A seed and a size are drawn, and not each choice: thirty times as many flows in the same
     time, for which smaller sizes are tried when one fails.

@@ -281,7 +281,7 @@ def _lines(made: Made) -> list[str]:
 def _continued(made: Made, ended: Ended, *, is_stopped: bool = False) -> Iterator[str]:
     ran = made.ledger(made.copy)[len(made.accepted) :]
     if again := [step for step in ran if step in made.accepted]:
-        yield f"accepted steps ran again: {again}; {ended.err[-400:]}"
+        yield f"accepted steps ran again: {again}; {ended.err[:400]}"
     twice = [step for step, times in Counter(ran).items() if times > 1]
     if twice and not is_stopped:
         yield f"steps ran twice: {twice}"

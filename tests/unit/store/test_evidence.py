@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -169,16 +170,19 @@ def _released(head: Head | None) -> Transition:
 def test_an_attempt_that_had_ended_is_not_repeated_where_its_end_may_be_lost(
     tmp_path: Path,
 ) -> None:
-    cases = ((GONE, True, True), (this_process().pid, True, False), (GONE, False, False))
-    for pid, is_torn, is_refused in cases:
-        state_path = begun(tmp_path / f"{pid}-{is_torn}", 1)
+    torn, zeroed = b'{"revision":4', b'{"revision":4\0\0\0"}\n'
+    mine = this_process().pid
+    unread = [(GONE, torn, True), (GONE, zeroed, True), (mine, torn, False), (GONE, b"", False)]
+    heads = ("unreadable", "older")
+    for (pid, behind, is_refused), left in product(unread, heads):
+        state_path = begun(tmp_path / f"{pid}-{len(behind)}-{left}", 1)
+        older = state_path.read_text()
         store = FileStore(state_path)
         hold(store, _owner(pid))
         store.close()
-        state_path.write_text("{")
-        if is_torn:
-            with journal_of(state_path).open("ab") as file:
-                file.write(b'{"revision":4')
+        state_path.write_text("{" if left == "unreadable" else older)
+        with journal_of(state_path).open("ab") as file:
+            file.write(behind)
         logs = Logs(1, has_ended=True)
         if is_refused:
             with pytest.raises(CorruptState, match="token 1 had ended"):
