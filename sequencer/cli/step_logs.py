@@ -25,6 +25,8 @@ from sequencer.store import folder as folders
 from sequencer.store.watch import watch_files
 
 CHUNK_BYTES = 64 * 1024
+TAIL_BYTES = 1024 * 1024
+"""The last lines are looked for within these: a line may be as long as an agent likes."""
 RECHECK_S = 5.0
 _NAME = re.compile(r"iter-(\d{5,})_(.+?)(?:\.(\d+))?\.log")
 
@@ -169,7 +171,8 @@ def show_logs(invocation: Invocation, asked: Asked, *, only_paths: bool) -> None
     for log in logs:
         with _open(log.path) as file:
             start = _start_of_tail(file, asked.lines)
-            printer.title(log, f" (the last {asked.lines} lines; --lines 0: all)" if start else "")
+            end = f" (at most the last {asked.lines} lines; --lines 0: all)"
+            printer.title(log, end if start else "")
             file.seek(start)
             _copy(file, printer)
         printer.end()
@@ -194,14 +197,15 @@ def _copy(file: BinaryIO, printer: Printer) -> None:
 
 
 def _start_of_tail(file: BinaryIO, lines: int) -> int:
-    """Return the offset of the last *lines* lines; 0 lines means the whole file."""
+    """Return the offset of the last *lines* lines, `TAIL_BYTES` at most; 0 means the whole file."""
     if not lines:
         return 0
     position = file.seek(0, os.SEEK_END)
-    # The end of the last line is no beginning of another.
+    first = max(position - TAIL_BYTES, 0)
+    # The newline that ends the last line does not start another.
     wanted = lines + 1
-    while position > 0:
-        step = min(CHUNK_BYTES, position)
+    while position > first:
+        step = min(CHUNK_BYTES, position - first)
         position -= step
         file.seek(position)
         data = file.read(step)
@@ -212,7 +216,7 @@ def _start_of_tail(file: BinaryIO, lines: int) -> int:
                 place = data.rfind(b"\n", 0, place)
             return position + place + 1
         wanted -= here
-    return 0
+    return first
 
 
 def follow_logs(invocation: Invocation, asked: Asked) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.step_logs import _start_of_tail
+from sequencer.cli.step_logs import TAIL_BYTES, _start_of_tail
 from tests import forked
 from tests.forked import Forked
 from tests.unit.cli.calling import call, project, worked
@@ -131,6 +131,8 @@ def test_a_long_log_is_cut_at_its_beginning(tmp_path: Path) -> None:
         (b"\n\n\n", 1, b"\n"),
         (b"x" * 200_000 + b"\nend\n", 1, b"end\n"),
         (b"x" * 200_000, 5, b"x" * 200_000),
+        (b"a\n" + b"x" * TAIL_BYTES, 5, b"x" * TAIL_BYTES),
+        (b"\n" * 2 * TAIL_BYTES, 2 * TAIL_BYTES, b"\n" * TAIL_BYTES),
     ],
 )
 def test_where_the_tail_begins(tmp_path: Path, content: bytes, lines: int, rest: bytes) -> None:
