@@ -199,25 +199,11 @@ class Course:
                 self._follow(name, self.graph.outgoing[name])
             return
         self.tell(Event.EXPIRED, name, to=node.on_timeout)
-        is_back = self._leads_back(node.on_timeout, name)
+        is_back = name in self.graph.back_jumps
         may_go_on = not is_back or self._may_loop(name, node.on_timeout)
         self.do("follow", name, [node.on_timeout])
         if not may_go_on:
             self.end(FlowStatus.MAX_ITERATIONS)
-
-    def _leads_back(self, start: str, goal: str) -> bool:
-        """Return whether *goal* can be reached from *start* along forward edges."""
-        seen, pending = {start}, [start]
-        while pending:
-            here = pending.pop()
-            if here == goal:
-                return True
-            for place in self.graph.outgoing[here]:
-                target = self.graph.edges[place].target
-                if place not in self.graph.back_edges and target not in seen:
-                    seen.add(target)
-                    pending.append(target)
-        return False
 
     # --- how the run ends ----------------------------------------------------------
 

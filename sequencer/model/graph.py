@@ -247,6 +247,29 @@ class Graph(BaseModel):
                     path.pop()
         return frozenset(found)
 
+    @cached_property
+    def back_jumps(self) -> frozenset[str]:
+        """Return the nodes whose ``onTimeout`` closes a loop.
+
+        In order: a jump is one if its target leads to its node along forward edges and the
+        jumps before it that close none. What remains has no loop, so each loop is counted.
+        """
+        found: set[str] = set()
+        ahead = {name: list(targets) for name, targets in self.forward.items()}
+        for node in self.nodes:
+            if node.on_timeout is None:
+                continue
+            seen, pending = {node.on_timeout}, [node.on_timeout]
+            while pending and node.id not in seen:
+                new = {target for target in ahead[pending.pop()] if target not in seen}
+                seen |= new
+                pending += new
+            if node.id in seen:
+                found.add(node.id)
+            else:
+                ahead[node.id].append(node.on_timeout)
+        return frozenset(found)
+
     def _roots(self) -> Iterator[str]:
         yield from self.entries
         if self.on_error:

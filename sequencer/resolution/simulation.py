@@ -146,7 +146,7 @@ class Simulation:
                 f"the simulation has no end after {MAX_EVENTS:,} events"
                 f" ({loops:,} of at most {self._graph.max_iterations:,} loops)",
                 where=self._workflow.name,
-                hint="lower maxIterations; ways back by onTimeout alone are not counted",
+                hint="lower maxIterations",
             )
 
     def _advance(self) -> bool:

@@ -117,6 +117,22 @@ class Oracle:
                 found |= {target} | self.reach(target)
         return found
 
+    def back_jumps(self) -> set[str]:
+        """Return the nodes whose time limit leads back, the first ones of a loop ahead."""
+        ways = {(edge.source, edge.target) for place, edge in enumerate(self.graph.edges)
+                if place not in self.back}  # fmt: skip
+        found: set[str] = set()
+        for node in self.graph.nodes:
+            if node.on_timeout is not None:
+                behind = {node.on_timeout}
+                for _ in self.names:
+                    behind |= {target for source, target in ways if source in behind}
+                if node.id in behind:
+                    found.add(node.id)
+                else:
+                    ways.add((node.id, node.on_timeout))
+        return found
+
     # --- the run -------------------------------------------------------------------
 
     def tell(self, text: str) -> None:
@@ -309,8 +325,7 @@ class Oracle:
         labels = [plain(self.graph.edges[place].label) for place in self.edges_of(node.id)]
         if node.on_timeout is not None:
             self.tell(f"timeout {node.id} -> {node.on_timeout}")
-            leads_back = node.id in {node.on_timeout} | self.reach(node.on_timeout)
-            if not leads_back or self.loop(node.id, node.on_timeout):
+            if node.id not in self.back_jumps() or self.loop(node.id, node.on_timeout):
                 self.put(node.on_timeout, node.id)
                 del self.running[node.id]
         elif any(labels):

@@ -249,6 +249,21 @@ def test_a_jump_that_leads_back_is_a_loop() -> None:
     assert over.marking.status is FlowStatus.MAX_ITERATIONS
 
 
+def test_of_two_jumps_that_name_each_other_the_second_is_a_loop() -> None:
+    jumps = {
+        "g": {"timeout_ms": 5, "on_timeout": "h"},
+        "h": {"timeout_ms": 5, "on_timeout": "g"},
+    }
+    made = begun("g{{G}}; h{{H}}", "g", entries=["g"], nodes=jumps, max_iterations=1)
+    for name, following in (("g", "h"), ("h", "g"), ("g", "h")):
+        made.expire(name)
+        made.start(following)
+    made.expire("h")
+    told = [line for line in lines(made) if "loop" in line or "max" in line]
+    assert told == ["loop h -> g #1", "maxIterations 1 exceeded at h -> g"]
+    assert made.marking.status is FlowStatus.MAX_ITERATIONS
+
+
 def test_a_jump_ahead_is_no_loop() -> None:
     jump = {"h": {"timeout_ms": 5, "on_timeout": "x"}}
     made = begun("h{{H}} --> b --> h; x --> y", nodes=jump, max_iterations=0)
