@@ -6,12 +6,22 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from sequencer.engine.agreement import has_definition
 from sequencer.engine.naming import command
-from sequencer.errors import ConfigurationError, CorruptState, StateRefused
+from sequencer.errors import (
+    ConfigurationError,
+    CorruptState,
+    EditRefused,
+    SequencerError,
+    StateRefused,
+    UsageRefused,
+)
 from sequencer.model.definition import NAME, Definition
 from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.names import slug
+from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
+from sequencer.resolution.resolver import present
 from sequencer.settings.settings import Settings
 from sequencer.store.protocol import Store
 
@@ -193,6 +203,26 @@ def workflow_of_run(
             hint="leave the option out, or name another run with --run",
         )
     return workflow
+
+
+def place_of(settings: Settings, head: Head, definition: Definition | None) -> Place | None:
+    """Return where the run with *head* stands; None: what is configured does not say.
+
+    Raises:
+        EditRefused: no run of its workflow can be there.
+    """
+    try:
+        workflow = workflow_of_run(settings, head, definition)
+    except SequencerError:
+        return None
+    if not has_definition(head, workflow):
+        return None
+    try:
+        return present(workflow, head)
+    except UsageRefused as refusal:
+        raise EditRefused(
+            f"an edit by hand is refused: {refusal.message}", hint=f"undo it; {refusal.hint}"
+        ) from None
 
 
 def workflow_for(settings: Settings, head: Head | None) -> Workflow:
