@@ -228,13 +228,15 @@ def place_of(settings: Settings, head: Head, definition: Definition | None) -> P
 def workflow_for(settings: Settings, head: Head | None) -> Workflow:
     """Return the workflow of the run with *head*, or of one that is still to begin.
 
-    What was asked for explicitly (file, environment, flag) counts as asked, and a run that
-    was begun with something else refuses it. What nobody asked for is as the run has it.
+    What is asked for counts, and a run that was begun with something else refuses it. What
+    nobody asked for is as the run has it; see `_is_asked` for what asks.
     """
-    is_default = settings.sources[("workflow", "name")].kind == "default"
-    name = head.workflow_name if head is not None and is_default else settings.workflow.name
-    workflow = settings.registry.get(name)
-    every = settings.workflow.review_every_n
+    name, where = settings.workflow.name, None
+    if head is not None and not _is_asked(settings, "name", head):
+        name, where = head.workflow_name, f"run {head.run_name or head.run_id!r}"
+    workflow = settings.registry.get(name, where=where)
+    is_asked = _is_asked(settings, "review_every_n", head)
+    every = settings.workflow.review_every_n if is_asked else None
     if every is not None and workflow.review is not None:
         return workflow.with_review_every(every)
     if every is not None and every > 0 and _is_flag(settings, "review_every_n"):
@@ -244,9 +246,24 @@ def workflow_for(settings: Settings, head: Head | None) -> Workflow:
             hint="'sequencer show' lists the workflows that have one",
         )
     began_with = (head.params if head is not None else {}).get("review_every_n_cycles")
-    if workflow.review is not None and not workflow.review_every and type(began_with) is int:
-        return workflow.with_review_every(began_with)
-    return workflow
+    if workflow.review is None or type(began_with) is not int:
+        return workflow
+    is_own = head is not None and head.run_name is not None and head.workflow_name == name
+    return (
+        workflow.with_review_every(began_with) if is_own or not workflow.review_every else workflow
+    )
+
+
+def _is_asked(settings: Settings, key: str, head: Head | None) -> bool:
+    """Return whether somebody asks for *key* of `workflow` in the run with *head*.
+
+    File and environment are about the default run, and about runs that are still to begin. A
+    named run was begun beside them with something else, and only an option is about it alone.
+    """
+    if head is not None and head.run_name is not None:
+        return _is_flag(settings, key)
+    source = settings.sources.get(("workflow", key))
+    return source is not None and source.kind != "default"
 
 
 def _is_flag(settings: Settings, key: str) -> bool:

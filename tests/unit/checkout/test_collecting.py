@@ -30,9 +30,10 @@ def test_a_step_without_a_trace_moves_nothing(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one = clone(here, commit=DOCS)
     one.carrier.ready(head())
+    there = head(Work(branch="main", commit=said(here, "rev-parse", "HEAD")))
     before = everything(here)
     started = one.started
-    assert one.carrier.collect(claim(), "main", head()) is None
+    assert one.carrier.collect(claim(), "main", there) is None
     assert one.started - started == 1
     assert everything(here) == before
     assert one.carrier.take_notices() == []

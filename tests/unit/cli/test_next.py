@@ -123,13 +123,14 @@ def test_what_is_refused(tmp_path: Path, arguments: tuple[str, ...], word: str) 
     assert word in ended.err
 
 
-def test_a_run_under_another_definition_is_refused(tmp_path: Path) -> None:
+def test_under_another_definition_it_shows_what_comes_behind_an_adopt(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     (folder / "orchestration.yaml").write_text(
         "workflow: {name: standard}\nagent: {default: rehearsal}\n"
     )
-    ended = call(folder, "next")
-    assert ended.code == 3
+    ended = call(folder, "next", "--count", "2", "--json")
+    assert (ended.code, [step["step"] for step in ended.json]) == (0, ["main", "supervisor"])
+    assert "begun differently" in ended.err
     assert "sequencer adopt" in ended.err
 
 
