@@ -314,13 +314,13 @@ class GitCarrier:
                 commit = self._committed(selection, status, commit, claim, step)
             except RefMoved:
                 continue
-            if commit == theirs and head.work is not None:
+            is_moved = commit != theirs
+            if not is_moved and (head.work is not None or self._work.branch != CURRENT):
                 return None
             self._left.add(commit)
             work = Work(branch=str(self.branch), commit=commit)
             # Without a move the run learns its branch, and stays on it.
-            is_there = commit == theirs
-            return Collected(work, None if is_there else Move(ref, theirs, commit))
+            return Collected(work, Move(ref, theirs, commit) if is_moved else None)
         raise self._tree.refused(
             f"somebody else commits on branch {self.branch} all the time",
             "work in a clone of your own while steps run",

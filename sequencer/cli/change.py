@@ -162,7 +162,8 @@ def set_(invocation: Invocation, assignment: str) -> None:
     """Set a field of the run's state, as if it had been edited in state.json.
 
     VALUE is JSON if it can be read as such, else text. Fields that the program does not
-    know are kept for you; those that would break the run's order are refused.
+    know are kept for you; those that would break the run's order are refused, and so is a
+    status that the run does not have.
 
     \b
     Examples:

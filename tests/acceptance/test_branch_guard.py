@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 from tests.acceptance.cli_process import cli, done, scripted_project
@@ -11,6 +12,10 @@ from tests.clones import git
 
 IDLE = "import sys\nsys.stdin.read()\n"
 """An agent that commits nothing."""
+
+
+def at(clone: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return cli(clone, *arguments, timeout_s=60.0, **IDENTITY)
 
 
 def test_a_run_in_files_is_kept_on_the_branch_that_is_named(tmp_path: Path) -> None:
@@ -38,7 +43,7 @@ def test_a_run_in_files_is_kept_on_the_branch_that_is_named(tmp_path: Path) -> N
 
 def test_without_git_there_is_no_branch_to_run_on(tmp_path: Path) -> None:
     folder = scripted_project(tmp_path)
-    refused = cli(folder, "run", SEQUENCER_STORE_WORK_BRANCH="main")
+    refused = cli(folder, "run", SEQUENCER_STORE__WORK__BRANCH="main")
     assert (refused.returncode, done(folder)) == (3, [])
     assert "there is no git repository" in refused.stderr
 
@@ -49,24 +54,24 @@ def test_a_run_in_git_stays_on_the_branch_on_which_it_began(tmp_path: Path) -> N
     (here / "agent.py").write_text("import sys\nsys.exit(1)\n")
     git(here, "commit", "-qam", "fail")
     # Its first step fails, so nothing of the run is on the remote's branch yet.
-    assert cli(here, "run", "--max-steps", "1", **IDENTITY).returncode == 1
+    assert at(here, "run", "--max-steps", "1").returncode == 1
     git(here, "switch", "-q", "-c", "other")
-    refused = cli(here, "run", "--max-steps", "1", **IDENTITY)
+    refused = at(here, "run", "--max-steps", "1")
     assert refused.returncode == 3
     assert "branch other is checked out, and the run's code is on main" in refused.stderr
     git(here, "switch", "-q", "main")
     (here / "agent.py").write_text(IDLE)
     git(here, "commit", "-qam", "idle")
     git(here, "push", "-q", "origin", "main")
-    worked = cli(here, "run", "--max-steps", "1", **IDENTITY)
+    worked = at(here, "run", "--max-steps", "1")
     assert worked.returncode == 0, worked.stderr
     state = json.loads((here / "sync" / "state.json").read_text())
     assert state["work"]["branch"] == "main"
     there = shared.clone("b")
     git(there, "pull", "-q", "--ff-only")
     git(there, "switch", "-q", "-c", "other")
-    refused = cli(there, "tick", **IDENTITY)
+    refused = at(there, "tick")
     assert refused.returncode == 3
     assert "the run's code is on main" in refused.stderr
     git(there, "switch", "-q", "main")
-    assert cli(there, "tick", **IDENTITY).returncode == 0
+    assert at(there, "tick").returncode == 0

@@ -36,7 +36,7 @@ def test_a_named_run_keeps_its_workflow_beside_the_one_that_is_configured(folder
     assert (looked.returncode, looked.stderr) == (0, "")
     assert json.loads(looked.stdout)[0]["prompt"] == "supervisor2.md"
     # Neither the file nor the environment is about this run.
-    assert cli(folder, "tick", "--run", "docs", SEQUENCER_WORKFLOW_NAME="standard").returncode == 0
+    assert cli(folder, "tick", "--run", "docs", SEQUENCER_WORKFLOW__NAME="standard").returncode == 0
     assert cli(folder, "--run", "docs", "reset", "--yes").returncode == 0
     assert docs(folder)["workflow_name"] == "standard2"
 
