@@ -180,9 +180,28 @@ def workflow_of_run(
     """Return the workflow of the run with *head*; one that was made from a request has its own.
 
     Raises:
-        ConfigurationError: ``--workflow`` asks for another one.
+        ConfigurationError: ``--workflow`` asks for another one, or ``--review-every`` for a
+            review that it does not have.
         CorruptState: its definition is gone.
     """
+    workflow = _workflow_of_run(settings, head, definition, source)
+    every = settings.workflow.review_every_n or 0
+    if every > 0 and workflow.review is None and _is_flag(settings, "review_every_n"):
+        raise ConfigurationError(
+            f"workflow {workflow.name!r} has no review step",
+            where="--review-every",
+            hint="'review_cadence' is 'standard' with a reviewer; 'sequencer show' lists the "
+            "workflows that have one",
+        )
+    return workflow
+
+
+def _workflow_of_run(
+    settings: Settings,
+    head: Head | None,
+    definition: Definition | None,
+    source: FlowSource | None,
+) -> Workflow:
     if definition is None and head is not None and head.has_definition:
         raise CorruptState(
             "the run was made from a request, and its definition is missing",
@@ -239,12 +258,6 @@ def workflow_for(settings: Settings, head: Head | None) -> Workflow:
     every = settings.workflow.review_every_n if is_asked else None
     if every is not None and workflow.review is not None:
         return workflow.with_review_every(every)
-    if every is not None and every > 0 and _is_flag(settings, "review_every_n"):
-        raise ConfigurationError(
-            f"workflow {name!r} has no review step",
-            where="--review-every",
-            hint="'sequencer show' lists the workflows that have one",
-        )
     began_with = (head.params if head is not None else {}).get("review_every_n_cycles")
     if workflow.review is None or type(began_with) is not int:
         return workflow

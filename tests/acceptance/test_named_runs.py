@@ -48,6 +48,14 @@ def test_a_named_run_keeps_its_cadence(folder: Path) -> None:
     found = json.loads(cli(folder, "--run", "docs", "status", "--json").stdout)
     assert found["next"]["step"] == "reviewer"
     assert found["params"] == {"review_every_n_cycles": 3}
+    # The configured workflow could not have one.
+    config = folder / "orchestration.yaml"
+    config.write_text(config.read_text().replace("name: review_cadence", "name: standard"))
+    assert cli(folder, "--run", "docs", "adopt", "--review-every", "5").returncode == 0
+    assert docs(folder)["params"] == {"review_every_n_cycles": 5}
+    refused = cli(folder, "tick", "--review-every", "5")
+    assert refused.returncode == 2
+    assert "workflow 'standard' has no review step" in refused.stderr
 
 
 def test_a_named_run_is_asked_for_something_else_by_an_option(folder: Path) -> None:
