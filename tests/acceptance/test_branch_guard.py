@@ -10,7 +10,11 @@ from tests.acceptance.cli_process import cli, done, scripted_project
 from tests.acceptance.two_clones import IDENTITY, configuration, shared_project
 from tests.clones import git
 
-IDLE = "import sys\nsys.stdin.read()\n"
+IDLE = """\
+import os, sys
+sys.stdin.read()
+sys.exit(os.path.exists("../fail"))
+"""
 """An agent that commits nothing."""
 
 
@@ -51,18 +55,18 @@ def test_without_git_there_is_no_branch_to_run_on(tmp_path: Path) -> None:
 def test_a_run_in_git_stays_on_the_branch_on_which_it_began(tmp_path: Path) -> None:
     shared = shared_project(tmp_path, configuration(workflow="standard"))
     here = shared.clone("a")
-    (here / "agent.py").write_text("import sys\nsys.exit(1)\n")
-    git(here, "commit", "-qam", "fail")
-    # Its first step fails, so nothing of the run is on the remote's branch yet.
+    (here / "agent.py").write_text(IDLE)
+    git(here, "commit", "-qam", "an agent that commits nothing")
+    git(here, "push", "-q", "origin", "main")
+    (tmp_path / "fail").touch()
+    # Its first step fails, so nobody but this clone knows where it began.
     assert at(here, "run", "--max-steps", "1").returncode == 1
     git(here, "switch", "-q", "-c", "other")
     refused = at(here, "run", "--max-steps", "1")
     assert refused.returncode == 3
     assert "branch other is checked out, and the run's code is on main" in refused.stderr
     git(here, "switch", "-q", "main")
-    (here / "agent.py").write_text(IDLE)
-    git(here, "commit", "-qam", "idle")
-    git(here, "push", "-q", "origin", "main")
+    (tmp_path / "fail").unlink()
     worked = at(here, "run", "--max-steps", "1")
     assert worked.returncode == 0, worked.stderr
     state = json.loads((here / "sync" / "state.json").read_text())

@@ -10,6 +10,12 @@ import pytest
 
 from tests.acceptance.cli_process import cli, scripted_project
 
+TEAM = """\
+workflows:
+  team: {steps: [supervisor, main], review: {every: 4, step: reviewer}}
+"""
+"""A workflow with a cadence of its own."""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -42,14 +48,15 @@ def test_a_named_run_keeps_its_workflow_beside_the_one_that_is_configured(folder
 
 
 def test_a_named_run_keeps_its_cadence(folder: Path) -> None:
-    options = ("--workflow", "review_cadence", "--review-every", "3")
+    config = folder / "orchestration.yaml"
+    config.write_text(config.read_text() + TEAM)
+    options = ("--workflow", "team", "--review-every", "3")
     assert cli(folder, "run", "--run", "docs", *options, "--max-steps", "4").returncode == 0
     assert cli(folder, "run", "--run", "docs", "--max-steps", "1").returncode == 0
     found = json.loads(cli(folder, "--run", "docs", "status", "--json").stdout)
     assert found["next"]["step"] == "reviewer"
     assert found["params"] == {"review_every_n_cycles": 3}
     # The configured workflow could not have one.
-    config = folder / "orchestration.yaml"
     config.write_text(config.read_text().replace("name: review_cadence", "name: standard"))
     assert cli(folder, "--run", "docs", "adopt", "--review-every", "5").returncode == 0
     assert docs(folder)["params"] == {"review_every_n_cycles": 5}
