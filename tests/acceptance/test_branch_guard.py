@@ -77,5 +77,7 @@ def test_a_run_in_git_stays_on_the_branch_on_which_it_began(tmp_path: Path) -> N
     refused = at(there, "tick")
     assert refused.returncode == 3
     assert "the run's code is on main" in refused.stderr
+    checked = at(there, "check")
+    assert "'other' is checked out, and code is on 'main'" in checked.stdout + checked.stderr
     git(there, "switch", "-q", "main")
     assert at(there, "tick").returncode == 0

@@ -48,6 +48,10 @@ def test_a_pause_ends_by_resume_alone(folder: Path) -> None:
     assert cli(folder, "resume").returncode == 0
     assert cli(folder, "run", "--max-steps", "1").returncode == 0
     assert done(folder) == [0, 1]
+    cli(folder, "pause")
+    # Another run has no pause, and that is said.
+    assert "paused, and the new one is not" in cli(folder, "reset", "--yes").stdout
+    assert head(folder)["status"] == "idle"
 
 
 def test_the_history_names_the_step_that_is_at_an_edited_step_index(folder: Path) -> None:
