@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from sequencer.assembly import Project, state_path_of
 from sequencer.assembly.costs import cost_warnings
+from sequencer.assembly.project import guard_of
 from sequencer.assembly.stores import witness_for
 from sequencer.checkout.options import NONE
 from sequencer.checks_git import check_git, check_ignored
@@ -374,6 +375,10 @@ def check_folders(project: Project, run: str | None) -> Iterator[Finding]:
         level = Level.WARNING if is_allowed else Level.ERROR
         hint = "use a local folder; store.allow_network_fs: true is for one machine alone"
         yield Finding(level, Area.STATE, message, str(folder), hint)
+    guard = guard_of(settings)
+    if guard is not None and (problem := guard.problem()) is not None:
+        where = place_of(settings, "store", "work", "branch")
+        yield Finding(Level.ERROR, Area.STATE, problem[0], where, problem[1])
     for path, name in ((folder, "state_file"), (settings.logs_dir, "logs_dir")):
         yield from _check_writable(path, name)
     for path in (folder, *(folder / name for name in _BELOW)):

@@ -14,6 +14,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from sequencer.assembly import Project
@@ -29,6 +30,7 @@ from sequencer.store.git.locks import stale
 from sequencer.store.git.remote import NO_ATOMIC, for_pushes
 from sequencer.store.git.settling import WHO_MAY_PUSH
 from sequencer.store.git.store import GitStore
+from sequencer.store.headfile import read_head
 
 GIT_TIMEOUT_S = 10.0
 NEEDED = (2, 29)
@@ -133,7 +135,7 @@ def _check_branches(project: Project, store: GitStore, git: Git) -> Iterator[Fin
         checked_out = git.text("symbolic-ref", "--short", "--quiet", "HEAD")
     except GitFailed:
         checked_out = ""
-    name = checked_out if work == CURRENT else work
+    name = (_branch_begun_on(store) or checked_out) if work == CURRENT else work
     state = store.branch.refs
     if name in (state.branch, state.beats.removeprefix("refs/heads/")):
         message = f"the branch {name!r} is that of the state; code needs another one"
@@ -146,6 +148,18 @@ def _check_branches(project: Project, store: GitStore, git: Git) -> Iterator[Fin
     elif name != checked_out:
         hint = f"'git switch {name}', or set store.work.branch"
         yield _error(f"{checked_out!r} is checked out, and code is on {name!r}", where, hint)
+
+
+def _branch_begun_on(store: GitStore) -> str | None:
+    """Return which branch the run's code is on, as the file here has it; the remote is not asked.
+
+    What is wrong with the file is told by whoever looks at the state.
+    """
+    with suppress(StateRefused, OSError):
+        work = (read_head(store.state_path).content or {}).get("work")
+        branch = work.get("branch") if isinstance(work, dict) else None
+        return branch if isinstance(branch, str) else None
+    return None
 
 
 def _check_locks(project: Project, store: GitStore, git: Git) -> Iterator[Finding]:

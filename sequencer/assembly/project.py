@@ -18,16 +18,17 @@ from sequencer.assembly.prompts import PromptFolder
 from sequencer.assembly.stores import make_store, state_path_of
 from sequencer.assembly.trusting import Ask, Trust
 from sequencer.assembly.workflows import began_with, definition_of, workflow_of_run
+from sequencer.checkout.options import CURRENT, NONE
 from sequencer.documents.reader import KeyPath
 from sequencer.engine.attempt import Observer
-from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
+from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
 from sequencer.errors import StateRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.hooks import load_hooks
-from sequencer.logs import FileLogs
+from sequencer.logs import FileLogs, current_branch
 from sequencer.model.definition import Definition
 from sequencer.model.names import slug
 from sequencer.model.workflow import Workflow
@@ -263,12 +264,20 @@ class Project:
 
 
 def _carrier(project: Project, run: str | None, store: Store) -> Carrier:
-    """Return what moves the code of the run that *store* keeps."""
+    """Return what moves the code of the run that *store* keeps, or what keeps it on a branch."""
     if project.settings.store.kind != "git":
-        return NOTHING_CARRIED
+        return guard_of(project.settings) or NOTHING_CARRIED
     from sequencer.assembly.carriers import carrier_of  # noqa: PLC0415 - most runs are in files
 
     return carrier_of(project.settings, run, store, project.redaction)
+
+
+def guard_of(settings: Settings) -> BranchGuard | None:
+    """Return what lets steps begin on one branch only; None: none was named."""
+    branch = settings.store.work.branch
+    if settings.store.kind == "git" or branch in (CURRENT, NONE):
+        return None
+    return BranchGuard(branch, partial(current_branch, settings.project_dir))
 
 
 def _team(

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.assembly.plugins import plugin, plugin_names
-from sequencer.assembly.workflows import workflow_for
+from sequencer.assembly.workflows import definition_of, place_of, workflow_for
 from sequencer.errors import UnknownName
 from sequencer.logs import witness_of
+from sequencer.model.decisions import Placed
 from sequencer.model.head import Head
 from sequencer.model.names import slug
+from sequencer.model.transitions import Place
 from sequencer.resolution.resolver import place
 from sequencer.settings.settings import Settings
 from sequencer.store.clock import utc_now
@@ -25,7 +27,13 @@ from sequencer.store.migration import migrate
 from sequencer.store.protocol import Store
 
 
-def _file_store(settings: Settings, state_path: Path, to_head: Callable[..., Head]) -> Store:
+def _file_store(
+    settings: Settings,
+    state_path: Path,
+    to_head: Callable[..., Head],
+    *,
+    placed: Placed = lambda _: None,
+) -> Store:
     options = settings.store
     return FileStore(
         state_path,
@@ -34,6 +42,7 @@ def _file_store(settings: Settings, state_path: Path, to_head: Callable[..., Hea
         rotate_bytes=options.journal.rotate_bytes,
         keep=options.journal.keep,
         migrate=to_head,
+        placed=placed,
         witness=witness_for(settings, state_path),
     )
 
@@ -55,6 +64,7 @@ def _git_store(
     to_head: Callable[..., Head],
     *,
     allowed: Mapping[str, str] | None = None,
+    placed: Placed = lambda _: None,
 ) -> Store:
     from sequencer.store.git.opening import (  # noqa: PLC0415 - most runs are kept in files
         GitOptions,
@@ -83,10 +93,12 @@ def _git_store(
     )
     is_default = state_path == settings.state_file
     run = None if is_default else state_path.parent.name
-    return open_git_store(state_path, settings.project_dir, run, options, to_head, allowed=allowed)
+    return open_git_store(
+        state_path, settings.project_dir, run, options, to_head, allowed=allowed, placed=placed
+    )
 
 
-STORES: Mapping[str, Callable[[Settings, Path, Callable[..., Head]], Store]] = {
+STORES: Mapping[str, Callable[..., Store]] = {
     "file": _file_store,
     "git": _git_store,
 }
@@ -134,6 +146,11 @@ def make_store(
             cycle_length=len(workflow.steps),
         )
 
-    more = {"allowed": allowed} if make is _git_store else {}
+    def placed(head: Head) -> Place | None:
+        return place_of(settings, head, None if run is None else definition_of(store))
+
+    more: dict[str, Any] = {"placed": placed} if kind in STORES else {}
+    if make is _git_store:
+        more["allowed"] = allowed
     store: Store = make(settings, state_path_of(settings, run), to_head, **more)
     return store

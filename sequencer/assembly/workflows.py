@@ -6,12 +6,22 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from sequencer.engine.agreement import has_definition
 from sequencer.engine.naming import command
-from sequencer.errors import ConfigurationError, CorruptState, StateRefused
+from sequencer.errors import (
+    ConfigurationError,
+    CorruptState,
+    EditRefused,
+    SequencerError,
+    StateRefused,
+    UsageRefused,
+)
 from sequencer.model.definition import NAME, Definition
 from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.names import slug
+from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
+from sequencer.resolution.resolver import present
 from sequencer.settings.settings import Settings
 from sequencer.store.protocol import Store
 
@@ -170,9 +180,28 @@ def workflow_of_run(
     """Return the workflow of the run with *head*; one that was made from a request has its own.
 
     Raises:
-        ConfigurationError: ``--workflow`` asks for another one.
+        ConfigurationError: ``--workflow`` asks for another one, or ``--review-every`` for a
+            review that it does not have.
         CorruptState: its definition is gone.
     """
+    workflow = _workflow_of_run(settings, head, definition, source)
+    every = settings.workflow.review_every_n or 0
+    if every > 0 and workflow.review is None and _is_flag(settings, "review_every_n"):
+        raise ConfigurationError(
+            f"workflow {workflow.name!r} has no review step",
+            where="--review-every",
+            hint="'review_cadence' is 'standard' with a reviewer; 'sequencer show' lists the "
+            "workflows that have one",
+        )
+    return workflow
+
+
+def _workflow_of_run(
+    settings: Settings,
+    head: Head | None,
+    definition: Definition | None,
+    source: FlowSource | None,
+) -> Workflow:
     if definition is None and head is not None and head.has_definition:
         raise CorruptState(
             "the run was made from a request, and its definition is missing",
@@ -195,28 +224,59 @@ def workflow_of_run(
     return workflow
 
 
+def place_of(settings: Settings, head: Head, definition: Definition | None) -> Place | None:
+    """Return where the run with *head* stands; None: what is configured does not say.
+
+    Raises:
+        EditRefused: no run of its workflow can be there.
+    """
+    try:
+        workflow = workflow_of_run(settings, head, definition)
+    except SequencerError:
+        return None
+    if not has_definition(head, workflow):
+        return None
+    try:
+        return present(workflow, head)
+    except UsageRefused as refusal:
+        raise EditRefused(
+            f"an edit by hand is refused: {refusal.message}", hint=f"undo it; {refusal.hint}"
+        ) from None
+
+
 def workflow_for(settings: Settings, head: Head | None) -> Workflow:
     """Return the workflow of the run with *head*, or of one that is still to begin.
 
-    What was asked for explicitly (file, environment, flag) counts as asked, and a run that
-    was begun with something else refuses it. What nobody asked for is as the run has it.
+    What is asked for counts, and a run that was begun with something else refuses it. What
+    nobody asked for is as the run has it; see `_is_asked` for what asks.
     """
-    is_default = settings.sources[("workflow", "name")].kind == "default"
-    name = head.workflow_name if head is not None and is_default else settings.workflow.name
-    workflow = settings.registry.get(name)
-    every = settings.workflow.review_every_n
+    name, where = settings.workflow.name, None
+    if head is not None and not _is_asked(settings, "name", head):
+        name, where = head.workflow_name, f"run {head.run_name or head.run_id!r}"
+    workflow = settings.registry.get(name, where=where)
+    is_asked = _is_asked(settings, "review_every_n", head)
+    every = settings.workflow.review_every_n if is_asked else None
     if every is not None and workflow.review is not None:
         return workflow.with_review_every(every)
-    if every is not None and every > 0 and _is_flag(settings, "review_every_n"):
-        raise ConfigurationError(
-            f"workflow {name!r} has no review step",
-            where="--review-every",
-            hint="'sequencer show' lists the workflows that have one",
-        )
     began_with = (head.params if head is not None else {}).get("review_every_n_cycles")
-    if workflow.review is not None and not workflow.review_every and type(began_with) is int:
-        return workflow.with_review_every(began_with)
-    return workflow
+    if workflow.review is None or type(began_with) is not int:
+        return workflow
+    is_own = head is not None and head.run_name is not None and head.workflow_name == name
+    return (
+        workflow.with_review_every(began_with) if is_own or not workflow.review_every else workflow
+    )
+
+
+def _is_asked(settings: Settings, key: str, head: Head | None) -> bool:
+    """Return whether somebody asks for *key* of `workflow` in the run with *head*.
+
+    File and environment are about the default run, and about runs that are still to begin. A
+    named run was begun beside them with something else, and only an option is about it alone.
+    """
+    if head is not None and head.run_name is not None:
+        return _is_flag(settings, key)
+    source = settings.sources.get(("workflow", key))
+    return source is not None and source.kind != "default"
 
 
 def _is_flag(settings: Settings, key: str) -> bool:

@@ -198,8 +198,8 @@ class GitCarrier:
             hint = "end it or abort it, then start again"
             raise self._tree.refused(f"{begun} is under way{where}", hint)
         wanted = self.branch or status.branch
-        if self._work.branch == CURRENT and head.work is not None:
-            wanted = head.work.branch
+        if self._work.branch == CURRENT and (known := self._branch_of(head)) is not None:
+            wanted = known
             if not is_branch_name(wanted):
                 raise self._tree.refused(
                     f"the run's code is on {wanted!r}, and git takes no such name of a branch",
@@ -220,6 +220,16 @@ class GitCarrier:
             raise self._tree.refused(f"branch {wanted} has no commit yet", "make the first one")
         return status.commit
 
+    def _branch_of(self, head: Head) -> str | None:
+        """Return which branch the run of *head* is on: where its first step began, at the latest.
+
+        None: no step of it was accepted, and none has begun in this work tree last.
+        """
+        if head.work is not None:
+            return head.work.branch
+        note = self._tenancy.note()
+        return note.branch if note is not None and note.run_id == head.run_id else None
+
     def _is_in_line(self, commit: str, theirs: str) -> bool:
         return self._tree.contains(commit, theirs) or self._tree.contains(theirs, commit)
 
@@ -238,7 +248,7 @@ class GitCarrier:
                 if note != self._seen:
                     # Somebody has worked here since it was found to be ready.
                     self._ensure_clean(self._tree.status(), head, note)
-                self._seen = self._tenancy.begin(head)
+                self._seen = self._tenancy.begin(head, self.branch)
             self._bring(head)
             if not was_occupied:
                 self._back.base = self._tree.resolve("HEAD")
@@ -304,11 +314,13 @@ class GitCarrier:
                 commit = self._committed(selection, status, commit, claim, step)
             except RefMoved:
                 continue
-            if commit == theirs:
+            is_moved = commit != theirs
+            if not is_moved and (head.work is not None or self._work.branch != CURRENT):
                 return None
             self._left.add(commit)
             work = Work(branch=str(self.branch), commit=commit)
-            return Collected(work, Move(f"refs/heads/{self.branch}", theirs, commit))
+            # Without a move the run learns its branch, and stays on it.
+            return Collected(work, Move(ref, theirs, commit) if is_moved else None)
         raise self._tree.refused(
             f"somebody else commits on branch {self.branch} all the time",
             "work in a clone of your own while steps run",

@@ -69,7 +69,10 @@ class WorkOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     branch: BranchName = CURRENT
-    """``current``: what is checked out. ``none``: code is not moved. Else a branch's name."""
+    """``current``: what was checked out when the first step began. ``none``: code is not moved.
+
+    Else a branch's name, of which the guard of a run in files is made as well.
+    """
     tolerated: tuple[Pattern, ...] = ()
     """Paths that may be dirty when a step begins."""
 

@@ -69,6 +69,8 @@ class Note(Frozen):
     work: Work | None
     attempt: Counter
     owner: Owner
+    branch: str | None = None
+    """What was checked out; None: an earlier version has written the note."""
     collecting: Collecting | None = None
     left: Mapping[str, str] | None = None
     """The changed paths when its agents had ended, and how each was; None: nobody has looked."""
@@ -227,8 +229,8 @@ class Tenancy:
             hint = "another process looks at it; start again"
             raise self._tree.refused(f"is kept locked by {path}", hint) from None
 
-    def begin(self, head: Head) -> Note:
-        """Note that the step at which *head* stands begins here, by this process.
+    def begin(self, head: Head, branch: str | None = None) -> Note:
+        """Note that the step at which *head* stands begins here, on *branch*, by this process.
 
         Raises:
             WorkTreeRefused: it can't be written.
@@ -244,6 +246,7 @@ class Tenancy:
             work=head.work,
             attempt=max(_claims_of(head, owner), default=1),
             owner=owner,
+            branch=branch,
             # Of another attempt at the same time; who leaves last looks whether it was accepted.
             collecting=None if before is None or before.owner != owner else before.collecting,
         )

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 MAX_LISTED_STEPS = 12
 
 _note = click.option("--note", metavar="TEXT", help="Why; it is kept in the history.")
-_workflow = click.option("--workflow", metavar="NAME", help="Instead of workflow.name.")
+_workflow = click.option(
+    "--workflow",
+    metavar="NAME",
+    help="Instead of workflow.name, or in a named run of what it has.",
+)
 _review_every = click.option(
     "--review-every",
     type=int,
@@ -158,7 +162,8 @@ def set_(invocation: Invocation, assignment: str) -> None:
     """Set a field of the run's state, as if it had been edited in state.json.
 
     VALUE is JSON if it can be read as such, else text. Fields that the program does not
-    know are kept for you; those that would break the run's order are refused.
+    know are kept for you; those that would break the run's order are refused, and so is a
+    status that the run does not have.
 
     \b
     Examples:
@@ -217,6 +222,8 @@ def reset(
             return
     head = run.control.reset()
     done = f"a new run of {head.workflow_name!r}; it was at step_index {before.step_index}"
+    if before.status == "paused" or before.exit:
+        done += f", {'stopped' if before.exit else 'paused'}, and the new one is not"
     tell(invocation, run, head, done)
 
 
@@ -277,7 +284,7 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
         note = _last_note(run, "adopted")
         changes += [] if note is None else [note]
     tell(invocation, run, head, f"adopted: {'; '.join(changes)}")
-    if workflow is not None or review_every is not None:
+    if run.name is None and (workflow is not None or review_every is not None):
         invocation.say("notice: set the same in orchestration.yaml, or give it to run and tick too")
 
 

@@ -90,12 +90,22 @@ def _run_at_gate(invocation: Invocation, verb_name: str) -> Run:
     """Return the run that is meant: the named one, or the only one that waits.
 
     Raises:
-        TransitionRefused: several wait, and none was named.
+        TransitionRefused: several wait, or none does, and none was named.
     """
     if invocation.run_name is not None:
         return invocation.run()
-    project = invocation.project()
-    found = [run for run, _ in waiting(project)] + [run for run, _ in answer.asking(project)]
+    project, unread = invocation.project(), list[str]()
+
+    def note(run: Run, error: SequencerError) -> None:
+        unread.append(f"{run.name or 'default run'} can't be read: {error.message}")
+
+    found = [run for run, _ in waiting(project, note)]
+    found += [run for run, _ in answer.asking(project)]
+    if not found and (unread or project.run(None).head is None):
+        raise TransitionRefused(
+            "; ".join([f"{verb_name}: no run waits for a decision", *unread]),
+            hint="'sequencer runs' lists the runs and where each stands",
+        )
     if len(found) <= 1:
         run = found[0] if found else project.run(None)
         if run.name is not None:

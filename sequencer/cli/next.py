@@ -10,10 +10,11 @@ from sequencer.cli import completion
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.tables import columns
-from sequencer.errors import UsageRefused
+from sequencer.errors import DefinitionChanged, UsageRefused
 
 if TYPE_CHECKING:
     from sequencer.engine.run import Run
+    from sequencer.model.head import Head
     from sequencer.model.workflow import Workflow
     from sequencer.resolution.resolver import Description
 
@@ -114,6 +115,8 @@ def next_(
         return
     if step_index is None and (workflow is not None or review_every is not None):
         step_index = view.head.step_index if view.head is not None else 0
+    if step_index is None and view.head is not None:
+        _tell_of_changes(invocation, view.head, chosen)
     steps = run.next(count, step_index)
     if invocation.is_json:
         invocation.print_json(steps)
@@ -121,6 +124,19 @@ def next_(
         invocation.echo(table(steps))
     else:
         invocation.say(_why_none(run))
+
+
+def _tell_of_changes(invocation: Invocation, head: Head, workflow: Workflow) -> None:
+    """Say that the steps are those behind an `adopt`, where the run was begun differently."""
+    from sequencer.engine.agreement import ensure_definition  # noqa: PLC0415 - as above
+
+    try:
+        ensure_definition(head, workflow)
+    except DefinitionChanged as error:
+        invocation.notices(
+            [f"{error.message}; no step runs, and below are the steps after 'adopt'"]
+        )
+        invocation.say(f"  {error.hint}")
 
 
 def _show_nodes(invocation: Invocation, run: Run, workflow: Workflow, count: int) -> None:

@@ -205,7 +205,8 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
         raise
     finally:
         shown.close()
-    is_idle = plan.mode is Mode.TICK and not summary.usage.steps and not summary.failures
+    has_worked = summary.usage != Usage() or summary.failures or summary.limits_met
+    is_idle = plan.mode is Mode.TICK and not has_worked
     if is_idle and not summary.reason.startswith("nothing due"):
         summary.reason = f"nothing due: {summary.reason}"
     text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)

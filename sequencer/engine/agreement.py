@@ -33,9 +33,20 @@ def ensure_definition(head: Head, workflow: Workflow) -> None:
     if head.params != workflow.params:
         differences.append(f"parameters {head.params} -> {dict(workflow.params)}")
     if differences:
+        asked = _asked(head, workflow)
         raise DefinitionChanged(
             f"the run was begun differently: {'; '.join(differences)}",
             where=f"run {head.run_id}, step_index {head.step_index}",
-            hint=f"{command(head.run_name, 'adopt')} goes on under the new definition, "
-            f"{command(head.run_name, 'reset')} begins again",
+            hint=f"{command(head.run_name, f'adopt{asked}')} continues under the new definition, "
+            f"{command(head.run_name, f'reset{asked}')} starts again",
         )
+
+
+def _asked(head: Head, workflow: Workflow) -> str:
+    """Return the options that ask a named run for *workflow*, which nothing else does."""
+    if head.run_name is None:
+        return ""
+    asked = f" --workflow {workflow.name}" if head.workflow_name != workflow.name else ""
+    if workflow.params and head.params != workflow.params:
+        asked += f" --review-every {workflow.review_every}"
+    return asked

@@ -7,9 +7,12 @@ the work tree is nobody's business but the agents'.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from shlex import quote
 from typing import TYPE_CHECKING, Protocol
 
+from sequencer.errors import WorkTreeRefused
 from sequencer.model.head import Claim, Head, Work
 
 if TYPE_CHECKING:
@@ -22,8 +25,8 @@ class Collected:
 
     work: Work
     """For the head."""
-    move: Move
-    """For the push that carries the head."""
+    move: Move | None
+    """For the push that carries the head; None: the remote has the code already."""
 
 
 class Carrier(Protocol):
@@ -55,7 +58,7 @@ class Carrier(Protocol):
     def collect(self, claim: Claim, step: str, head: Head) -> Collected | None:
         """Commit what is declared, and return what is to move; after a successful *step*.
 
-        None: there is nothing that the remote does not have.
+        None: there is nothing that the remote does not have, and the run knows its branch.
 
         Raises:
             WorkTreeRefused: the agent has left another branch or another history.
@@ -104,6 +107,33 @@ class NothingCarried:
     def take_notices(self) -> list[str]:
         """See `Carrier.take_notices`: none."""
         return []
+
+
+class BranchGuard(NothingCarried):
+    """The carrier of a run whose code is not moved, and belongs to one branch all the same."""
+
+    def __init__(self, branch: str, checked_out: Callable[[], str | None]) -> None:
+        """Let steps begin while *checked_out* returns *branch*."""
+        self._branch = branch
+        self._checked_out = checked_out
+
+    def ready(self, head: Head) -> None:  # noqa: ARG002 - whatever the run has come to
+        """See `Carrier.ready`.
+
+        Raises:
+            WorkTreeRefused: another branch is checked out, or none.
+        """
+        if (problem := self.problem()) is not None:
+            raise WorkTreeRefused(problem[0], where="store.work.branch", hint=problem[1])
+
+    def problem(self) -> tuple[str, str] | None:
+        """Return why no step may begin, and what to do about it."""
+        there = self._checked_out()
+        if there == self._branch:
+            return None
+        told = "there is no git repository" if there is None else f"{there} is checked out"
+        hint = f"'git switch {quote(self._branch)}', or set store.work.branch"
+        return f"{told}, and steps run on branch {self._branch} only", hint
 
 
 NOTHING_CARRIED = NothingCarried()

@@ -200,7 +200,14 @@ class Control:
 
     def set_field(self, field: str, value: Any) -> Head:
         """See `decisions.edit_field`."""
-        return self._change(lambda head: decisions.edit_field(head, field, value, at=utc_now()))
+
+        def placed(head: Head) -> Place:
+            ensure_definition(head, self._workflow)
+            return present(self._workflow, head)
+
+        return self._change(
+            lambda head: decisions.edit_field(head, field, value, at=utc_now(), placed=placed)
+        )
 
     def reset(self) -> Head:
         """See `decisions.reset`; the new run has the workflow that is configured."""

@@ -113,12 +113,17 @@ class Run:
         return self._choose_workflow(head)
 
     def next(self, count: int = 1, step_index: int | None = None) -> list[Description]:
-        """Return the steps that come next, at most *count*; changes nothing."""
+        """Return the steps that come next, at most *count*; changes nothing.
+
+        Under a definition that the run was not begun with they are those behind an `adopt`.
+        """
         head = self.head
         if step_index is None and head is not None and head.status is Status.COMPLETE:
             return []
-        workflow = self.workflow if step_index is None else self._choose_workflow(head)
+        workflow = self._choose_workflow(head)
         if workflow.graph is not None:
+            if head is not None and step_index is None:
+                ensure_definition(head, workflow)
             flow = self._flow_of(workflow)
             names = flow.upcoming(head)[:count]
             if head is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from sequencer.engine import code, same_run
 from sequencer.engine.agreement import ensure_definition, has_definition
 from sequencer.engine.attempt import Attempt
-from sequencer.engine.carrier import NOTHING_CARRIED
+from sequencer.engine.carrier import NothingCarried
 from sequencer.engine.control import Control
 from sequencer.engine.ending import Ended, Ending, ending_of, final_outcome
 from sequencer.engine.ending import Kind as EndingKind
@@ -206,7 +206,7 @@ class Worker:
             message = "the caller has to perform this step"
             raise ValueError(message)
         self.arrive(turn)
-        if self.performer.carrier is NOTHING_CARRIED:
+        if isinstance(self.performer.carrier, NothingCarried):
             return turn.prepared
         return self.performer.prepare(turn.place)
 

@@ -7,13 +7,13 @@ step that it is about is decided by hand, so that its holder finds itself stale.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from sequencer.errors import EditRefused, TransitionRefused
-from sequencer.model.edits import ensure_nothing_decided
+from sequencer.model.edits import ensure_nothing_decided, settled
 from sequencer.model.head import MAX_COUNTER, Head, Loop, Status
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import (
@@ -21,10 +21,14 @@ from sequencer.model.transitions import (
     Fact,
     Place,
     Transition,
+    at_rest,
+    at_rest_by_hand,
     changed,
     moved,
-    resting_status,
 )
+
+Placed = Callable[[Head], Place | None]
+"""Where a head stands in its workflow; None: that can't be said."""
 
 EDITABLE = frozenset(
     {"exit", "exit_reason", "failures_in_row", "last_prompt", "not_before", "status", "step_index"}
@@ -48,8 +52,9 @@ def _fact(event: Event, head: Head, note: str | None = None) -> Fact:
 def _decided(head: Head, at: str, place: Place, **update: Any) -> Head:
     """Return *head* at *place* with nobody at work; a claim on the step that it leaves goes."""
     there = moved(head, at, place, claims=(), gate=None, **update)
-    status = Status.COMPLETE if place.is_end else resting_status(there)
-    return there.model_copy(update={"status": status})
+    if place.is_end:
+        return there.replace(status=Status.COMPLETE)
+    return at_rest_by_hand(head, there)
 
 
 def _ensure_nobody_runs(head: Head, verb: str) -> None:
@@ -94,7 +99,7 @@ def resume(head: Head, *, at: str) -> Transition:
         raise TransitionRefused("resume: the run is neither paused nor stopped")
     new = changed(head, at, exit=False, exit_reason=None, pause_requested=False)
     if new.status is Status.PAUSED:
-        new = new.model_copy(update={"status": resting_status(new)})
+        new = at_rest(new)
     return Transition(new, (_fact(Event.RESUMED, head),))
 
 
@@ -110,8 +115,7 @@ def retry(head: Head, *, at: str) -> Transition:
     waits = {"not_before": None, "not_before_reason": None, "not_before_since": None}
     loop = None if head.loop is None else head.loop.model_copy(update={"exhausted": 0})
     new = changed(head, at, failures_in_row=0, attempt=0, loop=loop, **waits)
-    new = new.model_copy(update={"status": resting_status(new)})
-    return Transition(new, (_fact(Event.RESUMED, head, "retry"),))
+    return Transition(at_rest_by_hand(head, new), (_fact(Event.RESUMED, head, "retry"),))
 
 
 def stamp_ok(head: Head, following: Place, note: str | None, *, at: str) -> Transition:
@@ -145,8 +149,7 @@ def pass_fixer(head: Head, judge: Place, event: Event, note: str | None, *, at: 
         failures_in_row=0,
         attempt=0,
     )
-    new = new.replace(status=resting_status(new))
-    return Transition(new, (_fact(event, head, note),))
+    return Transition(at_rest_by_hand(head, new), (_fact(event, head, note),))
 
 
 def stamp_fail(head: Head, note: str | None, *, at: str) -> Transition:
@@ -157,7 +160,8 @@ def stamp_fail(head: Head, note: str | None, *, at: str) -> Transition:
     """
     _ensure_not_complete(head, "stamp")
     _ensure_nobody_runs(head, "stamp")
-    new = changed(head, at, failures_in_row=head.failures_in_row + 1, status=Status.FAILED)
+    new = changed(head, at, failures_in_row=head.failures_in_row + 1)
+    new = at_rest_by_hand(head, new)
     return Transition(new, (_fact(Event.STAMPED, head, _noted("fail", note)),))
 
 
@@ -248,24 +252,28 @@ def take_over_by_force(head: Head, *, at: str) -> Transition:
         Fact(Event.TAKEN_OVER, c.step, c.step_index, c.token, c.attempt, {"note": "by force"})
         for c in head.claims
     )
-    new = changed(head, at, claims=())
-    if new.pause_requested:
-        new = new.model_copy(update={"status": Status.PAUSED, "pause_requested": False})
-    else:
-        new = new.model_copy(update={"status": resting_status(new)})
-    return Transition(new, facts)
+    return Transition(at_rest(changed(head, at, claims=())), facts)
 
 
-def accept_edit(head: Head, edited: Head, *, at: str, by_command: bool = False) -> Transition:
+def accept_edit(
+    head: Head,
+    edited: Head,
+    *,
+    at: str,
+    by_command: bool = False,
+    placed: Placed = lambda _: None,
+) -> Transition:
     """Take over what somebody wrote into state.json by hand.
 
     An agent can write there too, so an edit decides nothing: it opens no gate, lets no held
     run continue, lowers no counter and changes no definition. *by_command*: a person has
-    typed `set`, which may lower counters.
+    typed `set`, which may lower counters. *placed* says which step is expected at another
+    step_index; where it can't, the edit is believed.
 
     Raises:
         EditRefused: the edit decides something; or it changes the run's identity or lowers a
-            counter that must never go back: two holders would believe in one token.
+            counter that must never go back: two holders would believe in one token; or it
+            states what is not so.
     """
     _ensure_same_run(head, edited)
     ensure_nothing_decided(head, edited, by_command=by_command)
@@ -276,24 +284,25 @@ def accept_edit(head: Head, edited: Head, *, at: str, by_command: bool = False) 
         edited = edited.model_copy(update={"not_before_since": None})
     before, after = head.model_dump(), edited.model_dump()
     fields = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
+    fact = _fact(Event.EDITED, head, f"by hand: {', '.join(fields)}")
     new = changed(edited, at, iteration=edited.step_index + 1)
-    if edited.step_index != head.step_index:
+    if edited.step_index == head.step_index:
+        new = settled(head, edited, new.replace(expected_step=head.expected_step), is_end=False)
+    else:
         # Whoever runs the step that was left has to find itself stale.
-        left = {"attempt": 0, "claims": (), "gate": None, "loop": None}
-        new = new.model_copy(update=left)
-        if new.status in (Status.RUNNING, Status.WAITING_APPROVAL):
-            new = new.model_copy(update={"status": resting_status(new)})
-    if new.status is Status.WAITING_APPROVAL and not new.is_at_gate:
-        # Nobody could ever decide about a gate that is not there.
-        new = new.model_copy(update={"status": resting_status(new)})
-    return Transition(new, (_fact(Event.EDITED, head, f"by hand: {', '.join(fields)}"),))
+        new = new.replace(attempt=0, claims=(), gate=None, loop=None)
+        here = placed(new)
+        if here is not None:
+            new = new.replace(expected_step=here.step)
+        new = settled(head, edited, new, is_end=here is not None and here.is_end)
+    return Transition(new, (fact,) if head.status is Status.COMPLETE else _with_end(fact, new))
 
 
 def _ensure_same_run(head: Head, edited: Head) -> None:
     """Refuse another identity, and counters that would let two holders believe in one token."""
     problems = [
         f"{field} went from {getattr(head, field)!r} to {getattr(edited, field)!r}"
-        for field in ("run_id", "schema_version", "journal_offset", "claims")
+        for field in ("run_id", "run_name", "schema_version", "journal_offset", "claims")
         if getattr(head, field) != getattr(edited, field)
     ]
     problems += [
@@ -334,8 +343,12 @@ def _ensure_date(text: str | None) -> None:
         )
 
 
-def edit_field(head: Head, field: str, value: Any, *, at: str) -> Transition:
+def edit_field(
+    head: Head, field: str, value: Any, *, at: str, placed: Placed = lambda _: None
+) -> Transition:
     """Set one field, known and editable or unknown, as if it had been edited in the file.
+
+    *placed*: see `accept_edit`.
 
     Raises:
         EditRefused: the field is the program's own, or can't have this value.
@@ -348,7 +361,12 @@ def edit_field(head: Head, field: str, value: Any, *, at: str) -> Transition:
         edited = Head.model_validate({**head.model_dump(), field: value})
     except ValidationError as error:
         raise EditRefused(f"{field}: {error.errors(include_url=False)[0]['msg']}") from None
-    return accept_edit(head, edited, at=at, by_command=True)
+    try:
+        return accept_edit(head, edited, at=at, by_command=True, placed=placed)
+    except EditRefused as refusal:
+        # Nothing was written that could be undone.
+        hint = None if refusal.hint is None else refusal.hint.removeprefix("undo it; ")
+        raise EditRefused(refusal.message, hint=hint) from None
 
 
 def _noted(verdict: str, note: str | None) -> str:

@@ -10,14 +10,26 @@ from typing import Any
 
 from sequencer.errors import EditRefused
 from sequencer.model.head import Head, Status
+from sequencer.model.transitions import at_rest, resting_status
 
 _OF_THE_DEFINITION = ("workflow_name", "workflow_digest", "params", "has_definition")
+_BEHIND_A_STATUS = ("status", "step_index", "failures_in_row", "pause_requested")
 _HELD = {
     Status.WAITING_APPROVAL: "approve', 'reject' or 'feedback",
     Status.PAUSED: "resume",
     Status.COMPLETE: "rewind' or 'reset",
 }
 """Status that is held -> who lets the run continue."""
+_BRINGS_ABOUT = {
+    Status.IDLE: "reset' starts a new run",
+    Status.RUNNING: "run' runs the step",
+    Status.WAITING_NEXT: "retry' forgets failures, 'takeover --force' drops a claim",
+    Status.WAITING_APPROVAL: "pause' holds the run; 'requires_approval' of a step asks a person",
+    Status.PAUSED: "pause' holds the run when the step that runs has ended",
+    Status.FAILED: "stamp fail' marks the step as failed",
+    Status.COMPLETE: "stop' ends the run when the step that runs has ended",
+}
+"""Status that can't be stated -> which command leads to it, or to what was meant."""
 
 
 def ensure_nothing_decided(head: Head, edited: Head, *, by_command: bool) -> None:
@@ -55,6 +67,35 @@ def _ensure_still_held(head: Head, edited: Head) -> None:
     if edited.status != head.status and head.status in _HELD and not means_nothing:
         change = f"went from {head.status} to {edited.status}"
         _refuse_decision("status", change, _HELD[head.status])
+    if edited.step_index != head.step_index and head.status is Status.COMPLETE:
+        _refuse_decision("step_index", "changed in a complete run", _HELD[Status.COMPLETE])
+
+
+def settled(head: Head, edited: Head, new: Head, *, is_end: bool) -> Head:
+    """Return *new*, which *edited* makes of *head*, with the status that its fields give it.
+
+    A pause and an end can be stated; anything else is what has happened, and an edit that
+    says otherwise would be believed by whoever reads the file. *is_end*: no step is left.
+
+    Raises:
+        EditRefused: *edited* states a status that its other fields contradict.
+    """
+    follows = Status.RUNNING if new.claims else resting_status(new)
+    if edited.status not in (head.status, follows):
+        can_pause, can_end = not new.claims, not new.claims and not new.is_at_gate
+        can_be = {Status.PAUSED: can_pause, Status.COMPLETE: can_end}
+        if not can_be.get(edited.status, False):
+            raise EditRefused(
+                f"an edit by hand is refused: status went from {head.status} to "
+                f"{edited.status}, and the run is {follows} by its other fields",
+                hint=f"undo it; 'sequencer {_BRINGS_ABOUT[edited.status]}",
+            )
+    if is_end or new.status is Status.COMPLETE:
+        return new.replace(status=Status.COMPLETE, pause_requested=False)
+    if new.status is Status.PAUSED:
+        return new.replace(pause_requested=False)
+    is_other = any(getattr(new, name) != getattr(head, name) for name in _BEHIND_A_STATUS)
+    return at_rest(new) if is_other else new
 
 
 def _ensure_not_released(head: Head, edited: Head) -> None:

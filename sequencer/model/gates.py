@@ -15,7 +15,7 @@ from sequencer.model.transitions import (
     Fact,
     Place,
     Transition,
-    at_rest,
+    at_rest_by_hand,
     changed,
     moved,
 )
@@ -74,7 +74,7 @@ def approve(
         done = new.replace(status=Status.COMPLETE, pause_requested=False)
         end = Fact(Event.COMPLETED, gate.step, gate.step_index, gate.token)
         return Transition(done, (fact, end))
-    return Transition(_kept_paused(head, new), (fact,))
+    return Transition(at_rest_by_hand(head, new), (fact,))
 
 
 def reject(
@@ -118,11 +118,4 @@ def feedback(
         )
     told = head.replace(gate=gate.replace(decision="feedback"))
     new = moved(told, at, place)
-    return Transition(_kept_paused(head, new), (_fact(Event.FEEDBACK, head, gate, text, by),))
-
-
-def _kept_paused(head: Head, new: Head) -> Head:
-    """Return *new* at rest; a decision does not end a pause."""
-    if head.status is Status.PAUSED:
-        return new.replace(status=Status.PAUSED)
-    return at_rest(new)
+    return Transition(at_rest_by_hand(head, new), (_fact(Event.FEEDBACK, head, gate, text, by),))

@@ -151,6 +151,13 @@ def at_rest(head: Head) -> Head:
     return head.replace(status=resting_status(head))
 
 
+def at_rest_by_hand(head: Head, new: Head) -> Head:
+    """Return *new*, which a person has made of *head*, at rest; only `resume` ends a pause."""
+    if head.status is Status.PAUSED:
+        return new.replace(status=Status.PAUSED)
+    return at_rest(new)
+
+
 def without_claim(head: Head, token: int) -> tuple[Claim, ...]:
     """Return the claims of *head* but the one with *token*."""
     return tuple([claim for claim in head.claims if claim.token != token])

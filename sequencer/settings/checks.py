@@ -75,14 +75,12 @@ class Check:
             return
         cadence = ("workflow", "review_every_n")
         every = self._schema.workflow.review_every_n or 0
-        if every > 0 and self._registry.get(name).review is None:
+        source = self._layers.sources.get(cadence)
+        # What an option asks for is about one run, which may have another workflow.
+        is_option = source is not None and source.kind == "flag"
+        if every > 0 and not is_option and self._registry.get(name).review is None:
             message = f"workflow {name!r} has no review step, so review_every_n has no effect"
-            source = self._layers.sources.get(cadence)
-            if source is not None and source.kind == "flag":
-                hint = "'review_cadence' is 'standard' with a reviewer"
-                yield cadence, ConfigurationError(message, where=str(source), hint=hint)
-            else:
-                self._layers.notices.append(f"{self._at(cadence)}: {message}")
+            self._layers.notices.append(f"{self._at(cadence)}: {message}")
 
     def _store(self) -> Iterator[Found]:
         path = ("store", "journal", "rotate_bytes")

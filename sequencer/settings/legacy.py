@@ -99,13 +99,16 @@ def _lay_commits(layers: Layers, document: Document) -> None:
 
 
 def notice_commits(layers: Layers) -> None:
-    """Say of each key about commits that it has no effect where no code is moved."""
+    """Say of each key about commits that it has no effect where no code is moved.
+
+    `store.work.branch` has one everywhere.
+    """
     store = layers.values.get("store")
     if isinstance(store, dict) and store.get("kind") == "git":
         return
     told = set()
     for path in layers.sources:
-        if path[0] == "commit" or path[:2] == ("store", "work"):
+        if path[0] == "commit" or path[:3] == ("store", "work", "tolerated"):
             where, key = layers.where(path), dotted(layers.origin(path))
             if key not in told:
                 layers.notices.append(f"{where}: {key!r} has no effect where store.kind is not git")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.errors import CorruptState, EditRefused, StateRefused
-from sequencer.model.decisions import accept_edit
+from sequencer.model.decisions import Placed, accept_edit
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition, initialise
 from sequencer.store import headfile
@@ -18,14 +18,14 @@ Migrate = Callable[[dict[str, Any]], Head]
 """From another program's state to a head at revision 0."""
 
 
-def edit(state_path: Path, head: Head, edited: Head, *, at: str) -> Transition:
-    """Return what it means that somebody has made *edited* of *head*.
+def edit(state_path: Path, head: Head, edited: Head, *, at: str, placed: Placed) -> Transition:
+    """Return what it means that somebody has made *edited* of *head*; see `accept_edit`.
 
     Raises:
         EditRefused: it would break the run's order.
     """
     try:
-        return accept_edit(head, edited, at=at)
+        return accept_edit(head, edited, at=at, placed=placed)
     except EditRefused as refusal:
         raise EditRefused(refusal.message, where=str(state_path), hint=refusal.hint) from None
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.errors import CorruptState, EditRefused, StorageFailed
+from sequencer.model.decisions import Placed
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition
 from sequencer.store import by_hand, documents, headfile, results
@@ -55,6 +56,7 @@ class FileStore:
         rotate_bytes: int = 4 * 1024 * 1024,
         keep: int = 8,
         migrate: by_hand.Migrate | None = None,
+        placed: Placed = lambda _: None,
         peer: Peer | None = None,
         lock_timeout_s: float | None = None,
         witness: Witness = no_witness,
@@ -62,12 +64,13 @@ class FileStore:
         """Use the folder of *state_path*; nothing is created before the first transition.
 
         A *peer* has to agree to every transition. The *witness* tells what the step logs
-        show; it is asked when the files have to be read as a whole.
+        show; it is asked when the files have to be read as a whole. *placed* says which step
+        is expected where an edit by hand has moved the run.
         """
         self.ttl_s, self.patience_s = ttl_s, 0.0
         self.folder = state_path.parent
         self._state_path = state_path
-        self._migrate = migrate
+        self._migrate, self._placed = migrate, placed
         self._peer, self._witness = peer, witness
         self._journal = JournalFile(self.folder, rotate_bytes, keep)
         self.leases = Leases(self.folder / "beats")
@@ -142,7 +145,7 @@ class FileStore:
             head = by_hand.migrated(self._state_path, found.legacy, self._migrate)
         elif found.edited is not None and head is not None:
             at = found.edited.last_update
-            head = by_hand.edit(self._state_path, head, found.edited, at=at).head
+            head = self._edit(head, found.edited, at).head
             notices = (f"{self._state_path} was edited by hand", *notices)
         elif not found.needs_publishing:
             self._cached = (before, found)
@@ -221,12 +224,15 @@ class FileStore:
         at = utc_now()
         if found.edited is not None and found.head is not None:
             self._notices.append(f"{self._state_path} was edited by hand; the edit is recorded")
-            return by_hand.edit(self._state_path, found.head, found.edited, at=at)
+            return self._edit(found.head, found.edited, at)
         if found.legacy is None:
             return None
         made, notice = by_hand.migration(self._state_path, found.legacy, self._migrate)
         self._notices.append(notice)
         return made
+
+    def _edit(self, head: Head, edited: Head, at: str) -> Transition:
+        return by_hand.edit(self._state_path, head, edited, at=at, placed=self._placed)
 
     def load(self) -> Found:
         """Return the present state, with state.json brought up to it; only under `locked`."""

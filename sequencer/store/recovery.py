@@ -17,7 +17,7 @@ from typing import Any
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, StateRefused
 from sequencer.model.decisions import accept_edit
 from sequencer.model.head import Head
-from sequencer.model.transitions import Event
+from sequencer.model.transitions import Event, Place
 from sequencer.store import evidence
 from sequencer.store import folder as folders
 from sequencer.store.headfile import RawHead, content_of, parse_head, read_head
@@ -336,12 +336,14 @@ def _is_accepted_edit(own: Record, following: Record, content: dict[str, Any]) -
     """Return whether *content* is the edit of *own* that *following* has accepted.
 
     A writer that is stopped between its append and its rename leaves the edit in place.
-    Accepting is a pure function, so doing it again tells.
+    Accepting is a pure function, so doing it again tells; which step was expected then, the
+    record says.
     """
     kept = following.data["head"]
     try:
         head, edited = parse_head(own.data["head"], ""), parse_head(content, "")
-        accepted = accept_edit(head, edited, at=kept["last_update"]).head
+        then = Place(kept["step_index"], kept["expected_step"], "", kept["status"] == "complete")
+        accepted = accept_edit(head, edited, at=kept["last_update"], placed=lambda _: then).head
     except StateRefused:
         return False
     given = accepted.model_dump(mode="json")

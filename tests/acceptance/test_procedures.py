@@ -247,8 +247,8 @@ def test_a_request_from_a_file_with_everything(project: Path) -> None:
         (("start", "x", "--attach", "../x"), 2, "outside the project"),
         (("start", "x", "--attach", "gone.txt"), 2, "no regular file"),
         (("start", "x", "--agent", "nobody"), 2, "nobody"),
-        (("approve",), 3, "no gate waits"),
-        (("feedback", "x"), 3, "no gate waits"),
+        (("approve",), 3, "no run waits"),
+        (("feedback", "x"), 3, "no run waits"),
         (("--run", "nobody", "reject"), 2, "unknown run 'nobody'"),
     ],
 )

@@ -123,7 +123,10 @@ def opened(run: Files, state: bytes | None, journal: bytes) -> Head | None:
 
 
 # An accepted edit decides these itself; every other field has to be what was written.
-OWN = {"revision", "journal_offset", "last_update", "iteration", "attempt", "claims", "status"}
+OWN = {
+    *("revision", "journal_offset", "last_update", "iteration", "attempt", "claims", "status"),
+    *("expected_step", "pause_requested"),
+}
 
 
 def ensure_believable(run: Files, state: bytes) -> None:
@@ -140,6 +143,8 @@ def ensure_believable(run: Files, state: bytes) -> None:
     found = head.model_dump(mode="json")
     for field in found.keys() - OWN - {"usage"}:
         assert found[field] == written[field], field
+    is_held = head.pause_requested or head.status in ("paused", "complete")
+    assert is_held or not written["pause_requested"]
 
 
 def test_any_object_as_the_head(files: Files) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sequencer.model.decisions import Placed
 from sequencer.model.head import Head
 from sequencer.model.names import ref_part, slug
 from sequencer.store.file import FileStore
@@ -87,10 +88,12 @@ def open_git_store(
     migrate: Callable[[dict[str, Any]], Head] | None = None,
     *,
     allowed: Mapping[str, str] | None = None,
+    placed: Placed = lambda _: None,
 ) -> GitStore:
     """Return the store of *run*; neither folder nor remote are touched before they are needed.
 
-    *allowed*: see `Git`. None: the run is only looked at, as this clone knows it.
+    *allowed*: see `Git`. None: the run is only looked at, as this clone knows it. *placed*: see
+    `FileStore`.
     """
     git = Git(project_dir, timeout_s=options.timeout_s, allowed=allowed)
     objects = Objects(git)
@@ -102,6 +105,7 @@ def open_git_store(
         rotate_bytes=options.rotate_bytes,
         keep=options.keep,
         migrate=migrate,
+        placed=placed,
         peer=branch,
         lock_timeout_s=LOCK_LEASES * options.timeout_s,
     )

@@ -154,7 +154,8 @@ class Clone:
         collected = self.carrier.collect(claim(head.step_index, token), step, head)
         if collected is None:
             return head
-        assert self.remote.push([collected.move]).verdict is Verdict.ACCEPTED
+        if collected.move is not None:
+            assert self.remote.push([collected.move]).verdict is Verdict.ACCEPTED
         return head.replace(work=collected.work, step_index=head.step_index + 1)
 
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.checkout.options import CommitOptions
+from sequencer.checkout.options import CommitOptions, WorkOptions
+from sequencer.engine.carrier import Collected
 from sequencer.errors import WorkTreeRefused
 from sequencer.model.head import Work
 from tests.unit.checkout.clones import (
@@ -30,12 +31,24 @@ def test_a_step_without_a_trace_moves_nothing(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one = clone(here, commit=DOCS)
     one.carrier.ready(head())
+    there = head(Work(branch="main", commit=said(here, "rev-parse", "HEAD")))
     before = everything(here)
     started = one.started
-    assert one.carrier.collect(claim(), "main", head()) is None
+    assert one.carrier.collect(claim(), "main", there) is None
     assert one.started - started == 1
     assert everything(here) == before
     assert one.carrier.take_notices() == []
+
+
+def test_a_run_learns_its_branch_where_nothing_moves(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path)
+    one = clone(here)
+    one.carrier.ready(head())
+    learned = one.carrier.collect(claim(), "main", head())
+    work = Work(branch="main", commit=said(here, "rev-parse", "HEAD"))
+    assert learned == Collected(work, None)
+    named = clone(here, work=WorkOptions(branch="main"))
+    assert named.carrier.collect(claim(), "main", head()) is None
 
 
 def test_the_agents_commits_move_without_a_process_of_their_own(tmp_path: Path) -> None:
@@ -48,6 +61,7 @@ def test_the_agents_commits_move_without_a_process_of_their_own(tmp_path: Path) 
     started = one.started
     collected = one.carrier.collect(claim(), "main", head())
     assert collected is not None
+    assert collected.move is not None
     assert (collected.move.old, collected.move.new) == (old, new)
     assert collected.work == Work(branch="main", commit=new)
     assert one.started - started == 1
@@ -59,7 +73,8 @@ def test_nothing_is_committed_that_is_not_declared(tmp_path: Path) -> None:
     one.carrier.ready(head())
     write(here, {"docs/a": "1"})
     before = everything(here)
-    assert one.carrier.collect(claim(), "main", head()) is None
+    there = head(Work(branch="main", commit=said(here, "rev-parse", "HEAD")))
+    assert one.carrier.collect(claim(), "main", there) is None
     assert everything(here) == before
     told = one.carrier.take_notices()
     assert len(told) == 1

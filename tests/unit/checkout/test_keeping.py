@@ -109,6 +109,7 @@ def test_the_way_on_that_is_told_after_a_refusal(tmp_path: Path) -> None:
     commit(there, {"docs/a": "theirs"})
     other.carrier.ready(head())
     state = other.push(head(), token=2)
+    assert collected.move is not None
     assert one.remote.push([collected.move]).verdict != "accepted"
     name = one.carrier.keep(claim(0, 1), "main", head())
     assert tree_of(here, str(name))["docs/a"] == "100644 mine"

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from sequencer import open_run
+from sequencer.errors import DefinitionChanged
 from tests.unit.cli.calling import call, project, state, worked
 
 FIELDS = {"step_index", "iteration", "cycle_index", "position", "step", "prompt", "review"}
@@ -123,13 +125,14 @@ def test_what_is_refused(tmp_path: Path, arguments: tuple[str, ...], word: str) 
     assert word in ended.err
 
 
-def test_a_run_under_another_definition_is_refused(tmp_path: Path) -> None:
+def test_under_another_definition_it_shows_what_comes_behind_an_adopt(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     (folder / "orchestration.yaml").write_text(
         "workflow: {name: standard}\nagent: {default: rehearsal}\n"
     )
-    ended = call(folder, "next")
-    assert ended.code == 3
+    ended = call(folder, "next", "--count", "2", "--json")
+    assert (ended.code, [step["step"] for step in ended.json]) == (0, ["main", "supervisor"])
+    assert "begun differently" in ended.err
     assert "sequencer adopt" in ended.err
 
 
@@ -183,6 +186,16 @@ def test_of_a_team_it_says_what_may_start_and_what_it_is_about(tmp_path: Path) -
     assert set(first[0]) == FIELDS | {"label", "kind", "role", "agent", "state"}
     assert (first[0]["label"], first[0]["role"]) == ("Look to the left", "researcher")
     assert not (folder / "sync").exists()
+
+
+def test_of_a_changed_graph_nothing_is_said_before_it_is_adopted(tmp_path: Path) -> None:
+    folder = crew(tmp_path / "p")
+    assert call(folder, "run", "--max-steps", "1", "--quiet").code == 0
+    config = folder / "orchestration.yaml"
+    config.write_text(config.read_text().replace("[left, right]", "[left]"))
+    with pytest.raises(DefinitionChanged):
+        open_run(folder).next()
+    assert call(folder, "next").code == 3
 
 
 def test_of_a_run_it_goes_by_where_the_run_is(tmp_path: Path) -> None:

@@ -97,6 +97,20 @@ def test_pause_and_resume() -> None:
         decisions.pause(new_head(status=Status.COMPLETE), at=AT)
 
 
+@pytest.mark.parametrize("verb", ["stamp_ok", "stamp_fail", "skip", "rewind", "adopt", "retry"])
+def test_a_pause_outlasts_every_change_by_hand_but_resume(verb: str) -> None:
+    before = new_head(step_index=1, failures_in_row=1, status=Status.FAILED)
+    paused = decisions.pause(before, at=AT).head
+    changed = VERBS[verb](paused).head
+    assert changed.status is Status.PAUSED
+    assert decisions.resume(changed, at=AT).head.status == VERBS[verb](before).head.status
+
+
+def test_a_paused_run_that_ends_by_hand_is_complete() -> None:
+    paused = decisions.pause(new_head(step_index=1), at=AT).head
+    assert decisions.skip(paused, END, None, at=AT).head.status is Status.COMPLETE
+
+
 def test_resume_undoes_stop() -> None:
     stopped = decisions.stop(new_head(), "why", at=AT).head
     back = decisions.resume(stopped, at=AT).head

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from sequencer.errors import EditRefused
 from sequencer.model import decisions
 from sequencer.model.head import Gate, Head, Loop, Status, Work
 from sequencer.model.outcome import Usage
-from tests.contract.store_cases import new_head
+from sequencer.model.transitions import Place
+from tests.contract.store_cases import make_claim, new_head
 
 AT = "2026-11-21T20:55:12Z"
 GATE = Gate(step="ask", step_index=0, token=1, opened_at=AT)
@@ -86,3 +88,115 @@ def test_back_from_a_gate_is_no_way_past_it() -> None:
 def test_a_person_may_still_set_what_counts_failures() -> None:
     head = new_head(failures_in_row=3)
     assert decisions.edit_field(head, "failures_in_row", 0, at=AT).head.failures_in_row == 0
+
+
+IN: dict[Status, dict[str, Any]] = {
+    Status.IDLE: {"step_index": 0, "usage": Usage()},
+    Status.RUNNING: {"claims": (make_claim(step_index=1),), "token": 1, "attempt": 1},
+    Status.WAITING_NEXT: {},
+    Status.WAITING_APPROVAL: {"gate": GATE},
+    Status.PAUSED: {},
+    Status.FAILED: {"failures_in_row": 2, "attempt": 2},
+    Status.COMPLETE: {},
+}
+"""Status -> what else is so in a run that has it."""
+STATED = {
+    Status.IDLE: {Status.PAUSED, Status.COMPLETE},
+    Status.WAITING_NEXT: {Status.PAUSED, Status.COMPLETE},
+    Status.FAILED: {Status.PAUSED, Status.COMPLETE},
+}
+"""Status -> which other ones can be stated; from those that are missing here, none."""
+
+
+def in_status(status: Status, **update: Any) -> Head:
+    return new_head(**{**HEAD, **IN[status], "status": status, **update})
+
+
+@pytest.mark.parametrize("by_command", [False, True], ids=["file", "set"])
+@pytest.mark.parametrize(("was", "stated"), list(product(Status, Status)))
+def test_a_status_can_be_stated_where_that_is_what_it_does(
+    was: Status, stated: Status, *, by_command: bool
+) -> None:
+    head = in_status(was)
+    edited = head.replace(status=stated, ticket="ABC-1")
+    if stated is not was and stated not in STATED.get(was, ()):
+        with pytest.raises(EditRefused, match=rf"status went from {was} to {stated}\b") as refused:
+            decisions.accept_edit(head, edited, at=AT, by_command=by_command)
+        assert "'sequencer " in str(refused.value.hint)
+        return
+    made = decisions.accept_edit(head, edited, at=AT, by_command=by_command)
+    assert made.head.status is stated
+    assert made.head.claims == head.claims
+    ended = ["completed"] if stated is Status.COMPLETE and was is not stated else []
+    assert [fact.event for fact in made.facts] == ["edited", *ended]
+
+
+@pytest.mark.parametrize(
+    ("was", "edit", "becomes"),
+    [
+        ("failed", {"failures_in_row": 0}, "waiting-next"),
+        ("waiting-next", {"failures_in_row": 2}, "failed"),
+        ("idle", {"step_index": 4}, "waiting-next"),
+        ("running", {"step_index": 4}, "waiting-next"),
+        ("running", {"step_index": 4, "status": "waiting-next"}, "waiting-next"),
+        ("running", {"exit": True}, "running"),
+        ("running", {"pause_requested": True}, "running"),
+        ("waiting-next", {"pause_requested": True}, "paused"),
+        ("waiting-approval", {"step_index": 0}, "waiting-next"),
+        ("paused", {"step_index": 4}, "paused"),
+        ("paused", {"failures_in_row": 2}, "paused"),
+        ("failed", {"step_index": 4}, "failed"),
+        ("complete", {"ticket": "ABC-1"}, "complete"),
+    ],
+)
+def test_the_status_follows_what_was_edited(was: str, edit: dict[str, Any], becomes: str) -> None:
+    head = in_status(Status(was))
+    edited = Head.model_validate({**head.model_dump(), **edit})
+    made = decisions.accept_edit(head, edited, at=AT, by_command=True).head
+    assert made.status == becomes
+    assert made.pause_requested == (was == "running" and "pause_requested" in edit)
+
+
+def test_a_pause_that_was_asked_for_holds_where_an_edit_drops_the_claim() -> None:
+    head = in_status(Status.RUNNING, pause_requested=True)
+    edited = head.replace(step_index=4)
+    assert decisions.accept_edit(head, edited, at=AT).head.status is Status.PAUSED
+
+
+def test_a_complete_run_is_not_moved_by_an_edit() -> None:
+    head = in_status(Status.COMPLETE)
+    with pytest.raises(EditRefused, match="complete run") as refused:
+        decisions.edit_field(head, "step_index", 0, at=AT)
+    assert refused.value.hint == "'sequencer rewind' or 'reset' decides"
+
+
+@pytest.mark.parametrize("edit", [{"step_index": 4}, {"step_index": 4, "expected_step": "made up"}])
+def test_another_step_index_expects_the_step_that_is_there(edit: dict[str, Any]) -> None:
+    head = in_status(Status.WAITING_NEXT)
+
+    def placed(moved: Head) -> Place:
+        return Place(moved.step_index, f"step {moved.step_index}", "")
+
+    made = decisions.accept_edit(head, head.replace(**edit), at=AT, placed=placed)
+    assert made.head.expected_step == "step 4"
+    assert (made.facts[0].step, made.facts[0].step_index) == (head.expected_step, 1)
+
+
+def test_an_edit_to_the_end_completes_the_run() -> None:
+    head = in_status(Status.WAITING_NEXT)
+    made = decisions.accept_edit(
+        head, head.replace(step_index=4), at=AT, placed=lambda _: Place(4, "", "", is_end=True)
+    )
+    assert made.head.status is Status.COMPLETE
+    assert [fact.event for fact in made.facts] == ["edited", "completed"]
+
+
+def test_the_expected_step_is_not_edited_by_itself() -> None:
+    head = in_status(Status.WAITING_NEXT)
+    made = decisions.accept_edit(head, head.replace(expected_step="made up"), at=AT).head
+    assert made.expected_step == head.expected_step
+
+
+def test_a_run_keeps_its_name() -> None:
+    with pytest.raises(EditRefused, match="run_name went from None to 'other'"):
+        decisions.accept_edit(new_head(), new_head(run_name="other"), at=AT)

@@ -120,8 +120,6 @@ def test_no_way_by_hand_leads_past_a_gate() -> None:
     assert (edited.gate, edited.status) == (None, Status.WAITING_NEXT)
     with pytest.raises(EditRefused, match="gate changed"):
         decisions.edit_field(head, "step_index", head.step_index + 1, at=AT)
-    for_nothing = decisions.edit_field(new_head(), "status", "waiting-approval", at=AT).head
-    assert for_nothing.status is Status.IDLE
 
 
 def test_who_goes_back_from_a_rejection_leaves_it_behind() -> None:

@@ -225,10 +225,11 @@ def test_a_tree_that_may_be_dirty(tmp_path: Path, text: str, tolerated: tuple[st
 
 
 def test_without_git_each_key_is_noticed_once_and_nothing_is_committed(tmp_path: Path) -> None:
-    text = "commit: {paths: [a, b]}\nstore: {work: {branch: none}}\nreport_extensions: [.md]\n"
+    text = "commit: {paths: [a, b]}\nreport_extensions: [.md]\n"
+    text += "store: {work: {branch: main, tolerated: [c]}}\n"
     notices = loaded(tmp_path, text).notices
     assert sorted(notice.split("'")[1] for notice in notices) == [
-        *("commit.paths", "report_extensions", "store.work.branch"),
+        *("commit.paths", "report_extensions", "store.work.tolerated"),
     ]
     assert all("has no effect where store.kind is not git" in notice for notice in notices)
     assert loaded(tmp_path, "").notices == ()

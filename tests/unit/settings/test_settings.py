@@ -263,9 +263,6 @@ def test_a_cadence_without_a_review_step(tmp_path: Path) -> None:
     settings = loaded(tmp_path, "workflow: {name: standard, review_every_n: 3}\n")
     assert "has no review step" in settings.notices[0]
     assert settings.chosen_workflow().params == {}
-    flags = {("workflow", "review_every_n"): Given("--review-every", 3)}
-    error = refusal(tmp_path, "workflow: standard\n", flags=flags)
-    assert error.where == "--review-every"
     assert loaded(tmp_path, "workflow: {name: standard, review_every_n: 0}\n").notices == ()
 
 

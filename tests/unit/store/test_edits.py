@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sequencer.errors import ClaimHeld, EditRefused, StaleClaim, StateRefused, TransitionRefused
+from sequencer.model.transitions import Place
 from sequencer.store.file import FileStore
 from tests.contract import store_cases as cases
 
@@ -188,8 +189,8 @@ def test_an_edit_between_two_changes_of_one_worker_is_not_overwritten(state: Pat
 def test_an_edit_that_a_stopped_writer_had_accepted_is_no_second_edit(state: Path) -> None:
     cases.edit(state, step_index=3, note="x")
     content = state.read_bytes()
-    store = FileStore(state)
-    store.update(lambda _: None)
+    store = FileStore(state, placed=lambda head: Place(head.step_index, "main", "main.md"))
+    assert store.update(lambda _: None).expected_step == "main"
     # As if the writer had been killed between its append and its rename.
     state.write_bytes(content)
     fresh = FileStore(state)

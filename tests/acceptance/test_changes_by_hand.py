@@ -1,0 +1,134 @@
+"""What a person changes beside the program: it is told as it is, and nothing else comes of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.cli_process import cli, done, head, scripted_project
+
+TIRED = """\
+agent: {default: tired}
+agents:
+  tired:
+    kind: scripted
+    outcomes: [{status: limited, not_before: "2999-01-01T00:00:00Z", usage: {cost_usd: 0.5}}]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return scripted_project(tmp_path)
+
+
+def edit(folder: Path, **fields: Any) -> None:
+    path = folder / "sync" / "state.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+def told(folder: Path) -> list[tuple[str, str, int]]:
+    """Return event, step and step_index of what has happened."""
+    lines = cli(folder, "history", "--json").stdout.splitlines()
+    return [(f["event"], f["step"], f["step_index"]) for f in map(json.loads, lines)]
+
+
+def test_a_pause_ends_by_resume_alone(folder: Path) -> None:
+    assert cli(folder, "run", "--max-steps", "1").returncode == 0
+    cli(folder, "pause")
+    for arguments in (("stamp", "ok"), ("skip",), ("rewind", "1"), ("stamp", "fail"), ("retry",)):
+        changed = cli(folder, *arguments)
+        assert changed.returncode == 0, changed.stderr
+        assert "the run is paused" in changed.stdout
+        assert head(folder)["status"] == "paused"
+    ended = cli(folder, "run", "--max-steps", "1")
+    assert (ended.returncode, done(folder)) == (0, [0])
+    assert cli(folder, "resume").returncode == 0
+    assert cli(folder, "run", "--max-steps", "1").returncode == 0
+    assert done(folder) == [0, 1]
+    cli(folder, "pause")
+    # Another run has no pause, and that is said.
+    assert "paused, and the new one is not" in cli(folder, "reset", "--yes").stdout
+    assert head(folder)["status"] == "idle"
+
+
+def test_the_history_names_the_step_that_is_at_an_edited_step_index(folder: Path) -> None:
+    assert cli(folder, "run", "--max-steps", "1").returncode == 0
+    assert "step_index is 3" in cli(folder, "set", "step_index=3").stdout
+    assert head(folder)["expected_step"] == "reviewer"
+    assert cli(folder, "skip").returncode == 0
+    edit(folder, step_index=1)
+    looked = json.loads(cli(folder, "status", "--json").stdout)
+    assert (looked["expected_step"], looked["iteration"]) == ("main", 2)
+    assert cli(folder, "stamp", "ok").returncode == 0
+    assert head(folder)["expected_step"] == "reviewer"
+    assert told(folder)[3:] == [
+        ("edited", "main", 1),
+        ("skipped", "reviewer", 3),
+        ("edited", "supervisor", 4),
+        ("stamped", "main", 1),
+    ]
+
+
+def test_a_status_that_is_not_so_is_refused_by_set_and_in_the_file(folder: Path) -> None:
+    assert cli(folder, "run", "--max-steps", "1").returncode == 0
+    before = head(folder)
+    for status, command in (("running", "run"), ("waiting-approval", "pause")):
+        refused = cli(folder, "set", f"status={status}")
+        assert refused.returncode == 3
+        assert f"went from waiting-next to {status}" in refused.stderr
+        assert f"'sequencer {command}'" in refused.stderr
+    assert head(folder) == before
+    edit(folder, status="running")
+    refused = cli(folder, "run", "--max-steps", "1")
+    assert (refused.returncode, done(folder)) == (3, [0])
+    assert "undo it" in refused.stderr
+    edit(folder, status="waiting-next")
+    assert cli(folder, "run", "--max-steps", "1").returncode == 0
+
+
+def test_a_tick_without_work_tells_of_no_usage(folder: Path) -> None:
+    (folder / "orchestration.yaml").write_text(TIRED)
+    first, second, third = (cli(folder, "tick") for _ in range(3))
+    assert [one.returncode for one in (first, second, third)] == [0, 0, 0]
+    assert "0.50" in first.stdout
+    assert second.stdout == third.stdout
+    assert second.stdout.startswith("nothing due: usage limit of the agent")
+    assert "·" not in second.stdout
+
+
+def test_a_changed_cadence_blocks_no_look(folder: Path) -> None:
+    assert cli(folder, "run", "--max-steps", "2").returncode == 0
+    config = folder / "orchestration.yaml"
+    config.write_text(config.read_text().replace("review_every_n: 2", "review_every_n: 3"))
+    looked = cli(folder, "next", "--count", "3", "--json")
+    assert looked.returncode == 0
+    assert [step["step"] for step in json.loads(looked.stdout)] == [
+        "supervisor",
+        "main",
+        "reviewer",
+    ]
+    assert "begun differently" in looked.stderr
+    assert "'sequencer adopt'" in looked.stderr
+    assert cli(folder, "run", "--max-steps", "1").returncode == 3
+    assert cli(folder, "adopt").returncode == 0
+    assert cli(folder, "next").stderr == ""
+
+
+def test_a_second_approval_says_that_no_run_waits(folder: Path) -> None:
+    config = folder / "orchestration.yaml"
+    steps = "[{name: main, requires_approval: true}, supervisor]"
+    text = f"workflows:\n  gated: {{kind: procedure, steps: {steps}}}\n"
+    config.write_text(config.read_text() + text)
+    asked = cli(folder, "run", "--run", "docs", "--workflow", "gated")
+    assert asked.returncode == 4
+    first = cli(folder, "approve")
+    assert first.returncode == 0
+    assert "run 'docs' is the one that waits" in first.stderr
+    second = cli(folder, "approve")
+    assert second.returncode == 3
+    assert "no run waits for a decision" in second.stderr
+    assert "'sequencer runs'" in second.stderr
+    assert not (folder / "sync" / "state.json").exists()
