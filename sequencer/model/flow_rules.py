@@ -187,7 +187,10 @@ class Course:
         self.do("token", target, None)
 
     def expire(self, name: str) -> None:
-        """Let a person's time be over: to where the node says, else by the label, else as E6."""
+        """Let a person's time be over: to where the node says, else by the label, else as E6.
+
+        What the person said the time before is no output any more.
+        """
         node = self.graph.by_id[name]
         if node.on_timeout is None:
             if TIMEOUT in groups(self.graph, name) or is_choice(self.graph, name):
@@ -196,12 +199,13 @@ class Course:
                 self.fail(name, "NoMatchingBranch", f"no matching branch for {TIMEOUT!r}")
             else:
                 self.tell(Event.EXPIRED, name)
+                self.do("done", name)
                 self._follow(name, self.graph.outgoing[name])
             return
         self.tell(Event.EXPIRED, name, to=node.on_timeout)
         is_back = name in self.graph.back_jumps
         may_go_on = not is_back or self._may_loop(name, node.on_timeout)
-        self.do("follow", name, [node.on_timeout])
+        self.do("step", name, [node.on_timeout])
         if not may_go_on:
             self.end(FlowStatus.MAX_ITERATIONS)
 

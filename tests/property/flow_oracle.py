@@ -322,6 +322,7 @@ class Oracle:
         return f"; cancelled {', '.join(names)}" if names else ""
 
     def nobody_answered(self, node: Node) -> None:
+        self.outputs.pop(node.id, None)
         labels = [plain(self.graph.edges[place].label) for place in self.edges_of(node.id)]
         if node.on_timeout is not None:
             self.tell(f"timeout {node.id} -> {node.on_timeout}")
