@@ -136,16 +136,19 @@ class JsonEventParser(ABC):
         self.usage = Usage(unpriced=1)
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
 
-    def feed_line(self, line: bytes, listener: Listener) -> None:
+    def feed_line(self, line: bytes, listener: Listener) -> bool:
         """Take one line of stdout; see `process.EventParser`."""
-        event = None
-        if is_affordable(line):
+        event, is_readable = None, is_affordable(line)
+        if is_readable:
             with suppress(ValueError, RecursionError):
                 event = json.loads(line)
         if isinstance(event, dict):
             self.take(event, listener)
-        elif line.strip():
+            return self.is_progress(event)
+        if line.strip():
             listener.write(line + b"\n", Kind.OUTPUT)
+        # What is too large to be read is a tool's result, and no sign of life.
+        return not is_readable
 
     def feed_stderr(self, line: bytes) -> None:
         """Keep the last lines of stderr, where usage errors are."""
@@ -156,6 +159,13 @@ class JsonEventParser(ABC):
     @abstractmethod
     def take(self, event: Event, listener: Listener) -> None:
         """Take one event."""
+
+    @abstractmethod
+    def is_progress(self, event: Event) -> bool:
+        """Return whether *event* has text, a tool call or its result.
+
+        A client that hangs goes on sending events that have none of them.
+        """
 
     @abstractmethod
     def finish(self, end: ProcessEnd) -> Outcome:

@@ -195,12 +195,14 @@ class _Answer:
         self._listener = listener
         self._end = b""
 
-    def stdout(self, data: bytes) -> None:
+    def stdout(self, data: bytes) -> bool:
         self._end = (self._end + data)[-ANSWER_BYTES:]
         self._listener.write(data, Kind.OUTPUT)
+        return True
 
-    def stderr(self, data: bytes) -> None:
+    def stderr(self, data: bytes) -> bool:
         self._listener.write(data, Kind.ERROR)
+        return True
 
     def judge(self, end: ProcessEnd) -> Outcome:
         output = self._end.decode("utf-8", "replace").strip()

@@ -181,7 +181,7 @@ def _explain(error: Exception, rules: CallRules) -> _Trouble:
         return _explain_status(error, rules)
     if "Timeout" in name:
         if rules.idle_timeout_s is not None:
-            silent = f"no output for {rules.idle_timeout_s:g} s; the call was broken off\n"
+            silent = f"no progress for {rules.idle_timeout_s:g} s; the call was broken off\n"
             return _Trouble(f"{silent}raise idle_timeout_s, or leave it out", is_passing=False)
         return _Trouble(f"the API was silent for too long ({name})")
     if isinstance(error, anthropic.APIConnectionError):

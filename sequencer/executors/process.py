@@ -62,8 +62,11 @@ _FIRST_PAUSE_S = 0.1
 class EventParser(Protocol):
     """Understands the output of one client; one instance for one attempt."""
 
-    def feed_line(self, line: bytes, listener: Listener) -> None:
-        """Take one line of stdout without its newline; write what people should see."""
+    def feed_line(self, line: bytes, listener: Listener) -> bool:
+        """Take one line of stdout without its newline; write what people should see.
+
+        Return whether it shows progress: text, a tool call or its result.
+        """
 
     def feed_stderr(self, line: bytes) -> None:
         """Take one line of stderr; the listener has had it already, as `Kind.ERROR`."""
@@ -347,19 +350,30 @@ class _Lines:
 
     def __init__(self, parser: EventParser, listener: Listener) -> None:
         self._listener = listener
-        self._out = LineSplitter(
-            lambda line: parser.feed_line(line, listener),
-            lambda raw: listener.write(raw, Kind.OUTPUT),
-            LINE_CAP,
-        )
+        self._parser = parser
+        self._has_progressed = False
+        self._out = LineSplitter(self._take_line, self._take_raw, LINE_CAP)
         self._err = LineSplitter(parser.feed_stderr, lambda _: None, _STDERR_LINE_CAP)
 
-    def stdout(self, data: bytes) -> None:
+    def stdout(self, data: bytes) -> bool:
+        self._has_progressed = False
         self._out.feed(data)
+        return self._has_progressed
 
-    def stderr(self, data: bytes) -> None:
+    def stderr(self, data: bytes) -> bool:
         self._listener.write(data, Kind.ERROR)
         self._err.feed(data)
+        # Warnings and retries of the client; the agent speaks on stdout.
+        return False
+
+    def _take_line(self, line: bytes) -> None:
+        if self._parser.feed_line(line, self._listener):
+            self._has_progressed = True
+
+    def _take_raw(self, raw: bytes) -> None:
+        # Of an event of megabytes, which is a tool's result.
+        self._has_progressed = True
+        self._listener.write(raw, Kind.OUTPUT)
 
     def finish(self) -> None:
         self._out.finish()

@@ -74,7 +74,7 @@ def stop_error(end: ProcessEnd, request: StepRequest) -> str:
         )
     if end.ended_by == "idle":
         return (
-            f"no output for {request.idle_timeout_s:g} s; {gone}\n"
+            f"no progress for {request.idle_timeout_s:g} s; {gone}\n"
             f"raise idle_timeout_s of step {step!r} if it may be silent for so long"
         )
     return f"the guard process of the agent was killed, and the agent with it; {gone}"

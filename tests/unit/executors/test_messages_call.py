@@ -184,7 +184,7 @@ def test_the_steps_own_limit_of_silence_is_not_tried_again(desk: Desk) -> None:
     outcome = desk.ask([{"text": "half", "stall": 30}], idle_timeout_s=1.0)
     assert outcome.status is OutcomeStatus.FAILED
     assert outcome.error is not None
-    assert "no output for 1 s" in outcome.error
+    assert "no progress for 1 s" in outcome.error
     assert len(desk.model.requests) == 1
 
 
