@@ -69,6 +69,12 @@ if TYPE_CHECKING:
 @click.option(
     "--no-run", is_flag=True, help="Make the run, and leave its steps to 'run' or 'tick'."
 )
+@click.option(
+    "--rehearse",
+    is_flag=True,
+    help="Let no agent run, whatever names one: each step says what it would ask, and counts "
+    "as done.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be made; change nothing.")
 @click.option("--mermaid", is_flag=True, help="Show it as a Mermaid chart.")
 @click.option("--diagram", is_flag=True, help="Show a team's tasks as a drawing in the terminal.")
@@ -85,6 +91,7 @@ def start(
     team: bool | None,
     team_size: int | None,
     no_run: bool,
+    rehearse: bool,
     dry_run: bool,
     mermaid: bool,
     diagram: bool,
@@ -108,7 +115,7 @@ def start(
     from sequencer.engine.team_starting import WantedTeam  # noqa: PLC0415
 
     shape = Shape.of(invocation, mermaid=mermaid, diagram=diagram, shows=dry_run or no_run)
-    project = _project(invocation, agent, acts=not dry_run)
+    project = _project(invocation, agent, acts=not dry_run, rehearses=rehearse)
     request = request_from(project, "start", text=text, file=file, **given)
     name = invocation.run_name or free_name(request.title, project.run_names())
     invocation.run_name = name
@@ -118,6 +125,8 @@ def start(
     if dry_run:
         show(invocation, project, definition, name, shape=shape)
         return 0
+    if not no_run:
+        project.starter.ensure_installed(definition)
     project.run(name, definition).control.start(definition)
     if not invocation.is_json or no_run:
         show(invocation, project, definition, name, is_made=True, shape=shape)
@@ -173,15 +182,15 @@ def route(
         invocation.echo(line)
 
 
-def _project(invocation: Invocation, agent: str | None, *, acts: bool) -> Project:
+def _project(invocation: Invocation, agent: str | None, *, acts: bool, rehearses: bool) -> Project:
     from sequencer.settings.sources import Given  # noqa: PLC0415 - pydantic; `--help` needs none
 
     flags: dict[tuple[str | int, ...], Given] = {}
     if agent is not None:
         flags["agent", "default"] = Given("--agent", agent)
-    project = invocation.project(flags)
+    project = invocation.project(flags, rehearses=rehearses)
     if acts:
-        project.trust.ensure()
+        project.ensure_may_act()
     return project
 
 

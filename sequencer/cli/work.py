@@ -85,6 +85,9 @@ _OPTIONS: tuple[Callable[..., Any], ...] = (
                  help="Let the router choose prompts, or not."),
     click.option("--max-parallel", type=click.IntRange(1, 1000), metavar="N",
                  help="Nodes of a flowchart at once in this process; default 4."),
+    click.option("--rehearse", is_flag=True,
+                 help="Let no agent run, whatever names one: each step says what it would ask, "
+                 "and counts as done."),
     click.option("--dry-run", is_flag=True,
                  help="Show what would run and what stands in the way; change nothing."),
 )  # fmt: skip
@@ -115,6 +118,7 @@ class Wish:
     agent_step: Pairs
     agent_prompt: Pairs
     router: bool | None
+    rehearse: bool
     dry_run: bool
     max_parallel: int | None
     flow: str | None = None
@@ -148,7 +152,7 @@ class Wish:
         }
         flags = {key: Given(*given) for key, given in values.items() if given[1] is not None}
         overrides = AgentOverrides(dict(self.agent_prompt), dict(self.agent_step))
-        project = invocation.project(flags, overrides)
+        project = invocation.project(flags, overrides, rehearses=self.rehearse)
         if self.router and project.settings.router.prompt is None:
             raise UsageRefused(
                 "there is no router to ask", where="--router", hint="router.prompt names its prompt"
@@ -244,6 +248,7 @@ def run(invocation: Invocation, /, **options: Any) -> int:
       sequencer run --agent claude --agent-step reviewer=codex
       sequencer run --mode async --step-index 4 --max-steps 1
       sequencer run flows/review.md --state branch=main
+      sequencer run --rehearse --run rehearsal --max-steps 6
       sequencer run --dry-run
     """
     return _work(invocation, Wish(**options))
@@ -309,7 +314,7 @@ def _work(invocation: Invocation, wish: Wish) -> int:
     project = wish.open(invocation)
     if not wish.dry_run:
         # A timer has nobody to ask, also where a person has typed it.
-        project.trust.ensure(may_ask=not wish.is_tick)
+        project.ensure_may_act(may_ask=not wish.is_tick)
     source = _chosen_flow(invocation, project, wish)
     mode, limits = wish.chosen_mode(project), wish.limits(project)
     plan = working.Plan(mode, limits, wish.positions, wish.step_index, source)

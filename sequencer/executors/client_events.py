@@ -20,6 +20,7 @@ from sequencer.executors.client_limits import (
     DEFAULT_WAIT_S,
     Clock,
     is_limit,
+    is_temporary,
     local_clock,
     not_before,
 )
@@ -220,12 +221,15 @@ class JsonEventParser(ABC):
         epoch_s: float | None = None,
         hint: str = "",
     ) -> Outcome:
-        """Return *limited* if *error* or *status* reports a limit, else *failed*.
+        """Return *limited* or *unavailable* if *error* or *status* says so, else *failed*.
 
         Only for what the client itself said in its structured output. What its tools printed
         may be of any other service's limit, and *failed* is for that.
         """
         if epoch_s is None and not is_limit(error, status):
+            if is_temporary(error, status):
+                text = one_line(error, ERROR_CHARS)
+                return self._outcome(OutcomeStatus.UNAVAILABLE, end, error=text)
             return self.failed(f"{error}\n{hint}" if hint else error, end)
         when = not_before(
             error, self.rules.clock(), default_wait_s=self.rules.limit_wait_s, epoch_s=epoch_s

@@ -27,6 +27,7 @@ from sequencer.executors.lines import LINE_CAP, LineSplitter
 from sequencer.executors.process_end import (
     ProcessEnd,
     describe_exit,
+    has_no_program,
     spawn_error,
     stop_error,
 )
@@ -271,7 +272,9 @@ def conclude(
     """
     if end.spawn_error is not None:
         error = f"{end.spawn_error}\n{install_hint}".rstrip()
-        return Outcome(status=OutcomeStatus.FAILED, error=error)
+        # An update of a client takes its program away for a moment.
+        status = OutcomeStatus.UNAVAILABLE if end.has_vanished else OutcomeStatus.FAILED
+        return Outcome(status=status, error=error)
     outcome = judge(end)
     update: dict[str, Any] = {"exit_code": end.exit_code}
     if not outcome.usage.seconds:
@@ -325,7 +328,9 @@ def _end_of(
     tail = pump.stderr_tail.decode("utf-8", "replace")
     report = pump.report
     if report is not None and report["event"] == "refused":
-        return ProcessEnd(spawn_error=spawn_error(report, launch), seconds=seconds)
+        error = spawn_error(report, launch)
+        has_vanished = has_no_program(report, launch)
+        return ProcessEnd(spawn_error=error, has_vanished=has_vanished, seconds=seconds)
     ended_by: StopReason | str | None = pump.stop_cause
     exit_code = report["exit_code"] if report else None
     if report and report["stopped_by"] is None:
