@@ -137,7 +137,7 @@ class ConfiguredAgents:
         moves = self.settings.store.kind == "git"
         missing = executor.missing(None if moves else self.settings.project_dir)
         if missing is not None:
-            raise AgentMissing(missing, hint="nothing was started; then start again")
+            raise AgentMissing(missing, hint="no step was claimed; start again when it is there")
 
     def _stand_in(self, name: str) -> Executor:
         """Return what stands in for the agent called *name* in a rehearsal."""
