@@ -98,7 +98,7 @@ def configuration(workflow: Workflow, clients: Collection[str]) -> str:
         parts.append(_NO_CLIENT + commented)
     parts.append(
         "\n# Of the whole run; the counters survive restarts. What one 'sequencer run' may do\n"
-        "# has its own limit (20 steps; none in mode sync), see 'sequencer run --help'.\n"
+        "# has its own limit (20 steps; 500 in mode sync), see 'sequencer run --help'.\n"
         "limits:\n  max_failures_in_row: 3\n  # max_cost_usd: 50\n  # max_steps: 200\n\n"
         "# For steps that set none themselves. A step that failed is tried again by itself, after\n"
         "# 60 s and then 120 s; without a retry the first failure ends 'sequencer run'. A service\n"

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from sequencer.model.limits import InvocationLimits
     from sequencer.settings.agents import AgentOverrides
 
+SYNC_STEPS = 500
+"""Of a process in mode sync that nobody gave a number: it waits for its turns over days, and an
+agent that has nothing to do any more must not be asked forever."""
 Pairs = tuple[tuple[str, str], ...]
 
 
@@ -66,7 +69,7 @@ _OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--review-every", type=click.IntRange(-(2**31), 2**31 - 1), metavar="N",
                  help="A review every N cycles; 0 is never."),
     click.option("--max-steps", type=click.IntRange(min=1), metavar="N",
-                 help="Steps of this invocation; default 20, in mode sync without limit."),
+                 help="Steps of this invocation; default 20, in mode sync 500."),
     click.option("--max-cycles", type=click.IntRange(min=1), metavar="N",
                  help="Cycles of this invocation."),
     click.option("--max-cost", type=_MONEY, metavar="USD", help="Cost of this invocation."),
@@ -188,17 +191,13 @@ class Wish:
         return mode
 
     def limits(self, project: Project, mode: Mode) -> InvocationLimits:
-        """Return the limits of this invocation.
-
-        A terminal of mode sync waits for its turns over days: without a wish it has no number
-        of steps. What the run as a whole may use bounds it.
-        """
+        """Return the limits of this invocation."""
         from sequencer.model.limits import InvocationLimits  # noqa: PLC0415 - see `run`
 
         defaults = project.settings.run
         is_default = project.settings.sources["run", "max_steps"].kind == "default"
         return InvocationLimits(
-            max_steps=None if is_default and mode == "sync" else defaults.max_steps,
+            max_steps=SYNC_STEPS if is_default and mode == "sync" else defaults.max_steps,
             max_cycles=defaults.max_cycles,
             max_cost_usd=defaults.max_cost_usd,
             max_wait_s=0 if self.is_tick else defaults.max_wait_s,
@@ -312,21 +311,6 @@ def _without_secrets(
     return safe
 
 
-UNBOUNDED = (
-    "notice: this process takes its turns until the run ends or you stop it; "
-    "limits.max_cost_usd\nor limits.max_steps in orchestration.yaml bounds the run, "
-    "--max-steps and --max-cost this process"
-)
-
-
-def _is_unbounded(project: Project, limits: InvocationLimits) -> bool:
-    """Return whether nothing but failures, people and the workflow's end stops the work."""
-    whole = project.settings.limits
-    own = (limits.max_steps, limits.max_cycles, limits.max_cost_usd)
-    of_the_run = (whole.max_steps, whole.max_cost_usd, whole.max_seconds)
-    return all(limit is None for limit in (*own, *of_the_run))
-
-
 def _work(invocation: Invocation, wish: Wish) -> int:
     # The engine is imported here, because `--help` and completion need none of it.
     from sequencer.cli import dry_run, working  # noqa: PLC0415
@@ -341,6 +325,4 @@ def _work(invocation: Invocation, wish: Wish) -> int:
     plan = working.Plan(mode, limits, wish.positions, wish.step_index, source)
     if wish.dry_run:
         return dry_run.show(invocation, project, plan)
-    if mode == "sync" and _is_unbounded(project, limits):
-        invocation.say(UNBOUNDED)
     return working.work(invocation, project, plan)

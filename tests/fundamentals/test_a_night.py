@@ -160,18 +160,10 @@ def test_a_new_project_tries_failed_steps_again(project: Project) -> None:
 # --- a terminal that waits for its turns --------------------------------------------------
 
 
-def test_a_terminal_of_mode_sync_has_no_number_of_steps(project: Project) -> None:
-    project.configure(STANDARD + "limits: {max_steps: 22}\n")
-    ran = project.sequencer("run", "--mode", "sync")
-    assert project.head()["step_index"] == 22
-    assert "limit of 22 steps" in ran.out
-    assert "takes its turns" not in ran.err
-
-
-def test_without_a_limit_of_the_run_it_says_so(project: Project) -> None:
-    project.agent('echo \'{"status": "complete"}\' > "$SEQUENCER_RESULT"')
-    ran = project.sequencer("run", "--mode", "sync")
-    assert "takes its turns until the run ends or you stop it; limits.max_cost_usd" in ran.err
+def test_a_terminal_of_mode_sync_lasts_longer_than_twenty_steps(project: Project) -> None:
+    ran = project.sequencer("run", "--mode", "sync", "--rehearse", "--quiet")
+    assert project.head()["step_index"] == 500
+    assert "500 steps are done (--max-steps)" in ran.out
 
 
 def test_a_number_that_was_asked_for_holds_in_mode_sync(project: Project) -> None:
