@@ -15,6 +15,7 @@ from sequencer.errors import UsageRefused
 
 if TYPE_CHECKING:
     from sequencer.assembly import Project
+    from sequencer.model.definition import Definition
     from sequencer.model.route import Route
 
 
@@ -125,12 +126,17 @@ def start(
     if dry_run:
         show(invocation, project, definition, name, shape=shape)
         return 0
-    if not no_run:
-        project.starter.ensure_installed(definition)
-    project.run(name, definition).control.start(definition)
+    _make(project, name, definition, will_work=not no_run)
     if not invocation.is_json or no_run:
         show(invocation, project, definition, name, is_made=True, shape=shape)
     return 0 if no_run else _work(invocation, project, max_cost)
+
+
+def _make(project: Project, name: str, definition: Definition, *, will_work: bool) -> None:
+    """Make the run; one that is to be worked on at once needs its agents."""
+    if will_work:
+        project.starter.ensure_installed(definition)
+    project.run(name, definition).control.start(definition)
 
 
 def _work(invocation: Invocation, project: Project, max_cost: float | None) -> int:

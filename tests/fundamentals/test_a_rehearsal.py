@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.fundamentals.scratch import Project
@@ -91,6 +93,30 @@ def test_nothing_of_the_project_runs(told: Project, named: tuple[str, ...]) -> N
     ]
     usage = told.head()["usage"]
     assert (usage["rehearsed"], usage["cost_usd"], usage["unpriced"]) == (7, 0, 0)
+
+
+def test_a_command_that_needs_no_prompt_has_none_in_a_rehearsal_either(project: Project) -> None:
+    order = "workflow: {name: two}\nworkflows: {two: {steps: [first, second]}}\n"
+    project.configure(order + "agent: {default: scribe}\n")
+    project.sequencer("run", "--rehearse", "--max-steps", "2")
+    assert project.head()["step_index"] == 2
+    project.configure(order + "agent: {default: claude}\n")
+    refused = project.sequencer("run", "--rehearse", code=2)
+    assert "first.md" in refused.err, "of an agent that reads one it is missed"
+
+
+def test_a_step_that_was_rehearsed_is_posted_by_nobody(told: Project) -> None:
+    told.configure(EVERYBODY.replace("router: ", "#").replace("hooks: ", "#"))
+    told.sequencer("run", "--max-steps", "1")
+    told.sequencer("run", "--rehearse", "--max-steps", "1")
+    told.sequencer("rewind", "0")
+    told.sequencer("run", "--max-steps", "1")
+    lines = (told.folder / "told.jsonl").read_text().splitlines()
+    results = [told for line in lines if (told := json.loads(line))["type"] == "response"]
+    assert [(told["step"], told["revision"]) for told in results] == [
+        ("supervisor", 3),
+        ("supervisor", 8),
+    ]
 
 
 def test_who_looks_later_sees_that_nobody_did_it(told: Project) -> None:
