@@ -127,6 +127,13 @@ def test_who_looks_later_sees_that_nobody_did_it(told: Project) -> None:
     assert "rehearsal" in shown
 
 
+def test_a_dry_run_says_who_has_chosen(told: Project) -> None:
+    ran = told.sequencer("run", "--rehearse", "--dry-run", "--json", **untrusted(told))
+    found = json.loads(ran.out)
+    assert (found["agent"], found["chosen_by"]) == ("rehearsal", "--rehearse")
+    assert "router" not in found
+
+
 def test_a_tick_rehearses_too(told: Project) -> None:
     told.sequencer("tick", "--rehearse", **untrusted(told))
     assert (told.done(), told.head()["step_index"]) == ([], 1)
