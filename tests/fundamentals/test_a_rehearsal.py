@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -61,7 +62,7 @@ def told(project: Project) -> Project:
     return project
 
 
-def untrusted(project: Project) -> dict[str, str]:
+def untrusted(project: Project) -> dict[str, Any]:
     return {"SEQUENCER_TRUST": "", "XDG_STATE_HOME": str(project.folder / "nobody")}
 
 
@@ -112,8 +113,8 @@ def test_a_step_that_was_rehearsed_is_posted_by_nobody(told: Project) -> None:
     told.sequencer("rewind", "0")
     told.sequencer("run", "--max-steps", "1")
     lines = (told.folder / "told.jsonl").read_text().splitlines()
-    results = [told for line in lines if (told := json.loads(line))["type"] == "response"]
-    assert [(told["step"], told["revision"]) for told in results] == [
+    results = [one for one in map(json.loads, lines) if one["type"] == "response"]
+    assert [(one["step"], one["revision"]) for one in results] == [
         ("supervisor", 3),
         ("supervisor", 8),
     ]
