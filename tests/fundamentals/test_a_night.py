@@ -203,6 +203,19 @@ def test_a_missing_client_is_refused_before_the_claim(
     assert project.done() == []
 
 
+def test_one_that_only_the_router_asks_for_is_waited_for(project: Project) -> None:
+    project.prompts("router")
+    chooser = "  chooser: {kind: command, argv: [echo, main.md]}\n"
+    project.configure(
+        "workflow: {name: standard}\n"
+        "agent: {default: scribe, prompts: {router.md: chooser, main.md: gone}}\n"
+        "router: {enabled: true, prompt: router.md}\n" + GONE + chooser
+    )
+    ran = project.sequencer("tick")
+    assert "the agent is unavailable (agents.gone.argv: 'no-such-client'" in ran.out
+    assert (project.events()[-1], project.head()["failures_in_row"]) == ("released", 0)
+
+
 def test_a_flow_does_not_use_up_its_error_node(project: Project) -> None:
     project.configure("agent: {default: scribe}\n" + GONE)
     (project.folder / "flow.md").write_text(FLOW)
