@@ -96,6 +96,10 @@ class NoOpAgents:
         del step, position
         return "no-op", self._executor
 
+    def ready(self, step: Step, position: str) -> tuple[str, Executor]:
+        """See `performing.Agents.ready`."""
+        return self.choose(step, position)
+
     def warm_up(self) -> None:
         """See `performing.Agents.warm_up`."""
 

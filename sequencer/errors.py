@@ -49,6 +49,10 @@ class ConfigurationError(UsageRefused):
     """The configuration says something that can't be done; nothing was started."""
 
 
+class AgentMissing(ConfigurationError):
+    """An agent's program or key is not there; no step was claimed for it."""
+
+
 class NotTrusted(UsageRefused):
     """Nobody has said yet that this project may act on this machine; nothing of it was run."""
 

@@ -37,6 +37,9 @@ def activities_of(fact: Mapping[str, Any]) -> list[Activity]:
         return []
     outcome = fact.get("outcome")
     kept: Mapping[str, Any] = outcome if isinstance(outcome, dict) else {}
+    usage = kept.get("usage")
+    if isinstance(usage, dict) and usage.get("rehearsed"):
+        return []  # no agent ran: nobody elsewhere is to take it for a result
     kind, title, body = tell(kept)
     output_file = kept.get("output_file")
     told = Activity(

@@ -20,9 +20,16 @@ from pydantic import ValidationError
 from sequencer.assembly.plugins import plugin, plugin_names
 from sequencer.assembly.trusting import Trust
 from sequencer.documents.reader import KeyPath
-from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.errors import AgentMissing, ConfigurationError, UnknownName
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, Objection, Particular
+from sequencer.executors.protocol import (
+    EVERY_EXECUTOR,
+    Executor,
+    Installed,
+    Objection,
+    Particular,
+)
+from sequencer.executors.rehearsal import RehearsalExecutor, RehearsalOptions
 from sequencer.model.step import Step
 from sequencer.settings.agents import AgentOverrides, choose_agent, resolve_auto
 from sequencer.settings.settings import Agent, Settings
@@ -56,6 +63,7 @@ EXECUTORS: Mapping[str, Recipe] = {
 ``(name, options, core) -> Executor`` that takes the options as they were written."""
 
 
+REHEARSAL = "rehearsal"
 MODELLESS = frozenset({"command", "rehearsal", "scripted"})
 """Kinds that answer without a model, so that nobody asks them to classify a request."""
 
@@ -75,6 +83,8 @@ class ConfiguredAgents:
     overrides: AgentOverrides
     environment: Mapping[str, str]
     trust: Trust
+    rehearses: bool = False
+    """No agent runs, whatever anybody names."""
 
     @cached_property
     def core(self) -> ProcessCore:
@@ -86,6 +96,14 @@ class ConfiguredAgents:
         return {}
 
     @cached_property
+    def _there(self) -> set[str]:
+        return set()
+
+    @cached_property
+    def _autos(self) -> dict[str | None, str]:
+        return {}
+
+    @cached_property
     def _built(self) -> dict[str, Executor]:
         return {}
 
@@ -93,8 +111,10 @@ class ConfiguredAgents:
         """See `performing.Agents.choose`."""
         chosen = choose_agent(self.settings, step, position, self.overrides)
         name = chosen.name
+        if self.rehearses:
+            return REHEARSAL, self._stand_in(name)
         if name == "auto" and "auto" not in self.settings.agents:
-            name = resolve_auto(shutil.which, self.environment, partial(_has_models_of, step))
+            name = self._auto(step)
         executor = self.build(name)
         ensure_honoured(step, name, executor)
         if name in self.settings.agents:
@@ -102,8 +122,41 @@ class ConfiguredAgents:
             self.trust.ensure_files(f"agents.{name}", self._looks)
         return name, executor
 
+    def ready(self, step: Step, position: str) -> tuple[str, Executor]:
+        """See `performing.Agents.ready`."""
+        chosen = name, executor = self.choose(step, position)
+        if name not in self._there:
+            self._ensure_there(executor)
+            self._there.add(name)
+        return chosen
+
+    def _ensure_there(self, executor: Executor) -> None:
+        if not isinstance(executor, Installed):
+            return
+        # With the git store the code of the next step may not be here yet.
+        moves = self.settings.store.kind == "git"
+        missing = executor.missing(None if moves else self.settings.project_dir)
+        if missing is not None:
+            raise AgentMissing(missing, hint="no step was claimed; start again when it is there")
+
+    def _stand_in(self, name: str) -> Executor:
+        """Return what stands in for the agent called *name* in a rehearsal."""
+        agent = self.settings.agents.get(name)
+        is_command = agent is not None and agent.kind == "command"
+        return RehearsalExecutor(REHEARSAL, RehearsalOptions(), is_for_command=is_command)
+
+    def _auto(self, step: Step) -> str:
+        """Return what `auto` means for *step*; PATH is searched once for each provider."""
+        found = self._autos.get(step.provider)
+        if found is None:
+            suits = partial(_has_models_of, step)
+            found = self._autos[step.provider] = resolve_auto(shutil.which, self.environment, suits)
+        return found
+
     def default_model_agent(self) -> str | None:
         """Return the agent that answers where no step asks; None if there is no model to ask."""
+        if self.rehearses:
+            return None
         name = self.settings.agent.default
         if name == "auto" and name not in self.settings.agents:
             try:

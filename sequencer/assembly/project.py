@@ -64,6 +64,22 @@ class Project:
     acts: bool = True
     """Whether it may run what it has and reach remotes, and is not only looked at."""
 
+    @property
+    def rehearses(self) -> bool:
+        """Return whether nothing of it is run: no agent, no hook, no router, no post."""
+        return self.agents.rehearses
+
+    def ensure_may_act(self, *, may_ask: bool = True) -> None:
+        """Return if this project may do here what it was opened for.
+
+        A rehearsal needs nobody's word, unless its store reaches further than its files.
+
+        Raises:
+            NotTrusted: see `Trust.ensure`.
+        """
+        if not self.rehearses or self.settings.store.kind != "file":
+            self.trust.ensure(may_ask=may_ask)
+
     @cached_property
     def allowed(self) -> Mapping[str, str] | None:
         """Return which settings of the repository's own git may act on; None: it only looks.
@@ -121,6 +137,8 @@ class Project:
             NotTrusted: it may not run here, or is not as it was trusted.
             ConfigurationError: see `load_hooks`.
         """
+        if self.rehearses:
+            return NoHooks()
         files = self.settings.hooks
         if not files:
             return load_hooks((), self.settings.project_dir)
@@ -135,7 +153,9 @@ class Project:
         from sequencer.resolution.classification import classify_with  # noqa: PLC0415
 
         settings = self.settings
-        agent = classifying_agent(settings.routing, self.agents.default_model_agent())
+        agent = None
+        if not self.rehearses:
+            agent = classifying_agent(settings.routing, self.agents.default_model_agent())
         return Starter(
             registry=settings.registry,
             routing=settings.routing,
@@ -145,7 +165,7 @@ class Project:
             comment_tools=settings.activity.comment_tools,
             classify=None if agent is None else classify_with(partial(self._ask, agent)),
             hooks=self.hooks,
-            agent=settings.agent.default if _was_asked_for(settings) else None,
+            agent=settings.agent.default if _was_asked_for(self) else None,
             team=TeamStarter(settings.teams, settings.registry.roles, settings.routing),
         )
 
@@ -181,7 +201,7 @@ class Project:
             ConfigurationError: a sink lacks something; nothing was begun.
         """
         options = self.settings.activity
-        if not options.sinks:
+        if not options.sinks or self.rehearses:
             return nullcontext(inner)
         self.trust.ensure()
         from sequencer.activity.activities import Activities  # noqa: PLC0415 - see the class
@@ -225,7 +245,7 @@ class Project:
         Raises:
             NotTrusted: nobody has said that the project may act here.
         """
-        self.trust.ensure()
+        self.ensure_may_act()
         settings, hooks = self.settings, self.hooks
         return Performer(
             workflow=workflow,
@@ -236,7 +256,7 @@ class Project:
             project=settings.project_dir,
             with_defaults=lambda step: with_defaults(step, settings.step_defaults),
             redact=self.redaction.hide_text,
-            router=settings.router,
+            router=None if self.rehearses else settings.router,
             hooks=None if isinstance(hooks, NoHooks) else hooks,
             definition=definition,
             carrier=carrier,
@@ -291,9 +311,10 @@ def _team(
     return team_of(project, run, None if definition is None else definition.agent)
 
 
-def _was_asked_for(settings: Settings) -> bool:
-    """Return whether ``--agent`` chose the agent."""
-    return settings.sources["agent", "default"].kind == "flag"
+def _was_asked_for(project: Project) -> bool:
+    """Return whether ``--agent`` chose the agent of the run, which a rehearsal does not keep."""
+    source = project.settings.sources["agent", "default"]
+    return source.kind == "flag" and not project.rehearses
 
 
 def _run_name(state_path: Path) -> str | None:
@@ -324,11 +345,13 @@ def open_project(
     flags: Mapping[KeyPath, Given] | None = None,
     overrides: AgentOverrides | None = None,
     acts: bool = True,
+    rehearses: bool = False,
     trust: Ask | bool = False,
 ) -> Project:
     """Return the project that the folder *path* lies in.
 
-    With *acts* false nothing of it is run and no remote is reached. Before it acts it has to
+    With *acts* false nothing of it is run and no remote is reached. With *rehearses* every step
+    is a rehearsal, whatever names an agent. Before it acts it has to
     be trusted by the user of this machine. With *trust* the program itself answers for it
     (True), or for what the error that it is given lists.
 
@@ -341,7 +364,7 @@ def open_project(
     trusted = Trust(settings, trust)
     return Project(
         settings,
-        ConfiguredAgents(settings, overrides or AgentOverrides(), env, trusted),
+        ConfiguredAgents(settings, overrides or AgentOverrides(), env, trusted, rehearses),
         PromptFolder(PromptReader(settings.prompts_dir)),
         Redaction.of(_all_variables(settings, env)),
         trusted,

@@ -12,7 +12,7 @@ from sequencer.assembly.stores import state_path_of
 from sequencer.checkout import workplace
 from sequencer.checkout.worktrees import Workplaces
 from sequencer.engine.flow.team import Team
-from sequencer.engine.flow.workplaces import Left
+from sequencer.engine.flow.workplaces import Left, OneWorkplace
 from sequencer.model.team import TaskTraits
 from sequencer.resolution.teams.growing import TeamGrower
 
@@ -28,6 +28,9 @@ def team_of(project: Project, run: str | None, agent: str | None = None) -> Team
     settings = project.settings
     rules = settings.teams.rules
     grower = TeamGrower(settings.registry.roles, rules.max_tasks, agent)
+    if project.rehearses:
+        # Nothing is written, and a work tree would run what the project's git is set to.
+        return Team(rules, grower, OneWorkplace(settings.project_dir))
     return Team(rules, grower, Places(workplaces_of(project, run), rules.on_write))
 
 

@@ -31,6 +31,12 @@ _ODD = re.compile(f"[\x7f-\x9f\u2028\u2029\ud800-\udfff{UNSEEN}]")
 """What JSON may hold as it is, and a terminal, a reader of lines or UTF-8 may not."""
 
 
+REHEARSING = (
+    "rehearsal: no agent runs and nothing is paid or posted; hooks and the router are off, and\n"
+    "the run counts the steps as done ('--run NAME' rehearses in a run of its own)"
+)
+
+
 @dataclass(slots=True)
 class Invocation:
     """The global options, and the project that they lead to."""
@@ -57,10 +63,13 @@ class Invocation:
         self,
         flags: Mapping[tuple[str | int, ...], Given] | None = None,
         overrides: AgentOverrides | None = None,
+        *,
+        rehearses: bool = False,
     ) -> Project:
         """Return the project of the current folder, opened once; its notices are shown.
 
-        *flags* are settings by key path, ``("workflow", "name")``; the first call's count.
+        *flags* are settings by key path, ``("workflow", "name")``; the first call's count, and
+        whether it *rehearses*, which is said.
 
         Raises:
             ConfigurationError: everything that is wrong with the configuration.
@@ -76,9 +85,12 @@ class Invocation:
                 flags=flags,
                 overrides=overrides,
                 acts=self.acts,
+                rehearses=rehearses,
                 trust=lambda refused: ask(self, refused),
             )
             self.notices(project.settings.notices)
+            if rehearses:
+                self.say(REHEARSING)
             ensure_may_change(self, project)
             self._project = project
         return self._project

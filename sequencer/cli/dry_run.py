@@ -145,11 +145,11 @@ def _step(project: Project, workflow: Workflow, index: int, obstacles: list[str]
     built = _tried(obstacles, lambda: project.agents.choose(step, facts["position"]))
     if chosen is not None:
         report["agent"] = built[0] if built else chosen.name
-        report["chosen_by"] = chosen.source
+        report["chosen_by"] = "--rehearse" if project.rehearses else chosen.source
     if built is not None:
         obstacles += built[1].problems()
     report["prompt"] = _tried(obstacles, lambda: _prompt(project, step, built and built[1]))
-    if settings.router.is_active:
+    if settings.router.is_active and not project.rehearses:
         report["router"] = f"{settings.router.mode}: {settings.router.prompt} may choose another"
     budget = {"timeout_s": step.timeout_s, "max_cost_usd": step.max_cost_usd}
     report["budget"] = {key: value for key, value in budget.items() if value is not None}

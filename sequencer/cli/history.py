@@ -125,6 +125,7 @@ def _remark(outcome: dict[str, Any]) -> str:
         from sequencer.model.outcome import cost_words, used  # noqa: PLC0415 - `--help` needs none
 
         parts += [cost] if (cost := cost_words(used(usage))) else []
+        parts += ["no agent ran"] if usage.get("rehearsed") else []
     if outcome.get("denials"):
         parts.append(f"{len(outcome['denials'])} tool calls refused")
     said = (outcome.get(key) for key in ("note", "error", "reason"))

@@ -70,8 +70,8 @@ _BEGINNING = """\
 """
 _NO_CLIENT = """\
 # No agent program was found when this file was written. Install one of claude, codex, gemini
-# or opencode, or set ANTHROPIC_API_KEY; 'sequencer run --agent rehearsal' tries the order
-# without any. An entry says what an agent may do:
+# or opencode, or set ANTHROPIC_API_KEY; 'sequencer run --rehearse' tries the order without
+# any. An entry says what an agent may do:
 #agents:
 """
 
@@ -98,12 +98,13 @@ def configuration(workflow: Workflow, clients: Collection[str]) -> str:
         parts.append(_NO_CLIENT + commented)
     parts.append(
         "\n# Of the whole run; the counters survive restarts. What one 'sequencer run' may do\n"
-        "# has its own limit (20 steps), see 'sequencer run --help'.\n"
+        "# has its own limit (20 steps; 500 in mode sync), see 'sequencer run --help'.\n"
         "limits:\n  max_failures_in_row: 3\n  # max_cost_usd: 50\n  # max_steps: 200\n\n"
-        "# For steps that set none themselves. Without a retry a failed step ends 'sequencer\n"
-        "# run'; with it the step is tried again by itself, which unattended runs want.\n"
+        "# For steps that set none themselves. A step that failed is tried again by itself, after\n"
+        "# 60 s and then 120 s; without a retry the first failure ends 'sequencer run'. A service\n"
+        "# that is overloaded or out of reach is waited for in any case.\n"
         "step_defaults:\n  timeout_s: 7200\n"
-        "  # retry: {max_attempts: 3, backoff: exponential, initial_delay_s: 60}\n"
+        "  retry: {max_attempts: 3, backoff: exponential, initial_delay_s: 60}\n"
     )
     return "".join(parts)
 

@@ -15,6 +15,7 @@ from sequencer.errors import UsageRefused
 
 if TYPE_CHECKING:
     from sequencer.assembly import Project
+    from sequencer.model.definition import Definition
     from sequencer.model.route import Route
 
 
@@ -69,6 +70,12 @@ if TYPE_CHECKING:
 @click.option(
     "--no-run", is_flag=True, help="Make the run, and leave its steps to 'run' or 'tick'."
 )
+@click.option(
+    "--rehearse",
+    is_flag=True,
+    help="Let no agent run, whatever names one: each step says what it would ask, and counts "
+    "as done.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be made; change nothing.")
 @click.option("--mermaid", is_flag=True, help="Show it as a Mermaid chart.")
 @click.option("--diagram", is_flag=True, help="Show a team's tasks as a drawing in the terminal.")
@@ -85,6 +92,7 @@ def start(
     team: bool | None,
     team_size: int | None,
     no_run: bool,
+    rehearse: bool,
     dry_run: bool,
     mermaid: bool,
     diagram: bool,
@@ -108,7 +116,7 @@ def start(
     from sequencer.engine.team_starting import WantedTeam  # noqa: PLC0415
 
     shape = Shape.of(invocation, mermaid=mermaid, diagram=diagram, shows=dry_run or no_run)
-    project = _project(invocation, agent, acts=not dry_run)
+    project = _project(invocation, agent, acts=not dry_run, rehearses=rehearse)
     request = request_from(project, "start", text=text, file=file, **given)
     name = invocation.run_name or free_name(request.title, project.run_names())
     invocation.run_name = name
@@ -118,10 +126,17 @@ def start(
     if dry_run:
         show(invocation, project, definition, name, shape=shape)
         return 0
-    project.run(name, definition).control.start(definition)
+    _make(project, name, definition, will_work=not no_run)
     if not invocation.is_json or no_run:
         show(invocation, project, definition, name, is_made=True, shape=shape)
     return 0 if no_run else _work(invocation, project, max_cost)
+
+
+def _make(project: Project, name: str, definition: Definition, *, will_work: bool) -> None:
+    """Make the run; one that is to be worked on at once needs its agents."""
+    if will_work:
+        project.starter.ensure_installed(definition)
+    project.run(name, definition).control.start(definition)
 
 
 def _work(invocation: Invocation, project: Project, max_cost: float | None) -> int:
@@ -173,15 +188,15 @@ def route(
         invocation.echo(line)
 
 
-def _project(invocation: Invocation, agent: str | None, *, acts: bool) -> Project:
+def _project(invocation: Invocation, agent: str | None, *, acts: bool, rehearses: bool) -> Project:
     from sequencer.settings.sources import Given  # noqa: PLC0415 - pydantic; `--help` needs none
 
     flags: dict[tuple[str | int, ...], Given] = {}
     if agent is not None:
         flags["agent", "default"] = Given("--agent", agent)
-    project = invocation.project(flags)
+    project = invocation.project(flags, rehearses=rehearses)
     if acts:
-        project.trust.ensure()
+        project.ensure_may_act()
     return project
 
 

@@ -44,6 +44,7 @@ def spent(usage: Usage) -> str:
     if usage.input_tokens or usage.output_tokens:
         parts.append(f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens")
     parts += [cost] if (cost := cost_words(usage)) else []
+    parts += [f"{usage.rehearsed} rehearsed: no agent ran"] if usage.rehearsed else []
     return ", ".join(parts)
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from sequencer.model.limits import InvocationLimits
     from sequencer.settings.agents import AgentOverrides
 
+SYNC_STEPS = 500
+"""Of a process in mode sync that nobody gave a number: it waits for its turns over days, and an
+agent that has nothing to do any more must not be asked forever."""
 Pairs = tuple[tuple[str, str], ...]
 
 
@@ -66,7 +69,7 @@ _OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--review-every", type=click.IntRange(-(2**31), 2**31 - 1), metavar="N",
                  help="A review every N cycles; 0 is never."),
     click.option("--max-steps", type=click.IntRange(min=1), metavar="N",
-                 help="Steps of this invocation; default 20."),
+                 help="Steps of this invocation; default 20, in mode sync 500."),
     click.option("--max-cycles", type=click.IntRange(min=1), metavar="N",
                  help="Cycles of this invocation."),
     click.option("--max-cost", type=_MONEY, metavar="USD", help="Cost of this invocation."),
@@ -85,6 +88,9 @@ _OPTIONS: tuple[Callable[..., Any], ...] = (
                  help="Let the router choose prompts, or not."),
     click.option("--max-parallel", type=click.IntRange(1, 1000), metavar="N",
                  help="Nodes of a flowchart at once in this process; default 4."),
+    click.option("--rehearse", is_flag=True,
+                 help="Let no agent run, whatever names one: each step says what it would ask, "
+                 "and counts as done."),
     click.option("--dry-run", is_flag=True,
                  help="Show what would run and what stands in the way; change nothing."),
 )  # fmt: skip
@@ -115,6 +121,7 @@ class Wish:
     agent_step: Pairs
     agent_prompt: Pairs
     router: bool | None
+    rehearse: bool
     dry_run: bool
     max_parallel: int | None
     flow: str | None = None
@@ -148,7 +155,7 @@ class Wish:
         }
         flags = {key: Given(*given) for key, given in values.items() if given[1] is not None}
         overrides = AgentOverrides(dict(self.agent_prompt), dict(self.agent_step))
-        project = invocation.project(flags, overrides)
+        project = invocation.project(flags, overrides, rehearses=self.rehearse)
         if self.router and project.settings.router.prompt is None:
             raise UsageRefused(
                 "there is no router to ask", where="--router", hint="router.prompt names its prompt"
@@ -183,13 +190,14 @@ class Wish:
                 raise UsageRefused("mode async has no turns to take or wait for", where=option)
         return mode
 
-    def limits(self, project: Project) -> InvocationLimits:
+    def limits(self, project: Project, mode: Mode) -> InvocationLimits:
         """Return the limits of this invocation."""
         from sequencer.model.limits import InvocationLimits  # noqa: PLC0415 - see `run`
 
         defaults = project.settings.run
+        is_default = project.settings.sources["run", "max_steps"].kind == "default"
         return InvocationLimits(
-            max_steps=defaults.max_steps,
+            max_steps=SYNC_STEPS if is_default and mode == "sync" else defaults.max_steps,
             max_cycles=defaults.max_cycles,
             max_cost_usd=defaults.max_cost_usd,
             max_wait_s=0 if self.is_tick else defaults.max_wait_s,
@@ -244,6 +252,7 @@ def run(invocation: Invocation, /, **options: Any) -> int:
       sequencer run --agent claude --agent-step reviewer=codex
       sequencer run --mode async --step-index 4 --max-steps 1
       sequencer run flows/review.md --state branch=main
+      sequencer run --rehearse --run rehearsal --max-steps 6
       sequencer run --dry-run
     """
     return _work(invocation, Wish(**options))
@@ -309,9 +318,10 @@ def _work(invocation: Invocation, wish: Wish) -> int:
     project = wish.open(invocation)
     if not wish.dry_run:
         # A timer has nobody to ask, also where a person has typed it.
-        project.trust.ensure(may_ask=not wish.is_tick)
+        project.ensure_may_act(may_ask=not wish.is_tick)
     source = _chosen_flow(invocation, project, wish)
-    mode, limits = wish.chosen_mode(project), wish.limits(project)
+    mode = wish.chosen_mode(project)
+    limits = wish.limits(project, mode)
     plan = working.Plan(mode, limits, wish.positions, wish.step_index, source)
     if wish.dry_run:
         return dry_run.show(invocation, project, plan)

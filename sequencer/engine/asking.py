@@ -27,12 +27,12 @@ def ask(agents: Agents, agent: str, prompt: str, *, timeout_s: float, project: P
     """Return what *agent* answers to *prompt*, in one turn and without tools where it can.
 
     Raises:
-        ConfigurationError: the agent can't be had.
+        ConfigurationError: the agent can't be had, or is not installed.
         StepFailed: it failed, or took longer than *timeout_s*.
         Interrupted: somebody interrupted it.
     """
     step = Step(name="classifier", executor=agent, timeout_s=timeout_s)
-    _, executor = agents.choose(step, "classifier")
+    _, executor = agents.ready(step, "classifier")
     if "single_turn" in executor.supported_fields:
         step = step.model_copy(update={"single_turn": True})
     folder = Path(tempfile.mkdtemp(prefix="sequencer-")).resolve()

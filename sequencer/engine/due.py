@@ -26,6 +26,12 @@ GROWING_PAUSE_S = 30.0
 """Doubled with each attempt at the step, the second pause is at least 60 s."""
 LONGEST_PAUSE_S = 3_600.0
 """Of a pause that has grown; a reset that a client told may be later."""
+LONGEST_OUTAGE_PAUSE_S = 900.0
+"""Of a pause that has grown while an agent can't be had: nobody tells when that ends."""
+OUTAGE_JITTER = 0.25
+"""Share of such a pause that is added at random, for a service that comes back to many."""
+SAID_CHARS = 200
+"""Of what a client said, in the reason that the head keeps."""
 LATEST_RESET_S = 32 * 86_400.0
 """A reset further away than a month is not believed."""
 
@@ -54,15 +60,39 @@ def limit_end(
     return iso(now + timedelta(seconds=wait_s + JITTER_S * jitter()))
 
 
-def bounded(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome:
-    """Return *outcome*; a usage limit at the last attempt that is allowed is a failure.
+def outage_end(attempt: int, now: datetime, jitter: Callable[[], float] = chance) -> str:
+    """Return when to try again after the *attempt*-th try has found the agent unavailable."""
+    grown_s = GROWING_PAUSE_S * 2.0 ** min(attempt - 1, 40)
+    wait_s = min(grown_s, LONGEST_OUTAGE_PAUSE_S)
+    return iso(now + timedelta(seconds=wait_s * (1 + OUTAGE_JITTER * jitter())))
 
-    Who says "limit" each time would else be asked for as long as the run lasts.
+
+def due_again(outcome: Outcome, attempt: int, now: datetime) -> str:
+    """Return when to try again after *outcome*, which puts the step off."""
+    if outcome.status is OutcomeStatus.UNAVAILABLE:
+        return outage_end(attempt, now)
+    return limit_end(outcome, attempt, now)
+
+
+def why_put_off(outcome: Outcome) -> str:
+    """Return why the step of *outcome* waits, on one line that fits into a head."""
+    if outcome.status is OutcomeStatus.LIMITED:
+        return "usage limit of the agent"
+    said = " ".join((outcome.error or "no reason given").split())
+    return f"the agent is unavailable ({said[:SAID_CHARS]}{'…' * (len(said) > SAID_CHARS)})"
+
+
+def bounded(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome:
+    """Return *outcome*; one that puts the step off at the last attempt allowed is a failure.
+
+    Who says "limit" or "overloaded" each time would else be asked for as long as the run lasts.
     """
-    if outcome.status is not OutcomeStatus.LIMITED or attempt < max_attempts:
+    if attempt < max_attempts or not outcome.is_put_off:
         return outcome
+    is_limit = outcome.status is OutcomeStatus.LIMITED
+    what = "the client reported a limit again" if is_limit else "the agent is still unavailable"
     error = (
-        f"the client reported a limit again, and this was attempt {attempt} without progress "
+        f"{what}, and this was attempt {attempt} without progress "
         f"(limits.max_attempts: {max_attempts}): {outcome.error or 'no reason given'}"
     )
     return outcome.replace(status=OutcomeStatus.FAILED, error=error, not_before=None)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sequencer.engine.due import iso, limit_end, retry_at
+from sequencer.engine.due import due_again, iso, retry_at, why_put_off
 from sequencer.engine.prepared import Performed
 from sequencer.errors import UnknownName
 from sequencer.model import loops, transitions
@@ -179,7 +179,7 @@ class Ended:
 
     performed: Performed
     ending: Ending | None
-    """None: nobody's failure, the claim is given back (interrupted, or a usage limit)."""
+    """None: nobody's failure, the claim is given back (interrupted, or put off)."""
     record: dict[str, Any]
     """For the journal."""
     work: Work | None = None
@@ -250,9 +250,9 @@ class Ended:
         not_before, reason = None, self.postponed
         if reason is not None:
             not_before = iso(now + timedelta(seconds=POSTPONED_S))
-        elif self.outcome.status is OutcomeStatus.LIMITED:
-            not_before = limit_end(self.outcome, head.attempt, now)
-            reason = "usage limit of the agent"
+        elif self.outcome.is_put_off:
+            not_before = due_again(self.outcome, head.attempt, now)
+            reason = why_put_off(self.outcome)
         return transitions.release(
             head,
             token,

@@ -110,7 +110,7 @@ class LocalInvocation:
         if outcome.status is OutcomeStatus.INTERRUPTED:
             raise Interrupted(f"interrupted in step {performed.step.name!r}")
         ending = None
-        if outcome.status is not OutcomeStatus.LIMITED:
+        if not outcome.is_put_off:
             ending = ending_of(workflow, held, performed, MAX_ATTEMPTS)
             performed = replace(performed, outcome=final_outcome(ending, outcome))
         ended = Ended(performed, ending, {"output": performed.outcome.output})

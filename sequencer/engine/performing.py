@@ -22,7 +22,13 @@ from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.judging import as_asked, checked, judged, redacted
 from sequencer.engine.prepared import Agents, Allowance, Performed, Prepared, Prompts, least
 from sequencer.engine.recall import Memory
-from sequencer.errors import ConfigurationError, SequencerError, UnsafeFolder, out_of_resources
+from sequencer.errors import (
+    AgentMissing,
+    ConfigurationError,
+    SequencerError,
+    UnsafeFolder,
+    out_of_resources,
+)
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.completion import apply_completion
 from sequencer.executors.protocol import (
@@ -122,6 +128,9 @@ class Performer:
         """
         step, position = self.look(here)
         router = self.router
+        if router is not None and router.is_active:
+            # It is asked behind the claim, so what it lacks has to be known before.
+            self.agents.ready(self._router_step(router), "router")
         if router is None or router.needs_selection:
             is_routed = router is not None and router.enabled and router.mode is RouterMode.ONLY
             if is_routed:
@@ -130,13 +139,13 @@ class Performer:
                 )
             return self.prepare_step(step, position, here)
         # The router chooses the prompt, so the workflow's own need not exist.
-        agent, executor = self.agents.choose(step, position)
+        agent, executor = self.agents.ready(step, position)
         step = without_comments(step, executor, self.comment_tools)
         return Prepared(step, position, here, agent, executor, prompt="")
 
     def prepare_step(self, step: Step, position: str, here: Place) -> Prepared:
         """Return *step*, defaults filled in, ready to start; see `prepare`."""
-        agent, executor = self.agents.choose(step, position)
+        agent, executor = self.agents.ready(step, position)
         return Prepared(
             step=without_comments(step, executor, self.comment_tools),
             position=position,
@@ -227,11 +236,16 @@ class Performer:
             self._close(log, running.attempt, outcome)
             raise busy from error
         self._write_traceback(error, running.listener)
-        return _broken_off(error, running.paid)
+        # Chosen by the router or a hook, so that nobody could look before the claim.
+        status = OutcomeStatus.FAILED
+        if isinstance(error, AgentMissing):
+            status = OutcomeStatus.UNAVAILABLE
+        return _broken_off(error, status, running.paid)
 
     def _decided(self, performed: Performed, hooks: Hooks, running: _Running) -> Performed:
         """Return *performed* with what the project's hook says about the way on."""
-        if performed.outcome.status in (OutcomeStatus.LIMITED, OutcomeStatus.INTERRUPTED):
+        outcome = performed.outcome
+        if outcome.is_put_off or outcome.status is OutcomeStatus.INTERRUPTED:
             return performed
         attempt = running.attempt
         context = self.context(performed.step, attempt.step_index, attempt.attempt, running.head)
@@ -301,7 +315,7 @@ class Performer:
         if router is None or not router.is_active or router.prompt is None:
             composed = self._composed(prepared, running)
             return self._run(composed, running), composed
-        answer = self._ask_router(router.prompt, running)
+        answer = self._ask_router(router, running)
         if not answer.is_accepted:
             return answer, prepared
         prompt = parse_answer(answer.output, allowed_prompts(self.workflow, router))
@@ -367,18 +381,21 @@ class Performer:
         if model != prepared.step.model:
             # Chosen anew, so that an agent that has no models refuses it.
             step = prepared.step.model_copy(update={"model": model})
-            agent, executor = self.agents.choose(step, prepared.position)
+            agent, executor = self.agents.ready(step, prepared.position)
             prepared = replace(prepared, step=step, agent=agent, executor=executor)
         return replace(prepared, prompt=text, append_system_prompt=added)
 
-    def _ask_router(self, prompt: str, running: _Running) -> Outcome:
+    def _router_step(self, router: RouterSettings) -> Step:
+        return self.with_defaults(Step(name="router", prompt=router.prompt))
+
+    def _ask_router(self, router: RouterSettings, running: _Running) -> Outcome:
         step_index, budget = running.attempt.step_index, running.budget
         asked = self.prepare_step(
-            self.with_defaults(Step(name="router", prompt=prompt)),
+            self._router_step(router),
             "router",
-            Place(step_index, "router", prompt),
+            Place(step_index, "router", router.prompt or ""),
         )
-        allowed = allowed_prompts(self.workflow, self.router or RouterSettings())
+        allowed = allowed_prompts(self.workflow, router)
         state = router_input(running.head, describe(self.workflow, step_index), allowed)
         question = replace(asked, prompt=f"{asked.prompt.rstrip()}\n\n{state}")
         limited = Allowance(budget.cost_usd, least(budget.timeout_s, ROUTER_TIMEOUT_S))
@@ -415,9 +432,9 @@ class Performer:
         return outcome
 
 
-def _broken_off(error: SequencerError, paid: list[Usage]) -> Outcome:
-    """Return the failure that *error* is, with what was *paid* before it."""
+def _broken_off(error: SequencerError, status: OutcomeStatus, paid: list[Usage]) -> Outcome:
+    """Return what *error* is as an outcome, with what was *paid* before it."""
     usage = Usage()
     for one in paid:
         usage = usage.plus(one)
-    return Outcome(status=OutcomeStatus.FAILED, error=str(error), usage=usage)
+    return Outcome(status=status, error=str(error), usage=usage)

@@ -25,6 +25,15 @@ class Agents(Protocol):
                 field of the step.
         """
 
+    def ready(self, step: Step, position: str) -> tuple[str, Executor]:
+        """Return what `choose` returns, once its program is known to be there.
+
+        Looked up once in the life of these agents, so that each step costs nothing more.
+
+        Raises:
+            AgentMissing: its program or its key is missing.
+        """
+
     def warm_up(self) -> None:
         """Get ready for a step while there is nothing else to do; may do nothing."""
 

@@ -197,14 +197,29 @@ class Starter:
             for step in workflow.steps
             if step.validation is not None and step.validation.fixer is not None
         }
-        for step in workflow.steps:
-            own = step.validation.fixer if step.validation else None
-            for one in filter(None, (step, own)):
-                _, executor = self.agents.choose(one, step.name)
-                text = self.prompts.read_for(one, executor)
-                for name in filter(None, (one.system_prompt, *one.added_system_prompts)):
-                    self.prompts.read(name)
-                _ensure_said(one, text, known)
+        for one, position in _with_fixers(workflow):
+            _, executor = self.agents.choose(one, position)
+            text = self.prompts.read_for(one, executor)
+            for name in filter(None, (one.system_prompt, *one.added_system_prompts)):
+                self.prompts.read(name)
+            _ensure_said(one, text, known)
+
+    def ensure_installed(self, definition: Definition) -> None:
+        """Return if the agent of each step is installed, so that the run can begin.
+
+        Raises:
+            AgentMissing: see `Agents.ready`.
+        """
+        for one, position in _with_fixers(definition.workflow):
+            self.agents.ready(one, position)
+
+
+def _with_fixers(workflow: Workflow) -> Iterator[tuple[Step, str]]:
+    """Yield each step, and behind it its fixer, with the name of the step."""
+    for step in workflow.steps:
+        yield step, step.name
+        if step.validation is not None and step.validation.fixer is not None:
+            yield step.validation.fixer, step.name
 
 
 def _ensure_said(step: Step, text: str, known: set[str]) -> None:

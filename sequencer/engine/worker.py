@@ -243,10 +243,11 @@ class Worker:
     ) -> Ended:
         """Return what *performed* means for the run, with the record of it."""
         ending = None
-        if performed.outcome.status not in (OutcomeStatus.LIMITED, OutcomeStatus.INTERRUPTED):
+        outcome = performed.outcome
+        if not outcome.is_put_off and outcome.status is not OutcomeStatus.INTERRUPTED:
             ending = ending_of(self.workflow, turn.head, performed, self.limits.max_attempts)
-            final = final_outcome(ending, performed.outcome)
-            if final is not performed.outcome:
+            final = final_outcome(ending, outcome)
+            if final is not outcome:
                 performed = replace(performed, outcome=final)
         output = keep_output(performed.outcome, folder)
         record = performed_record(

@@ -42,6 +42,7 @@ _OWN_WORDS = re.compile(
     re.IGNORECASE,
 )
 """How claude's own words about a limit begin, in versions that give no reason beside them."""
+_TOOL_BLOCKS = frozenset({"tool_use", "server_tool_use", "tool_result", "web_search_tool_result"})
 _UNAUTHORIZED = 401
 _LOGIN = "log in once by hand (claude, then /login), or set ANTHROPIC_API_KEY"
 
@@ -79,6 +80,18 @@ class ClaudeParser(JsonEventParser):
                 self._take_rate_limit(as_dict(event.get("rate_limit_info")), listener)
             case "result":
                 self._take_result(event, listener)
+
+    def is_progress(self, event: Event) -> bool:
+        """See `JsonEventParser`; the pieces in which text and tool calls are streamed count."""
+        match event.get("type"):
+            case "assistant" | "user":
+                content = as_list(as_dict(event.get("message")).get("content"))
+                is_error = bool(event.get("is_api_error_message"))
+                return not is_error and any(_says(as_dict(block)) for block in content)
+            case "stream_event":
+                raw = as_dict(event.get("event"))
+                return _says(as_dict(raw.get("delta"))) or _says(as_dict(raw.get("content_block")))
+        return False
 
     def finish(self, end: ProcessEnd) -> Outcome:
         """Judge by the exit code and the last result together."""
@@ -264,6 +277,13 @@ class ClaudeParser(JsonEventParser):
         if self._open_line is not None:
             listener.write(b"\n", self._open_line)
             self._open_line = None
+
+
+def _says(block: Event) -> bool:
+    """Return whether *block*, or a piece of one, is text, a tool call or its result."""
+    if block.get("type") in _TOOL_BLOCKS:
+        return True
+    return any(_text(block.get(name)) for name in ("text", "thinking", "partial_json"))
 
 
 def _text(value: object) -> str:

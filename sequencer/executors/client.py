@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 from sequencer.executors.client_events import Rules
@@ -55,6 +56,10 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         Raises:
             ValueError: the program can't be asked for that, as its message says.
         """
+
+    def missing(self, _folder: Path | None) -> str | None:
+        """See `protocol.Installed`."""
+        return next(iter(self.problems()), None)
 
     def problems(self) -> list[str]:
         """Return what is missing before a step could run."""

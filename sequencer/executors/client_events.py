@@ -20,6 +20,7 @@ from sequencer.executors.client_limits import (
     DEFAULT_WAIT_S,
     Clock,
     is_limit,
+    is_temporary,
     local_clock,
     not_before,
 )
@@ -136,16 +137,19 @@ class JsonEventParser(ABC):
         self.usage = Usage(unpriced=1)
         self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
 
-    def feed_line(self, line: bytes, listener: Listener) -> None:
+    def feed_line(self, line: bytes, listener: Listener) -> bool:
         """Take one line of stdout; see `process.EventParser`."""
-        event = None
-        if is_affordable(line):
+        event, is_readable = None, is_affordable(line)
+        if is_readable:
             with suppress(ValueError, RecursionError):
                 event = json.loads(line)
         if isinstance(event, dict):
             self.take(event, listener)
-        elif line.strip():
+            return self.is_progress(event)
+        if line.strip():
             listener.write(line + b"\n", Kind.OUTPUT)
+        # What is too large to be read is a tool's result, and no sign of life.
+        return not is_readable
 
     def feed_stderr(self, line: bytes) -> None:
         """Keep the last lines of stderr, where usage errors are."""
@@ -156,6 +160,13 @@ class JsonEventParser(ABC):
     @abstractmethod
     def take(self, event: Event, listener: Listener) -> None:
         """Take one event."""
+
+    @abstractmethod
+    def is_progress(self, event: Event) -> bool:
+        """Return whether *event* has text, a tool call or its result.
+
+        A client that hangs goes on sending events that have none of them.
+        """
 
     @abstractmethod
     def finish(self, end: ProcessEnd) -> Outcome:
@@ -210,12 +221,15 @@ class JsonEventParser(ABC):
         epoch_s: float | None = None,
         hint: str = "",
     ) -> Outcome:
-        """Return *limited* if *error* or *status* reports a limit, else *failed*.
+        """Return *limited* or *unavailable* if *error* or *status* says so, else *failed*.
 
         Only for what the client itself said in its structured output. What its tools printed
         may be of any other service's limit, and *failed* is for that.
         """
         if epoch_s is None and not is_limit(error, status):
+            if is_temporary(error, status):
+                text = one_line(error, ERROR_CHARS)
+                return self._outcome(OutcomeStatus.UNAVAILABLE, end, error=text)
             return self.failed(f"{error}\n{hint}" if hint else error, end)
         when = not_before(
             error, self.rules.clock(), default_wait_s=self.rules.limit_wait_s, epoch_s=epoch_s

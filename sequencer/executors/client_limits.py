@@ -1,4 +1,4 @@
-"""Whether a client's error text says that a limit is reached, and when it is lifted.
+"""Whether a client's error says that a limit is reached, and until when, or is temporary.
 
 Written for the texts and error bodies of claude, codex, gemini, opencode and the
 Anthropic API. Pure: the clock is an argument, and its time zone is the one in which a
@@ -39,6 +39,23 @@ _SUBSCRIPTION = re.compile(
 )
 # Also said in passing by a server that is merely busy: believed without a status only.
 _RATE = re.compile(r"rate[ _-]?limit|too many requests|quota exceeded|\b429\b", re.IGNORECASE)
+
+_SERVER_ERROR = 500
+_REQUEST_TIMEOUT = 408
+# How clients say that they did not reach their service, or that it broke off or is too busy.
+_TEMPORARY = re.compile(
+    r"""unable[ ]to[ ]connect | can(?:'|\u2019)?(?:not|t)[ ]connect
+      | connection[ ](?:error|refused|reset|closed|timed[ ]out|terminated)
+      | request[ ]timed[ ]out | (?:gateway|connect(?:ion)?|read)[ ]time-?out
+      | stream[ ](?:disconnected|closed)[ ]before | error[ ]sending[ ]request
+      | fetch[ ]failed | socket[ ]hang[ ]up | network[ ]error | premature[ ]close
+      | \bE(?:CONNREFUSED|CONNRESET|CONNABORTED|HOSTUNREACH|NETUNREACH|NOTFOUND|PIPE|TIMEDOUT)\b
+      | \bEAI_AGAIN\b | ConnectionRefused
+      | overloaded(?:_error)?\b | \bUNAVAILABLE\b | service[ ]unavailable
+      | internal[ ]server[ ]error | bad[ ]gateway | high[ ]demand
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
 
 _EPOCH = re.compile(r"(?:\||resets?_?at\W{1,4}|resetsAt\W{1,4})(\d{10})(?:\d{3})?\b", re.IGNORECASE)
 _ISO = re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d)")
@@ -92,8 +109,7 @@ def as_utc(when: datetime) -> str:
 def is_limit(text: str, status: int | None = None) -> bool:
     """Return whether an error *text*, with its HTTP *status* if known, reports a limit.
 
-    An overloaded or failing server is not one: nothing is used up, so the step's own
-    retry decides.
+    An overloaded or failing server is not one: nothing is used up; see `is_temporary`.
 
     >>> is_limit("You've hit your limit"), is_limit("Overloaded", 529), is_limit("", 429)
     (True, False, True)
@@ -101,6 +117,19 @@ def is_limit(text: str, status: int | None = None) -> bool:
     if status is not None and status != TOO_MANY_REQUESTS:
         return _SUBSCRIPTION.search(text) is not None and status < 500  # noqa: PLR2004
     return status == TOO_MANY_REQUESTS or bool(_SUBSCRIPTION.search(text) or _RATE.search(text))
+
+
+def is_temporary(text: str, status: int | None = None) -> bool:
+    """Return whether an error that is no limit may be gone by itself in a while.
+
+    A status decides where there is one: the text of a wrong request may hold any word.
+
+    >>> is_temporary("", 529), is_temporary("overloaded", 400), is_temporary("Connection error.")
+    (True, False, True)
+    """
+    if status is not None:
+        return status >= _SERVER_ERROR or status == _REQUEST_TIMEOUT
+    return _TEMPORARY.search(text) is not None
 
 
 def not_before(

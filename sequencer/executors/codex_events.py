@@ -28,7 +28,8 @@ _STATUS = re.compile(r"\bstatus:? (\d{3})\b")
 _REFUSED = re.compile(r"codex_core::tools::\w+: error=(?P<what>.*\breject.*)")
 _UNAUTHORIZED = 401
 _LOGIN = "log in once by hand (codex login), or set the key variable of the model provider"
-_QUIET_ITEMS = frozenset({"agent_message", "error", "reasoning"})
+_SPOKEN_ITEMS = frozenset({"agent_message", "reasoning"})
+_QUIET_ITEMS = _SPOKEN_ITEMS | {"error"}
 _BOOKKEEPING = frozenset({"id", "type", "status", "aggregated_output", "exit_code"})
 
 
@@ -77,6 +78,14 @@ class CodexParser(JsonEventParser):
                 self._take_started(as_dict(event.get("item")), listener)
             case "item.completed":
                 self._take_completed(as_dict(event.get("item")), listener)
+
+    def is_progress(self, event: Event) -> bool:
+        """See `JsonEventParser`; each item but an error is one."""
+        item = as_dict(event.get("item"))
+        kind = item.get("type")
+        if kind in _SPOKEN_ITEMS:
+            return bool(item.get("text"))
+        return isinstance(kind, str) and kind != "error"
 
     def finish(self, end: ProcessEnd) -> Outcome:
         """Judge by the exit code and the last turn together."""

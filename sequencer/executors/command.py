@@ -117,6 +117,15 @@ class CommandExecutor:
         reason = f"provider: {step.provider}, but the step names no model"
         return [Objection(reason, "add model, or leave provider out")]
 
+    def missing(self, folder: Path | None) -> str | None:
+        """See `protocol.Installed`; a path in `argv` is relative to *folder*."""
+        program = _program(self.options.argv[0])
+        if os.sep not in program or Path(program).is_absolute():
+            return next(iter(self.problems()), None)
+        if folder is None or shutil.which(folder / program):
+            return None
+        return f"agents.{self.name}.argv: there is no program {program!r} in {folder}; {self._hint}"
+
     def problems(self) -> list[str]:
         """Return a problem if the program can't be found."""
         program = _program(self.options.argv[0])
@@ -195,12 +204,14 @@ class _Answer:
         self._listener = listener
         self._end = b""
 
-    def stdout(self, data: bytes) -> None:
+    def stdout(self, data: bytes) -> bool:
         self._end = (self._end + data)[-ANSWER_BYTES:]
         self._listener.write(data, Kind.OUTPUT)
+        return True
 
-    def stderr(self, data: bytes) -> None:
+    def stderr(self, data: bytes) -> bool:
         self._listener.write(data, Kind.ERROR)
+        return True
 
     def judge(self, end: ProcessEnd) -> Outcome:
         output = self._end.decode("utf-8", "replace").strip()

@@ -62,6 +62,13 @@ class GeminiParser(JsonEventParser):
             case "result":
                 self._take_result(event, listener)
 
+    def is_progress(self, event: Event) -> bool:
+        """See `JsonEventParser`."""
+        kind = event.get("type")
+        if kind == "message":
+            return event.get("role") == "assistant" and bool(event.get("content"))
+        return kind in ("tool_use", "tool_result")
+
     def finish(self, end: ProcessEnd) -> Outcome:
         """Judge by the exit code and the result together."""
         if self._result is None:

@@ -17,7 +17,7 @@ def wait_like_an_agent(
         (limit_s, name, said)
         for limit_s, name, said in (
             (request.timeout_s, "timeout_s", "timed out after"),
-            (request.idle_timeout_s, "idle_timeout_s", "no output for"),
+            (request.idle_timeout_s, "idle_timeout_s", "no progress for"),
         )
         if limit_s is not None and limit_s < seconds
     ]

@@ -19,7 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 
 from sequencer.executors.client_limits import DEFAULT_WAIT_S, Clock, local_clock
 from sequencer.executors.environment import agent_environment
-from sequencer.executors.messages_call import CallFailed, CallLimited, CallRules
+from sequencer.executors.messages_call import (
+    CallFailed,
+    CallLimited,
+    CallRules,
+    CallUnanswered,
+)
 from sequencer.executors.messages_loop import Conversation, ConversationFailed, Plan
 from sequencer.executors.prices import ModelPrice, missing_price, price_of
 from sequencer.executors.process import ProcessCore
@@ -122,12 +127,17 @@ class MessagesExecutor:
         self._environ = os.environ if environ is None else environ
         self._clock = clock
 
+    def missing(self, _folder: Path | None) -> str | None:
+        """See `protocol.Installed`."""
+        if self._environ.get(self.options.api_key_env):
+            return None
+        return f"agents.{self.name}: the variable {self.options.api_key_env} is not set"
+
     def problems(self) -> list[str]:
         """Return what is missing before a step could run: a key, a price."""
         where = f"agents.{self.name}"
-        found = []
-        if not self._environ.get(self.options.api_key_env):
-            found.append(f"{where}: the variable {self.options.api_key_env} is not set")
+        key = self.missing(None)
+        found = [] if key is None else [key]
         if price_of(self.options.model, self.options.prices) is None:
             found.append(missing_price(self.options.model, where))
         return found
@@ -298,7 +308,9 @@ class _Attempt:
             when = error.not_before
             return Outcome(status=OutcomeStatus.LIMITED, error=str(error), not_before=when)
         if error is not None:
-            return Outcome(status=OutcomeStatus.FAILED, error=str(error))
+            is_temporary = isinstance(error, CallUnanswered)
+            status = OutcomeStatus.UNAVAILABLE if is_temporary else OutcomeStatus.FAILED
+            return Outcome(status=status, error=str(error))
         answer = talk.result()
         denials = conversation.denials
         if denials and self._options.fail_on_denial:

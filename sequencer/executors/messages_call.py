@@ -31,13 +31,18 @@ _LONGEST_DELAY_S = 30.0
 _OK = 200
 _UNAUTHORIZED = 401
 _SERVER_ERROR = 500
-_RETRIED = frozenset({408, 409, TOO_MANY_REQUESTS})
+_CONFLICT = 409
+_RETRIED = frozenset({408, _CONFLICT, TOO_MANY_REQUESTS})
 _PASSING = frozenset({"api_error", "overloaded_error", "rate_limit_error", "timeout_error"})
 """Types of an error event that another try may get round."""
 
 
 class CallFailed(Exception):
     """The call got no answer; the message says why and what to do."""
+
+
+class CallUnanswered(CallFailed):
+    """The service is overloaded, failing or out of reach; it may answer in a while."""
 
 
 class CallLimited(CallFailed):
@@ -86,7 +91,8 @@ async def call(
     Raises:
         CallLimited: the limit lasts longer than `LONGEST_WAIT_S`, the step's deadline, or
             all tries.
-        CallFailed: any other error, after the tries that it deserves.
+        CallUnanswered: the service did not answer, after the tries that it deserves.
+        CallFailed: any other error.
     """
     attempt = 0
     while True:
@@ -181,7 +187,7 @@ def _explain(error: Exception, rules: CallRules) -> _Trouble:
         return _explain_status(error, rules)
     if "Timeout" in name:
         if rules.idle_timeout_s is not None:
-            silent = f"no output for {rules.idle_timeout_s:g} s; the call was broken off\n"
+            silent = f"no progress for {rules.idle_timeout_s:g} s; the call was broken off\n"
             return _Trouble(f"{silent}raise idle_timeout_s, or leave it out", is_passing=False)
         return _Trouble(f"the API was silent for too long ({name})")
     if isinstance(error, anthropic.APIConnectionError):
@@ -237,7 +243,8 @@ def _delay_s(trouble: _Trouble, attempt: int) -> float:
 def _final(trouble: _Trouble, attempt: int, rules: CallRules) -> CallFailed:
     tries = f" ({attempt} tries)" if attempt > 1 else ""
     if trouble.status != TOO_MANY_REQUESTS:
-        return CallFailed(f"{trouble.text}{tries}")
+        is_temporary = trouble.is_passing and trouble.status != _CONFLICT
+        return (CallUnanswered if is_temporary else CallFailed)(f"{trouble.text}{tries}")
     now = rules.clock()
     after = trouble.retry_after_s
     epoch_s = None if after is None else now.timestamp() + after

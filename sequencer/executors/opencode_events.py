@@ -62,6 +62,12 @@ class OpencodeParser(JsonEventParser):
                 self._error = as_dict(event.get("error"))
                 self.say(listener, f"opencode: {self._error_text()}", Kind.ERROR)
 
+    def is_progress(self, event: Event) -> bool:
+        """See `JsonEventParser`."""
+        kind = event.get("type")
+        is_spoken = kind in ("text", "reasoning")
+        return kind == "tool_use" or (is_spoken and bool(as_dict(event.get("part")).get("text")))
+
     def finish(self, end: ProcessEnd) -> Outcome:
         """Judge by the exit code, the errors and the end of the last step together."""
         answer = "\n".join(self._answer)

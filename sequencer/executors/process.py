@@ -27,6 +27,7 @@ from sequencer.executors.lines import LINE_CAP, LineSplitter
 from sequencer.executors.process_end import (
     ProcessEnd,
     describe_exit,
+    has_no_program,
     spawn_error,
     stop_error,
 )
@@ -62,8 +63,11 @@ _FIRST_PAUSE_S = 0.1
 class EventParser(Protocol):
     """Understands the output of one client; one instance for one attempt."""
 
-    def feed_line(self, line: bytes, listener: Listener) -> None:
-        """Take one line of stdout without its newline; write what people should see."""
+    def feed_line(self, line: bytes, listener: Listener) -> bool:
+        """Take one line of stdout without its newline; write what people should see.
+
+        Return whether it shows progress: text, a tool call or its result.
+        """
 
     def feed_stderr(self, line: bytes) -> None:
         """Take one line of stderr; the listener has had it already, as `Kind.ERROR`."""
@@ -268,7 +272,9 @@ def conclude(
     """
     if end.spawn_error is not None:
         error = f"{end.spawn_error}\n{install_hint}".rstrip()
-        return Outcome(status=OutcomeStatus.FAILED, error=error)
+        # An update of a client takes its program away for a moment.
+        status = OutcomeStatus.UNAVAILABLE if end.has_vanished else OutcomeStatus.FAILED
+        return Outcome(status=status, error=error)
     outcome = judge(end)
     update: dict[str, Any] = {"exit_code": end.exit_code}
     if not outcome.usage.seconds:
@@ -322,7 +328,9 @@ def _end_of(
     tail = pump.stderr_tail.decode("utf-8", "replace")
     report = pump.report
     if report is not None and report["event"] == "refused":
-        return ProcessEnd(spawn_error=spawn_error(report, launch), seconds=seconds)
+        error = spawn_error(report, launch)
+        has_vanished = has_no_program(report, launch)
+        return ProcessEnd(spawn_error=error, has_vanished=has_vanished, seconds=seconds)
     ended_by: StopReason | str | None = pump.stop_cause
     exit_code = report["exit_code"] if report else None
     if report and report["stopped_by"] is None:
@@ -347,19 +355,30 @@ class _Lines:
 
     def __init__(self, parser: EventParser, listener: Listener) -> None:
         self._listener = listener
-        self._out = LineSplitter(
-            lambda line: parser.feed_line(line, listener),
-            lambda raw: listener.write(raw, Kind.OUTPUT),
-            LINE_CAP,
-        )
+        self._parser = parser
+        self._has_progressed = False
+        self._out = LineSplitter(self._take_line, self._take_raw, LINE_CAP)
         self._err = LineSplitter(parser.feed_stderr, lambda _: None, _STDERR_LINE_CAP)
 
-    def stdout(self, data: bytes) -> None:
+    def stdout(self, data: bytes) -> bool:
+        self._has_progressed = False
         self._out.feed(data)
+        return self._has_progressed
 
-    def stderr(self, data: bytes) -> None:
+    def stderr(self, data: bytes) -> bool:
         self._listener.write(data, Kind.ERROR)
         self._err.feed(data)
+        # Warnings and retries of the client; the agent speaks on stdout.
+        return False
+
+    def _take_line(self, line: bytes) -> None:
+        if self._parser.feed_line(line, self._listener):
+            self._has_progressed = True
+
+    def _take_raw(self, raw: bytes) -> None:
+        # Of an event of megabytes, which is a tool's result.
+        self._has_progressed = True
+        self._listener.write(raw, Kind.OUTPUT)
 
     def finish(self) -> None:
         self._out.finish()

@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ class ProcessEnd:
     """Negative for a signal; None if it never ran or its guard was lost."""
     spawn_error: str | None = None
     """Why it could not be started, with what to do about it."""
+    has_vanished: bool = False
+    """There is no such program on PATH, where one was found before the step was claimed."""
     ended_by: StopReason | str | None = None
     """None if it ended by itself, else "timeout", "idle" or the reason of a cancellation."""
     seconds: float = 0.0
@@ -74,10 +77,21 @@ def stop_error(end: ProcessEnd, request: StepRequest) -> str:
         )
     if end.ended_by == "idle":
         return (
-            f"no output for {request.idle_timeout_s:g} s; {gone}\n"
+            f"no progress for {request.idle_timeout_s:g} s; {gone}\n"
             f"raise idle_timeout_s of step {step!r} if it may be silent for so long"
         )
     return f"the guard process of the agent was killed, and the agent with it; {gone}"
+
+
+def has_no_program(report: Mapping[str, Any], launch: Launch) -> bool:
+    """Return whether the program of *launch* was not found on PATH, or where its path leads.
+
+    A path that depends on the folder may lead nowhere on another branch: that is a mistake.
+    """
+    program = launch.argv[0]
+    is_relative = os.sep in program and not os.path.isabs(program)  # noqa: PTH117 - argv's text
+    is_missing = report["stage"] != "folder" and int(report["errno"]) == errno.ENOENT
+    return is_missing and not is_relative
 
 
 def spawn_error(report: dict[str, Any], launch: Launch) -> str:

@@ -77,13 +77,14 @@ class _Capped(OutputConsumer):
         self.is_cut = False
         self._cap = cap
 
-    def stdout(self, data: bytes) -> None:
+    def stdout(self, data: bytes) -> bool:
         room = self._cap - len(self.kept)
         self.is_cut = self.is_cut or len(data) > room
         self.kept += data[:room]
+        return True
 
-    def stderr(self, data: bytes) -> None:
-        self.stdout(data)
+    def stderr(self, data: bytes) -> bool:
+        return self.stdout(data)
 
 
 class Tool(BaseModel):

@@ -180,6 +180,17 @@ class Executor(Protocol):
         """Make one attempt and return how it ended, cancelled ones included."""
 
 
+@runtime_checkable
+class Installed(Protocol):
+    """What an executor has beside `Executor` if something has to be there for it to start."""
+
+    def missing(self, folder: Path | None) -> str | None:
+        """Return which program or key is not there, and what to do; None: nothing is missing.
+
+        Asked before a step is claimed. Agents work in *folder*; None: where is not known yet.
+        """
+
+
 class Objection(NamedTuple):
     """Why an executor can't honour what a step says, and what to write instead."""
 

@@ -26,13 +26,17 @@ _OVERDUE_S = 6.5
 
 
 class OutputConsumer(Protocol):
-    """Who takes an agent's output as it comes; called from the thread that runs the core."""
+    """Who takes an agent's output as it comes; called from the thread that runs the core.
 
-    def stdout(self, data: bytes) -> None:
-        """Take a piece of standard output, at most 64 KiB."""
+    Each piece is at most 64 KiB. What is returned says whether it shows that the agent makes
+    progress: a client that hangs may go on sending events that say nothing.
+    """
 
-    def stderr(self, data: bytes) -> None:
-        """Take a piece of standard error, at most 64 KiB."""
+    def stdout(self, data: bytes) -> bool:
+        """Take a piece of standard output."""
+
+    def stderr(self, data: bytes) -> bool:
+        """Take a piece of standard error."""
 
 
 class Pump:
@@ -63,7 +67,7 @@ class Pump:
         self._cancellation = cancellation
         self._selector = selector
         self._status = b""
-        self._started = self._last_output = time.monotonic()
+        self._started = self._last_progress = time.monotonic()
         self._until: float | None = None
 
     def run(self) -> None:
@@ -92,7 +96,7 @@ class Pump:
         if self._launch.timeout_s is not None:
             limits.append((self._started + self._launch.timeout_s, "timeout"))
         if self._launch.idle_timeout_s is not None:
-            limits.append((self._last_output + self._launch.idle_timeout_s, "idle"))
+            limits.append((self._last_progress + self._launch.idle_timeout_s, "idle"))
         return limits
 
     def _is_over(self) -> bool:
@@ -119,12 +123,13 @@ class Pump:
         if not data:
             return False
         if fd == self._guard.stdout:
-            self._consumer.stdout(data)
+            has_progressed = self._consumer.stdout(data)
         else:
             self.stderr_tail = (self.stderr_tail + data)[-TAIL:]
-            self._consumer.stderr(data)
-        # After the consumer: a terminal that is held with Ctrl-S is not the agent's silence.
-        self._last_output = time.monotonic()
+            has_progressed = self._consumer.stderr(data)
+        if has_progressed:
+            # After the consumer: a terminal that is held with Ctrl-S is not the agent's silence.
+            self._last_progress = time.monotonic()
         return True
 
     def _take_status(self, data: bytes) -> bool:

@@ -35,10 +35,14 @@ class RehearsalExecutor:
     kind: ClassVar[str] = "rehearsal"
     supported_fields: ClassVar[frozenset[str]] = frozenset(Step.model_fields)
 
-    def __init__(self, name: str, options: RehearsalOptions) -> None:
+    def __init__(
+        self, name: str, options: RehearsalOptions, *, is_for_command: bool = False
+    ) -> None:
         """Use *name*, the agent's name, in what is written."""
         self.name = name
         self.options = options
+        self.is_for_command = is_for_command
+        """It stands in for a command, whose step needs no prompt."""
 
     def problems(self) -> list[str]:
         """Return nothing: a rehearsal needs nothing."""
@@ -54,7 +58,7 @@ class RehearsalExecutor:
             stopped = wait_like_an_agent(seconds, request, cancellation)
             if stopped is not None:
                 return stopped
-        usage = Usage(seconds=seconds)
+        usage = Usage(seconds=seconds, rehearsed=1)
         listener.used(usage)
         output = f"Rehearsal of step {request.step.name!r}: no agent ran."
         outcome = Outcome(status=OutcomeStatus.OK, output=output, usage=usage)

@@ -28,6 +28,8 @@ class Usage(Frozen):
     """Everything that was sent, cache reads and cache writes included."""
     output_tokens: int = Field(default=0, ge=0)
     seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    rehearsed: int = Field(default=0, ge=0)
+    """Attempts at which no agent ran, because a rehearsal stood in for it."""
 
     def plus(self, other: Usage, *, steps: int | None = None) -> Usage:
         """Return the sum, field by field; *steps* replaces those of *other*."""
@@ -39,6 +41,7 @@ class Usage(Frozen):
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             seconds=round(self.seconds + other.seconds, 6),
+            rehearsed=self.rehearsed + other.rehearsed,
         )
 
     @property
@@ -73,6 +76,7 @@ def used(record: Mapping[str, Any]) -> Usage:
         input_tokens=int(record.get("input_tokens", 0)),
         output_tokens=int(record.get("output_tokens", 0)),
         seconds=float(record.get("seconds", 0.0)),
+        rehearsed=int(record.get("rehearsed", 0)),
     )
 
 
@@ -85,6 +89,9 @@ class OutcomeStatus(StrEnum):
     FAILED = "failed"
     LIMITED = "limited"
     """The client's subscription or rate limit is reached: nobody's failure; try after the reset."""
+    UNAVAILABLE = "unavailable"
+    """The agent can't be had for now (its service is overloaded, failing or out of reach, its
+    program is being replaced): nobody's failure; tried again with growing pauses."""
     INTERRUPTED = "interrupted"
     """Stopped by us (signal, lost claim): nobody's failure."""
 
@@ -113,6 +120,11 @@ class Outcome(Frozen):
     """For ``limited``: ISO 8601 UTC time of the reset."""
     prompt: str | None = None
     """The prompt that was run, where the router chose another one."""
+
+    @property
+    def is_put_off(self) -> bool:
+        """Return whether nothing failed, and the step is due again by itself."""
+        return self.status in (OutcomeStatus.LIMITED, OutcomeStatus.UNAVAILABLE)
 
     @property
     def is_accepted(self) -> bool:

@@ -187,7 +187,8 @@ class Step(BaseModel):
     """The agent may not post comments itself; ``activity.comment_tools`` are taken from it."""
     timeout_s: float | None = Field(default=None, gt=0)
     idle_timeout_s: float | None = Field(default=None, gt=0)
-    """Seconds without any output after which the attempt counts as hung."""
+    """Seconds without progress after which the attempt counts as hung: text, tool calls and
+    their results where the client's events are understood, any output of a command."""
     max_cost_usd: float | None = Field(default=None, gt=0)
     retry: Retry | None = None
     suppress_thoughts: bool = False

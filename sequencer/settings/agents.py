@@ -101,7 +101,7 @@ def resolve_auto(
         hint="install one of them (claude: npm install -g @anthropic-ai/claude-code; codex: "
         "npm install -g @openai/codex; gemini: npm install -g @google/gemini-cli; opencode: "
         "npm install -g opencode-ai), set the key, or name an agent in agent.default "
-        "('rehearsal' runs without any)",
+        "(--rehearse runs without any)",
     )
 
 

@@ -111,7 +111,7 @@ CASES = (
     ),
     Case("failure", [FAILED], FAILURES),
     Case("failure-with-retry", [FAILED], FAILURES, {"step_defaults": _RETRY}),
-    Case("overloaded", [{"events": [result("busy", api_error_status=529)], "exit": 1}], FAILURES),
+    Case("overloaded", [{"events": [result("busy", api_error_status=529)], "exit": 1}], IN_A_ROW),
     Case("limit-and-failure", [LIMITED, FAILED], 2 * FAILURES, least=4),
     Case("hang", [{"sleep_s": 30}], FAILURES, {"step_defaults": {"idle_timeout_s": 0.3}}),
     Case("refused-answer", [ANSWERED], FAILURES, _steps(output={"schema": SCHEMA})),

@@ -139,7 +139,7 @@ def test_silence_for_too_long_fails_the_attempt(stage: Stage) -> None:
     )
     assert outcome.status is OutcomeStatus.FAILED
     assert outcome.error is not None
-    assert "no output for 0.5 s" in outcome.error
+    assert "no progress for 0.5 s" in outcome.error
 
 
 def test_output_comes_in_order(agent_stage: Stage) -> None:

@@ -22,6 +22,7 @@ CODES = {
     "ConfigurationError": 2,
     "UnsafePath": 2,
     "UnknownName": 2,
+    "AgentMissing": 2,
     "NotTrusted": 2,
     "DecisionRefused": 2,
     "StateRefused": 3,

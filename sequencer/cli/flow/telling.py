@@ -84,7 +84,7 @@ def _expired(fact: Fact, _: NodeView | None) -> str:
 
 
 def _released(fact: Fact, node: NodeView | None) -> str:
-    if (fact.get("outcome") or {}).get("status") == "limited":
+    if (fact.get("outcome") or {}).get("status") in ("limited", "unavailable"):
         return _retry(fact, node)
     return f"release {fact['step']}{_reason(fact)}"
 

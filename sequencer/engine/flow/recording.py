@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sequencer.engine.due import iso, limit_end, retry_at
+from sequencer.engine.due import due_again, iso, retry_at
 from sequencer.engine.ending import POSTPONED_S
 from sequencer.engine.flow.attempts import Perform, Running
 from sequencer.engine.flow.control import Act, FlowControl
@@ -15,7 +15,7 @@ from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Performed
 from sequencer.engine.records import INLINE_BYTES, circumstances, journal_record, shown_log
-from sequencer.errors import SequencerError, out_of_resources
+from sequencer.errors import AgentMissing, SequencerError, out_of_resources
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 
 
@@ -46,9 +46,12 @@ class Recorder:
     def failing(self, error: Exception) -> Perform:
         """Return what makes an attempt of a node that can't be prepared: it fails.
 
-        But for a lack of descriptors, say, which is no fault of the node.
+        But for a lack of descriptors, say, or of the program of an agent, which is no fault of
+        the node.
         """
-        outcome = Outcome(status=OutcomeStatus.FAILED, error=self.performer.redact(str(error)))
+        is_missing = isinstance(error, AgentMissing)
+        status = OutcomeStatus.UNAVAILABLE if is_missing else OutcomeStatus.FAILED
+        outcome = Outcome(status=status, error=self.performer.redact(str(error)))
 
         busy = out_of_resources(error)
 
@@ -72,8 +75,8 @@ class Recorder:
             if ended.busy is not None:
                 due = iso(datetime.now(UTC) + timedelta(seconds=POSTPONED_S))
             return lambda step: step.release(token, {**record, **more}, outcome.usage, due)
-        if outcome.status is OutcomeStatus.LIMITED:
-            due = limit_end(outcome, ended.claim.attempt, datetime.now(UTC))
+        if outcome.is_put_off:
+            due = due_again(outcome, ended.claim.attempt, datetime.now(UTC))
             return lambda step: step.release(token, record, outcome.usage, due)
         if self._judges(performed):
             return lambda step: self._refuse(step, ended, performed, record)

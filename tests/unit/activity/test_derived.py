@@ -27,6 +27,12 @@ SILENT = {
 }
 
 
+def test_what_was_rehearsed_is_no_result() -> None:
+    outcome = {"output": "no agent ran", "usage": {"rehearsed": 1}}
+    assert activities_of(fact("succeeded", outcome)) == []
+    assert len(activities_of(fact("succeeded", {**outcome, "usage": {"seconds": 1.0}}))) == 1
+
+
 def fact(event: str, outcome: Any = None) -> dict[str, Any]:
     return {
         "revision": 7,

@@ -12,7 +12,9 @@ from sequencer.engine.due import (
     bounded,
     chance,
     limit_end,
+    outage_end,
     retry_at,
+    why_put_off,
 )
 from sequencer.engine.standing import Kind, parse_time, standing
 from sequencer.model.head import Status
@@ -111,6 +113,34 @@ def test_pauses_grow_with_each_limit_in_a_row() -> None:
     # What a client tells is believed where it is later.
     told = Outcome(status=OutcomeStatus.LIMITED, not_before="2026-01-01T05:00:00Z")
     assert parse_time(limit_end(told, 9, NOW, lambda: 0.0)) == NOW + timedelta(seconds=18_010)
+
+
+def test_pauses_of_an_outage_grow_to_a_quarter_of_an_hour() -> None:
+    ends = [parse_time(outage_end(n, NOW, lambda: 0.0)) for n in range(1, 21)]
+    pauses = [(end - NOW).total_seconds() for end in ends if end is not None]
+    assert pauses[:7] == [30, 60, 120, 240, 480, 900, 900]
+    assert set(pauses[7:]) == {900}
+    late = parse_time(outage_end(3, NOW, lambda: 1.0))
+    assert late == NOW + timedelta(seconds=150), "many that wait don't come back at once"
+
+
+def test_why_a_step_is_put_off_fits_into_a_head() -> None:
+    long = Outcome(status=OutcomeStatus.UNAVAILABLE, error="claude:\n" + "x" * 5000)
+    said = why_put_off(long)
+    assert said.startswith("the agent is unavailable (claude: xxx")
+    assert "\n" not in said
+    assert len(said) < 250
+
+
+def test_the_last_attempt_that_finds_nobody_has_failed() -> None:
+    down = Outcome(status=OutcomeStatus.UNAVAILABLE, error="HTTP 529")
+    assert bounded(down, 2, 3) is down
+    failed = bounded(down, 3, 3)
+    assert failed.status is OutcomeStatus.FAILED
+    assert failed.error is not None
+    assert "still unavailable" in failed.error
+    assert "limits.max_attempts: 3" in failed.error
+    assert "HTTP 529" in failed.error
 
 
 def test_chance_is_a_part_of_one() -> None:

@@ -222,7 +222,6 @@ def test_refused_edits_are_a_warning_or_a_failure(version: str) -> None:
     ("case", "said"),
     [
         ("400", "API Error: 400 bad thing"),
-        ("529", "529"),
         ("max-turns", "raise max_turns"),
         ("budget", "raise max_cost_usd"),
         ("no-session", "No conversation found"),
@@ -234,6 +233,42 @@ def test_errors_are_failures_that_say_why(version: str, case: str, said: str) ->
     assert outcome.error is not None
     assert said in outcome.error
     assert outcome.not_before is None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_overloaded_service_is_nobodys_failure(version: str) -> None:
+    outcome, _ = _replayed(f"claude-{version}-529")
+    assert (outcome.status, outcome.not_before) == (OutcomeStatus.UNAVAILABLE, None)
+    assert outcome.error is not None
+    assert "529" in outcome.error
+
+
+@pytest.mark.parametrize(
+    ("facts", "status"),
+    [
+        ({"api_error_status": 500, "result": "API Error: 500"}, OutcomeStatus.UNAVAILABLE),
+        (
+            {"terminal_reason": "api_error", "result": "API Error: Connection error."},
+            OutcomeStatus.UNAVAILABLE,
+        ),
+        (
+            {"result": "API Error: Unable to connect to API (ECONNREFUSED)"},
+            OutcomeStatus.UNAVAILABLE,
+        ),
+        # Said by the agent, about something else.
+        (
+            {"terminal_reason": "aborted_tools", "result": "curl: ECONNREFUSED"},
+            OutcomeStatus.FAILED,
+        ),
+        ({"api_error_status": 400, "result": "API Error: 400 overloaded"}, OutcomeStatus.FAILED),
+    ],
+)
+def test_what_claude_calls_temporary_is_believed_of_claude_alone(
+    facts: dict[str, object], status: OutcomeStatus
+) -> None:
+    result = {"type": "result", "is_error": True, **facts}
+    end = ProcessEnd(exit_code=1)
+    assert feed(ClaudeParser(RULES), encoded(result), end=end).outcome.status is status
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -344,7 +379,7 @@ def test_a_missing_program_is_a_problem_with_a_way_out(tmp_path: Path) -> None:
         cancellation = Cancellation()
         outcome = executor.perform(request_for(tmp_path), Recorder(), cancellation)
         cancellation.close()
-    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.status is OutcomeStatus.UNAVAILABLE, "it was there before the claim"
     assert outcome.error is not None
     assert "npm install" in outcome.error
 

@@ -24,6 +24,7 @@ from sequencer.executors.opencode_events import OpencodeParser
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Kind
 from sequencer.model.outcome import OutcomeStatus
+from tests.contract.executor_cases import Recorder
 from tests.unit.executors.replay import RULES, encoded, feed, recording
 
 PARSERS: list[type[JsonEventParser]] = [ClaudeParser, CodexParser, GeminiParser, OpencodeParser]
@@ -137,3 +138,86 @@ def test_numbers_from_outside_are_not_trusted() -> None:
     assert [as_count(value) for value in odd] == [0] * len(odd)
     assert [as_cost(value) for value in odd] == [0.0] * len(odd)
     assert (as_count(5), as_cost(0.25), as_dict(3), as_list("ab")) == (5, 0.25, {}, [])
+
+
+CLAUDE: list[tuple[dict[str, Any], bool]] = [
+    ({"type": "system", "subtype": "init"}, False),
+    ({"type": "system", "subtype": "status"}, False),
+    ({"type": "system", "subtype": "api_retry", "attempt": 1}, False),
+    ({"type": "rate_limit_event", "rate_limit_info": {"status": "allowed"}}, False),
+    ({"type": "assistant", "message": {"content": []}}, False),
+    ({"type": "assistant", "message": {"content": [{"type": "text", "text": ""}]}}, False),
+    ({"type": "assistant", "message": {"content": [{"type": "text", "text": "ok"}]}}, True),
+    ({"type": "assistant", "message": {"content": [{"type": "thinking", "thinking": "so"}]}}, True),
+    ({"type": "assistant", "message": {"content": [{"type": "tool_use", "name": "Bash"}]}}, True),
+    ({"type": "user", "message": {"content": [{"type": "tool_result", "content": ""}]}}, True),
+    ({"type": "user", "message": {"content": "text of a hook"}}, False),
+    ({"type": "stream_event", "event": {"type": "ping"}}, False),
+    ({"type": "stream_event", "event": {"type": "message_start", "message": {"id": "m"}}}, False),
+    ({"type": "stream_event", "event": {"delta": {"type": "text_delta", "text": "o"}}}, True),
+    ({"type": "stream_event", "event": {"delta": {"partial_json": '{"a"'}}}, True),
+    ({"type": "stream_event", "event": {"delta": {"text": ""}}}, False),
+    ({"type": "stream_event", "event": {"content_block": {"type": "tool_use"}}}, True),
+    (
+        {
+            "type": "assistant",
+            "is_api_error_message": True,
+            "message": {"content": [{"type": "text", "text": "API Error: 529"}]},
+        },
+        False,
+    ),
+    ({"type": "of next week"}, False),
+]
+CODEX: list[tuple[dict[str, Any], bool]] = [
+    ({"type": "thread.started", "thread_id": "t"}, False),
+    ({"type": "turn.started"}, False),
+    ({"type": "error", "message": "Reconnecting... 1/5"}, False),
+    ({"type": "item.completed", "item": {"type": "error", "message": "metadata"}}, False),
+    ({"type": "item.completed", "item": {"type": "agent_message", "text": ""}}, False),
+    ({"type": "item.completed", "item": {"type": "agent_message", "text": "done"}}, True),
+    ({"type": "item.completed", "item": {"type": "reasoning", "text": "so"}}, True),
+    ({"type": "item.started", "item": {"type": "command_execution", "command": "ls"}}, True),
+    ({"type": "item.updated", "item": {"type": "todo_list", "items": []}}, True),
+    ({"type": "item.completed", "item": None}, False),
+]
+GEMINI: list[tuple[dict[str, Any], bool]] = [
+    ({"type": "init", "session_id": "s"}, False),
+    ({"type": "message", "role": "user", "content": "the prompt"}, False),
+    ({"type": "message", "role": "assistant", "content": ""}, False),
+    ({"type": "message", "role": "assistant", "content": "o"}, True),
+    ({"type": "tool_use", "tool_name": "read"}, True),
+    ({"type": "tool_result", "status": "success"}, True),
+    ({"type": "error", "severity": "warning", "message": "again"}, False),
+]
+OPENCODE: list[tuple[dict[str, Any], bool]] = [
+    ({"type": "step_start", "sessionID": "s"}, False),
+    ({"type": "step_finish", "part": {"reason": "tool-calls"}}, False),
+    ({"type": "text", "part": {"text": ""}}, False),
+    ({"type": "text", "part": {"text": "done"}}, True),
+    ({"type": "reasoning", "part": {"text": "so"}}, True),
+    ({"type": "tool_use", "part": {"tool": "bash"}}, True),
+    ({"type": "error", "error": {"name": "APIError"}}, False),
+]
+
+
+@pytest.mark.parametrize(
+    ("made", "event", "is_progress"),
+    [
+        pytest.param(made, event, is_progress, id=f"{made.client}-{number}")
+        for made, table in zip(PARSERS, (CLAUDE, CODEX, GEMINI, OPENCODE), strict=True)
+        for number, (event, is_progress) in enumerate(table)
+    ],
+)
+def test_only_text_tool_calls_and_their_results_are_progress(
+    made: type[JsonEventParser], event: dict[str, Any], *, is_progress: bool
+) -> None:
+    parser, (line,) = made(RULES), encoded(event)
+    assert parser.feed_line(line, Recorder()) is is_progress
+
+
+def test_of_what_is_no_event_only_what_is_too_large_to_read_is_progress(
+    parser: JsonEventParser,
+) -> None:
+    assert not parser.feed_line(b"Warning: still here", Recorder())
+    assert not parser.feed_line(b"[1]", Recorder())
+    assert parser.feed_line(b"[" + b"[]," * 2 * MIB + b"0]", Recorder())

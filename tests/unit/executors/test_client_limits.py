@@ -7,7 +7,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sequencer.executors.client_limits import as_utc, is_limit, local_clock, not_before
+from sequencer.executors.client_limits import (
+    as_utc,
+    is_limit,
+    is_temporary,
+    local_clock,
+    not_before,
+)
 
 BERLIN_WINTER = timezone(timedelta(hours=1))
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=BERLIN_WINTER)
@@ -41,6 +47,34 @@ FALLBACK = "2026-11-21T11:05:00Z"
 )
 def test_what_counts_as_a_limit(text: str, status: int | None, expected: bool) -> None:
     assert is_limit(text, status) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "expected"),
+    [
+        ("Overloaded", 529, True),
+        ("API Error: 500", 500, True),
+        ("", 503, True),
+        ("", 408, True),
+        ("API Error: Connection error.", None, True),
+        ("API Error: Request timed out.", None, True),
+        ("API Error: Unable to connect to API (ECONNRESET)", None, True),
+        ("getaddrinfo EAI_AGAIN api.anthropic.com", None, True),
+        ("stream disconnected before completion: error sending request for url", None, True),
+        ("[API Error: exception TypeError: fetch failed sending request]", None, True),
+        ("UnknownError: Unable to connect. Is the computer able to access the url?", None, True),
+        ("We're currently experiencing high demand", None, True),
+        # A wrong request stays wrong, whatever its text says.
+        ("overloaded", 400, False),
+        ("Connection error.", 401, False),
+        ("not found", 404, False),
+        ("Reached maximum number of turns (1)", None, False),
+        ("No conversation found", None, False),
+        ("the tests of the connection pool fail", None, False),
+    ],
+)
+def test_what_counts_as_temporary(text: str, status: int | None, expected: bool) -> None:
+    assert is_temporary(text, status) is expected
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def test_ended_by_a_signal_gemini_exits_with_0_and_without_a_result() -> None:
             OutcomeStatus.LIMITED,
             "2026-11-21T14:05:30Z",
         ),
-        ('[API Error: {"error":{"code":503,"message":"rate"}}]', OutcomeStatus.FAILED, None),
+        ('[API Error: {"error":{"code":503,"message":"rate"}}]', OutcomeStatus.UNAVAILABLE, None),
     ],
 )
 def test_a_quota_is_nobodys_failure(message: str, status: OutcomeStatus, reset: str | None) -> None:

@@ -27,11 +27,13 @@ ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
 
 class Silent:
-    def stdout(self, data: bytes) -> None:
+    def stdout(self, data: bytes) -> bool:
         """Keep nothing."""
+        return bool(data)
 
-    def stderr(self, data: bytes) -> None:
+    def stderr(self, data: bytes) -> bool:
         """Keep nothing."""
+        return bool(data)
 
 
 @pytest.fixture

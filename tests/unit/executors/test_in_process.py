@@ -24,8 +24,8 @@ def test_undisturbed_it_waits_and_says_nothing(tmp_path: Path) -> None:
     ("limits", "said", "key"),
     [
         ({"timeout_s": 0.1}, "timed out after 0.1 s", "timeout_s"),
-        ({"idle_timeout_s": 0.1}, "no output for 0.1 s", "idle_timeout_s"),
-        ({"timeout_s": 5, "idle_timeout_s": 0.1}, "no output for 0.1 s", "idle_timeout_s"),
+        ({"idle_timeout_s": 0.1}, "no progress for 0.1 s", "idle_timeout_s"),
+        ({"timeout_s": 5, "idle_timeout_s": 0.1}, "no progress for 0.1 s", "idle_timeout_s"),
         ({"timeout_s": 0.1, "idle_timeout_s": 5}, "timed out after 0.1 s", "timeout_s"),
     ],
 )

@@ -37,9 +37,10 @@ class Parser:
     errors: list[bytes] = field(default_factory=list)
     end: ProcessEnd | None = None
 
-    def feed_line(self, line: bytes, listener: Listener) -> None:
+    def feed_line(self, line: bytes, listener: Listener) -> bool:
         self.lines.append(line)
         listener.write(line + b"\n", Kind.RESPONSE)
+        return not line.startswith(b"heartbeat")
 
     def feed_stderr(self, line: bytes) -> None:
         self.errors.append(line)
@@ -243,9 +244,28 @@ def test_a_silent_process_without_streams_is_idle(stage: Stage) -> None:
     assert stage.end.ended_by == "idle"
 
 
-def test_output_on_either_stream_is_a_sign_of_life(stage: Stage) -> None:
-    script = "for i in 1 2 3 4 5 6; do echo $i >&2; sleep 0.15; done"
+def test_progress_restarts_the_idle_clock(stage: Stage) -> None:
+    script = "for i in 1 2 3 4 5 6; do echo $i; sleep 0.15; done"
     assert stage.perform("sh", "-c", script, idle_timeout_s=0.6).status is OutcomeStatus.OK
+
+
+@pytest.mark.parametrize("said", ["echo heartbeat", "echo warning >&2"])
+def test_what_shows_no_progress_does_not_restart_the_idle_clock(stage: Stage, said: str) -> None:
+    script = f"while :; do {said}; sleep 0.05; done"
+    outcome = stage.perform("sh", "-c", script, idle_timeout_s=0.5, timeout_s=20)
+    assert outcome.status is OutcomeStatus.FAILED
+    assert stage.end.ended_by == "idle"
+
+
+def test_an_event_of_megabytes_is_progress_while_it_comes(stage: Stage) -> None:
+    script = (
+        "import sys, time\n"
+        "for _ in range(7):\n"
+        "    sys.stdout.write('x' * 1024 * 1024); sys.stdout.flush()\n"
+        "for _ in range(6):\n"
+        "    sys.stdout.write('x'); sys.stdout.flush(); time.sleep(0.15)\n"
+    )
+    assert stage.python(script, idle_timeout_s=0.6).status is OutcomeStatus.OK
 
 
 def test_a_timeout_keeps_what_was_used_and_said(stage: Stage) -> None:
@@ -336,7 +356,7 @@ from pathlib import Path
 from sequencer.executors.process import Launch, ProcessCore
 from sequencer.executors.protocol import Cancellation
 class Sink:
-    def stdout(self, data): os.write(1, data)
+    def stdout(self, data): return bool(os.write(1, data))
     stderr = stdout
 core = ProcessCore()
 core.prepare()

@@ -141,6 +141,9 @@ class Cast:
         assert step.name == position
         return "actor", self.actor
 
+    def ready(self, step: Step, position: str) -> tuple[str, Executor]:
+        return self.choose(step, position)
+
     def warm_up(self) -> None:
         """Do nothing."""
 

@@ -39,6 +39,9 @@ class Choosy:
             raise ConfigurationError(f"the agent can't honour {refused[0]}")
         return "actor", self.actor
 
+    def ready(self, step: Step, position: str) -> tuple[str, Executor]:
+        return self.choose(step, position)
+
     def warm_up(self) -> None:
         """Do nothing."""
 
