@@ -252,7 +252,7 @@ class Ended:
             not_before = iso(now + timedelta(seconds=POSTPONED_S))
         elif self.outcome.status is OutcomeStatus.LIMITED:
             not_before = limit_end(self.outcome, head.attempt, now)
-            reason = "usage limit of the agent"
+            reason = f"usage limit of agent {self.performed.agent!r}"
         return transitions.release(
             head,
             token,
