@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sequencer.assembly import Project
 from sequencer.cli import deciding, idle
-from sequencer.cli.context import Invocation, json_text
+from sequencer.cli.context import Invocation, in_short, json_text
 from sequencer.cli.progress import Progress, progress
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.signals import EndOnSignal
@@ -176,7 +176,10 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     else:
         plan = replace(plan, limits=_limits_of_a_graph(project, plan))
         tally, watching = _watched(invocation, project, workflow, plan)
-    _warn_of_costs(invocation, project, workflow, plan, head)
+    if head is None or plan.mode is not Mode.TICK:
+        # A tick says it only where the run starts.
+        _tell_permissions(invocation, project, workflow)
+        _warn_of_costs(invocation, project, workflow, plan)
     shown = watching or tally.shown
     is_async = plan.mode is Mode.ASYNC
     try:
@@ -229,12 +232,22 @@ def _warn(invocation: Invocation, project: Project, workflow: Workflow, plan: Pl
         invocation.say(f"warning: {warning}")
 
 
+def _tell_permissions(invocation: Invocation, project: Project, workflow: Workflow) -> None:
+    """Say what each agent may do, and warn of those that could not edit."""
+    from sequencer.assembly.permissions import permissions, told  # noqa: PLC0415 - see below
+
+    for permission in permissions(project, workflow):
+        message = told(permission)
+        if message is None:
+            invocation.say(f"permissions: {permission.agent}: {permission.says}")
+        else:
+            invocation.say(f"warning: agent {permission.agent!r} {message}\n  {permission.hint}")
+
+
 def _warn_of_costs(
-    invocation: Invocation, project: Project, workflow: Workflow, plan: Plan, head: Head | None
+    invocation: Invocation, project: Project, workflow: Workflow, plan: Plan
 ) -> None:
-    """Say which agents evade a cap on costs; a tick says it only where the run starts."""
-    if head is not None and plan.mode is Mode.TICK:
-        return
+    """Say which agents evade a cap on costs."""
     from sequencer.assembly.costs import cost_warnings  # noqa: PLC0415 - loads all executors
 
     # `start` has an option of its own for it.
@@ -304,7 +317,7 @@ def _remember(invocation: Invocation, run: Run, text: str) -> None:
     here = run.standing()
     if here is None or here.kind not in STABLE or not isinstance(run.store, FileStore):
         return
-    notices = () if invocation.is_quiet else invocation.project().settings.notices
+    notices = () if invocation.is_quiet else in_short(invocation.project().settings.notices)
     said = "".join(f"notice: {notice}\n" for notice in notices)
     answer = idle.Answer(f"{text}\n", said, _timestamp(here))
     idle.remember(run.store.state_path, answer, invocation.arguments)

@@ -43,6 +43,11 @@ class ClientOptions(BaseModel):
     """By model, in USD per million tokens; those of the project are added."""
 
 
+def permission_words(options: ClientOptions, words: tuple[str, ...]) -> list[str]:
+    """Return the arguments of *options* that begin with one of *words*: they say it already."""
+    return [word for word in options.extra_args if word.startswith(words)]
+
+
 def missing_program(name: str, options: ClientOptions, install: str) -> list[str]:
     """Return a problem if the program of agent *name* can't be found, else nothing."""
     if shutil.which(options.program, path=options.env.get("PATH")):

@@ -25,7 +25,7 @@ from sequencer.executors.prices import ModelPrice, missing_price, price_of
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_folder import SECRETS, ProjectFolder
 from sequencer.executors.project_tools import TOOLS, Workbench
-from sequencer.executors.protocol import Cancellation, Listener, Objection, StepRequest
+from sequencer.executors.protocol import Cancellation, Listener, Objection, Permits, StepRequest
 from sequencer.executors.providers import ANTHROPIC
 from sequencer.executors.result_file import apply_result
 from sequencer.executors.structured import parsed, schema_of, with_structured
@@ -131,6 +131,13 @@ class MessagesExecutor:
         if price_of(self.options.model, self.options.prices) is None:
             found.append(missing_price(self.options.model, where))
         return found
+
+    def permits(self) -> Permits:
+        """Return the tools that the entry gives it."""
+        says = f"tools {', '.join(self.options.tools) or 'none'}"
+        if "tools" in self.options.model_fields_set:
+            return Permits(says)
+        return Permits(says, ("tools: [read, glob, grep, edit, write]",))
 
     def objections(self, step: Step) -> list[Objection]:
         """Return what of the step's tools and temperature can't be had."""
