@@ -1,9 +1,9 @@
 """Keys of hoidn/orchestration's orchestration.yaml that this program writes otherwise.
 
 They load as they are: flat keys mean the nested ones, and keys about its prompts' files
-and spec files mean nothing here and are named once. Its environment variables are named too,
-with what replaces each, and never obeyed: half of them have names that other programs use. A nested key wins over its flat twin,
-as there.
+and spec files mean nothing here and are named once. A nested key wins over its flat twin,
+as there. Its environment variables are named too, with what replaces each, and never obeyed:
+half of them have names that other programs use.
 """
 
 from __future__ import annotations
