@@ -387,7 +387,8 @@ class Performer:
         step_index = running.attempt.step_index
         step = self.with_defaults(Step(name="router", prompt=prompt))
         # Its times are its own: what steps may take says nothing about one line.
-        step = step.model_copy(update={"timeout_s": router.timeout_s, "idle_timeout_s": None})
+        own = {"timeout_s": router.timeout_s, "idle_timeout_s": None, "complete_when": None}
+        step = step.model_copy(update=own)
         asked = self.prepare_step(step, "router", Place(step_index, "router", prompt))
         allowed = allowed_prompts(self.workflow, router)
         state = router_input(running.head, describe(self.workflow, step_index), allowed)

@@ -32,7 +32,7 @@ from sequencer.executors.structured import parsed, schema_of, with_structured
 from sequencer.executors.tool_words import MESSAGES, granted, objections, taken
 from sequencer.model.addresses import takes_secrets
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.step import ModelName, Step
+from sequencer.model.step import FileMark, ModelName, Step
 
 _CONNECT_TIMEOUT_S = 30.0
 _LISTENED_TO = "the key is sent there, so the address has to be https://"
@@ -142,6 +142,9 @@ class MessagesExecutor:
     def objections(self, step: Step) -> list[Objection]:
         """Return what of the step's tools and temperature can't be had."""
         found = objections(step, MESSAGES, self.name)
+        if isinstance(step.complete_when, FileMark):
+            reason = "complete_when: {file}, which ends a program, and it starts none"
+            found.append(Objection(reason, "leave it out: a step ends with the agent's answer"))
         where = f"agents.{self.name}.tools"
         for name in granted(step, MESSAGES):
             if name not in self.options.tools:

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from sequencer.errors import MachineBusy, SequencerError, out_of_resources
+from sequencer.executors.file_mark import FileWatch
 from sequencer.executors.guarding import GRACE_S, Guard, GuardUnreachable, Launch
 from sequencer.executors.lines import LINE_CAP, LineSplitter
 from sequencer.executors.process_end import (
@@ -37,9 +38,10 @@ from sequencer.executors.protocol import (
     StepRequest,
     StopReason,
 )
-from sequencer.executors.pump import OutputConsumer, Pump
+from sequencer.executors.pump import DONE, OutputConsumer, Pump
 from sequencer.executors.result_file import apply_result
 from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import FileMark
 
 __all__ = [
     "GRACE_S",
@@ -148,6 +150,7 @@ class ProcessCore:
     ) -> ProcessEnd:
         started = time.monotonic()
         # Before anything is paid for: what is left to do needs no descriptor.
+        mark = FileWatch(launch.cwd, launch.done_file) if launch.done_file else None
         with _selector(cancellation) as selector:
             try:
                 guard = self._launched(launch)
@@ -155,7 +158,7 @@ class ProcessCore:
                 raise
             except SequencerError as error:
                 return ProcessEnd(spawn_error=str(error))
-            pump = Pump(guard, launch, consumer, cancellation, selector)
+            pump = Pump(guard, launch, consumer, cancellation, selector, mark=mark)
             is_guard_lost = True
             try:
                 pump.run()
@@ -217,6 +220,7 @@ def launch_of(
 ) -> Launch:
     """Return how to start *argv* for *request*; *prompt* replaces the request's own."""
     text = request.prompt if prompt is None else prompt
+    mark = request.step.complete_when
     return Launch(
         argv=tuple(argv),
         environment=env,
@@ -224,6 +228,7 @@ def launch_of(
         prompt=text.encode("utf-8", "surrogateescape"),
         timeout_s=request.timeout_s,
         idle_timeout_s=request.idle_timeout_s,
+        done_file=mark.file if isinstance(mark, FileMark) else None,
         grace_s=grace_s,
         lock=request.lock,
     )
@@ -275,6 +280,14 @@ def conclude(
         update["usage"] = outcome.usage.model_copy(update={"seconds": round(end.seconds, 6)})
     if isinstance(end.ended_by, StopReason):
         update |= {"status": OutcomeStatus.INTERRUPTED, "error": f"stopped: {end.ended_by}"}
+    elif end.ended_by == DONE and not end.is_guard_lost:
+        # Its exit code is that of our signal, and what its client made of that as well.
+        update |= {"status": OutcomeStatus.OK, "error": None, "exit_code": None}
+        listener.write(
+            b"[sequencer] the file of complete_when is there: the step is done, and "
+            b"its agent was ended\n",
+            Kind.NOTICE,
+        )
     elif end.ended_by is not None or end.is_guard_lost:
         update |= {"status": OutcomeStatus.FAILED, "error": stop_error(end, request)}
     elif end.exit_code != 0 and outcome.is_accepted:

@@ -24,7 +24,8 @@ class ProcessEnd:
     spawn_error: str | None = None
     """Why it could not be started, with what to do about it."""
     ended_by: StopReason | str | None = None
-    """None if it ended by itself, else "timeout", "idle" or the reason of a cancellation."""
+    """None if it ended by itself, else "timeout", "idle", "done" or the reason of a
+    cancellation."""
     seconds: float = 0.0
     stderr_tail: str = ""
     """The last 4 KiB of its standard error."""
