@@ -25,6 +25,7 @@ from sequencer.errors import (
     SequencerError,
     StateRefused,
     UnknownName,
+    UsageRefused,
     WaitsForPerson,
 )
 from sequencer.executors.protocol import Kind
@@ -34,6 +35,7 @@ from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.prompts import relative_name
+from sequencer.resolution.resolver import index_with_prompt
 from sequencer.resolution.routing import allowed_prompts
 from sequencer.settings.agents import ensure_known_steps
 from sequencer.store.file import FileStore
@@ -54,7 +56,7 @@ class Plan:
     limits: InvocationLimits
     positions: tuple[str, ...] = ()
     step_index: int | None = None
-    """Mode async's start."""
+    """Where mode async starts; of a dry run, also where --start-prompt leads."""
     source: FlowSource | None = None
     """What a graph's run begins with."""
 
@@ -137,6 +139,59 @@ def ensure_sensible(project: Project, workflow: Workflow) -> None:
     for prompt in overrides.by_prompt:
         if relative_name(folder, prompt) not in names:
             raise UnknownName("prompt", prompt, names, where="--agent-prompt")
+
+
+def started_at(
+    invocation: Invocation, project: Project, plan: Plan, prompt: str, is_dry: bool
+) -> Plan:
+    """Bring the run to the next step that has *prompt*, and return the plan from there.
+
+    The steps before it are skipped by hand, in one change. In mode async, or if it *is_dry*,
+    only the plan says where to start.
+
+    Raises:
+        UnknownName: the workflow has no such prompt.
+        UsageRefused: it has, but none of the steps that come next; or several processes
+            would decide where to start.
+        ClaimHeld: somebody works on the run.
+    """
+    if plan.mode is Mode.SYNC:
+        hint = "start once with --mode combined, or 'sequencer skip'"
+        raise UsageRefused("mode sync has no one start", where="--start-prompt", hint=hint)
+    run = run_of(invocation, plan)
+    head = None if plan.mode is Mode.ASYNC else run.head
+    workflow = run.workflow_for(head)
+    if workflow.graph is not None:
+        raise UsageRefused("a graph has no line of steps", where="--start-prompt")
+    present = (plan.step_index or 0) if head is None else head.step_index
+    index = _index_of_prompt(project, workflow, present, prompt)
+    if plan.mode is Mode.ASYNC or is_dry:
+        return replace(plan, step_index=index)
+    if index > present:
+        head = run.control.skip_to(index, f"--start-prompt {prompt}", present=present)
+        step = f"step {head.expected_step!r} (step_index {index})"
+        invocation.say(f"notice: {index - present} skipped; the run starts with {step}")
+    return plan
+
+
+def _index_of_prompt(project: Project, workflow: Workflow, present: int, prompt: str) -> int:
+    folder = project.settings.prompts_dir
+    wanted = relative_name(folder, prompt)
+    named = {step.name for step in workflow.steps if step.text is not None}
+    steps = (*workflow.steps, *([workflow.review.step] if workflow.review else ()))
+    known = {relative_name(folder, s.prompt_name) for s in steps if s.text is None}
+    if wanted not in known:
+        raise UnknownName("prompt", prompt, known, where="--start-prompt")
+    index = index_with_prompt(
+        workflow, present, lambda p: p not in named and relative_name(folder, p) == wanted
+    )
+    if index is None:
+        raise UsageRefused(
+            f"none of the steps that come next has {wanted}",
+            where="--start-prompt",
+            hint="'sequencer next --count 12' shows them; 'sequencer rewind' goes back",
+        )
+    return index
 
 
 def work(invocation: Invocation, project: Project, plan: Plan) -> int:

@@ -282,7 +282,7 @@ def conclude(
         update |= {"status": OutcomeStatus.INTERRUPTED, "error": f"stopped: {end.ended_by}"}
     elif end.ended_by == DONE and not end.is_guard_lost:
         # Its exit code is that of our signal, and what its client made of that as well.
-        update |= {"status": OutcomeStatus.OK, "error": None, "exit_code": None}
+        update |= {"status": OutcomeStatus.OK, "error": None, "exit_code": None, "not_before": None}
         listener.write(
             b"[sequencer] the file of complete_when is there: the step is done, and "
             b"its agent was ended\n",

@@ -48,9 +48,7 @@ def test_an_agent_that_ends_by_itself_needs_no_file(project: Project) -> None:
     assert project.head()["step_index"] == 1, "a failure stays one, whatever it wrote"
 
 
-@pytest.mark.parametrize(
-    "how", ["ln -s done.txt %s", "mkdir %s", "echo x > ../outside; ln -s .. %s"]
-)
+@pytest.mark.parametrize("how", ["ln -s done.txt %s", "mkdir %s"])
 def test_what_is_no_file_of_the_project_ends_nobody(project: Project, how: str) -> None:
     project.configure((FILE % "mark").replace("timeout_s: 40", "timeout_s: 1.5"))
     project.agent(LINGERS % (how % "mark"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,6 @@ def test_a_file_that_is_being_written_is_waited_for(
 
 
 def test_a_link_a_folder_and_a_pipe_are_none(tmp_path: Path) -> None:
-    import os
-
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "done").write_text("x")
