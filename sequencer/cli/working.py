@@ -231,10 +231,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     else:
         plan = replace(plan, limits=_limits_of_a_graph(project, plan))
         tally, watching = _watched(invocation, project, workflow, plan)
-    if head is None or plan.mode is not Mode.TICK:
-        # A tick says it only where the run starts.
-        _tell_permissions(invocation, project, workflow)
-        _warn_of_costs(invocation, project, workflow, plan)
+    _tell_of_agents(invocation, project, workflow, plan, head)
     shown = watching or tally.shown
     is_async = plan.mode is Mode.ASYNC
     try:
@@ -287,9 +284,17 @@ def _warn(invocation: Invocation, project: Project, workflow: Workflow, plan: Pl
         invocation.say(f"warning: {warning}")
 
 
-def _tell_permissions(invocation: Invocation, project: Project, workflow: Workflow) -> None:
-    """Say what each agent may do, and warn of those that could not edit."""
-    from sequencer.assembly.permissions import permissions, told  # noqa: PLC0415 - see below
+def _tell_of_agents(
+    invocation: Invocation, project: Project, workflow: Workflow, plan: Plan, head: Head | None
+) -> None:
+    """Say what each agent may do, and which of them evade a cap on costs.
+
+    A tick says it only where the run starts.
+    """
+    if head is not None and plan.mode is Mode.TICK:
+        return
+    from sequencer.assembly.costs import cost_warnings  # noqa: PLC0415 - loads all executors
+    from sequencer.assembly.permissions import permissions, told  # noqa: PLC0415 - same
 
     for permission in permissions(project, workflow):
         message = told(permission)
@@ -297,13 +302,6 @@ def _tell_permissions(invocation: Invocation, project: Project, workflow: Workfl
             invocation.say(f"permissions: {permission.agent}: {permission.says}")
         else:
             invocation.say(f"warning: agent {permission.agent!r} {message}\n  {permission.hint}")
-
-
-def _warn_of_costs(
-    invocation: Invocation, project: Project, workflow: Workflow, plan: Plan
-) -> None:
-    """Say which agents evade a cap on costs."""
-    from sequencer.assembly.costs import cost_warnings  # noqa: PLC0415 - loads all executors
 
     # `start` has an option of its own for it.
     is_own = plan.limits.max_cost_usd is not None and project.settings.run.max_cost_usd is None

@@ -74,7 +74,7 @@ def moved(tmp_path: Path) -> Path:
 
 def run(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     path = f"{folder.parent / 'bin'}:{os.environ['PATH']}"
-    return cli(folder, *arguments, PATH=path, **variables)
+    return cli(folder, *arguments, timeout_s=60.0, PATH=path, **variables)
 
 
 def test_a_moved_loop_says_that_it_reads_only_and_how_it_edits_again(moved: Path) -> None:
