@@ -298,10 +298,10 @@ class Performer:
 
     def _routed(self, prepared: Prepared, running: _Running) -> tuple[Outcome, Prepared]:
         router = self.router
-        if router is None or not router.is_active or router.prompt is None:
+        if router is None or not router.is_active:
             composed = self._composed(prepared, running)
             return self._run(composed, running), composed
-        asked = self._asked_of_router(router.prompt, router, running)
+        asked = self._asked_of_router(router, running)
         answer = self._ask_router(asked, router, running)
         if not answer.is_accepted:
             # The step's own agent was not started, so nothing of this is its.
@@ -383,13 +383,19 @@ class Performer:
             prepared = replace(prepared, step=step, agent=agent, executor=executor)
         return replace(prepared, prompt=text, append_system_prompt=added)
 
-    def _asked_of_router(self, prompt: str, router: RouterSettings, running: _Running) -> Prepared:
-        step_index = running.attempt.step_index
-        step = self.with_defaults(Step(name="router", prompt=prompt))
-        # Its times are its own: what steps may take says nothing about one line.
+    def _router_step(self, router: RouterSettings) -> Step:
+        """Return the question to the router as a step; its times are its own.
+
+        What steps may take, and the file that ends them, say nothing about one line.
+        """
+        step = self.with_defaults(Step(name="router", prompt=router.prompt))
         own = {"timeout_s": router.timeout_s, "idle_timeout_s": None, "complete_when": None}
-        step = step.model_copy(update=own)
-        asked = self.prepare_step(step, "router", Place(step_index, "router", prompt))
+        return step.model_copy(update=own)
+
+    def _asked_of_router(self, router: RouterSettings, running: _Running) -> Prepared:
+        step, step_index = self._router_step(router), running.attempt.step_index
+        here = Place(step_index, "router", step.prompt_name)
+        asked = self.prepare_step(step, "router", here)
         allowed = allowed_prompts(self.workflow, router)
         state = router_input(running.head, describe(self.workflow, step_index), allowed)
         return replace(asked, prompt=f"{asked.prompt.rstrip()}\n\n{state}")

@@ -71,7 +71,7 @@ VARIABLES: dict[str, str] = {
     "MAX_REPORT_FILE_BYTES": "commit.max_report_file_bytes",
     "MAX_REPORT_TOTAL_BYTES": "commit.max_report_total_bytes",
     "MAX_WAIT_SEC": "run.max_wait_s",
-    "ORCHESTRATION_BRANCH": "store.branch and store.work.branch",
+    "ORCHESTRATION_BRANCH": "store.work.branch",
     "ORCHESTRATION_CLAUDE_SESSION_PERSIST": "continue_session of a step",
     "ORCHESTRATION_CLAUDE_STREAM_JSON": _NOT_NEEDED,
     "ORCHESTRATION_CODEX_JSON": _NOT_NEEDED,
