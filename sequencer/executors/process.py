@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -76,6 +77,9 @@ class EventParser(Protocol):
         Called for every process that ran. Where it was stopped (``ended_by``), the status
         and the error are replaced afterwards; output, usage and session are kept.
         """
+
+    def done(self, end: ProcessEnd) -> Outcome:
+        """Return the outcome where the agent was ended because its work is done."""
 
 
 class ProcessCore:
@@ -256,7 +260,8 @@ def perform_process(  # noqa: PLR0917 - the order is that of Executor.perform
     consumer = _Lines(parser, listener)
     end = core.run(launch, consumer, cancellation)
     consumer.finish()
-    return conclude(end, request, listener, parser.finish, install_hint=install_hint)
+    judge = parser.done if end.ended_by == DONE else parser.finish
+    return conclude(end, request, listener, judge, install_hint=install_hint)
 
 
 def conclude(
@@ -274,15 +279,16 @@ def conclude(
     if end.spawn_error is not None:
         error = f"{end.spawn_error}\n{install_hint}".rstrip()
         return Outcome(status=OutcomeStatus.FAILED, error=error)
-    outcome = judge(end)
+    is_done = end.ended_by == DONE and not end.is_guard_lost
+    # Its exit code is that of our signal.
+    outcome = judge(replace(end, exit_code=0) if is_done else end)
     update: dict[str, Any] = {"exit_code": end.exit_code}
     if not outcome.usage.seconds:
         update["usage"] = outcome.usage.model_copy(update={"seconds": round(end.seconds, 6)})
     if isinstance(end.ended_by, StopReason):
         update |= {"status": OutcomeStatus.INTERRUPTED, "error": f"stopped: {end.ended_by}"}
-    elif end.ended_by == DONE and not end.is_guard_lost:
-        # Its exit code is that of our signal, and what its client made of that as well.
-        update |= {"status": OutcomeStatus.OK, "error": None, "exit_code": None, "not_before": None}
+    elif is_done:
+        update["exit_code"] = None
         listener.write(
             b"[sequencer] the file of complete_when is there: the step is done, and "
             b"its agent was ended\n",

@@ -107,6 +107,11 @@ def test_a_moved_loop_says_that_it_reads_only_and_how_it_edits_again(moved: Path
     assert head(moved)["step_index"] == 4
 
 
+def test_a_timer_says_it_where_the_run_starts(moved: Path) -> None:
+    assert "can't edit files" in run(moved, "tick").stderr
+    assert "can't edit files" not in run(moved, "tick").stderr
+
+
 def test_whoever_decides_is_not_warned(moved: Path) -> None:
     agents = "agents:\n  codex: {sandbox: read-only}\n  claude: {permission_mode: plan}\n"
     (moved / "orchestration.yaml").write_text(THEIRS + agents)
