@@ -44,8 +44,12 @@ class ClientOptions(BaseModel):
 
 
 def permission_words(options: ClientOptions, words: tuple[str, ...]) -> list[str]:
-    """Return the arguments of *options* that begin with one of *words*: they say it already."""
-    return [word for word in options.extra_args if word.startswith(words)]
+    """Return the names of the arguments in *options* that are among *words*: they say it already.
+
+    Not their values, which may be settings with secrets.
+    """
+    names = [argument.partition("=")[0] for argument in options.extra_args]
+    return [name for name in names if name in words]
 
 
 def missing_program(name: str, options: ClientOptions, install: str) -> list[str]:

@@ -21,9 +21,9 @@ sleep 600
 
 
 def left(project: Project) -> list[int]:
-    return [
-        pid for pid in map(int, (project.folder / "pids").read_text().split()) if is_running(pid)
-    ]
+    path = project.folder / "pids"
+    pids = path.read_text().split() if path.exists() else []
+    return [pid for pid in map(int, pids) if is_running(pid)]
 
 
 def test_its_tree_is_ended_and_the_step_accepted(project: Project) -> None:
