@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from sequencer.assembly import Project, state_path_of
 from sequencer.assembly.costs import cost_warnings
+from sequencer.assembly.permissions import permissions, told
 from sequencer.assembly.project import guard_of
 from sequencer.assembly.stores import witness_for
 from sequencer.checkout.options import NONE
@@ -132,7 +133,18 @@ def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:
             finding = Finding(Level.ERROR, Area.AGENT, problem, f"agent {name}")
             problems.setdefault(str(finding), finding)
     yield from problems.values()
+    yield from _check_permissions(project, workflow)
     yield from _check_costs(project, workflow)
+
+
+def _check_permissions(project: Project, workflow: Workflow) -> Iterator[Finding]:
+    """Yield what each agent may do, and those that can't edit though nobody said so."""
+    for permission in permissions(project, workflow):
+        where, message = f"agent {permission.agent}", told(permission)
+        if message is None:
+            yield Finding(Level.NOTICE, Area.AGENT, f"permissions: {permission.says}", where)
+        else:
+            yield Finding(Level.WARNING, Area.AGENT, message, where, permission.hint)
 
 
 def _check_costs(project: Project, workflow: Workflow) -> Iterator[Finding]:
@@ -168,6 +180,7 @@ def _check_graph(project: Project, flow: Flow | TaskList) -> Iterator[Finding]:
     if flow.graph.is_team:
         yield from check_prompts(project, flow.workflow, Level.ERROR)
         yield from _check_worktrees(project, flow)
+    yield from _check_permissions(project, flow.workflow)
     yield from _check_costs(project, flow.workflow)
     brought = brought_of(flow.graph)
     left_out: dict[str, set[str]] = {}

@@ -28,8 +28,9 @@ def check(invocation: Invocation, has_settings: bool, asks: bool) -> int:
 
     Looks at the configuration, the workflow with its prompts and agents, the run's state
     and journal, the folders, and the repository of a run that is kept in git; its remote
-    is asked with --remote. Exit code 0: nothing, or warnings only; 2: something that has to
-    be configured; 3: the run's files.
+    is asked with --remote. Says what the agents may do, and which settings have no effect.
+    Exit code 0: nothing, or warnings only; 2: something that has to be configured; 3: the
+    run's files.
 
     \b
     Examples:
@@ -54,8 +55,7 @@ def check(invocation: Invocation, has_settings: bool, asks: bool) -> int:
     errors = sum(finding.level is Level.ERROR for finding in findings)
     warnings = sum(finding.level is Level.WARNING for finding in findings)
     for finding in findings:
-        if finding.level is not Level.NOTICE or invocation.is_verbose:
-            invocation.echo(_text(finding))
+        invocation.echo(_text(finding))
     if errors or warnings:
         invocation.echo(f"errors: {errors}, warnings: {warnings}")
     else:

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -88,7 +88,7 @@ class Invocation:
                 rehearses=rehearses,
                 trust=lambda refused: ask(self, refused),
             )
-            self.notices(project.settings.notices)
+            self.notices(in_short(project.settings.notices))
             if rehearses:
                 self.say(REHEARSING)
             ensure_may_change(self, project)
@@ -150,6 +150,17 @@ class Invocation:
         found = texts if isinstance(texts, Iterable) else texts.notices
         for text in found:
             self.say(f"notice: {text}")
+
+
+def in_short(notices: Sequence[str]) -> tuple[str, ...]:
+    """Return the *notices* about settings as each command shows them; `check` shows them all.
+
+    >>> in_short(["a", "b"])
+    ("2 settings have no effect here; 'sequencer check' lists them",)
+    """
+    if len(notices) <= 1:
+        return tuple(notices)
+    return (f"{len(notices)} settings have no effect here; 'sequencer check' lists them",)
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:

@@ -58,7 +58,8 @@ def _said(value: object) -> str:
 def _report(
     project: Project, plan: Plan, run: Run, head: Head | None, workflow: Workflow
 ) -> Report:
-    index = plan.step_index or 0 if head is None else head.step_index
+    present = 0 if head is None else head.step_index
+    index = present if plan.step_index is None else plan.step_index
     report: Report = {
         "mode": str(plan.mode),
         "run": run.name,

@@ -54,6 +54,11 @@ _MODE_OPTIONS: tuple[Callable[..., Any], ...] = (
         metavar="I",
         help="Where mode async begins; default 0.",
     ),
+    click.option(
+        "--start-prompt",
+        metavar="PROMPT",
+        help="Start with the next step that has this prompt; those before it are skipped.",
+    ),
 )
 _OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option(
@@ -129,6 +134,7 @@ class Wish:
     new: bool = False
     mode: str | None = None
     step_index: int | None = None
+    start_prompt: str | None = None
     is_tick: bool = False
 
     def open(self, invocation: Invocation) -> Project:
@@ -323,6 +329,8 @@ def _work(invocation: Invocation, wish: Wish) -> int:
     mode = wish.chosen_mode(project)
     limits = wish.limits(project, mode)
     plan = working.Plan(mode, limits, wish.positions, wish.step_index, source)
+    if wish.start_prompt is not None:
+        plan = working.started_at(invocation, project, plan, wish.start_prompt, wish.dry_run)
     if wish.dry_run:
         return dry_run.show(invocation, project, plan)
     return working.work(invocation, project, plan)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sequencer.assembly import Project
 from sequencer.cli import deciding, idle
-from sequencer.cli.context import Invocation, json_text
+from sequencer.cli.context import Invocation, in_short, json_text
 from sequencer.cli.progress import Progress, progress
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.signals import EndOnSignal
@@ -25,6 +25,7 @@ from sequencer.errors import (
     SequencerError,
     StateRefused,
     UnknownName,
+    UsageRefused,
     WaitsForPerson,
 )
 from sequencer.executors.protocol import Kind
@@ -34,6 +35,7 @@ from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.prompts import relative_name
+from sequencer.resolution.resolver import index_with_prompt
 from sequencer.resolution.routing import allowed_prompts
 from sequencer.settings.agents import ensure_known_steps
 from sequencer.store.file import FileStore
@@ -54,7 +56,7 @@ class Plan:
     limits: InvocationLimits
     positions: tuple[str, ...] = ()
     step_index: int | None = None
-    """Mode async's start."""
+    """Where mode async starts; of a dry run, also where --start-prompt leads."""
     source: FlowSource | None = None
     """What a graph's run begins with."""
 
@@ -139,6 +141,59 @@ def ensure_sensible(project: Project, workflow: Workflow) -> None:
             raise UnknownName("prompt", prompt, names, where="--agent-prompt")
 
 
+def started_at(
+    invocation: Invocation, project: Project, plan: Plan, prompt: str, is_dry: bool
+) -> Plan:
+    """Bring the run to the next step that has *prompt*, and return the plan from there.
+
+    The steps before it are skipped by hand, in one change. In mode async, or if it *is_dry*,
+    only the plan says where to start.
+
+    Raises:
+        UnknownName: the workflow has no such prompt.
+        UsageRefused: it has, but none of the steps that come next; or several processes
+            would decide where to start.
+        ClaimHeld: somebody works on the run.
+    """
+    if plan.mode is Mode.SYNC:
+        hint = "start once with --mode combined, or 'sequencer skip'"
+        raise UsageRefused("mode sync has no one start", where="--start-prompt", hint=hint)
+    run = run_of(invocation, plan)
+    head = None if plan.mode is Mode.ASYNC else run.head
+    workflow = run.workflow_for(head)
+    if workflow.graph is not None:
+        raise UsageRefused("a graph has no line of steps", where="--start-prompt")
+    present = (plan.step_index or 0) if head is None else head.step_index
+    index = _index_of_prompt(project, workflow, present, prompt)
+    if plan.mode is Mode.ASYNC or is_dry:
+        return replace(plan, step_index=index)
+    if index > present:
+        head = run.control.skip_to(index, f"--start-prompt {prompt}", present=present)
+        step = f"step {head.expected_step!r} (step_index {index})"
+        invocation.say(f"notice: {index - present} skipped; the run starts with {step}")
+    return plan
+
+
+def _index_of_prompt(project: Project, workflow: Workflow, present: int, prompt: str) -> int:
+    folder = project.settings.prompts_dir
+    wanted = relative_name(folder, prompt)
+    named = {step.name for step in workflow.steps if step.text is not None}
+    steps = (*workflow.steps, *([workflow.review.step] if workflow.review else ()))
+    known = {relative_name(folder, s.prompt_name) for s in steps if s.text is None}
+    if wanted not in known:
+        raise UnknownName("prompt", prompt, known, where="--start-prompt")
+    index = index_with_prompt(
+        workflow, present, lambda p: p not in named and relative_name(folder, p) == wanted
+    )
+    if index is None:
+        raise UsageRefused(
+            f"none of the steps that come next has {wanted}",
+            where="--start-prompt",
+            hint="'sequencer next --count 12' shows them; 'sequencer rewind' goes back",
+        )
+    return index
+
+
 def work(invocation: Invocation, project: Project, plan: Plan) -> int:
     """Work as *plan* says and return the exit code; an error is shown by the caller.
 
@@ -176,7 +231,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     else:
         plan = replace(plan, limits=_limits_of_a_graph(project, plan))
         tally, watching = _watched(invocation, project, workflow, plan)
-    _warn_of_costs(invocation, project, workflow, plan, head)
+    _tell_of_agents(invocation, project, workflow, plan, head)
     shown = watching or tally.shown
     is_async = plan.mode is Mode.ASYNC
     try:
@@ -230,13 +285,24 @@ def _warn(invocation: Invocation, project: Project, workflow: Workflow, plan: Pl
         invocation.say(f"warning: {warning}")
 
 
-def _warn_of_costs(
+def _tell_of_agents(
     invocation: Invocation, project: Project, workflow: Workflow, plan: Plan, head: Head | None
 ) -> None:
-    """Say which agents evade a cap on costs; a tick says it only where the run starts."""
+    """Say what each agent may do, and which of them evade a cap on costs.
+
+    A tick says it only where the run starts.
+    """
     if head is not None and plan.mode is Mode.TICK:
         return
     from sequencer.assembly.costs import cost_warnings  # noqa: PLC0415 - loads all executors
+    from sequencer.assembly.permissions import permissions, told  # noqa: PLC0415 - same
+
+    for permission in permissions(project, workflow):
+        message = told(permission)
+        if message is None:
+            invocation.say(f"permissions: {permission.agent}: {permission.says}")
+        else:
+            invocation.say(f"warning: agent {permission.agent!r} {message}\n  {permission.hint}")
 
     # `start` has an option of its own for it.
     is_own = plan.limits.max_cost_usd is not None and project.settings.run.max_cost_usd is None
@@ -305,7 +371,7 @@ def _remember(invocation: Invocation, run: Run, text: str) -> None:
     here = run.standing()
     if here is None or here.kind not in STABLE or not isinstance(run.store, FileStore):
         return
-    notices = () if invocation.is_quiet else invocation.project().settings.notices
+    notices = () if invocation.is_quiet else in_short(invocation.project().settings.notices)
     said = "".join(f"notice: {notice}\n" for notice in notices)
     answer = idle.Answer(f"{text}\n", said, _timestamp(here))
     idle.remember(run.store.state_path, answer, invocation.arguments)

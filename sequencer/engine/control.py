@@ -166,6 +166,29 @@ class Control:
         self._ensure_line("skip")
         return self._change(lambda head: self._passed(head, Event.SKIPPED, note))
 
+    def skip_to(self, step_index: int, note: str, *, present: int) -> Head:
+        """Skip the steps from *present* up to *step_index*, in one change; see `skip`.
+
+        Raises:
+            ClaimHeld: somebody works on the run, whose step would be taken away.
+            TransitionRefused: the run is not at *present* any more.
+        """
+        self._ensure_line("skip")
+
+        def change(head: Head) -> Transition:
+            for claim in head.claims:
+                if not self._store.liveness(claim).allows_take_over:
+                    raise transitions.held_by(claim)
+            if head.step_index != present:
+                message = f"skip: the run went on to step_index {head.step_index} meanwhile"
+                raise TransitionRefused(message, hint="look at 'sequencer next'")
+            made = self._passed(head, Event.SKIPPED, note)
+            while made.head.step_index < step_index:
+                made = made.then(self._passed(made.head, Event.SKIPPED, note))
+            return made
+
+        return self._change(change)
+
     def _passed(self, head: Head, event: Event, note: str | None) -> Transition:
         following = self._following(head)
         if head.loop is not None and head.loop.stage == "fix":

@@ -74,12 +74,12 @@ def due_again(outcome: Outcome, attempt: int, now: datetime) -> str:
     return limit_end(outcome, attempt, now)
 
 
-def why_put_off(outcome: Outcome) -> str:
+def why_put_off(outcome: Outcome, agent: str) -> str:
     """Return why the step of *outcome* waits, on one line that fits into a head."""
     if outcome.status is OutcomeStatus.LIMITED:
-        return "usage limit of the agent"
+        return f"usage limit of agent {agent!r}"
     said = " ".join((outcome.error or "no reason given").split())
-    return f"the agent is unavailable ({said[:SAID_CHARS]}{'…' * (len(said) > SAID_CHARS)})"
+    return f"agent {agent!r} is unavailable ({said[:SAID_CHARS]}{'…' * (len(said) > SAID_CHARS)})"
 
 
 def bounded(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome:

@@ -252,7 +252,7 @@ class Ended:
             not_before = iso(now + timedelta(seconds=POSTPONED_S))
         elif self.outcome.is_put_off:
             not_before = due_again(self.outcome, head.attempt, now)
-            reason = why_put_off(self.outcome)
+            reason = why_put_off(self.outcome, self.performed.agent)
         return transitions.release(
             head,
             token,

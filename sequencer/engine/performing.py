@@ -61,7 +61,6 @@ from sequencer.store.results import another
 if TYPE_CHECKING:
     from sequencer.engine.flow.team import Team
 
-ROUTER_TIMEOUT_S = 600.0
 Compose = Callable[[str], str]
 """Fills a graph's values into a prompt."""
 
@@ -205,6 +204,7 @@ class Performer:
                 log.path,
                 is_final=is_final,
                 began_at=began_at,
+                note=final.note,
             ),
             is_command=final.executor.kind == "command",
         )
@@ -312,21 +312,16 @@ class Performer:
 
     def _routed(self, prepared: Prepared, running: _Running) -> tuple[Outcome, Prepared]:
         router = self.router
-        if router is None or not router.is_active or router.prompt is None:
+        if router is None or not router.is_active:
             composed = self._composed(prepared, running)
             return self._run(composed, running), composed
-        answer = self._ask_router(router, running)
+        asked = self._asked_of_router(router, running)
+        answer = self._ask_router(asked, router, running)
         if not answer.is_accepted:
-            return answer, prepared
-        prompt = parse_answer(answer.output, allowed_prompts(self.workflow, router))
-        chosen = prepared
-        if prompt != prepared.step.prompt_name or not router.needs_selection:
-            step = prepared.step.model_copy(update={"prompt": prompt, "text": None})
-            chosen = self.prepare_step(step, prepared.position, prepared.place)
-        note = f"[router] {prompt} instead of {prepared.step.prompt_name}\n"
-        if prompt == prepared.step.prompt_name:
-            note = f"[router] {prompt}, as the workflow has it\n"
-        running.listener.write(note.encode(), Kind.NOTICE)
+            # The step's own agent was not started, so nothing of this is its.
+            return answer, replace(prepared, agent=asked.agent)
+        chosen = self._chosen(prepared, answer, router)
+        running.listener.write(f"[router] {_told(prepared, chosen)}\n".encode(), Kind.NOTICE)
         chosen = self._composed(chosen, running)
         if (most := running.budget.cost_usd) is not None:
             left = Allowance(max(most - answer.usage.cost_usd, 0.0), running.budget.timeout_s)
@@ -334,6 +329,23 @@ class Performer:
         outcome = self._run(chosen, running)
         total = outcome.usage.plus(answer.usage)
         return outcome.model_copy(update={"usage": total}), chosen
+
+    def _chosen(self, prepared: Prepared, answer: Outcome, router: RouterSettings) -> Prepared:
+        """Return *prepared* with the prompt that the router's *answer* names.
+
+        Raises:
+            RouterRefused: it names nothing that may run.
+        """
+        step, note = prepared.step, None
+        if router.may_be_silent and not answer.output.strip():
+            note = answer.error or "the router gave no answer"
+        else:
+            prompt = parse_answer(answer.output, allowed_prompts(self.workflow, router))
+            if prompt != step.prompt_name:
+                step = step.model_copy(update={"prompt": prompt, "text": None})
+        if step is prepared.step and router.needs_selection:
+            return replace(prepared, note=note)
+        return replace(self.prepare_step(step, prepared.position, prepared.place), note=note)
 
     def _composed(self, prepared: Prepared, running: _Running) -> Prepared:
         """Return *prepared* with the texts that the agent is to get.
@@ -386,26 +398,40 @@ class Performer:
         return replace(prepared, prompt=text, append_system_prompt=added)
 
     def _router_step(self, router: RouterSettings) -> Step:
-        return self.with_defaults(Step(name="router", prompt=router.prompt))
+        """Return the question to the router as a step; its times are its own.
 
-    def _ask_router(self, router: RouterSettings, running: _Running) -> Outcome:
-        step_index, budget = running.attempt.step_index, running.budget
-        asked = self.prepare_step(
-            self._router_step(router),
-            "router",
-            Place(step_index, "router", router.prompt or ""),
-        )
+        What steps may take, and the file that ends them, say nothing about one line.
+        """
+        step = self.with_defaults(Step(name="router", prompt=router.prompt))
+        own = {"timeout_s": router.timeout_s, "idle_timeout_s": None, "complete_when": None}
+        return step.model_copy(update=own)
+
+    def _asked_of_router(self, router: RouterSettings, running: _Running) -> Prepared:
+        step, step_index = self._router_step(router), running.attempt.step_index
+        here = Place(step_index, "router", step.prompt_name)
+        asked = self.prepare_step(step, "router", here)
         allowed = allowed_prompts(self.workflow, router)
         state = router_input(running.head, describe(self.workflow, step_index), allowed)
-        question = replace(asked, prompt=f"{asked.prompt.rstrip()}\n\n{state}")
-        limited = Allowance(budget.cost_usd, least(budget.timeout_s, ROUTER_TIMEOUT_S))
+        return replace(asked, prompt=f"{asked.prompt.rstrip()}\n\n{state}")
+
+    def _ask_router(self, asked: Prepared, router: RouterSettings, running: _Running) -> Outcome:
+        """Return the router's answer; one that is late is none, where it may give none."""
+        started = time.monotonic()
         with another(running.attempt.result_path) as path:
             attempt = replace(running.attempt, result_path=path)
-            outcome = self._run(question, replace(running, attempt=attempt, budget=limited))
-        if outcome.status is OutcomeStatus.FAILED:
-            message = f"the router failed: {outcome.error}"
-            return outcome.model_copy(update={"error": message})
-        return outcome
+            outcome = self._run(asked, replace(running, attempt=attempt))
+        if outcome.is_put_off:
+            return outcome.replace(error=f"the router: {outcome.error or 'a usage limit'}")
+        if outcome.status is not OutcomeStatus.FAILED:
+            return outcome
+        # An exit code is the router's, and no verdict of a step that judges by its own.
+        failed = outcome.replace(error=f"the router failed: {outcome.error}", exit_code=None)
+        if time.monotonic() - started < router.timeout_s:
+            return failed
+        late = f"the router did not answer within {router.timeout_s:g} s (router.timeout_s)"
+        if not router.may_be_silent:
+            return failed.replace(error=late)
+        return failed.replace(status=OutcomeStatus.OK, output="", error=late)
 
     def _run(self, prepared: Prepared, running: _Running) -> Outcome:
         attempt, budget = running.attempt, running.budget
@@ -430,6 +456,14 @@ class Performer:
         outcome = prepared.executor.perform(request, running.listener, running.cancellation)
         running.paid.append(outcome.usage)
         return outcome
+
+
+def _told(prepared: Prepared, chosen: Prepared) -> str:
+    """Return in words which prompt runs after the router, and why."""
+    prompt, own = chosen.step.prompt_name, prepared.step.prompt_name
+    if chosen.note is not None:
+        return f"{chosen.note}; {prompt} runs, as the workflow has it"
+    return f"{prompt}, as the workflow has it" if prompt == own else f"{prompt} instead of {own}"
 
 
 def _broken_off(error: SequencerError, status: OutcomeStatus, paid: list[Usage]) -> Outcome:

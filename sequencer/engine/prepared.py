@@ -72,6 +72,8 @@ class Prepared:
     """The prompt's text, as the file has it."""
     system_prompt: str | None = None
     append_system_prompt: str | None = None
+    note: str | None = None
+    """What history tells of how it was chosen, where that is odd."""
 
     @property
     def step_index(self) -> int:
@@ -97,6 +99,8 @@ class Performed:
     """Another attempt would fail in the same way; no agent was run."""
     began_at: str | None = None
     """ISO 8601 UTC, to the millisecond; None: nothing was begun."""
+    note: str | None = None
+    """See `Prepared`."""
 
 
 def least(*values: float | None) -> float | None:

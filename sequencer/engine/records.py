@@ -40,8 +40,9 @@ def journal_record(
 
 
 def circumstances(performed: Performed) -> dict[str, Any]:
-    """Return when *performed* began and the model that was asked for, where they are known."""
-    known = {"model": performed.step.model, "began_at": performed.began_at}
+    """Return when *performed* began, its model and its note, where they are known."""
+    step = performed.step
+    known = {"model": step.model, "began_at": performed.began_at, "note": performed.note}
     return {key: value for key, value in known.items() if value is not None}
 
 

@@ -21,9 +21,10 @@ from sequencer.executors.client_options import (
     APPENDED_PROMPT,
     SYSTEM_PROMPT,
     ClientOptions,
+    permission_words,
     prompt_path,
 )
-from sequencer.executors.protocol import Objection, StepRequest
+from sequencer.executors.protocol import Objection, Permits, StepRequest
 from sequencer.executors.providers import ANTHROPIC
 from sequencer.executors.session_marks import number, split_mark
 from sequencer.executors.structured import MAX_ARGUMENT_BYTES, schema_text
@@ -45,6 +46,14 @@ PASSED = (
 """Without these the program could not find its account."""
 STARTS_SUBAGENTS = ("Agent", "Task")
 """The tool's name, now and before."""
+_PERMISSION_WORDS = (
+    "--dangerously-skip-permissions",
+    "--permission-mode",
+    "--permission-prompt-tool",
+    "--allowedTools",
+    "--allowed-tools",
+    "--settings",
+)
 _SNAPSHOT_SINCE = (2, 1, 330)
 """From here on a resumed session keeps its first system prompt unless told otherwise."""
 
@@ -224,6 +233,26 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
             hint = f"leave the tool {STARTS_SUBAGENTS[0]} to the agent, or leave agents out"
             found.append(Objection(f"agents, which nobody could start: {gone}", hint))
         return found
+
+    def permits(self) -> Permits:
+        """Return the entry's mode and lists; claude's own settings may add to them."""
+        options = self.options
+        said = [f"permission_mode {options.permission_mode}"] if options.permission_mode else []
+        for key in ("allowed_tools", "tools"):
+            names = getattr(options, key)
+            said += [] if names is None else [f"{key} {', '.join(names) or 'none'}"]
+        said += permission_words(options, _PERMISSION_WORDS)
+        has_said = bool(said)
+        if options.disallowed_tools:
+            said.append(f"disallowed_tools {', '.join(options.disallowed_tools)}")
+        if has_said:
+            return Permits("; ".join(said))
+        more = "".join(f"; {part}" for part in said)
+        says = (
+            f"no permission_mode: edits are refused unless claude's own settings allow them{more}"
+        )
+        lines = ("permission_mode: acceptEdits", 'allowed_tools: ["Bash(git *)"]')
+        return Permits(says, lines)
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed.

@@ -207,6 +207,10 @@ class JsonEventParser(ABC):
         outcome = self._outcome(OutcomeStatus.OK, end, output=text)
         return with_structured(outcome, structured)
 
+    def done(self, end: ProcessEnd) -> Outcome:
+        """Return the outcome of an attempt whose file has appeared; see `EventParser`."""
+        return self.answered("", end)
+
     def failed(self, error: str, end: ProcessEnd, *, output: str = "") -> Outcome:
         """Return the outcome of an attempt that failed for a reason other than a limit."""
         text = error if len(error) <= ERROR_CHARS else f"{error[:ERROR_CHARS]}…"

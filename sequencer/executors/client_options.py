@@ -43,6 +43,15 @@ class ClientOptions(BaseModel):
     """By model, in USD per million tokens; those of the project are added."""
 
 
+def permission_words(options: ClientOptions, words: tuple[str, ...]) -> list[str]:
+    """Return the names of the arguments in *options* that are among *words*: they say it already.
+
+    Not their values, which may be settings with secrets.
+    """
+    names = [argument.partition("=")[0] for argument in options.extra_args]
+    return [name for name in names if name in words]
+
+
 def missing_program(name: str, options: ClientOptions, install: str) -> list[str]:
     """Return a problem if the program of agent *name* can't be found, else nothing."""
     if shutil.which(options.program, path=options.env.get("PATH")):

@@ -18,10 +18,11 @@ from sequencer.executors.client import Call, ClientExecutor
 from sequencer.executors.client_options import (
     SYSTEM_PROMPT,
     ClientOptions,
+    permission_words,
     prompt_path,
 )
 from sequencer.executors.codex_events import CodexParser
-from sequencer.executors.protocol import Objection, StepRequest
+from sequencer.executors.protocol import Objection, Permits, StepRequest
 from sequencer.executors.providers import OPENAI
 from sequencer.executors.session_marks import number, split_mark
 from sequencer.executors.structured import closed, schema_of
@@ -37,6 +38,7 @@ _MAX_APPENDED_BYTES = 100_000
 _READING: tuple[ToolName, ...] = ("read", "glob", "grep", "list")
 _WRITING: tuple[ToolName, ...] = ("write", "edit")
 _READ_ONLY = "read-only"
+_PERMISSION_WORDS = ("--dangerously-bypass-approvals-and-sandbox", "--full-auto")
 
 
 class CodexOptions(ClientOptions):
@@ -166,6 +168,13 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
             reason = f"tools: {word}: true, but {where} is {_READ_ONLY}"
             found.append(Objection(reason, f"set {where} to workspace-write"))
         return found
+
+    def permits(self) -> Permits:
+        """Return the entry's sandbox."""
+        words = permission_words(self.options, _PERMISSION_WORDS)
+        says = "; ".join([f"sandbox {self.options.sandbox}", *words])
+        is_said = bool(words) or "sandbox" in self.options.model_fields_set
+        return Permits(says) if is_said else Permits(says, ("sandbox: workspace-write",))
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `codex_argv` for what it raises."""

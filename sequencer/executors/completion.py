@@ -19,7 +19,7 @@ def apply_completion(step: Step, outcome: Outcome) -> Outcome:
     >>> apply_completion(step, Outcome(status="ok", output="I am not ALL DONE yet")).status
     <OutcomeStatus.OK: 'ok'>
     """
-    if step.complete_when is None or outcome.status is not OutcomeStatus.OK:
+    if not isinstance(step.complete_when, str) or outcome.status is not OutcomeStatus.OK:
         return outcome
     mark = step.complete_when.strip()
     if mark and any(line.strip() == mark for line in outcome.output.splitlines()):

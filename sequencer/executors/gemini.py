@@ -19,10 +19,11 @@ from sequencer.executors.client import Call, ClientExecutor
 from sequencer.executors.client_options import (
     SYSTEM_PROMPT,
     ClientOptions,
+    permission_words,
     prompt_path,
 )
 from sequencer.executors.gemini_events import GeminiParser
-from sequencer.executors.protocol import Objection, StepRequest
+from sequencer.executors.protocol import Objection, Permits, StepRequest
 from sequencer.executors.providers import GOOGLE
 from sequencer.executors.session_marks import split_mark
 from sequencer.executors.tool_words import GEMINI, granted, objections, plan_objections, taken
@@ -41,6 +42,7 @@ PASSED = (
     "GOOGLE_GENAI_USE_VERTEXAI",
 )
 POLICY = "tools-policy.toml"
+_PERMISSION_WORDS = ("--allowed-tools", "--policy", "--yolo", "-y")
 _HIGHEST, _LOWEST = 999, 1
 """Priorities of rules. A tool that is taken away stays away; one that is granted is still
 subject to what the user's own policies say."""
@@ -128,6 +130,15 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
         if self.options.approval_mode == "plan":
             found += plan_objections(step, f"agents.{self.name}.approval_mode")
         return found
+
+    def permits(self) -> Permits:
+        """Return the entry's approval mode."""
+        words = permission_words(self.options, _PERMISSION_WORDS)
+        mode = self.options.approval_mode
+        says = "; ".join([f"approval_mode {mode}", *words])
+        if words or "approval_mode" in self.options.model_fields_set:
+            return Permits(says)
+        return Permits(f"{says}: there is no tool that writes", ("approval_mode: auto_edit",))
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `gemini_argv` for what it raises."""

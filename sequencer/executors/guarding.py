@@ -43,6 +43,8 @@ class Launch:
     """What the agent reads on its standard input, to the end."""
     timeout_s: float | None = None
     idle_timeout_s: float | None = None
+    done_file: str | None = None
+    """Below *cwd*: when it appears, the agent has done its work and is ended."""
     grace_s: float = GRACE_S
     """Seconds between TERM and KILL."""
     lock: AttemptLock | None = None

@@ -30,14 +30,14 @@ from sequencer.executors.prices import ModelPrice, missing_price, price_of
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_folder import SECRETS, ProjectFolder
 from sequencer.executors.project_tools import TOOLS, Workbench
-from sequencer.executors.protocol import Cancellation, Listener, Objection, StepRequest
+from sequencer.executors.protocol import Cancellation, Listener, Objection, Permits, StepRequest
 from sequencer.executors.providers import ANTHROPIC
 from sequencer.executors.result_file import apply_result
 from sequencer.executors.structured import parsed, schema_of, with_structured
 from sequencer.executors.tool_words import MESSAGES, granted, objections, taken
 from sequencer.model.addresses import takes_secrets
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.step import ModelName, Step
+from sequencer.model.step import FileMark, ModelName, Step
 
 _CONNECT_TIMEOUT_S = 30.0
 _LISTENED_TO = "the key is sent there, so the address has to be https://"
@@ -142,9 +142,19 @@ class MessagesExecutor:
             found.append(missing_price(self.options.model, where))
         return found
 
+    def permits(self) -> Permits:
+        """Return the tools that the entry gives it."""
+        says = f"tools {', '.join(self.options.tools) or 'none'}"
+        if "tools" in self.options.model_fields_set:
+            return Permits(says)
+        return Permits(says, ("tools: [read, glob, grep, edit, write]",))
+
     def objections(self, step: Step) -> list[Objection]:
         """Return what of the step's tools and temperature can't be had."""
         found = objections(step, MESSAGES, self.name)
+        if isinstance(step.complete_when, FileMark):
+            reason = "complete_when: {file}, which ends a program, and it starts none"
+            found.append(Objection(reason, "leave it out: a step ends with the agent's answer"))
         where = f"agents.{self.name}.tools"
         for name in granted(step, MESSAGES):
             if name not in self.options.tools:

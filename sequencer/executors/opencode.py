@@ -22,7 +22,7 @@ from sequencer.executors.opencode_permissions import (
     of_the_agent,
     permission_objections,
 )
-from sequencer.executors.protocol import Objection, StepRequest
+from sequencer.executors.protocol import Objection, Permits, StepRequest
 from sequencer.executors.providers import qualified_model
 from sequencer.executors.session_marks import split_mark
 from sequencer.executors.tool_words import OPENCODE, granted, objections, taken
@@ -167,6 +167,16 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
             reason = "temperature is for a model that is named as provider/model"
             found.append(Objection(reason, f"name it in the step, or in agents.{self.name}.model"))
         return found
+
+    def permits(self) -> Permits:
+        """Return the entry's permissions; "ask" is refused where nobody is there to answer."""
+        options = self.options
+        rules = json.dumps(options.permission)
+        if "permission" in options.model_fields_set:
+            said = f"permission {rules}" if options.permission else "as its own configuration says"
+            return Permits(said)
+        lines = ('permission: {edit: allow, bash: {"*": ask, "git *": allow}}',)
+        return Permits(f"permission {rules}: what it asks for is refused", lines)
 
     def call(self, request: StepRequest) -> Call:
         """Return how *request* is performed; see `opencode_argv` for what it raises."""

@@ -18,10 +18,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from sequencer.errors import MachineBusy, SequencerError, out_of_resources
+from sequencer.executors.file_mark import FileWatch
 from sequencer.executors.guarding import GRACE_S, Guard, GuardUnreachable, Launch
 from sequencer.executors.lines import LINE_CAP, LineSplitter
 from sequencer.executors.process_end import (
@@ -38,9 +40,10 @@ from sequencer.executors.protocol import (
     StepRequest,
     StopReason,
 )
-from sequencer.executors.pump import OutputConsumer, Pump
+from sequencer.executors.pump import DONE, OutputConsumer, Pump
 from sequencer.executors.result_file import apply_result
 from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import FileMark
 
 __all__ = [
     "GRACE_S",
@@ -78,6 +81,9 @@ class EventParser(Protocol):
         Called for every process that ran. Where it was stopped (``ended_by``), the status
         and the error are replaced afterwards; output, usage and session are kept.
         """
+
+    def done(self, end: ProcessEnd) -> Outcome:
+        """Return the outcome where the agent was ended because its work is done."""
 
 
 class ProcessCore:
@@ -152,6 +158,7 @@ class ProcessCore:
     ) -> ProcessEnd:
         started = time.monotonic()
         # Before anything is paid for: what is left to do needs no descriptor.
+        mark = FileWatch(launch.cwd, launch.done_file) if launch.done_file else None
         with _selector(cancellation) as selector:
             try:
                 guard = self._launched(launch)
@@ -159,7 +166,7 @@ class ProcessCore:
                 raise
             except SequencerError as error:
                 return ProcessEnd(spawn_error=str(error))
-            pump = Pump(guard, launch, consumer, cancellation, selector)
+            pump = Pump(guard, launch, consumer, cancellation, selector, mark=mark)
             is_guard_lost = True
             try:
                 pump.run()
@@ -221,6 +228,7 @@ def launch_of(
 ) -> Launch:
     """Return how to start *argv* for *request*; *prompt* replaces the request's own."""
     text = request.prompt if prompt is None else prompt
+    mark = request.step.complete_when
     return Launch(
         argv=tuple(argv),
         environment=env,
@@ -228,6 +236,7 @@ def launch_of(
         prompt=text.encode("utf-8", "surrogateescape"),
         timeout_s=request.timeout_s,
         idle_timeout_s=request.idle_timeout_s,
+        done_file=mark.file if isinstance(mark, FileMark) else None,
         grace_s=grace_s,
         lock=request.lock,
     )
@@ -255,7 +264,8 @@ def perform_process(  # noqa: PLR0917 - the order is that of Executor.perform
     consumer = _Lines(parser, listener)
     end = core.run(launch, consumer, cancellation)
     consumer.finish()
-    return conclude(end, request, listener, parser.finish, install_hint=install_hint)
+    judge = parser.done if end.ended_by == DONE else parser.finish
+    return conclude(end, request, listener, judge, install_hint=install_hint)
 
 
 def conclude(
@@ -275,12 +285,21 @@ def conclude(
         # An update of a client takes its program away for a moment.
         status = OutcomeStatus.UNAVAILABLE if end.has_vanished else OutcomeStatus.FAILED
         return Outcome(status=status, error=error)
-    outcome = judge(end)
+    is_done = end.ended_by == DONE and not end.is_guard_lost
+    # Its exit code is that of our signal.
+    outcome = judge(replace(end, exit_code=0) if is_done else end)
     update: dict[str, Any] = {"exit_code": end.exit_code}
     if not outcome.usage.seconds:
         update["usage"] = outcome.usage.model_copy(update={"seconds": round(end.seconds, 6)})
     if isinstance(end.ended_by, StopReason):
         update |= {"status": OutcomeStatus.INTERRUPTED, "error": f"stopped: {end.ended_by}"}
+    elif is_done:
+        update["exit_code"] = None
+        listener.write(
+            b"[sequencer] the file of complete_when is there: the step is done, and "
+            b"its agent was ended\n",
+            Kind.NOTICE,
+        )
     elif end.ended_by is not None or end.is_guard_lost:
         update |= {"status": OutcomeStatus.FAILED, "error": stop_error(end, request)}
     elif end.exit_code != 0 and outcome.is_accepted:

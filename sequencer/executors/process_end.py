@@ -27,7 +27,8 @@ class ProcessEnd:
     has_vanished: bool = False
     """There is no such program on PATH, where one was found before the step was claimed."""
     ended_by: StopReason | str | None = None
-    """None if it ended by itself, else "timeout", "idle" or the reason of a cancellation."""
+    """None if it ended by itself, else "timeout", "idle", "done" or the reason of a
+    cancellation."""
     seconds: float = 0.0
     stderr_tail: str = ""
     """The last 4 KiB of its standard error."""

@@ -209,6 +209,24 @@ class Particular(Protocol):
         """Return what can't be honoured of *step*, each of whose fields is supported."""
 
 
+class Permits(NamedTuple):
+    """What a client lets its agent do where nobody is there to be asked."""
+
+    says: str
+    """In the client's own words."""
+    to_edit: tuple[str, ...] = ()
+    """Lines for the agent's entry with which it edits files; empty where the entry says
+    itself what the agent may do, be it to read only."""
+
+
+@runtime_checkable
+class Permitting(Protocol):
+    """What an executor has beside `Executor` if its client has permissions of its own."""
+
+    def permits(self) -> Permits:
+        """Return what the agent may do in a step that says nothing about it."""
+
+
 EVERY_EXECUTOR = frozenset(
     {
         *("name", "prompt", "text", "executor", "timeout_s", "retry", "complete_when"),

@@ -12,12 +12,15 @@ import selectors
 import time
 from typing import Any, Protocol
 
+from sequencer.executors.file_mark import FileWatch
 from sequencer.executors.guarding import Guard, Launch
 from sequencer.executors.protocol import Cancellation, StopReason
 
 PIECE = 65_536
 """Bytes read at once: what a pipe holds."""
 TAIL = 4_096
+DONE = "done"
+"""Why an agent is stopped whose file has appeared."""
 _DRAIN_S = 1.0
 """Seconds to wait for the end of the streams once everything of the agent is gone: only
 a process outside the tree (one that was handed the descriptor) can still hold them."""
@@ -49,10 +52,13 @@ class Pump:
         consumer: OutputConsumer,
         cancellation: Cancellation,
         selector: selectors.BaseSelector,
+        *,
+        mark: FileWatch | None = None,
     ) -> None:
         """Watch *guard*, which has been sent its record, with *selector*, which is empty.
 
-        It was made before: nothing that a system may be short of is needed any more.
+        It was made before: nothing that a system may be short of is needed any more. So was
+        *mark*: the agent may be quick.
         """
         self.report: dict[str, Any] | None = None
         """The guard's last word, or None if it was lost."""
@@ -69,6 +75,7 @@ class Pump:
         self._status = b""
         self._started = self._last_progress = time.monotonic()
         self._until: float | None = None
+        self._mark = mark
 
     def run(self) -> None:
         """Loop until the guard has reported and the streams have ended."""
@@ -89,7 +96,11 @@ class Pump:
 
     def _wait_s(self) -> float | None:
         dates = [self._until] if self._until is not None else [date for date, _ in self._limits()]
-        return max(min(dates) - time.monotonic(), 0.0) if dates else None
+        wait_s = max(min(dates) - time.monotonic(), 0.0) if dates else None
+        if self._mark is None or self._until is not None:
+            return wait_s
+        look_s = self._mark.wait_s()
+        return look_s if wait_s is None else min(wait_s, look_s)
 
     def _limits(self) -> list[tuple[float, str]]:
         limits = []
@@ -106,6 +117,8 @@ class Pump:
         cause: StopReason | str | None = self._cancellation.reason
         if cause is None:
             cause = next((name for date, name in sorted(self._limits()) if now >= date), None)
+        if cause is None and self._mark is not None and self._mark.has_appeared():
+            cause = DONE
         if cause is not None:
             self.stop_cause = cause
             self._until = now + self._launch.grace_s + _OVERDUE_S

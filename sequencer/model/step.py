@@ -12,9 +12,11 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
+    field_validator,
     model_validator,
 )
 
@@ -117,6 +119,37 @@ class Subagent(BaseModel):
     """None: that of the step's agent."""
 
 
+class FileMark(BaseModel):
+    """A file by whose appearance the step is done; its agent is ended then."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    file: str = Field(min_length=1, max_length=300)
+    """A path below the folder in which the agent works."""
+
+    @field_validator("file")
+    @classmethod
+    def _is_within(cls, value: str) -> str:
+        parts = value.split("/")
+        if not value.isprintable() or {"", ".", ".."} & set(parts):
+            raise ValueError(f"{value!a} is no path of a file below the project's folder")
+        return value
+
+
+_MAX_MARK_CHARS = 500
+
+
+def _mark(value: object) -> object:
+    """Return *value* as one of its two forms; a union would tell a mistake in both."""
+    if isinstance(value, dict):
+        return FileMark.model_validate(value)
+    if isinstance(value, str) and not 1 <= len(value) <= _MAX_MARK_CHARS:
+        raise ValueError(f"a text has 1 to {_MAX_MARK_CHARS} characters")
+    if value is not None and not isinstance(value, (str, FileMark)):
+        raise ValueError("should be a text of the answer, or {file: PATH}")
+    return value
+
+
 class Approval(BaseModel):
     """What happens at a gate when nobody decides, and where feedback goes."""
 
@@ -193,8 +226,9 @@ class Step(BaseModel):
     retry: Retry | None = None
     suppress_thoughts: bool = False
     """The terminal shows results only; the step log keeps everything."""
-    complete_when: str | None = Field(default=None, min_length=1, max_length=500)
-    """The run is complete when this text stands alone on a line of the agent's final answer."""
+    complete_when: Annotated[str | FileMark | None, BeforeValidator(_mark)] = None
+    """A text: the run is complete when it stands alone on a line of the agent's final answer.
+    A file: the step is done, and its agent ended, when the file appears or changes."""
     continue_session: bool = False
     """Continue the conversation of the step before, where the executor is the same."""
     requires_approval: bool = False

@@ -223,7 +223,7 @@ def claim(
     ensure_claimable(head)
     held = next((c for c in head.claims if c.step_index == place.step_index), None)
     if held is not None and not may_take_over:
-        raise _held_by(held)
+        raise held_by(held)
     token, attempt = head.token + 1, head.attempt + 1
     granted = Claim(
         token=token,
@@ -253,7 +253,8 @@ def claim(
     return Transition(new, (fact,) if held is None else (_taken_over(held), fact))
 
 
-def _held_by(held: Claim) -> ClaimHeld:
+def held_by(held: Claim) -> ClaimHeld:
+    """Return that somebody holds *held*, for whoever wanted its step."""
     return ClaimHeld(
         f"step {held.step!r} (step_index {held.step_index}) is run by process {held.owner.pid} "
         f"on {held.owner.host}, token {held.token}",

@@ -7,6 +7,7 @@ turn it is without talking to each other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypedDict
 
 from sequencer.errors import UsageRefused
@@ -110,6 +111,16 @@ def step_at(workflow: Workflow, here: Place) -> Step:
     if here.stage == "fix" and step.validation is not None and step.validation.fixer is not None:
         return step.validation.fixer
     return step
+
+
+def index_with_prompt(workflow: Workflow, start: int, is_it: Callable[[str], bool]) -> int | None:
+    """Return the first step_index from *start* on whose prompt *is_it*; None: it is not near.
+
+    Near is, in a cycle, where each of its own steps comes again though a review is between.
+    """
+    length = len(workflow.steps)
+    end = start + 3 * length if workflow.kind == "cycle" else length
+    return next((i for i in range(start, end) if is_it(place(workflow, i).prompt)), None)
 
 
 def index_of(workflow: Workflow, name: str) -> int | None:

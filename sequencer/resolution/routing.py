@@ -29,9 +29,9 @@ class RouterMode(StrEnum):
     DEFAULT = "router_default"
     """The workflow selects, then the router overrides."""
     FIRST = "router_first"
-    """The router answers; the workflow selects where no router prompt is set."""
+    """The router answers; the workflow selects where it gives no answer, or is not set."""
     ONLY = "router_only"
-    """The router answers; without a router prompt nothing runs."""
+    """The router answers; without an answer, or without a router prompt, nothing runs."""
 
 
 _ALIASES = {
@@ -54,6 +54,8 @@ class RouterSettings(BaseModel):
     """File below prompts_dir that the router runs."""
     allowlist: tuple[str, ...] = ()
     """Prompts that an answer may name; empty: the workflow's own and no others."""
+    timeout_s: float = Field(default=600.0, gt=0, le=86_400, allow_inf_nan=False)
+    """Of one question to it; what steps may take is no limit of the router's."""
     review_every_n: int | None = Field(default=None, ge=-(2**31), lt=2**31)
     """Read where ``workflow.review_every_n`` is not set, as hoidn/orchestration does."""
 
@@ -74,6 +76,11 @@ class RouterSettings(BaseModel):
     def needs_selection(self) -> bool:
         """Return whether the workflow's own prompt of a step has to be there as well."""
         return not self.is_active or self.mode is RouterMode.DEFAULT
+
+    @property
+    def may_be_silent(self) -> bool:
+        """Return whether a step runs as the workflow has it where the router says nothing."""
+        return self.mode is not RouterMode.ONLY
 
 
 class RouterRefused(StepFailed):

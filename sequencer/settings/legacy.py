@@ -2,12 +2,14 @@
 
 They load as they are: flat keys mean the nested ones, and keys about its prompts' files
 and spec files mean nothing here and are named once. A nested key wins over its flat twin,
-as there.
+as there. Its environment variables are named too, with what replaces each, and never obeyed:
+half of them have names that other programs use.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from sequencer.documents import keys
 from sequencer.documents.keys import dotted
@@ -56,6 +58,70 @@ IGNORED_KEYS = frozenset(
         "tmp_dir",
     }
 )
+_NOT_NEEDED = "nothing replaces it, because nothing of the kind is needed"
+VARIABLES: dict[str, str] = {
+    "CLAUDE_CMD": "agents.claude.program",
+    "CODEX_CMD": "agents.codex.program",
+    "HEARTBEAT_SECS": "'sequencer status --watch'",
+    "LOOP_AGENT": "agent.default, or agent.roles.main",
+    "LOOP_AGENT_PROMPT": "agent.prompts",
+    "LOOP_AGENT_ROLE": "agent.roles",
+    "LOOP_PROMPT": "main_prompt",
+    "MAX_AUTOCOMMIT_BYTES": "commit.max_file_bytes",
+    "MAX_REPORT_FILE_BYTES": "commit.max_report_file_bytes",
+    "MAX_REPORT_TOTAL_BYTES": "commit.max_report_total_bytes",
+    "MAX_WAIT_SEC": "run.max_wait_s",
+    "ORCHESTRATION_BRANCH": "store.work.branch",
+    "ORCHESTRATION_CLAUDE_SESSION_PERSIST": "continue_session of a step",
+    "ORCHESTRATION_CLAUDE_STREAM_JSON": _NOT_NEEDED,
+    "ORCHESTRATION_CODEX_JSON": _NOT_NEEDED,
+    "ORCHESTRATION_ENGINEER_SUMMARY_PATH": "complete_when: {file: PATH} of a step",
+    "ORCHESTRATION_PROMPT_HEARTBEAT_SECS": _NOT_NEEDED,
+    "ORCHESTRATION_PTY_MODE": _NOT_NEEDED,
+    "ORCHESTRATION_PYTHON": _NOT_NEEDED,
+    "ORCHESTRATION_PYTHONUNBUFFERED": "env of an agent",
+    "ORCHESTRATION_START_PROMPT": "'sequencer run --start-prompt'",
+    "ORCHESTRATION_USE_PTY": _NOT_NEEDED,
+    "ORCHESTRATION_USE_STDBUF": _NOT_NEEDED,
+    "ORCHESTRATION_WORKFLOW": "workflow.name",
+    "ORCHESTRATION_WORKFLOW_REVIEW_EVERY_N": "workflow.review_every_n",
+    "ORCHESTRATOR_AGENT": "agent.default",
+    "ORCHESTRATOR_AGENT_PROMPT": "agent.prompts",
+    "ORCHESTRATOR_AGENT_ROLE": "agent.roles",
+    "ORCHESTRATOR_MODE": "run.mode",
+    "ORCHESTRATOR_ROLE": "'sequencer run --position'",
+    "POLL_INTERVAL": "store.poll",
+    "PROMPTS_DIR": "prompts_dir",
+    "REPORT_EXTENSIONS": "commit.report_extensions",
+    "REPORT_PATH_GLOBS": "commit.report_path_globs",
+    "REPORT_SKIP_CONFIG": "commit.exclude",
+    "REVIEWER_PROMPT": "reviewer_prompt",
+    "ROUTER_ALLOWLIST": "router.allowlist",
+    "ROUTER_MODE": "router.mode",
+    "ROUTER_PROMPT": "router.prompt",
+    "ROUTER_PROMPT_MAIN": "main_prompt",
+    "ROUTER_PROMPT_REVIEWER": "reviewer_prompt",
+    "ROUTER_PROMPT_SUPERVISOR": "supervisor_prompt",
+    "ROUTER_REVIEW_EVERY_N": "workflow.review_every_n",
+    "STATE_FILE": "state_file",
+    "SUPERVISOR_AGENT": "agent.default, or agent.roles.supervisor",
+    "SUPERVISOR_AGENT_PROMPT": "agent.prompts",
+    "SUPERVISOR_AGENT_ROLE": "agent.roles",
+    "SUPERVISOR_MAX_REPORT_FILE_BYTES": "commit.max_report_file_bytes",
+    "SUPERVISOR_MAX_REPORT_TOTAL_BYTES": "commit.max_report_total_bytes",
+    "SUPERVISOR_MAX_TRACKED_OUTPUT_FILE_BYTES": "commit.max_tracked_output_file_bytes",
+    "SUPERVISOR_MAX_TRACKED_OUTPUT_TOTAL_BYTES": "commit.max_tracked_output_total_bytes",
+    "SUPERVISOR_PROMPT": "supervisor_prompt",
+    "SUPERVISOR_REPORT_EXTENSIONS": "commit.report_extensions",
+    "SUPERVISOR_REPORT_PATH_GLOBS": "commit.report_path_globs",
+    "SUPERVISOR_TRACKED_OUTPUT_EXTENSIONS": "commit.tracked_output_extensions",
+    "SUPERVISOR_TRACKED_OUTPUT_GLOBS": "commit.tracked_output_globs",
+    "SYNC_LOOPS": "run.max_steps, or run.max_cycles",
+}
+"""The variables that it reads, and what is written here instead."""
+_OWN_VARIABLE = re.compile(r"(?:ORCHESTRATION|ORCHESTRATOR|SUPERVISOR|LOOP|ROUTER)_", re.ASCII)
+"""Names that only that program has; the others (STATE_FILE) may be anybody's."""
+_OWN_KEYS = ("supervisor_prompt", "main_prompt", "reviewer_prompt", "workflow_name")
 _IGNORED_FAMILIES = re.compile(r"auto_?commit_[a-z_]+|max_[a-z_]+_bytes", re.ASCII)
 
 
@@ -113,6 +179,26 @@ def notice_commits(layers: Layers) -> None:
             if key not in told:
                 layers.notices.append(f"{where}: {key!r} has no effect where store.kind is not git")
                 told.add(key)
+
+
+def notice_variables(layers: Layers, env: Mapping[str, str]) -> None:
+    """Say of each variable of that program that it has no effect, and what has.
+
+    A name that anybody's program may have is spoken of only beside a sign of that program:
+    a variable that nobody else has, or a key of its file.
+    """
+    known = sorted(name for name in VARIABLES if env.get(name))
+    written = layers.document.data.keys() if layers.document else frozenset()
+    old = (*_OWN_KEYS, *FLAT_KEYS, *COMMIT_KEYS, *IGNORED_KEYS)
+    if not any(key in written for key in old):
+        known = known if any(map(_OWN_VARIABLE.match, known)) else []
+    for name in known:
+        layers.notices.append(f"the variable {name} has no effect here: {_instead(name)}")
+
+
+def _instead(name: str) -> str:
+    instead = VARIABLES[name]
+    return instead if instead == _NOT_NEEDED else f"use {instead}"
 
 
 def inherit_cadence(layers: Layers) -> None:

@@ -230,8 +230,10 @@ DecidingVerb = Literal[
     "takeover",
     "repair",
     "resume",
+    "run",
 ]
-"""Commands by which a person decides; `trust` is none of them, nobody hands it over."""
+"""Commands by which a person decides, `run` if it has --start-prompt; `trust` is none of them,
+nobody hands it over."""
 
 
 class Schema(Section):

@@ -202,6 +202,7 @@ def _laid(
             layers.put(below, value, Source("flag", name=given.flag))
     legacy.inherit_cadence(layers)
     legacy.notice_commits(layers)
+    legacy.notice_variables(layers, env)
     return layers, in_file
 
 

@@ -52,7 +52,7 @@ def test_it_is_told_the_state(routed: Project) -> None:
 
 @pytest.mark.parametrize(
     "said",
-    ["", "main.md\\nsupervisor.md", "fix.md", "../prompts/main.md", "I choose main.md", "MAIN.MD"],
+    ["main.md\\nsupervisor.md", "fix.md", "../prompts/main.md", "I choose main.md", "MAIN.MD"],
 )
 def test_a_wrong_answer_fails_the_step_and_runs_nothing(routed: Project, said: str) -> None:
     answer(routed, said)
@@ -61,6 +61,74 @@ def test_a_wrong_answer_fails_the_step_and_runs_nothing(routed: Project, said: s
     assert "main.md, supervisor.md" in ran.err, "what it could have said"
     assert routed.done() == []
     assert routed.head()["step_index"] == 0
+
+
+@pytest.mark.parametrize("mode", ["router_default", "router_first"])
+def test_no_answer_runs_what_the_workflow_has(routed: Project, mode: str) -> None:
+    routed.configure(ROUTED % f", mode: {mode}")
+    answer(routed, " \\n\\n")
+    routed.sequencer("run", "--max-steps", "1")
+    assert routed.done() == ["Be the supervisor."]
+    told = "the router gave no answer"
+    assert told in routed.sequencer("log").out
+    assert told in routed.sequencer("history").out
+
+
+def test_no_answer_is_a_failure_where_only_the_router_selects(routed: Project) -> None:
+    routed.configure(ROUTED % ", mode: router_only")
+    answer(routed, "")
+    assert "the router's answer is empty" in routed.sequencer("run", code=1).err
+    assert routed.done() == []
+
+
+def test_a_late_router_is_no_answer_and_its_time_is_its_own(routed: Project) -> None:
+    # The steps' own limit would end the router at once, and the router's would end the step.
+    routed.configure(f"step_defaults: {{timeout_s: 0.1}}\n{ROUTED % ', timeout_s: 60'}")
+    routed.agent("head -n 1 >> done.txt; sleep 600")
+    (routed.folder / "choose.sh").write_text("sleep 0.3; echo main.md\n")
+    assert "timed out after 0.1 s" in routed.sequencer("run", code=1).err
+    *_, failed = routed.history()
+    assert failed["outcome"]["prompt"] == "main.md", "the router had the time that it took"
+
+    routed.configure(ROUTED % ", timeout_s: 0.3")
+    routed.agent("head -n 1 >> done.txt; sleep 0.5")
+    (routed.folder / "choose.sh").write_text("sleep 600\n")
+    routed.sequencer("run", "--max-steps", "1")
+    assert routed.done()[-1] == "Be the supervisor."
+    assert "did not answer within 0.3 s (router.timeout_s)" in routed.sequencer("log").out
+
+    routed.configure(ROUTED % ", timeout_s: 0.3, mode: router_only")
+    failed_run = routed.sequencer("run", code=1)
+    assert "did not answer within 0.3 s (router.timeout_s)" in failed_run.err
+
+
+def test_a_limit_of_the_router_is_no_failure_of_the_step(routed: Project) -> None:
+    limited = "{status: limited, error: weekly limit, not_before: '2999-01-01T00:00:00Z'}"
+    text = (ROUTED % "").replace(
+        "{kind: command, argv: [sh, choose.sh]}", f"{{kind: scripted, outcomes: [{limited}]}}"
+    )
+    routed.configure(text)
+    assert "usage limit of agent 'chooser'" in routed.sequencer("tick").out
+    assert "usage limit of agent 'chooser'" in routed.sequencer("status").out
+    head = routed.head()
+    assert (head["status"], head["failures_in_row"], head["step_index"]) == ("idle", 0, 0)
+    *_, released = routed.history()
+    assert released["event"] == "released"
+    assert released["outcome"]["agent"] == "chooser"
+    assert released["outcome"]["error"] == "the router: weekly limit"
+    assert routed.done() == []
+
+
+def test_the_exit_code_of_a_router_is_no_verdict(routed: Project) -> None:
+    """A command that judges says no by its exit code; a router that breaks says nothing."""
+    routed.configure(
+        "workflows:\n  judged: {steps: [{name: main, validation: {max_attempts: 3}}]}\n"
+        + ROUTED.replace("standard", "judged") % ""
+    )
+    (routed.folder / "choose.sh").write_text("exit 4\n")
+    routed.sequencer("run", code=1)
+    assert "invalid" not in routed.events()
+    assert routed.done() == []
 
 
 def test_the_list_can_be_widened(routed: Project) -> None:

@@ -253,6 +253,7 @@ def test_the_readme_and_the_tutorial_are_run() -> None:
     assert [shown(page) for page in RUN_PAGES] == [
         "README.md",
         "docs/how-to/answer-a-flow.md",
+        "docs/how-to/checks-as-steps.md",
         "docs/how-to/draw-a-flow-and-run-it.md",
         "docs/how-to/gantt.md",
         "docs/how-to/metrics.md",

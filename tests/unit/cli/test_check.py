@@ -100,10 +100,15 @@ def test_json_has_everything(tmp_path: Path) -> None:
     assert set(found["findings"][0]) == {"level", "area", "message", "where", "hint"}
 
 
-def test_notices_are_for_those_who_ask(tmp_path: Path) -> None:
-    project(tmp_path, CONFIGURATION + "auto_commit_docs: true\n")
-    assert call(tmp_path, "check").out == "nothing is wrong\n"
-    assert "auto_commit_docs" in call(tmp_path, "check", "--verbose").out
+def test_every_notice_is_listed_and_elsewhere_they_are_one_line(tmp_path: Path) -> None:
+    project(tmp_path, CONFIGURATION + "auto_commit_docs: true\nfindings_file: a.md\n")
+    checked = call(tmp_path, "check").out.splitlines()
+    assert [line.partition(":")[0] for line in checked] == ["notice", "notice", "nothing is wrong"]
+    assert "'auto_commit_docs'" in checked[1]
+    told = "notice: 2 settings have no effect here; 'sequencer check' lists them\n"
+    assert call(tmp_path, "next").err == told
+    (tmp_path / "orchestration.yaml").write_text(CONFIGURATION + "findings_file: a.md\n")
+    assert "'findings_file' has no effect here" in call(tmp_path, "next").err
 
 
 def test_settings_have_their_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

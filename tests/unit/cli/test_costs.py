@@ -38,7 +38,8 @@ def liar(folder: Path, **settings: Any) -> Path:
     program = folder / "liar"
     program.write_text(LIAR)
     program.chmod(0o755)
-    return with_agent(folder, {"kind": "claude", "program": str(program)}, **settings)
+    entry = {"kind": "claude", "program": str(program), "permission_mode": "plan"}
+    return with_agent(folder, entry, **settings)
 
 
 def test_a_cap_holds_an_agent_that_denies_what_it_cost(tmp_path: Path) -> None:

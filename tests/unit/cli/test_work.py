@@ -219,7 +219,7 @@ def test_a_limited_agent_makes_the_next_tick_wait(tmp_path: Path) -> None:
     again = call(folder, "tick")
     assert again.code == 0
     assert again.out.startswith("nothing due: ")
-    assert "usage limit of the agent" in again.out
+    assert "usage limit of agent '" in again.out
 
 
 def test_a_tick_is_one_step(tmp_path: Path) -> None:

@@ -64,11 +64,29 @@ def test_a_wrong_answer_fails_the_step(tmp_path: Path, mode: str, answer: str) -
     assert (head.step_index, head.failures_in_row, head.claims) == (0, 1, ())
 
 
-def test_an_empty_answer_fails_the_step_too(tmp_path: Path) -> None:
-    run = routed(tmp_path, "\n  \n")
-    with pytest.raises(StepFailed):
+@pytest.mark.parametrize("mode", ["router_default", "router_first"])
+def test_no_answer_keeps_the_selection(tmp_path: Path, mode: str) -> None:
+    run = routed(tmp_path, "\n  \n", mode)
+    seen = one_step(run)
+    head = head_of(run)
+    assert (head.step_index, head.last_prompt, head.usage.cost_usd) == (1, "supervisor.md", 0.75)
+    assert b"[router] the router gave no answer; supervisor.md runs" in seen.logs[0].read_bytes()
+    *_, last = run.history()
+    assert last["outcome"]["note"] == "the router gave no answer"
+
+
+def test_no_answer_fails_the_step_where_only_the_router_selects(tmp_path: Path) -> None:
+    run = routed(tmp_path, "\n  \n", "router_only")
+    with pytest.raises(StepFailed, match="is empty"):
         one_step(run)
     assert head_of(run).step_index == 0
+
+
+def test_no_answer_needs_the_prompt_that_the_workflow_selects(tmp_path: Path) -> None:
+    run = routed(tmp_path, "", "router_first")
+    (tmp_path / "prompts/supervisor.md").unlink()
+    with pytest.raises(StepFailed, match=r"supervisor\.md"):
+        one_step(run)
 
 
 def test_an_allow_list_opens_other_prompts(tmp_path: Path) -> None:
@@ -88,7 +106,7 @@ def test_a_router_that_fails_fails_the_step(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, limited, OK, router=settings)
     run.control.retry()
     run.work(Mode.TICK)
-    assert head_of(run).not_before_reason == "usage limit of the agent"
+    assert head_of(run).not_before_reason == "usage limit of agent 'canned'"
 
 
 def test_a_router_without_a_prompt_is_no_router_unless_it_is_all_there_is(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ def test_pauses_of_an_outage_grow_to_a_quarter_of_an_hour() -> None:
 
 def test_why_a_step_is_put_off_fits_into_a_head() -> None:
     long = Outcome(status=OutcomeStatus.UNAVAILABLE, error="claude:\n" + "x" * 5000)
-    said = why_put_off(long)
+    said = why_put_off(long, "claude")
     assert said.startswith("the agent is unavailable (claude: xxx")
     assert "\n" not in said
     assert len(said) < 250

@@ -135,7 +135,7 @@ def test_a_usage_limit_is_nobodys_failure(tmp_path: Path, monkeypatch: pytest.Mo
     assert (summary.failures, summary.usage.steps) == (0, 2)
     assert [attempt for _, _, attempt in seen.steps] == [1, 2, 3, 1]
     assert len(seen.waits) >= 2
-    assert "usage limit of the agent" in seen.waits[0][0]
+    assert "usage limit of agent '" in seen.waits[0][0]
     assert events(run).count("released") == 2
     assert head_of(run).failures_in_row == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,6 +42,16 @@ def test_lines_that_are_no_objects_are_passed_through_as_they_are(parser: JsonEv
     heard = feed(parser, lines).heard
     assert [data for data, _ in heard.pieces] == [line + b"\n" for line in lines[:4]]
     assert {kind for _, kind in heard.pieces} == {Kind.OUTPUT}
+
+
+def test_an_agent_whose_file_is_there_has_answered(parser: JsonEventParser) -> None:
+    end = ProcessEnd(exit_code=0, ended_by="done")
+    assert parser.finish(end).status is OutcomeStatus.FAILED, "its client said nothing final"
+    assert parser.done(end).status is OutcomeStatus.OK
+    parser.denials.append("Edit a.py")
+    assert parser.done(end).denials == ("Edit a.py",)
+    parser.rules = replace(parser.rules, fail_on_denial=True)
+    assert parser.done(end).status is OutcomeStatus.FAILED
 
 
 MIB = 1024 * 1024

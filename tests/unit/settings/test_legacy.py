@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.documents import keys
 from sequencer.errors import ConfigurationError, UnsafePath
 from sequencer.resolution.resolver import resolve
 from sequencer.resolution.routing import RouterMode
-from sequencer.settings.legacy import COMMIT_KEYS, FLAT_KEYS, IGNORED_KEYS
+from sequencer.settings.legacy import COMMIT_KEYS, FLAT_KEYS, IGNORED_KEYS, VARIABLES
+from sequencer.settings.schema import Schema
 from sequencer.settings.settings import Settings, load
 
 WHOLE = """\
@@ -241,3 +243,40 @@ def test_a_variable_about_commits_is_noticed_too(tmp_path: Path) -> None:
     assert "SEQUENCER_COMMIT__PATHS" in load(tmp_path, env=env).notices[0]
     kind = {"SEQUENCER_STORE__KIND": "git"}
     assert load(tmp_path, env=env | kind).notices == ()
+
+
+def noticed(tmp_path: Path, text: str, **variables: str) -> tuple[str, ...]:
+    (tmp_path / "orchestration.yaml").write_text(text, encoding="utf-8")
+    return load(tmp_path, env=variables).notices
+
+
+def test_its_variables_are_named_with_what_replaces_them(tmp_path: Path) -> None:
+    found = noticed(
+        tmp_path, "", ORCHESTRATION_WORKFLOW="standard2", SYNC_LOOPS="3", ROUTER_MODE=""
+    )
+    assert found == (
+        "the variable ORCHESTRATION_WORKFLOW has no effect here: use workflow.name",
+        "the variable SYNC_LOOPS has no effect here: use run.max_steps, or run.max_cycles",
+    )
+
+
+def test_names_that_anybody_may_have_are_noticed_in_its_projects_only(tmp_path: Path) -> None:
+    """STATE_FILE of some other program is nothing to speak of at each command."""
+    assert noticed(tmp_path, "workflow: standard\n", STATE_FILE="x", POLL_INTERVAL="5") == ()
+    found = noticed(tmp_path, "main_prompt: main.md\n", STATE_FILE="x", POLL_INTERVAL="5")
+    assert [notice.split()[2] for notice in found] == ["POLL_INTERVAL", "STATE_FILE"]
+
+
+def test_its_variables_change_nothing(tmp_path: Path) -> None:
+    (tmp_path / "orchestration.yaml").write_text(WHOLE, encoding="utf-8")
+    plain = load(tmp_path, env={})
+    assert load(tmp_path, env=dict.fromkeys(VARIABLES, "5")).values == plain.values
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_what_replaces_a_variable_is_there(name: str) -> None:
+    top = VARIABLES[name].partition(",")[0].split()[0].strip("'")
+    if top in {"nothing", "sequencer", "complete_when:", "continue_session", "env"}:
+        return
+    path = tuple(top.split("."))
+    assert keys.annotation_at(Schema, path) is not None, top

@@ -1,0 +1,96 @@
+"""`run --start-prompt`: the first step is the next one that has this prompt."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fundamentals.scratch import Project, running, until
+
+THREE = "workflow: {name: three}\nagent: {default: scribe}\n"
+THREE += "workflows: {three: {kind: %s, steps: [supervisor, main, reviewer]}}\n"
+
+
+def start(project: Project, prompt: str, *more: str, code: int = 0) -> str:
+    arguments = ("run", "--start-prompt", prompt, "--max-steps", "1", *more)
+    return project.sequencer(*arguments, code=code).err
+
+
+@pytest.mark.parametrize("spelled", ["main", "main.md", "prompts/main.md"])
+def test_a_run_begins_there(project: Project, spelled: str) -> None:
+    assert "1 skipped; the run starts with step 'main' (step_index 1)" in start(project, spelled)
+    assert project.done() == ["main"]
+    assert project.head()["step_index"] == 2
+    facts = [(fact["event"], fact["step"], fact["step_index"]) for fact in project.history()]
+    assert facts[:3] == [
+        ("initialised", "supervisor", 0),
+        ("skipped", "supervisor", 0),
+        ("claimed", "main", 1),
+    ]
+
+
+def test_a_run_that_stands_there_stays(project: Project) -> None:
+    project.sequencer("run", "--max-steps", "2")
+    assert "skipped" not in start(project, "supervisor.md")
+    assert project.done() == ["supervisor", "main", "supervisor"]
+    assert "skipped" not in project.events()
+
+
+def test_it_goes_forward_only_and_in_one_change(project: Project) -> None:
+    project.configure(THREE % "cycle")
+    project.sequencer("run", "--max-steps", "2")
+    before = project.head()["revision"]
+    start(project, "main.md")
+    assert project.done() == ["supervisor", "main", "main"]
+    assert project.head()["step_index"] == 5
+    skipped = [fact for fact in project.history() if fact["event"] == "skipped"]
+    assert [fact["step_index"] for fact in skipped] == [2, 3]
+    assert {fact["revision"] for fact in skipped} == {before + 1}
+    assert {fact["outcome"]["note"] for fact in skipped} == {"--start-prompt main.md"}
+
+
+def test_a_review_between_does_not_hide_it(project: Project) -> None:
+    project.configure(
+        "workflow: {name: review_cadence, review_every_n: 2}\nagent: {default: scribe}\n"
+    )
+    project.sequencer("run", "--max-steps", "1")
+    start(project, "supervisor.md")
+    assert project.head()["step_index"] == 5, "main and both reviews were skipped"
+    start(project, "reviewer.md")
+    assert project.done() == ["supervisor", "supervisor", "reviewer"]
+
+
+def test_a_procedure_does_not_begin_again(project: Project) -> None:
+    project.configure(THREE % "procedure")
+    start(project, "main.md")
+    said = start(project, "supervisor.md", code=2)
+    assert "none of the steps that come next has supervisor.md" in said
+    assert project.head()["step_index"] == 2
+
+
+def test_beside_the_run(project: Project) -> None:
+    start(project, "main.md", "--mode", "async")
+    assert project.done() == ["main"]
+    assert not project.state.exists()
+    shown = project.sequencer("run", "--start-prompt", "main.md", "--dry-run").out
+    assert "main" in shown
+    assert not project.state.exists()
+
+
+def test_a_step_that_runs_is_taken_from_nobody(project: Project) -> None:
+    project.agent("touch here; sleep 600")
+    with running(project.start("run", "--max-steps", "1")):
+        until((project.folder / "here").exists)
+        assert "is run by process" in start(project, "main.md", code=75)
+        assert project.head()["step_index"] == 0
+    project.agent("echo $SEQUENCER_STEP >> done.txt")
+    start(project, "main.md")
+    assert project.done() == ["main"]
+
+
+def test_what_is_no_start_is_refused(project: Project) -> None:
+    assert "known prompts: main.md, supervisor.md" in start(project, "nobody.md", code=2)
+    assert "mode sync has no one start" in start(project, "main.md", "--mode", "sync", code=2)
+    inside = {"SEQUENCER_TOKEN": "1"}
+    ran = project.sequencer("run", "--start-prompt", "main.md", code=2, **inside)
+    assert "for a person to decide" in ran.err
+    assert not project.state.exists()
