@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from sequencer.assembly import Project, state_path_of
 from sequencer.assembly.costs import cost_warnings
 from sequencer.assembly.stores import witness_for
+from sequencer.assembly.timers import lost
 from sequencer.checkout.options import NONE
 from sequencer.checks_git import check_git, check_ignored
 from sequencer.engine.agreement import ensure_definition
@@ -56,6 +57,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *of_run,
         *check_flows(project),
         *_check_agents(project),
+        *_check_timers(project),
         *_check_code(project, run),
         *check_folders(project, run),
     )
@@ -284,6 +286,18 @@ def _check_agents(project: Project) -> Iterator[Finding]:
             continue
         for problem in executor.problems():
             yield Finding(Level.NOTICE, Area.AGENT, problem, f"agent {name}")
+
+
+def _check_timers(project: Project) -> Iterator[Finding]:
+    """Yield the programs that are found here, and by a timer's tick elsewhere or not at all."""
+    for entry, program, here, there in lost(project.settings, os.environ):
+        message = f"a timer's tick does not find {program!r}, which is {here} here"
+        if there is not None:
+            message = f"{program!r} is {here} here, and {there} for a timer's tick"
+        hint = f"its PATH is {entry.path}; install what 'sequencer crontab' or 'systemd' prints"
+        if not Path(here).is_absolute():
+            hint = "a timer has absolute folders of PATH only: name the program with its folder"
+        yield Finding(Level.WARNING, Area.AGENT, message, entry.name, hint)
 
 
 def _check_code(project: Project, run: str | None) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import click
 from click.shell_completion import CompletionItem
 
+from sequencer.cli import unattended
 from sequencer.cli.context import Invocation
 from sequencer.cli.failures import report
 from sequencer.cli.options import global_options
@@ -198,18 +199,26 @@ def run(arguments: Sequence[str]) -> int:
     _fill_closed_descriptors()
     _make_streams_tolerant()
     invocation = Invocation(tuple(arguments))
+    log = unattended.log_of(arguments)
+    if log is None:
+        return _run(invocation)
+    return unattended.recorded(log, lambda: (_run(invocation), invocation.news))
+
+
+def _run(invocation: Invocation) -> int:
+    arguments = list(invocation.arguments)
     # Noticed here too, because a usage error is raised before the option's turn comes.
     is_verbose = "--verbose" in arguments
     try:
-        result: Any = group().main(
-            list(arguments), prog_name=NAME, standalone_mode=False, obj=invocation
-        )
+        result: Any = group().main(arguments, prog_name=NAME, standalone_mode=False, obj=invocation)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
-        return report(error, is_verbose=is_verbose or invocation.is_verbose)
+        code, said = report(error, is_verbose=is_verbose or invocation.is_verbose)
+        invocation.news = unattended.News(said)
+        return code
     return result if isinstance(result, int) else 0
 
 
