@@ -18,7 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from sequencer.cli import unattended
-from sequencer.cli.context import Invocation
+from sequencer.cli.context import Invocation, complain
 from sequencer.cli.failures import report
 from sequencer.cli.options import global_options
 from sequencer.errors import UnknownName
@@ -202,7 +202,10 @@ def run(arguments: Sequence[str]) -> int:
     log = unattended.log_of(arguments)
     if log is None:
         return _run(invocation)
-    return unattended.recorded(log, lambda: (_run(invocation), invocation.news))
+    code, news = unattended.recorded(log, lambda: (_run(invocation), invocation.news))
+    if news:
+        complain(news)
+    return code
 
 
 def _run(invocation: Invocation) -> int:

@@ -14,10 +14,9 @@ import io
 import json
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import redirect_stderr, redirect_stdout
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,8 +72,8 @@ def log_of(arguments: Sequence[str]) -> Path | None:
     return None
 
 
-def recorded(path: Path, work: Callable[[], tuple[int, News]]) -> int:
-    """Return the exit code of *work*, whose output goes to *path*; print what is news."""
+def recorded(path: Path, work: Callable[[], tuple[int, News]]) -> tuple[int, str]:
+    """Return the exit code of *work*, whose output goes to *path*, and what is to be printed."""
     log = Log(path)
     with log.stream() as stream, redirect_stdout(stream), redirect_stderr(stream):
         code, news = work()
@@ -86,9 +85,7 @@ def recorded(path: Path, work: Callable[[], tuple[int, News]]) -> int:
         lines.append(f"{path}: the log can't be written: {log.problem}")
     if lines:
         lines.append(f"exit code {code}, {_now()}; the whole record: {path}")
-        with suppress(OSError, ValueError):
-            print("\n".join(lines), file=sys.stderr, flush=True)
-    return code
+    return code, "\n".join(lines)
 
 
 def repeated(path: Path, text: str, *, is_final: bool) -> bool:

@@ -209,13 +209,11 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
         raise
     finally:
         shown.close()
-    if plan.mode is Mode.TICK:
-        invocation.news = _news(run, workflow, summary)
+    invocation.news = _news(run, workflow, summary)
     is_idle = plan.mode is Mode.TICK and not summary.usage.steps and not summary.failures
     if is_idle and not summary.reason.startswith("nothing due"):
         summary.reason = f"nothing due: {summary.reason}"
-    text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
-    invocation.echo(text)
+    text = _say_end(invocation, run, summary)
     if workflow.graph is not None and head is not None and head.status == "complete":
         invocation.say("it was complete before: 'sequencer run FLOW --new' begins another run")
     if is_idle and not tally.noticed:
@@ -301,8 +299,14 @@ def _watched(
     return tally, Watching(screen, run_of(invocation, plan), workflow.name, tally)
 
 
+def _say_end(invocation: Invocation, run: Run, summary: Summary) -> str:
+    text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
+    invocation.echo(text)
+    return text
+
+
 def _news(run: Run, workflow: Workflow, summary: Summary) -> News:
-    """Return what somebody has to know about a tick that did not fail."""
+    """Return what somebody has to know where nothing failed."""
     text = ""
     if summary.head is not None:
         here = standing(summary.head, workflow, run.limits, datetime.now(UTC))

@@ -8,6 +8,7 @@ the configuration is damaged, a gate asks. Whatever the tick prints is a mail.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -90,7 +91,7 @@ LONG = (
     *SHORT,
     Hour("fails", 1, FAILED),
     *[Hour("", 1)] * 2,
-    Hour("", 3, r"^error: .*'build' has failed 3 times"),
+    Hour("", 3, r"^error: .*'build' failed 3 times"),
     *[Hour("", 3)] * 5,
     Hour("ok, retry", 0, OVER),
     Hour("", 0),
@@ -135,7 +136,7 @@ class Day:
 
     def variables(self, **more: str) -> dict[str, str]:
         """Return what cron gives to what it starts, in the zone and at the hour of the day."""
-        shift_s = int(self.now.timestamp() - time.time())
+        shift_s = math.ceil(self.now.timestamp() - time.time())
         cron = {"HOME": str(self.folder), "LOGNAME": "me", "SHELL": "/bin/sh"}
         own = {"TZ": ZONE, **wall_clock.variables(self.clock, shift_s)}
         return {**cron, "PATH": "/usr/bin:/bin", **own, **more}
@@ -227,12 +228,16 @@ class Day:
         local = {time.strftime("%d %H%z") for time in times}
         if len(local) != len(hours):
             yield f"the log has {len(local)} hours of {len(hours)}: {sorted(local)}"
-        codes = [int(line.rpartition(" ")[2]) for line in lines if line[26:].startswith("exit code")]
+        codes = [
+            int(line.rpartition(" ")[2]) for line in lines if line[26:].startswith("exit code")
+        ]
         if codes != [hour.code for hour in hours if hour.code]:
             yield f"the log's exit codes are {codes}"
 
 
-def day(folder: Path, clock: Path, begins: datetime, hours: Sequence[Hour]) -> tuple[Day, list[str]]:
+def day(
+    folder: Path, clock: Path, begins: datetime, hours: Sequence[Hour]
+) -> tuple[Day, list[str]]:
     """Return how *hours* from *begins* on went, and what was wrong with them."""
     lived = Day(folder, clock, begins)
     lived.prepare()

@@ -32,7 +32,7 @@ def reported(error: BaseException, *, is_verbose: bool = False) -> tuple[int, st
     with contextlib.redirect_stderr(err):
         code, said = report(error, is_verbose=is_verbose)
     assert err.getvalue() == (f"{said}\n" if said else "")
-    return code, said
+    return code, err.getvalue()
 
 
 @pytest.mark.parametrize(
