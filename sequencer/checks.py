@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -289,8 +289,14 @@ def _check_agents(project: Project) -> Iterator[Finding]:
 
 
 def _check_timers(project: Project) -> Iterator[Finding]:
-    """Yield the programs that are found here, and by a timer's tick elsewhere or not at all."""
-    for entry, program, here, there in lost(project.settings, os.environ):
+    """Yield the programs that are found here, and by a timer's tick elsewhere or not at all.
+
+    The tick of a project that nobody trusts starts none, so the crontab is not asked for it.
+    """
+    is_trusted = False
+    with suppress(ConfigurationError):  # `_check_code` says which
+        is_trusted = project.trust.refusal() is None
+    for entry, program, here, there in lost(project.settings, os.environ) if is_trusted else ():
         message = f"a timer's tick does not find {program!r}, which is {here} here"
         if there is not None:
             message = f"{program!r} is {here} here, and {there} for a timer's tick"

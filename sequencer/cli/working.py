@@ -209,7 +209,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
         raise
     finally:
         shown.close()
-    invocation.news = _news(run, workflow, summary)
+    invocation.news = _news(run, workflow, plan, summary)
     is_idle = plan.mode is Mode.TICK and not summary.usage.steps and not summary.failures
     if is_idle and not summary.reason.startswith("nothing due"):
         summary.reason = f"nothing due: {summary.reason}"
@@ -305,12 +305,15 @@ def _say_end(invocation: Invocation, run: Run, summary: Summary) -> str:
     return text
 
 
-def _news(run: Run, workflow: Workflow, summary: Summary) -> News:
-    """Return what somebody has to know where nothing failed."""
-    text = ""
-    if summary.head is not None:
-        here = standing(summary.head, workflow, run.limits, datetime.now(UTC))
-        text = here.message if here.kind in RESTS else ""
+def _news(run: Run, workflow: Workflow, plan: Plan, summary: Summary) -> News:
+    """Return what somebody has to know about a tick that did not fail."""
+    head = summary.head
+    if plan.mode is not Mode.TICK or head is None:
+        return News()
+    # A procedure may have been extended meanwhile; a chart is not read twice.
+    present = workflow if workflow.graph is not None else run.workflow_for(head)
+    here = standing(head, present, run.limits, datetime.now(UTC))
+    text = here.message if here.kind in RESTS else ""
     return News(text, has_moved=bool(summary.usage.steps))
 
 

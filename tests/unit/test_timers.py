@@ -102,6 +102,19 @@ def test_check_asks_what_the_installed_line_finds(
     assert f"and {tmp_path}/older/our-tests for a timer's tick" in found
 
 
+def test_check_starts_nothing_for_a_project_that_nobody_trusts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, programs = project(tmp_path / "p", CONFIGURATION), tmp_path / "programs"
+    program(programs / "crontab", f"touch {tmp_path}/asked")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for trusted in ("", "all"):
+        monkeypatch.setenv("SEQUENCER_TRUST", trusted)
+        call(folder, "check")
+        assert (tmp_path / "asked").exists() == bool(trusted)
+
+
 def test_check_asks_what_the_unit_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, programs = project(tmp_path / "50% p", CONFIGURATION), tmp_path / "programs"
     program(programs / "our-tests")

@@ -119,6 +119,46 @@ def test_the_end_of_a_run_is_told_once_and_answered_fast(tmp_path: Path) -> None
     assert len(logged(folder)) == before + 3
 
 
+FLOW = """\
+```mermaid
+flowchart TD
+  S((start)) --> Ask{{Is it good?}}
+  Ask -->|yes| Build
+  Ask -->|no| E((End))
+  Build --> E
+```
+
+### Ask
+Is it good?
+
+### Build
+Build it.
+"""
+OF_A_FLOW = """\
+workflow: {name: note}
+workflows: {note: flows/note.md}
+agent: {default: fails}
+agents:
+  fails: {kind: command, argv: ["false"], free: true}
+"""
+
+
+def test_a_flows_question_and_its_bad_end_are_told_once(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", OF_A_FLOW)
+    (folder / "flows").mkdir()
+    (folder / "flows" / "note.md").write_text(FLOW)
+    said = [tick(folder) for _ in range(4)]
+    assert call(folder, "answer", "Ask", "yes").code == 0
+    said += [tick(folder) for _ in range(3)]
+    first_lines = [f"{one.code} {one.err.partition(chr(10))[0]}".strip() for one in said]
+    told = [line for line in first_lines if " " in line]
+    assert len(told) == 2, first_lines
+    assert "'Ask' waits for an answer" in told[0]
+    assert told[0][0] == "4"
+    assert "the run ended as failed: node 'Build' failed" in told[1]
+    assert told[1][0] == "1"
+
+
 def test_the_short_way_leaves_what_is_over_to_the_long_one(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 1)
     call(folder, "stop")
