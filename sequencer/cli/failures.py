@@ -21,29 +21,29 @@ INTERRUPTED = Interrupted.exit_code
 REPORT_TO = "report it with the output of the same command with --verbose, and 'sequencer check'"
 
 
-def report(error: BaseException, *, is_verbose: bool) -> tuple[int, str]:
-    """Tell a person about *error* on standard error; return the exit code and what was said."""
+def report(error: BaseException, *, is_verbose: bool) -> int:
+    """Tell a person about *error* on standard error and return the exit code."""
     if isinstance(error, BrokenPipeError):
         _silence_stdout()
-        return 0, ""
-    code, text = _words(_as_shortage(error), is_verbose=is_verbose)
-    complain(text)
-    return code, text
-
-
-def _words(error: BaseException, *, is_verbose: bool) -> tuple[int, str]:
+        return 0
     if isinstance(error, (KeyboardInterrupt, click.Abort)):
-        return INTERRUPTED, "interrupted"
+        complain("interrupted")
+        return INTERRUPTED
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
-        return error.exit_code, error.format_message()
+        complain(error.format_message())
+        return error.exit_code
     if isinstance(error, click.ClickException):
-        return error.exit_code, hidden(_usage_text(error))
-    trace = f"\n{_trace(error)}" if is_verbose else ""
+        complain(hidden(_usage_text(error)))
+        return error.exit_code
+    error = _as_shortage(error)
     if isinstance(error, SequencerError):
-        trace = trace if error.__cause__ is not None else ""
-        return error.exit_code, hidden(f"error: {error}{trace}")
-    text = f"error: this is a bug: {type(error).__name__}: {error}"
-    return BUG, hidden(text + (trace or f"\n  {REPORT_TO}"))
+        complain(hidden(f"error: {error}"))
+        if is_verbose and error.__cause__ is not None:
+            complain(hidden(_trace(error)))
+        return error.exit_code
+    complain(hidden(f"error: this is a bug: {type(error).__name__}: {error}"))
+    complain(hidden(_trace(error)) if is_verbose else f"  {REPORT_TO}")
+    return BUG
 
 
 def _as_shortage(error: BaseException) -> BaseException:

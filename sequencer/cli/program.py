@@ -10,7 +10,8 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -201,14 +202,16 @@ def run(arguments: Sequence[str]) -> int:
     invocation = Invocation(tuple(arguments))
     log = unattended.log_of(arguments)
     if log is None:
-        return _run(invocation)
-    code, news = unattended.recorded(log, lambda: (_run(invocation), invocation.news))
+        return _run(invocation, report)
+    code, news = unattended.recorded(
+        log, lambda: (_run(invocation, partial(_heard, invocation)), invocation.news)
+    )
     if news:
         complain(news)
     return code
 
 
-def _run(invocation: Invocation) -> int:
+def _run(invocation: Invocation, reports: Callable[..., int]) -> int:
     arguments = list(invocation.arguments)
     # Noticed here too, because a usage error is raised before the option's turn comes.
     is_verbose = "--verbose" in arguments
@@ -219,10 +222,18 @@ def _run(invocation: Invocation) -> int:
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
-        code, said = report(error, is_verbose=is_verbose or invocation.is_verbose)
-        invocation.news = unattended.News(said)
-        return code
+        return reports(error, is_verbose=is_verbose or invocation.is_verbose)
     return result if isinstance(result, int) else 0
+
+
+def _heard(invocation: Invocation, error: BaseException, *, is_verbose: bool) -> int:
+    """Tell a person about *error*, and keep with the *invocation* what was said."""
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = report(error, is_verbose=is_verbose)
+    text = said.getvalue().rstrip("\n")
+    invocation.news = unattended.News(text)
+    complain(text)
+    return code
 
 
 def _fill_closed_descriptors() -> None:

@@ -66,7 +66,7 @@ class Hour(NamedTuple):
 
 OVER = r"^over: "
 FAILED = r"^error: .*'build' .*failed: .*API Error: 400 no such model"
-ASKS = r"^error: 'publish' waits for a decision"
+ASKS = r"^\w+: 'publish' waits for a decision"
 SHORT = (
     Hour("ok", 0),
     Hour("fails", 1, FAILED),

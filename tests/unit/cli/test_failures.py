@@ -30,8 +30,7 @@ KEY = "sk-ant-api03-" + "a1b2" * 10
 def reported(error: BaseException, *, is_verbose: bool = False) -> tuple[int, str]:
     err = io.StringIO()
     with contextlib.redirect_stderr(err):
-        code, said = report(error, is_verbose=is_verbose)
-    assert err.getvalue() == (f"{said}\n" if said else "")
+        code = report(error, is_verbose=is_verbose)
     return code, err.getvalue()
 
 
