@@ -64,6 +64,8 @@ class Hour(NamedTuple):
     """A regular expression; None: nobody is told anything."""
 
 
+MISSING = 1
+"""How a tick ends whose client is not there."""
 OVER = r"^over: "
 FAILED = r"^error: .*'build' .*failed: .*API Error: 400 no such model"
 ASKS = r"^\w+: 'publish' waits for a decision"
@@ -79,8 +81,8 @@ SHORT = (
     Hour("limit", 0),
     Hour("", 0),
     Hour("ok", 0),
-    Hour("gone", 1, "our-claude"),
-    Hour("", 1),
+    Hour("gone", MISSING, "our-claude"),
+    Hour("", MISSING),
     Hour("back", 0, OVER),
     Hour("damage", 2, r"^error: .*orchestration.yaml"),
     Hour("", 2),
