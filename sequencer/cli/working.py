@@ -209,11 +209,10 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
         raise
     finally:
         shown.close()
-    invocation.news = _news(run, workflow, plan, summary)
     is_idle = plan.mode is Mode.TICK and not summary.usage.steps and not summary.failures
     if is_idle and not summary.reason.startswith("nothing due"):
         summary.reason = f"nothing due: {summary.reason}"
-    text = _say_end(invocation, run, summary)
+    text = _say_end(invocation, run, workflow, plan, summary)
     if workflow.graph is not None and head is not None and head.status == "complete":
         invocation.say("it was complete before: 'sequencer run FLOW --new' begins another run")
     if is_idle and not tally.noticed:
@@ -299,7 +298,11 @@ def _watched(
     return tally, Watching(screen, run_of(invocation, plan), workflow.name, tally)
 
 
-def _say_end(invocation: Invocation, run: Run, summary: Summary) -> str:
+def _say_end(
+    invocation: Invocation, run: Run, workflow: Workflow, plan: Plan, summary: Summary
+) -> str:
+    """Print how it ended, and return that; what a timer has to tell goes to *invocation*."""
+    invocation.news = _news(run, workflow, plan, summary)
     text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
     invocation.echo(text)
     return text
