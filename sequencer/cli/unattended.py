@@ -1,9 +1,9 @@
 """What a tick of a timer says: all of it to a log, and to a person only what has changed.
 
-cron mails whatever is printed. So with ``--log`` only this is: something stands in the way,
-it is another thing than before, it is over, the run has ended. What was said last stands
-beside the log and not in the run's folder: a configuration that can't be read names no run.
-An idle tick comes through here without the program's other modules.
+cron mails whatever is printed. So a tick with ``--log`` prints that something stands in the
+way, that it is another thing than before, that it is over, or that the run has ended, and
+nothing else. What was said last stands beside the log and not in the run's folder: a
+configuration that can't be read names no run. An idle tick imports this and little else.
 
 Not promised: that two ticks at the same moment say one thing only once.
 """
@@ -138,7 +138,9 @@ class Log(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; a line without an end is one, too."""
+        if self._rest:
+            self.write(b"\n")
         super().close()
         if self._fd is not None:
             os.close(self._fd)
