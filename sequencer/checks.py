@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from sequencer.assembly.costs import cost_warnings
 from sequencer.assembly.permissions import permissions, told
 from sequencer.assembly.project import guard_of
 from sequencer.assembly.stores import witness_for
+from sequencer.assembly.timers import lost
 from sequencer.checkout.options import NONE
 from sequencer.checks_git import check_git, check_ignored
 from sequencer.engine.agreement import ensure_definition
@@ -58,6 +59,7 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
         *of_run,
         *check_flows(project),
         *_check_agents(project),
+        *_check_timers(project),
         *_check_code(project, run),
         *check_folders(project, run),
     )
@@ -298,6 +300,24 @@ def _check_agents(project: Project) -> Iterator[Finding]:
             continue
         for problem in executor.problems():
             yield Finding(Level.NOTICE, Area.AGENT, problem, f"agent {name}")
+
+
+def _check_timers(project: Project) -> Iterator[Finding]:
+    """Yield the programs that are found here, and by a timer's tick elsewhere or not at all.
+
+    The tick of a project that nobody trusts starts none, so the crontab is not asked for it.
+    """
+    is_trusted = False
+    with suppress(ConfigurationError):  # `_check_code` says which
+        is_trusted = project.trust.refusal() is None
+    for entry, program, here, there in lost(project.settings, os.environ) if is_trusted else ():
+        message = f"a timer's tick does not find {program!r}, which is {here} here"
+        if there is not None:
+            message = f"{program!r} is {here} here, and {there} for a timer's tick"
+        hint = f"its PATH is {entry.path}; install what 'sequencer crontab' or 'systemd' prints"
+        if not Path(here).is_absolute():
+            hint = "a timer has absolute folders of PATH only: name the program with its folder"
+        yield Finding(Level.WARNING, Area.AGENT, message, entry.name, hint)
 
 
 def _check_code(project: Project, run: str | None) -> Iterator[Finding]:

@@ -89,10 +89,10 @@ def _make_paused(folder: Path) -> None:
 
 
 def tick_command() -> list[str]:
-    """Return how cron would start it: the script that the installation made."""
+    """Return how cron would start it: the script that the installation made, and its log."""
     script = Path(sys.executable).with_name("sequencer")
     program = [str(script)] if script.exists() else [sys.executable, "-m", "sequencer"]
-    return [*program, "tick"]
+    return [*program, "tick", "--log=logs/tick.log"]
 
 
 def find_doit() -> str | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from sequencer.cli.sanitise import UNSEEN, plain
+from sequencer.cli.unattended import News
 from sequencer.errors import StorageFailed, UnknownName
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Invocation:
     """The verb changes a run by hand."""
     decides: bool | str = False
     """Only a person may use it; a text: if this option is among the arguments."""
+    news: News = field(default_factory=News)
+    """How it ended, for a timer that tells a person only what has changed."""
     _project: Project | None = field(default=None, repr=False)
 
     # --- the project and its run ---------------------------------------------------

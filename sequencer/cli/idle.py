@@ -35,6 +35,8 @@ class Question(NamedTuple):
 
     key: str
     state_path: Path
+    log: Path | None = None
+    """Where the answer goes instead of the screen; see `unattended`."""
 
 
 class Answer(NamedTuple):
@@ -55,6 +57,11 @@ def answers(arguments: Sequence[str]) -> bool:
         answer = None if question is None else recall(question)
         if answer is None or not _is_plain(answer.err + answer.out):
             return False
+        if question is not None and question.log is not None:
+            from sequencer.cli import unattended  # noqa: PLC0415 - see `ask`
+
+            is_final = answer.until is None
+            return unattended.repeated(question.log, answer.err + answer.out, is_final=is_final)
         if sys.stderr is not None:
             sys.stderr.write(answer.err)
         sys.stdout.write(answer.out)
@@ -94,11 +101,12 @@ def ask(arguments: Sequence[str], env: Mapping[str, str]) -> Question | None:
     digest = blake2b(json.dumps(asked).encode(), digest_size=16)
     if found.config_path is not None:
         digest.update(read_bytes(found.config_path))
-    return Question(digest.hexdigest(), state_path)
+    log = places.get("--log")
+    return Question(digest.hexdigest(), state_path, None if log is None else Path(log))
 
 
 def _places(arguments: Sequence[str]) -> dict[str, str] | None:
-    """Return the options that say where the run is, if this is a tick.
+    """Return the options that say where the run and its log are, if this is a tick.
 
     A value that looks like one of these options misleads it; the run that is then looked
     at has no answer to this question.
@@ -108,7 +116,7 @@ def _places(arguments: Sequence[str]) -> dict[str, str] | None:
     rest = iter(arguments)
     for argument in rest:
         name, separator, value = argument.partition("=")
-        if name in ("--config", "--run"):
+        if name in ("--config", "--run", "--log"):
             following = value if separator else next(rest, None)
             if following is None:
                 return None

@@ -10,14 +10,16 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
 import click
 from click.shell_completion import CompletionItem
 
-from sequencer.cli.context import Invocation
+from sequencer.cli import unattended
+from sequencer.cli.context import Invocation, complain
 from sequencer.cli.failures import report
 from sequencer.cli.options import global_options
 from sequencer.errors import UnknownName
@@ -198,19 +200,40 @@ def run(arguments: Sequence[str]) -> int:
     _fill_closed_descriptors()
     _make_streams_tolerant()
     invocation = Invocation(tuple(arguments))
+    log = unattended.log_of(arguments)
+    if log is None:
+        return _run(invocation, report)
+    code, news = unattended.recorded(
+        log, lambda: (_run(invocation, partial(_heard, invocation)), invocation.news)
+    )
+    if news:
+        complain(news)
+    return code
+
+
+def _run(invocation: Invocation, reports: Callable[..., int]) -> int:
+    arguments = list(invocation.arguments)
     # Noticed here too, because a usage error is raised before the option's turn comes.
     is_verbose = "--verbose" in arguments
     try:
-        result: Any = group().main(
-            list(arguments), prog_name=NAME, standalone_mode=False, obj=invocation
-        )
+        result: Any = group().main(arguments, prog_name=NAME, standalone_mode=False, obj=invocation)
         if sys.stdout is not None:
             sys.stdout.flush()
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
-        return report(error, is_verbose=is_verbose or invocation.is_verbose)
+        return reports(error, is_verbose=is_verbose or invocation.is_verbose)
     return result if isinstance(result, int) else 0
+
+
+def _heard(invocation: Invocation, error: BaseException, *, is_verbose: bool) -> int:
+    """Tell a person about *error*, and keep with the *invocation* what was said."""
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        code = report(error, is_verbose=is_verbose)
+    text = said.getvalue().rstrip("\n")
+    invocation.news = unattended.News(text)
+    complain(text)
+    return code
 
 
 def _fill_closed_descriptors() -> None:

@@ -19,14 +19,14 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.unattended import OPTION
 from sequencer.errors import UsageRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-PROGRAMS = ("claude", "codex", "gemini", "opencode", "node", "git")
-"""What a tick may have to find; the folders of those that are here go into PATH."""
-STANDARD_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+    from sequencer.settings.settings import Settings
+
 HOUR_MIN, DAY_MIN = 60, 1440
 CRON_CHARS = 990
 """Classic cron refuses longer commands."""
@@ -55,7 +55,6 @@ class _Tick:
     folder: str
     variables: Mapping[str, str]
     """PATH, and where the record of trust is if that was said."""
-    logs: str
     log: str
     env_file: str | None
     name: str
@@ -83,7 +82,8 @@ def crontab(invocation: Invocation, every: int, env_file: Path | None) -> None:
     for line in (
         f"# sequencer: one due step every {every} minutes, in {tick.folder}",
         "# No flock is needed: a tick that finds another one at work ends with 75.",
-        f"# What it says goes to {tick.log}; look with 'sequencer status'.",
+        "# cron mails what a person has to know, once for each change (MAILTO says to whom).",
+        f"# The whole record, with the time on each line: {tick.log}",
         *_about_keys(tick),
         entry,
     ):
@@ -114,6 +114,8 @@ def systemd(invocation: Invocation, every: int, env_file: Path | None) -> None:
         *_about_keys(tick),
         "[Unit]",
         f"Description=One due step of {_escaped(tick.folder)}",
+        "# The journal gets what a person has to know, once a change; OnFailure= can mail it.",
+        f"# The whole record, with the time on each line: {_escaped(tick.log)}",
         "",
         "[Service]",
         "Type=oneshot",
@@ -121,8 +123,8 @@ def systemd(invocation: Invocation, every: int, env_file: Path | None) -> None:
         f"Environment={environment}",
         *([f"EnvironmentFile=-{_escaped(tick.env_file)}"] if tick.env_file else []),
         f"ExecStart={arguments}",
-        "# 4: waits for a person; 75: another tick is at work. Neither is a failure.",
-        "SuccessExitStatus=4 75",
+        "# 75: another tick is at work; 130: it was ended in order. Neither is a failure.",
+        "SuccessExitStatus=75 130",
         "# The step's agent is ended in order first; what is left after that is killed.",
         "KillMode=mixed",
         "TimeoutStopSec=30",
@@ -157,21 +159,21 @@ def _tick(invocation: Invocation, env_file: Path | None) -> _Tick:
     name = invocation.run_name
     if name is not None:
         invocation.run()  # an unknown name is an error, and the known ones are listed
-    argv = [*_program(), "tick"]
+    logs = str(settings.logs_dir)
+    log = f"{logs}/tick.{slug(name)}.log" if name else f"{logs}/tick.log"
+    argv = [*_program(), "tick", f"{OPTION}={log}"]
     if settings.config_path is not None:
         argv.append(f"--config={settings.config_path.absolute()}")
     argv += [f"--run={name}"] if name is not None else []
-    logs = str(settings.logs_dir)
     tick = _Tick(
         argv=tuple(argv),
         folder=str(settings.project_dir),
-        variables=_variables(os.environ),
-        logs=logs,
-        log=f"{logs}/tick.log",
+        variables=_variables(settings, os.environ),
+        log=log,
         env_file=str(env_file.absolute()) if env_file else None,
         name=slug(f"{settings.project_dir.name}-{name}" if name else settings.project_dir.name),
     )
-    for text in (*tick.argv, tick.folder, *tick.variables.values(), tick.logs, tick.env_file or ""):
+    for text in (*tick.argv, tick.folder, *tick.variables.values(), tick.env_file or ""):
         if not text.isprintable():
             raise UsageRefused(
                 f"{text!a} holds a line end or another control character",
@@ -186,16 +188,6 @@ def _program() -> list[str]:
     if beside.is_file() and os.access(beside, os.X_OK):
         return [str(beside)]
     return [sys.executable, "-P", "-m", "sequencer"]
-
-
-def _path(present: str, which: Callable[[str], str | None]) -> str:
-    """Return a short PATH that still finds what is found at *present*."""
-    found = {os.path.dirname(path) for program in PROGRAMS if (path := which(program))}  # noqa: PTH120
-    # The order of the present PATH decides which of two programs of one name is meant; a
-    # relative entry would mean another folder there.
-    order = [folder for folder in present.split(os.pathsep) if folder.startswith("/")]
-    wanted = [folder for folder in order if folder in found or folder in STANDARD_PATH]
-    return os.pathsep.join(dict.fromkeys([*wanted, *STANDARD_PATH]))
 
 
 def _cron_times(every: int) -> str:
@@ -226,21 +218,22 @@ def _is_regular(every: int) -> bool:
     return every % HOUR_MIN == 0 and DAY_MIN % every == 0
 
 
-def _variables(env: Mapping[str, str]) -> dict[str, str]:
+def _variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
     """Return what a timer would not know by itself."""
+    from sequencer.assembly.timers import path_for, programs_of  # noqa: PLC0415 - see `_tick`
+
     state = env.get("XDG_STATE_HOME", "")
-    found = {"PATH": _path(env.get("PATH", ""), shutil.which)}
+    found = {"PATH": path_for(programs_of(settings), env.get("PATH", ""), shutil.which)}
     return {**found, "XDG_STATE_HOME": state} if state.startswith("/") else found
 
 
 def _cron_command(tick: _Tick) -> str:
-    parts = [f"cd {shlex.quote(tick.folder)}", f"mkdir -p {shlex.quote(tick.logs)}"]
+    parts = [f"cd {shlex.quote(tick.folder)}"]
     if tick.env_file:
         parts.append(f"set -a && . {shlex.quote(tick.env_file)} && set +a")
     command = " ".join(shlex.quote(word) for word in tick.argv)
-    log = shlex.quote(tick.log)
     given = " ".join(f"{name}={shlex.quote(value)}" for name, value in tick.variables.items())
-    parts.append(f"{given} {command} >> {log} 2>&1")
+    parts.append(f"{given} {command}")
     # cron ends the command at % and gives the rest to it as input, in quotes as well.
     return " && ".join(parts).replace("%", r"\%")
 

@@ -12,6 +12,7 @@ from sequencer.cli import completion
 from sequencer.cli.context import Invocation
 from sequencer.cli.flow.states import hide_in, read_state
 from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.unattended import OPTION
 from sequencer.errors import UnknownName, UsageRefused
 
 if TYPE_CHECKING:
@@ -264,8 +265,19 @@ def run(invocation: Invocation, /, **options: Any) -> int:
     return _work(invocation, Wish(**options))
 
 
+_LOG = click.option(
+    OPTION,
+    # `unattended.log_of` has taken it from the arguments.
+    expose_value=False,
+    type=click.Path(dir_okay=False),
+    metavar="PATH",
+    help="For timers: keep all that is said in PATH, with the time; print only what has changed "
+    "for a person.",
+)
+
+
 @verb("tick")
-@_with(_OPTIONS)
+@_with((*_OPTIONS, _LOG))
 @pass_invocation
 def tick(invocation: Invocation, /, **options: Any) -> int:
     """Run the step that is due, or none, and never wait: for cron and systemd timers.

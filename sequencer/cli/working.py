@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,11 @@ from sequencer.cli.context import Invocation, in_short, json_text
 from sequencer.cli.progress import Progress, progress
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.signals import EndOnSignal
+from sequencer.cli.unattended import News
 from sequencer.cli.wording import duration, spent
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.run import Run
-from sequencer.engine.standing import FINAL, Standing, parse_time
+from sequencer.engine.standing import FINAL, Standing, parse_time, standing
 from sequencer.engine.standing import Kind as Answer
 from sequencer.engine.work import Mode, Summary
 from sequencer.errors import (
@@ -43,7 +45,9 @@ from sequencer.store.file import FileStore
 if TYPE_CHECKING:
     from sequencer.cli.flow.watching import Watching
 
-STABLE = FINAL | {Answer.NOT_YET, Answer.PAUSED, Answer.READY}
+RESTS = FINAL | {Answer.PAUSED}
+"""Nothing happens until somebody wants it to: said once to who is told by a timer."""
+STABLE = RESTS | {Answer.NOT_YET, Answer.READY}
 """What a tick without work may have met, and meets again while nothing changes; READY is a
 step at a position that is not its own."""
 
@@ -264,8 +268,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     is_idle = plan.mode is Mode.TICK and not has_worked
     if is_idle and not summary.reason.startswith("nothing due"):
         summary.reason = f"nothing due: {summary.reason}"
-    text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
-    invocation.echo(text)
+    text = _say_end(invocation, run, workflow, plan, summary)
     if workflow.graph is not None and head is not None and head.status == "complete":
         invocation.say("it was complete before: 'sequencer run FLOW --new' begins another run")
     if is_idle and not tally.noticed:
@@ -360,6 +363,28 @@ def _watched(
     screen = board(sys.stderr, is_quiet=invocation.is_quiet, redaction=project.redaction)
     tally = Tally(Told(screen))
     return tally, Watching(screen, run_of(invocation, plan), workflow.name, tally)
+
+
+def _say_end(
+    invocation: Invocation, run: Run, workflow: Workflow, plan: Plan, summary: Summary
+) -> str:
+    """Print how it ended, and return that; what a timer has to tell goes to *invocation*."""
+    invocation.news = _news(run, workflow, plan, summary)
+    text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
+    invocation.echo(text)
+    return text
+
+
+def _news(run: Run, workflow: Workflow, plan: Plan, summary: Summary) -> News:
+    """Return what somebody has to know about a tick that did not fail."""
+    head = summary.head
+    if plan.mode is not Mode.TICK or head is None:
+        return News()
+    # A procedure may have been extended meanwhile; a chart is not read twice.
+    present = workflow if workflow.graph is not None else run.workflow_for(head)
+    here = standing(head, present, run.limits, datetime.now(UTC))
+    text = here.message if here.kind in RESTS else ""
+    return News(text, has_moved=bool(summary.usage.steps))
 
 
 def _remember(invocation: Invocation, run: Run, text: str) -> None:

@@ -79,7 +79,7 @@ def why_put_off(outcome: Outcome, agent: str) -> str:
     if outcome.status is OutcomeStatus.LIMITED:
         return f"usage limit of agent {agent!r}"
     said = " ".join((outcome.error or "no reason given").split())
-    return f"agent {agent!r} is unavailable ({said[:SAID_CHARS]}{'…' * (len(said) > SAID_CHARS)})"
+    return f"the agent is unavailable ({said[:SAID_CHARS]}{'…' * (len(said) > SAID_CHARS)})"
 
 
 def bounded(outcome: Outcome, attempt: int, max_attempts: int) -> Outcome:

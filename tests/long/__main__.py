@@ -75,6 +75,7 @@ CAMPAIGNS: dict[str, str] = {
     "B8-refused-writes": "tests.storage.refused_writes:campaign",
     "B8-lost-folder": "tests.storage.lost_folder:campaign",
     "C11-clocks": "tests.clocks.clocks:campaign",
+    "C11-cron-day": "tests.clocks.cron_day:campaign",
 }
 """Where each campaign is, the slowest first, so that none is left alone at the end."""
 ALONE = frozenset({"A2-random-kills", "B9-lock-deleted"})

@@ -35,6 +35,7 @@ FILES = (REFERENCE / "files.md").read_text()
 EXECUTOR_PAGE = (REFERENCE / "executors.md").read_text()
 LIBRARY = (REFERENCE / "library.md").read_text()
 EXIT_CODES = (REFERENCE / "exit-codes.md").read_text()
+UNATTENDED = (ROOT / "docs" / "how-to" / "unattended.md").read_text()
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 
 
@@ -141,6 +142,11 @@ def test_every_error_and_its_exit_code() -> None:
     assert {words(row[0])[0]: row[1] for row in rows} == found
     documented = {row[0] for row in table(section(EXIT_CODES, "Exit codes"))}
     assert documented == set(found.values()) | {"0"}
+    for_timers = {row[0] for row in table(section(UNATTENDED, "Who is told"))}
+    assert for_timers == documented
+    assert {
+        code for code in documented if re.search(rf"\b{code} ", group().epilog or "")
+    } == documented
 
 
 def test_what_each_executor_honours() -> None:

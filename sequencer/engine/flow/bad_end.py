@@ -17,8 +17,8 @@ def failures(marking: Marking) -> str:
     return "; ".join(told) or str(failure.get("message"))
 
 
-def bad_end(head: Head, marking: Marking, *, has_just_ended: bool) -> StepFailed:
-    """Return the error that a flow's end is."""
+def bad_end(head: Head, marking: Marking) -> StepFailed:
+    """Return the error that a flow's end is; the same whenever it is asked."""
     error = marking.error or {}
     what = {
         FlowStatus.COMPLETED_AFTER_ERROR: (
@@ -28,12 +28,11 @@ def bad_end(head: Head, marking: Marking, *, has_just_ended: bool) -> StepFailed
         FlowStatus.TIMED_OUT: f"its agents took longer than {marking.graph.timeout_ms} ms",
         FlowStatus.MAX_ITERATIONS: f"it looped more than {marking.graph.max_iterations} times",
     }
-    verb = "ended" if has_just_ended else "has ended"
     hint = f"{command(head.run_name, 'history')} shows what happened"
     if marking.ended_at:
         hint += f"; {command(head.run_name, 'retry')} puts the nodes back that were stopped"
     return StepFailed(
-        f"the run {verb} as {marking.status}: {what.get(marking.status, '')}",
+        f"the run ended as {marking.status}: {what.get(marking.status, '')}",
         where=f"run {head.run_name}" if head.run_name else "the default run",
         hint=hint,
     )

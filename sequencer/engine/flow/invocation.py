@@ -260,7 +260,7 @@ class FlowInvocation:
             steps = head.usage.steps
             self.summary.reason = f"the run is {status} after {steps} step{'s' * (steps != 1)}"
             return self.summary
-        raise bad_end(head, marking, has_just_ended=bool(self.summary.usage.seconds))
+        raise bad_end(head, marking)
 
     def _reason_to_end(self, head: Head, marking: Marking) -> str | None:
         """Return why this invocation ends, though the flow goes on; None: it waits.

@@ -5,12 +5,11 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from sequencer.cli.schedule import _cron_times, _is_regular, _path
+from sequencer.cli.schedule import _cron_times, _is_regular
 from sequencer.errors import UsageRefused
 from tests.unit.cli.calling import call, project, worked
 
@@ -154,10 +153,11 @@ def test_the_units_of_systemd(tmp_path: Path) -> None:
     section = service["Service"]
     assert section["Type"] == "oneshot"
     assert section["WorkingDirectory"] == str(folder)
-    assert section["SuccessExitStatus"] == "4 75"
+    assert section["SuccessExitStatus"] == "75 130"
     words = shlex.split(section["ExecStart"])
     assert Path(words[0]).is_absolute()
-    assert words[-2:] == ["tick", f"--config={folder / 'orchestration.yaml'}"]
+    config, log = folder / "orchestration.yaml", folder / "logs" / "tick.log"
+    assert words[-3:] == ["tick", f"--log={log}", f"--config={config}"]
     assert timer["Timer"]["OnUnitActiveSec"] == "45min"
     assert timer["Install"]["WantedBy"] == "timers.target"
     name = re.search(r"user/(\S+)\.service", called.out)
@@ -196,33 +196,6 @@ def test_systemd_itself_accepts_the_units(tmp_path: Path) -> None:
         check=False,
     )
     assert str(tmp_path) not in done.stderr, done.stderr
-
-
-def _finder(where: Mapping[str, str]) -> Callable[[str], str | None]:
-    def find(program: str) -> str | None:
-        return where.get(program)
-
-    return find
-
-
-@pytest.mark.parametrize(
-    ("present", "where", "path"),
-    [
-        (
-            "/opt/c:/opt/a:/opt/b:/usr/bin:/bin",
-            {"claude": "/opt/b/claude", "node": "/opt/a/node", "git": "/usr/bin/git"},
-            "/opt/a:/opt/b:/usr/bin:/bin:/usr/local/bin",
-        ),
-        ("", {}, "/usr/local/bin:/usr/bin:/bin"),
-        # A relative entry would mean another folder under cron.
-        (".:/usr/bin", {"git": "./git"}, "/usr/bin:/usr/local/bin:/bin"),
-        ("/opt/a:/opt/a", {"git": "/opt/a/git"}, "/opt/a:/usr/local/bin:/usr/bin:/bin"),
-    ],
-)
-def test_path_is_short_and_keeps_its_order(
-    present: str, where: Mapping[str, str], path: str
-) -> None:
-    assert _path(present, _finder(where)) == path
 
 
 def test_without_a_project_the_present_folder_is_meant(tmp_path: Path) -> None:

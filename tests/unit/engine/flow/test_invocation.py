@@ -83,7 +83,7 @@ def test_a_bad_end_is_an_error_each_time(
     assert made.status == status
     assert made.head.claims == ()
     asked = len(made.actor.asked)
-    with pytest.raises(StepFailed, match=f"the run has ended as {status}"):
+    with pytest.raises(StepFailed, match=f"the run ended as {status}"):
         made.work()
     assert len(made.actor.asked) == asked
 

@@ -1,0 +1,149 @@
+"""Which programs a timer's tick has to find, and where the entries that call it look.
+
+A timer has not the PATH of a shell. The entry that is printed brings one along, with the
+folders in which the project's programs are found at that moment; what was installed
+earlier is read back, so that `check` asks what the next tick will find.
+
+Not promised: what an agent calls by itself, and entries that nobody printed in this form.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from sequencer.settings.agents import CLIENTS
+from sequencer.settings.settings import Agent, Settings
+
+ALWAYS = ("git", "node")
+"""What agents and the program itself look for; node starts most clients."""
+STANDARD_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+_LIST_S = 5
+"""crontab -l reads a file; one that asks for a password would wait for ever."""
+Which = Callable[[str], str | None]
+
+
+class Entry(NamedTuple):
+    """A timer's entry: what it is, and the PATH that its tick gets."""
+
+    name: str
+    path: str
+
+
+class Lost(NamedTuple):
+    """A program that is found here, and by the tick of an entry elsewhere or not at all."""
+
+    entry: Entry
+    program: str
+    here: str
+    there: str | None
+
+
+def programs_of(settings: Settings) -> list[str]:
+    """Return the names that agents of the project may look for on PATH, and `ALWAYS`."""
+    own = filter(None, map(_looked_up, settings.agents.values()))
+    return list(dict.fromkeys([*CLIENTS, *own, *ALWAYS]))
+
+
+def _looked_up(agent: Agent) -> str | None:
+    """Return the name of the program of *agent* if this process's PATH leads to it."""
+    argv, env = agent.options.get("argv"), agent.options.get("env")
+    first = argv[0] if isinstance(argv, (list, tuple)) and argv else None
+    name = first if agent.kind == "command" else agent.options.get("program")
+    has_own_path = isinstance(env, Mapping) and "PATH" in env
+    if not isinstance(name, str) or has_own_path or os.sep in name or name == "{python}":
+        return None
+    return name
+
+
+def path_for(programs: list[str], present: str, which: Which) -> str:
+    """Return a short PATH that finds each of *programs* where *present* does."""
+    found = {os.path.dirname(path) for program in programs if (path := which(program))}  # noqa: PTH120
+    # The order of the present PATH decides which of two programs of one name is meant; a
+    # relative entry would mean another folder there.
+    order = [folder for folder in present.split(os.pathsep) if folder.startswith("/")]
+    wanted = [folder for folder in order if folder in found or folder in STANDARD_PATH]
+    return os.pathsep.join(dict.fromkeys([*wanted, *STANDARD_PATH]))
+
+
+def lost(settings: Settings, env: Mapping[str, str]) -> Iterator[Lost]:
+    """Yield what the ticks of installed entries do not find as this process does.
+
+    Where none is installed, the entry that would be printed counts.
+    """
+    programs, present = programs_of(settings), env.get("PATH", "")
+    entries = [*_of_cron(settings), *_of_systemd(settings, env)]
+    if not entries:
+        path = path_for(programs, present, partial(shutil.which, path=present))
+        entries = [Entry("what 'sequencer crontab' prints", path)]
+    for entry in entries:
+        for program in programs:
+            here = shutil.which(program, path=present)
+            there = shutil.which(program, path=entry.path)
+            if here and (there is None or _place(here) != _place(there)):
+                yield Lost(entry, program, here, there)
+
+
+def _place(program: str) -> tuple[str, str]:
+    # The folder's links and not the program's: an environment's python is a link to another.
+    folder, name = os.path.split(program)
+    return os.path.realpath(folder), name
+
+
+def _of_cron(settings: Settings) -> Iterator[Entry]:
+    program = shutil.which("crontab")
+    if program is None or not Path(program).is_absolute():
+        return
+    try:
+        listed = subprocess.run(  # noqa: S603 - no words of others are in it
+            [program, "-l"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_LIST_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return
+    yield from entries_of(listed.stdout.decode(errors="replace"), settings.project_dir)
+
+
+def entries_of(crontab: str, folder: Path) -> Iterator[Entry]:
+    """Yield the entries of *crontab* whose ticks work in *folder*."""
+    above = "/usr/bin:/bin"
+    for line in crontab.splitlines():
+        if (found := re.match(r"\s*PATH\s*=\s*(.*?)\s*$", line)) is not None:
+            above = found[1].strip("\"'")
+            continue
+        try:
+            words = shlex.split(line.replace(r"\%", "%"), comments=True)
+        except ValueError:
+            continue
+        at_folder = ("cd", str(folder)) in pairwise(words)
+        if at_folder and "tick" in words:
+            own = [word.partition("=")[2] for word in words if word.startswith("PATH=")]
+            yield Entry("the crontab", own[0] if own else above)
+
+
+def _of_systemd(settings: Settings, env: Mapping[str, str]) -> Iterator[Entry]:
+    home = env.get("XDG_CONFIG_HOME") or os.path.join(env.get("HOME", "/"), ".config")  # noqa: PTH118
+    for unit in sorted(Path(home, "systemd", "user").glob("*.service")):
+        try:
+            text = unit.read_text(errors="replace").replace("%%", "%")
+        except OSError:
+            continue
+        folder = re.search(r"(?m)^WorkingDirectory=(.*?)\s*$", text)
+        if folder is None or folder[1] != str(settings.project_dir):
+            continue
+        if re.search(r"(?m)^ExecStart=.*\btick\b", text) is None:
+            continue
+        own = re.search(r'(?m)^Environment=.*?"?\bPATH=([^"\n]*)', text)
+        if own is not None:
+            yield Entry(str(unit), own[1])

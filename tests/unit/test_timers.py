@@ -1,0 +1,162 @@
+"""Where the tick of a timer finds what this shell finds."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from sequencer.assembly.timers import entries_of, path_for, programs_of
+from sequencer.settings.settings import load
+from tests.unit.cli.calling import call, project
+
+CONFIGURATION = """\
+agent: {default: tests}
+agents:
+  tests: {kind: command, argv: [our-tests, -q]}
+  own: {kind: command, argv: [elsewhere], env: {PATH: /opt/own}}
+  here: {kind: command, argv: [./run.sh]}
+  python: {kind: command, argv: ["{python}", x.py]}
+  other: {kind: claude, program: our-claude}
+"""
+
+
+def _finder(where: Mapping[str, str]) -> Callable[[str], str | None]:
+    def find(program: str) -> str | None:
+        return where.get(program)
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("present", "where", "path"),
+    [
+        (
+            "/opt/c:/opt/a:/opt/b:/usr/bin:/bin",
+            {"claude": "/opt/b/claude", "node": "/opt/a/node", "git": "/usr/bin/git"},
+            "/opt/a:/opt/b:/usr/bin:/bin:/usr/local/bin",
+        ),
+        ("", {}, "/usr/local/bin:/usr/bin:/bin"),
+        # A relative entry would mean another folder under cron.
+        (".:/usr/bin", {"git": "./git"}, "/usr/bin:/usr/local/bin:/bin"),
+        ("/opt/a:/opt/a", {"git": "/opt/a/git"}, "/opt/a:/usr/local/bin:/usr/bin:/bin"),
+    ],
+)
+def test_path_is_short_and_keeps_its_order(
+    present: str, where: Mapping[str, str], path: str
+) -> None:
+    assert path_for([*where], present, _finder(where)) == path
+
+
+def test_programs_are_those_that_path_leads_to(tmp_path: Path) -> None:
+    found = programs_of(load(project(tmp_path / "p", CONFIGURATION), env={}))
+    assert {"our-tests", "our-claude", "claude", "git", "node"} <= {*found}
+    assert not {"elsewhere", "./run.sh", "{python}"} & {*found}
+
+
+@pytest.mark.parametrize("verb", ["crontab", "systemd"])
+def test_an_entry_brings_the_folders_of_the_projects_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    folder, programs = project(tmp_path / "p", CONFIGURATION), tmp_path / "programs"
+    program(programs / "our-tests")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    assert f"PATH={programs}:" in call(folder, verb).out
+
+
+def program(path: Path, text: str = "exit 0") -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def findings(folder: Path) -> list[str]:
+    found = call(folder, "check", "--json").json["findings"]
+    return [f"{f['where']}: {f['message']}; {f['hint']}" for f in found if "timer" in str(f)]
+
+
+def installed(folder: Path, text: str) -> None:
+    """Let `crontab -l` print *text*."""
+    program(folder / "crontab", f"[ \"$*\" = -l ] && cat <<'END'\n{text}\nEND")
+
+
+def test_check_asks_what_the_installed_line_finds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, programs = project(tmp_path / "50% p", CONFIGURATION), tmp_path / "programs"
+    program(programs / "our-tests")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert findings(folder) == [], "nothing is installed, and what is printed finds all"
+    installed(programs, call(folder, "crontab").out)
+    assert findings(folder) == []
+    installed(programs, call(folder, "crontab").out.replace(f"PATH={programs}:", "PATH="))
+    (found,) = findings(folder)
+    assert f"does not find 'our-tests', which is {programs}/our-tests here" in found
+    assert found.startswith("the crontab: ")
+    program(tmp_path / "older" / "our-tests")
+    installed(programs, call(folder, "crontab").out.replace(str(programs), f"{tmp_path}/older"))
+    (found,) = findings(folder)
+    assert f"and {tmp_path}/older/our-tests for a timer's tick" in found
+
+
+def test_check_starts_nothing_for_a_project_that_nobody_trusts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, programs = project(tmp_path / "p", CONFIGURATION), tmp_path / "programs"
+    program(programs / "crontab", f"touch {tmp_path}/asked")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for trusted in ("", "all"):
+        monkeypatch.setenv("SEQUENCER_TRUST", trusted)
+        call(folder, "check")
+        assert (tmp_path / "asked").exists() == bool(trusted)
+
+
+def test_check_asks_what_the_unit_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, programs = project(tmp_path / "50% p", CONFIGURATION), tmp_path / "programs"
+    program(programs / "our-tests")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    unit = tmp_path / "config" / "systemd" / "user" / "sequencer-p.service"
+    unit.parent.mkdir(parents=True)
+    unit.write_text(call(folder, "systemd").out)
+    assert findings(folder) == []
+    unit.write_text(call(folder, "systemd").out.replace(f"{programs}:", ""))
+    (found,) = findings(folder)
+    assert found.startswith(f"{unit}: a timer's tick does not find 'our-tests'")
+
+
+def test_check_says_which_program_no_entry_could_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = project(tmp_path / "p", CONFIGURATION)
+    program(folder / "tools" / "our-tests")
+    monkeypatch.setenv("PATH", "tools:/usr/bin:/bin")
+    (found,) = findings(folder)
+    assert "'our-tests', which is tools/our-tests here" in found
+    assert "name the program with its folder" in found
+
+
+@pytest.mark.parametrize(
+    ("crontab", "paths"),
+    [
+        ("", []),
+        ("0 * * * * cd /p && PATH=/a sequencer tick --log=l", ["/a"]),
+        ("0 * * * * cd /p && sequencer tick", ["/usr/bin:/bin"]),
+        ('PATH="/b:/c"\n0 * * * * cd /p && sequencer tick', ["/b:/c"]),
+        ("# 0 * * * * cd /p && sequencer tick", []),
+        ("0 * * * * cd /other && sequencer tick", []),
+        ("0 * * * * cd /p && sequencer status\n0 * * * * it's", []),
+    ],
+)
+def test_lines_of_a_crontab(crontab: str, paths: list[str]) -> None:
+    assert [entry.path for entry in entries_of(crontab, Path("/p"))] == paths
+
+
+def test_a_folder_as_cron_and_sh_have_it() -> None:
+    folder = Path("/it's 50% off")
+    line = f"0 * * * * cd {shlex.quote(str(folder))} && x tick".replace("%", r"\%")
+    assert len(list(entries_of(line, folder))) == 1
