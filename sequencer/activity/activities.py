@@ -2,7 +2,9 @@
 
 The engine's thread only puts bytes into a queue and sets flags; journal, network and
 searches for secrets are the background thread's. When the invocation ends, it may post for
-a few seconds more, and what is left stays behind the cursors for the next process.
+a few seconds more, and every sink is tried once however short that is. A post that has begun
+is always finished: to drop it would post the same result again in the next process. What is
+left stays behind the cursors for that one.
 
 Not promised: thoughts and actions. They are dropped whenever something is in their way.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,6 +23,7 @@ from sequencer.activity.gist import Gist
 from sequencer.activity.lane import THOUGHT_EVERY_S, Clock, Lane, Surroundings
 from sequencer.activity.overseeing import OverseenBoard, subject_of
 from sequencer.activity.protocol import Activity, Sink
+from sequencer.activity.web import TIMEOUT_S
 from sequencer.engine.attempt import Attempt, Observer, SilentObserver
 from sequencer.engine.flow.boards import Board, PlainBoard
 from sequencer.errors import Interrupted
@@ -32,6 +36,8 @@ from sequencer.store.protocol import Store
 DRAIN_S = 5.0
 HURRIED_S = 1.0
 """What is left for the last posts when a signal ends the invocation."""
+FINISH_S = 3 * TIMEOUT_S
+"""How long a post that has begun may take to its end; the sinks' own limits are shorter."""
 AFTER_END_S = (0.1, 0.5, 2.0)
 """When to look for a step's result: its record is written just after `Observer.ended`."""
 
@@ -81,6 +87,7 @@ class Activities:
         self._looks: list[float] = []
         """When the journal is to be looked at, by the clock."""
         self._ends_at: float | None = None
+        self._is_hurried = False
         self._is_silent = False
 
     # --- the invocation -------------------------------------------------------------
@@ -99,11 +106,11 @@ class Activities:
         trace: TracebackType | None,
     ) -> None:
         """Post what is left, for a while; a signal makes that short."""
-        is_hurried = isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit))
-        self.close(min(self._drain_s, HURRIED_S) if is_hurried else self._drain_s)
+        self._is_hurried = isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit))
+        self.close(min(self._drain_s, HURRIED_S) if self._is_hurried else self._drain_s)
 
     def close(self, timeout_s: float) -> None:
-        """Post results for at most *timeout_s*; what is left is for the next process."""
+        """Begin no post after *timeout_s* and finish the last; the rest is for the next process."""
         for gist in list(self._gists.values()):
             gist.end()
         thread = self._thread
@@ -115,9 +122,20 @@ class Activities:
                 lane.poke()
             self._wake.set()
             thread.join(timeout_s)
+            if thread.is_alive():
+                self._tell_of_the_wait()
+                thread.join(FINISH_S)
         else:
             self._store.close()
         self._is_silent = True
+
+    def _tell_of_the_wait(self) -> None:
+        names = [repr(lane.sink.name) for lane in self._lanes if lane.is_posting]
+        if names:
+            self._tell(
+                f"waiting at most {FINISH_S:g} s for activity sink {', '.join(names)}, "
+                "which has been sent something and has not answered"
+            )
 
     # --- Observer -------------------------------------------------------------------
 
@@ -221,8 +239,9 @@ class Activities:
             # Before the look: what comes during it wakes the next round at once.
             self._wake.clear()
             self._look()
-            for lane in self._lanes:
-                lane.deliver(self._may_go_on)
+            # A sink that hangs until its limit must not take the time of those that work.
+            for lane in sorted(self._lanes, key=lambda one: one.is_in_trouble):
+                lane.deliver(partial(self._may_go_on, lane))
             if self._ends_at is None:
                 self._post_thoughts()
             pause = self._pause_s()
@@ -232,8 +251,11 @@ class Activities:
                     return
             self._wake.wait(pause)
 
-    def _may_go_on(self) -> bool:
-        return self._ends_at is None or time.monotonic() < self._ends_at
+    def _may_go_on(self, lane: Lane) -> bool:
+        if self._ends_at is None or time.monotonic() < self._ends_at:
+            return True
+        # However little time there is: each process brings each sink forward.
+        return not (lane.has_tried or self._is_hurried)
 
     def _look(self) -> None:
         now = self._clock()
