@@ -29,6 +29,7 @@ from sequencer.executors.redaction import Redaction
 from sequencer.hooks import load_hooks
 from sequencer.logs import FileLogs
 from sequencer.model.definition import Definition
+from sequencer.model.head import Head
 from sequencer.model.names import slug
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.prompts import PromptReader
@@ -42,6 +43,7 @@ from sequencer.store.headfile import read_head
 from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
+    from sequencer.activity.pending import Pending
     from sequencer.activity.sinks import Place
     from sequencer.engine.flow.team import Team
     from sequencer.engine.starting import Starter
@@ -210,6 +212,15 @@ class Project:
         sinks = make_sinks(options, self._place(run))
         store = self.store(run)
         deliver(store, sinks, self.redaction, notice=notice, drain_s=options.drain_s)
+
+    def pending_posts(self, run: Run, head: Head) -> tuple[Pending, ...]:
+        """Return what the activity sinks of *run*, which is at *head*, have not taken."""
+        sinks = self.settings.activity.sinks
+        if not sinks:
+            return ()
+        from sequencer.activity.pending import pending  # noqa: PLC0415 - see the class
+
+        return pending(run.store.state_path.parent, sinks, head, run.store.history)
 
     def performer(
         self,

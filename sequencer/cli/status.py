@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,7 +47,7 @@ def status(invocation: Invocation, watch: bool) -> None:
     if watch:
         _watch(invocation, run)
         return
-    snapshot = take(run, _logs(invocation, run))
+    snapshot = take(run, _logs(invocation, run), partial(invocation.project().pending_posts, run))
     if invocation.is_json:
         invocation.print_json(snapshot.as_json())
     else:
@@ -131,9 +132,9 @@ def _follow(
     """Show the run now and after every change, for ever."""
     from sequencer.cli.standing_view import take  # noqa: PLC0415 - see `status`
 
-    logs = _logs(invocation, run)
+    logs, posts_at = _logs(invocation, run), partial(invocation.project().pending_posts, run)
     while True:
-        snapshot = take(run, logs)
+        snapshot = take(run, logs, posts_at)
         show(snapshot)
         head = snapshot.head
         claim = head.claims[0] if head is not None and head.claims else None

@@ -304,6 +304,9 @@ def _remember(invocation: Invocation, run: Run, text: str) -> None:
     here = run.standing()
     if here is None or here.kind not in STABLE or not isinstance(run.store, FileStore):
         return
+    if any(one.is_behind for one in invocation.project().pending_posts(run, head)):
+        # The next tick has something to post.
+        return
     notices = () if invocation.is_quiet else invocation.project().settings.notices
     said = "".join(f"notice: {notice}\n" for notice in notices)
     answer = idle.Answer(f"{text}\n", said, _timestamp(here))
