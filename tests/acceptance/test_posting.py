@@ -64,10 +64,10 @@ def test_a_slow_receiver_gets_each_result_once_and_in_order(tmp_path: Path) -> N
 
 
 def test_a_failure_and_a_slow_answer_double_nothing(tmp_path: Path) -> None:
-    with open_desk(Reply(after_s=0.7)) as desk:
-        desk.answers.append(Reply(500, after_s=0.7))
+    with open_desk(Reply(after_s=1.5)) as desk:
+        desk.answers.append(Reply(500, after_s=1.5))
         # The second try begins before this is over, whatever the pause, and ends after it.
-        folder = project(tmp_path, desk.port, steps=1, drain_s=1.8)
+        folder = project(tmp_path, desk.port, steps=1, drain_s=3.5)
         for _ in range(2):
             tick(folder)
         keys = [seen.headers["idempotency-key"] for seen in desk.seen]
