@@ -17,6 +17,7 @@ import pytest
 
 from tests import forked
 from tests.acceptance.cli_process import cli, environment, scripted_project
+from tests.acceptance.team_projects import make_project
 from tests.unit.activity.desk import Desk, Reply, free_port, open_desk
 
 SINKS = """\
@@ -141,3 +142,60 @@ def test_a_signal_during_a_post_leaves_it_finished(tmp_path: Path, number: signa
         started.wait(30)
         assert status(folder)["posts"] == []
         assert steps(desk) == [0]
+
+
+# --- the end of an execution ---------------------------------------------------------------
+
+USED = {"usage": {"input_tokens": 1000, "output_tokens": 50, "cost_usd": 0.25}}
+
+
+def test_the_end_of_a_team_says_what_it_came_to_also_where_a_later_tick_says_it(
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    tasks = [
+        {"id": "plan", "subject": "Plan it"},
+        {"id": "code", "subject": "Build it", "blocked_by": ["plan"]},
+        {"id": "docs", "subject": "Write it", "blocked_by": ["plan"]},
+        {"id": "sum", "subject": "Sum it up", "blocked_by": ["code", "docs"]},
+    ]
+    plan = {"plan": USED, "code": {"seconds": 0.5, **USED}, "sum": {"says": "All is done."}}
+    sinks = {"hook": {"kind": "webhook", "url": f"http://127.0.0.1:{port}/"}}
+    folder = make_project(
+        tmp_path, tasks, plan, activity={"thoughts": False, "drain_s": 0.2, "sinks": sinks}
+    )
+    assert cli(folder, "run").returncode == 0
+    (waiting,) = status(folder)["posts"]
+    assert waiting["pending"] == 5
+    with open_desk(port=port) as desk:
+        while len(desk.seen) < 5:
+            tick(folder)
+        end = desk.seen[-1].body
+    assert [seen.body.get("event") for seen in desk.seen] == ["succeeded"] * 4 + ["completed"]
+    assert end["body"] == "All is done."
+    told = end["metrics"]
+    assert (told["steps"], told["attempts"], told["failed"]) == (4, 4, 0)
+    assert (told["input_tokens"], told["output_tokens"]) == (2000, 100)
+    assert (told["cost_usd"], told["unpriced"]) == (0.5, 2)
+    assert told["agents"] == ["script"]
+    assert (told["peak"], told["critical_path"]) == (2, ["plan", "code", "sum"])
+    assert told["wall_s"] >= told["critical_s"] >= 0.5
+    assert told["speed_up"] > 0
+
+
+def test_the_end_of_a_procedure_says_what_it_came_to(tmp_path: Path) -> None:
+    with open_desk() as desk:
+        folder = project(tmp_path, desk.port, steps=9, drain_s=5)
+        config = folder / "orchestration.yaml"
+        config.write_text(
+            config.read_text().replace("{name: review_cadence, review_every_n: 2}", "{name: two}")
+            + "workflows: {two: {kind: procedure, steps: [supervisor, main]}}\n"
+        )
+        assert cli(folder, "run").returncode == 0
+        ends = [seen.body for seen in desk.seen if seen.body["event"] == "completed"]
+    (told,) = [end["metrics"] for end in ends]
+    assert (told["steps"], told["attempts"]) == (2, 2)
+    # A cost that nobody told is no cost of 0, and one after the other has no speed-up.
+    assert (told["cost_usd"], told["unpriced"]) == (None, 2)
+    assert "speed_up" not in told
+    assert told["wall_s"] > 0
