@@ -11,9 +11,11 @@ Not promised: thoughts and actions. They are dropped whenever something is in th
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -121,13 +123,18 @@ class Activities:
             for lane in self._lanes:
                 lane.poke()
             self._wake.set()
-            thread.join(timeout_s)
-            if thread.is_alive():
-                self._tell_of_the_wait()
-                thread.join(FINISH_S)
+            with _unless_told_to_end(self._hurry):
+                thread.join(timeout_s)
+                if thread.is_alive():
+                    self._tell_of_the_wait()
+                    thread.join(FINISH_S)
         else:
             self._store.close()
         self._is_silent = True
+
+    def _hurry(self) -> None:
+        # From a signal's handler: no lock may be taken here.
+        self._is_hurried, self._ends_at = True, time.monotonic()
 
     def _tell_of_the_wait(self) -> None:
         names = [repr(lane.sink.name) for lane in self._lanes if lane.is_posting]
@@ -307,6 +314,24 @@ def deliver(
     """Post what is behind the cursors, for commands that change a run by hand."""
     with Activities(_Noticing(notice), store, sinks, redaction, drain_s=drain_s):
         pass
+
+
+@contextmanager
+def _unless_told_to_end(hurry: Callable[[], None]) -> Iterator[None]:
+    """Let SIGTERM and SIGHUP call *hurry* for the block, where they would end the program."""
+    is_main = threading.current_thread() is threading.main_thread()
+    taken = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if is_main and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in taken:
+        signal.signal(number, lambda *_: hurry())
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class _Noticing(SilentObserver):

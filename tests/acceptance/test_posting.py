@@ -144,6 +144,23 @@ def test_a_signal_during_a_post_leaves_it_finished(tmp_path: Path, number: signa
         assert steps(desk) == [0]
 
 
+def test_a_timer_that_is_stopped_while_it_posts_finishes_the_post(tmp_path: Path) -> None:
+    with open_desk(Reply(after_s=1.5)) as desk:
+        folder = project(tmp_path, desk.port, drain_s=0)
+        command = [sys.executable, "-m", "sequencer", "tick"]
+        pipe = subprocess.PIPE
+        with forked.Forked(
+            command, cwd=folder, env=environment(), stderr=pipe, text=True
+        ) as started:
+            assert started.stderr is not None
+            # By then the step is accepted, and the post is all that it waits for.
+            assert any("for activity sink 'hook'" in line for line in started.stderr)
+            os.kill(started.pid, signal.SIGTERM)
+            assert started.wait(30) == 0
+        assert status(folder)["posts"] == []
+        assert steps(desk) == [0]
+
+
 # --- the end of an execution ---------------------------------------------------------------
 
 USED = {"usage": {"input_tokens": 1000, "output_tokens": 50, "cost_usd": 0.25}}
@@ -153,7 +170,7 @@ def test_the_end_of_a_team_says_what_it_came_to_also_where_a_later_tick_says_it(
     tmp_path: Path,
 ) -> None:
     port = free_port()
-    tasks = [
+    tasks: list[dict[str, Any]] = [
         {"id": "plan", "subject": "Plan it"},
         {"id": "code", "subject": "Build it", "blocked_by": ["plan"]},
         {"id": "docs", "subject": "Write it", "blocked_by": ["plan"]},
