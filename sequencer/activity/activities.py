@@ -38,6 +38,7 @@ from sequencer.store.protocol import Store
 DRAIN_S = 5.0
 HURRIED_S = 1.0
 """What is left for the last posts when a signal ends the invocation."""
+UNNOTICED_S = 0.5
 FINISH_S = 3 * TIMEOUT_S
 """How long a post that has begun may take to its end; the sinks' own limits are shorter."""
 AFTER_END_S = (0.1, 0.5, 2.0)
@@ -124,7 +125,8 @@ class Activities:
                 lane.poke()
             self._wake.set()
             with _unless_told_to_end(self._hurry):
-                thread.join(timeout_s)
+                # Nobody is told of a wait that they don't notice.
+                thread.join(timeout_s + UNNOTICED_S)
                 if thread.is_alive():
                     self._tell_of_the_wait()
                     thread.join(FINISH_S)
@@ -137,12 +139,9 @@ class Activities:
         self._is_hurried, self._ends_at = True, time.monotonic()
 
     def _tell_of_the_wait(self) -> None:
-        names = [repr(lane.sink.name) for lane in self._lanes if lane.is_posting]
-        if names:
-            self._tell(
-                f"waiting at most {FINISH_S:g} s for activity sink {', '.join(names)}, "
-                "which has been sent something and has not answered"
-            )
+        lanes = [lane for lane in self._lanes if lane.is_posting] or self._lanes
+        names = ", ".join(repr(lane.sink.name) for lane in lanes)
+        self._tell(f"waiting at most {FINISH_S:g} s for an answer of activity sink {names}")
 
     # --- Observer -------------------------------------------------------------------
 

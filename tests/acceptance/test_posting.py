@@ -10,6 +10,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +62,7 @@ def test_a_slow_receiver_gets_each_result_once_and_in_order(tmp_path: Path) -> N
         assert steps(desk) == [0, 1]
         tick(folder)
         assert steps(desk) == [0, 1]
-    assert "for activity sink 'hook', which has been sent something" in shown[0]
+    assert "for an answer of activity sink 'hook'" in shown[0]
     assert status(folder)["posts"] == []
 
 
@@ -126,37 +128,45 @@ def test_what_a_receiver_never_takes_is_noted_and_shown(tmp_path: Path) -> None:
     )
 
 
+@contextmanager
+def started(folder: Path, verb: str) -> Iterator[forked.Forked]:
+    command = [sys.executable, "-m", "sequencer", verb]
+    pipe = subprocess.PIPE
+    with forked.Forked(command, cwd=folder, env=environment(), stderr=pipe, text=True) as process:
+        yield process
+
+
+def until_it_waits_for_an_answer(process: forked.Forked) -> None:
+    assert process.stderr is not None
+    assert any("for an answer of activity sink 'hook'" in line for line in process.stderr)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_during_a_post_leaves_it_finished(tmp_path: Path, number: signal.Signals) -> None:
-    with open_desk(Reply(after_s=1.5)) as desk:
+    with open_desk(Reply(waits=True)) as desk:
         folder = project(tmp_path, desk.port, steps=3)
-        (folder / "agent.py").write_text(
-            (folder / "agent.py").read_text()
-            + "if os.environ['SEQUENCER_STEP_INDEX'] == '1': time.sleep(60)\n"
-        )
-        started = forked.Forked(
-            [sys.executable, "-m", "sequencer", "run"], cwd=folder, env=environment()
-        )
-        desk.wait_for(1)
-        os.kill(started.pid, number)
-        started.wait(30)
+        agent = folder / "agent.py"
+        slow = "if os.environ['SEQUENCER_STEP_INDEX'] == '1': time.sleep(60)\n"
+        agent.write_text(agent.read_text() + slow)
+        with started(folder, "run") as process:
+            desk.wait_for(1)
+            os.kill(process.pid, number)
+            until_it_waits_for_an_answer(process)
+            desk.let_go.set()
+            assert process.wait(30) == 130
         assert status(folder)["posts"] == []
         assert steps(desk) == [0]
 
 
 def test_a_timer_that_is_stopped_while_it_posts_finishes_the_post(tmp_path: Path) -> None:
-    with open_desk(Reply(after_s=1.5)) as desk:
+    with open_desk(Reply(waits=True)) as desk:
         folder = project(tmp_path, desk.port, drain_s=0)
-        command = [sys.executable, "-m", "sequencer", "tick"]
-        pipe = subprocess.PIPE
-        with forked.Forked(
-            command, cwd=folder, env=environment(), stderr=pipe, text=True
-        ) as started:
-            assert started.stderr is not None
+        with started(folder, "tick") as process:
             # By then the step is accepted, and the post is all that it waits for.
-            assert any("for activity sink 'hook'" in line for line in started.stderr)
-            os.kill(started.pid, signal.SIGTERM)
-            assert started.wait(30) == 0
+            until_it_waits_for_an_answer(process)
+            os.kill(process.pid, signal.SIGTERM)
+            desk.let_go.set()
+            assert process.wait(30) == 0
         assert status(folder)["posts"] == []
         assert steps(desk) == [0]
 

@@ -33,6 +33,8 @@ class Reply:
     """Nothing comes before the test lets go."""
     drops: bool = False
     """The connection is reset when the request has arrived."""
+    waits: bool = False
+    """It is given when the test lets go."""
     after_s: float = 0.0
     """How long the server thinks about it."""
 
@@ -88,7 +90,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         reply = self.desk.take(Seen(self.command, self.path, headers, raw))
         time.sleep(reply.after_s)
-        if reply.hangs:
+        if reply.hangs or reply.waits:
             self.desk.let_go.wait(WAIT_S)
         if reply.hangs or reply.drops:
             self.close_connection = True

@@ -178,9 +178,9 @@ def test_a_post_that_has_begun_is_finished_however_short_the_drain_is(store: Fil
         now.step(store, "one")
         now.step(store, "two")
         assert slow.is_posting.wait(20)
-        threading.Timer(0.3, slow.go.set).start()
+        threading.Timer(1.0, slow.go.set).start()
     assert slow.bodies == ["one"]
-    assert "for activity sink 'box'" in now.inner.notices[0]
+    assert "for an answer of activity sink 'box'" in now.inner.notices[0]
     with invoked(store, rest := Box()):
         pass
     assert rest.bodies == ["two"]
@@ -195,7 +195,7 @@ def test_a_signal_ends_it_with_the_post_that_has_begun(store: FileStore) -> None
     succeed(store, "two")
     activities.waiting("", None)
     assert slow.is_posting.wait(20)
-    threading.Timer(HURRIED_S + 0.2, slow.go.set).start()
+    threading.Timer(HURRIED_S + 1.0, slow.go.set).start()
     activities.__exit__(Interrupted, Interrupted("SIGINT"), None)
     assert slow.bodies == ["one"]
     with invoked(store, rest := Box()):
@@ -277,4 +277,4 @@ def test_nobody_is_told_anything_behind_the_end(
     thread.join(20)
     assert not thread.is_alive()
     (notice,) = now.inner.notices
-    assert notice.startswith("waiting at most 0.1 s for activity sink 'box'")
+    assert notice == "waiting at most 0.1 s for an answer of activity sink 'box'"
