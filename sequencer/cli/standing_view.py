@@ -5,7 +5,7 @@ Read without the lock. Not promised: that it still holds when it is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -250,14 +250,8 @@ def holder_words(claims: Sequence[Claim], liveness: Liveness) -> str:
     return f"{text}, attempt {claim.attempt}{age}: {known[liveness]}"
 
 
-def take(
-    run: Run,
-    logs: FileLogs | None = None,
-    posts_at: Callable[[Head], tuple[Pending, ...]] | None = None,
-) -> Snapshot:
+def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
     """Look at *run*, and for what the nodes of a graph have written into *logs*.
-
-    *posts_at* says what the activity sinks have not taken of a run at some head.
 
     Raises:
         CorruptState: its state can't be read.
@@ -301,7 +295,6 @@ def take(
         flow=flow,
         stopped_by=stopped_by,
         heard={} if flow is None or logs is None else _heard(claims, logs),
-        posts=() if head is None or posts_at is None else posts_at(head),
     )
 
 
