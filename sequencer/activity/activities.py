@@ -59,12 +59,16 @@ class Activities:
         redaction: Redaction,
         *,
         run: str | None = None,
+        graph: Graph | None = None,
         thoughts: bool = True,
         min_interval_s: float = THOUGHT_EVERY_S,
         drain_s: float = DRAIN_S,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Read the run called *run* from *store*, which nobody else uses: another thread does."""
+        """Read the run called *run* from *store*, which nobody else uses: another thread does.
+
+        What was left by others is posted before anybody asks for a board of *graph*.
+        """
         self._inner = inner
         self._store = store
         self._drain_s = drain_s
@@ -74,6 +78,8 @@ class Activities:
         self._gists: dict[str, Gist] = {"": self._gist}
         """By node; without a graph there is one."""
         self._subjects: dict[str, str] = {}
+        for node in graph.nodes if graph is not None else ():
+            self.know(node)
         self._clock = clock
         around = Surroundings(
             store=store,
@@ -244,14 +250,17 @@ class Activities:
         while True:
             # Before the look: what comes during it wakes the next round at once.
             self._wake.clear()
+            is_last = self._ends_at is not None
             self._look()
             # A sink that hangs until its limit must not take the time of those that work.
             for lane in sorted(self._lanes, key=lambda one: one.is_in_trouble):
+                lane.has_tried = lane.has_tried and not is_last
                 lane.deliver(partial(self._may_go_on, lane))
             if self._ends_at is None:
                 self._post_thoughts()
             pause = self._pause_s()
-            if self._ends_at is not None:
+            # A round that began before the end has not seen all that ran.
+            if is_last and self._ends_at is not None:
                 left = self._ends_at - time.monotonic()
                 if pause is None or pause > left or left <= 0:
                     return
@@ -260,7 +269,7 @@ class Activities:
     def _may_go_on(self, lane: Lane) -> bool:
         if self._ends_at is None or time.monotonic() < self._ends_at:
             return True
-        # However little time there is: each process brings each sink forward.
+        # However little time there is: each process brings each sink forward at its end.
         return not (lane.has_tried or self._is_hurried)
 
     def _look(self) -> None:

@@ -90,7 +90,7 @@ class Lane:
         self._trouble: Trouble | None = None
         """As the cursor's file had it last, whoever was in trouble."""
         self.has_tried = False
-        """Whether this process has tried to post a result."""
+        """Whether a result was tried since somebody has set this to False."""
         self.is_posting = False
         self._failures = 0
         self._not_before = -1.0

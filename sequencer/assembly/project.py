@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from sequencer.engine.flow.team import Team
     from sequencer.engine.starting import Starter
     from sequencer.model.flow_source import FlowSource
+    from sequencer.model.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -175,8 +176,12 @@ class Project:
 
         return problems(self.settings.activity, self._place(run))
 
-    def activities(self, run: str | None, inner: Observer) -> AbstractContextManager[Observer]:
+    def activities(
+        self, run: str | None, inner: Observer, graph: Graph | None = None
+    ) -> AbstractContextManager[Observer]:
         """Return *inner* as an observer that posts what it hears while the block lasts.
+
+        *graph* is what the run works on, if it is one.
 
         Raises:
             ConfigurationError: a sink lacks something; nothing was begun.
@@ -195,6 +200,7 @@ class Project:
             make_sinks(options, self._place(run)),
             self.redaction,
             run=run,
+            graph=graph,
             thoughts=options.thoughts,
             min_interval_s=options.min_interval_s,
             drain_s=options.drain_s,

@@ -182,7 +182,9 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     try:
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
         with (
-            nullcontext(tally) if is_async else project.activities(run.name, tally) as observer,
+            nullcontext(tally)
+            if is_async
+            else project.activities(run.name, tally, workflow.graph) as observer,
             EndOnSignal(tally.shown.notice) as signals,
         ):
             summary = run.work(
