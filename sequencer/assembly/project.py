@@ -177,9 +177,9 @@ class Project:
         return problems(self.settings.activity, self._place(run))
 
     def activities(
-        self, run: str | None, inner: Observer, graph: Graph | None = None
+        self, run: Run, inner: Observer, graph: Graph | None
     ) -> AbstractContextManager[Observer]:
-        """Return *inner* as an observer that posts what it hears while the block lasts.
+        """Return *inner* as an observer that posts what it hears of *run* while the block lasts.
 
         *graph* is what the run works on, if it is one.
 
@@ -196,10 +196,10 @@ class Project:
         return Activities(
             inner,
             # A store of its own: another thread reads it.
-            self.store(run),
-            make_sinks(options, self._place(run)),
+            self.store(run.name),
+            make_sinks(options, self._place(run.name)),
             self.redaction,
-            run=run,
+            run=run.name,
             graph=graph,
             thoughts=options.thoughts,
             min_interval_s=options.min_interval_s,

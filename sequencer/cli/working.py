@@ -171,7 +171,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     workflow = run.workflow_for(head)
     ensure_sensible(project, workflow)
     watching: Watching | None = None
-    if workflow.graph is None:
+    if (graph := workflow.graph) is None:
         tally = Tally(progress(is_quiet=invocation.is_quiet, redaction=project.redaction))
     else:
         plan = replace(plan, limits=_limits_of_a_graph(project, plan))
@@ -182,9 +182,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     try:
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
         with (
-            nullcontext(tally)
-            if is_async
-            else project.activities(run.name, tally, workflow.graph) as observer,
+            nullcontext(tally) if is_async else project.activities(run, tally, graph) as observer,
             EndOnSignal(tally.shown.notice) as signals,
         ):
             summary = run.work(
