@@ -111,8 +111,10 @@ def test_a_receiver_is_left_alone_for_as_long_as_it_asks(tmp_path: Path) -> None
     with open_desk(Reply(429, headers={"Retry-After": "120"})) as desk:
         folder = project(tmp_path, desk.port)
         for _ in range(3):
-            tick(folder)
+            shown = tick(folder)
         assert len(desk.seen) == 1
+    # Nothing was said, and still the next tick has to look whether the pause is over.
+    assert (shown.stderr, (folder / "sync" / "idle.json").exists()) == ("", False)
     (waiting,) = status(folder)["posts"]
     assert (waiting["pending"], waiting["tries"], waiting["error"]) == (2, 1, "HTTP 429")
 
