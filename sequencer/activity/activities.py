@@ -147,7 +147,7 @@ class Activities:
     def _tell_of_the_wait(self) -> None:
         lanes = [lane for lane in self._lanes if lane.is_posting] or self._lanes
         names = ", ".join(repr(lane.sink.name) for lane in lanes)
-        self._tell(f"waiting at most {FINISH_S:g} s for an answer of activity sink {names}")
+        self._tell(f"waiting up to {FINISH_S:g} s for activity sink {names} to answer")
 
     # --- Observer -------------------------------------------------------------------
 

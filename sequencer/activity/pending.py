@@ -47,7 +47,7 @@ class Pending:
             waits = "1 post waits" if self.pending == 1 else f"{self.pending} posts wait"
             told = f"{waits} for {name}" if self.pending else name
             told += f" for {words(self.since)}" if self.since else ""
-            tries = "" if not self.tries else f", tried {self.tries} times"
+            tries = {0: "", 1: ", tried once"}.get(self.tries, f", tried {self.tries} times")
             return f"{told}: {self.error}{tries}" if self.error else f"{told}: not tried yet"
         return f"{name} refused {self.refused} for good; see {FOLDER}/{REFUSED}, then remove it"
 

@@ -62,7 +62,7 @@ def test_a_slow_receiver_gets_each_result_once_and_in_order(tmp_path: Path) -> N
         assert steps(desk) == [0, 1]
         tick(folder)
         assert steps(desk) == [0, 1]
-    assert "for an answer of activity sink 'hook'" in shown[0]
+    assert "for activity sink 'hook' to answer" in shown[0]
     assert status(folder)["posts"] == []
 
 
@@ -140,7 +140,7 @@ def started(folder: Path, verb: str) -> Iterator[forked.Forked]:
 
 def until_it_waits_for_an_answer(process: forked.Forked) -> None:
     assert process.stderr is not None
-    assert any("for an answer of activity sink 'hook'" in line for line in process.stderr)
+    assert any("for activity sink 'hook' to answer" in line for line in process.stderr)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -181,7 +181,7 @@ def test_a_post_that_has_begun_is_finished_however_short_the_drain_is(store: Fil
         threading.Timer(1.0, slow.go.set).start()
     # The second is the one try that each sink gets at the end.
     assert slow.bodies == ["one", "two"]
-    assert "for an answer of activity sink 'box'" in now.inner.notices[0]
+    assert "for activity sink 'box' to answer" in now.inner.notices[0]
     with invoked(store, rest := Box()):
         pass
     assert rest.bodies == ["three"]
@@ -295,4 +295,4 @@ def test_nobody_is_told_anything_behind_the_end(
     thread.join(20)
     assert not thread.is_alive()
     (notice,) = now.inner.notices
-    assert notice == "waiting at most 0.1 s for an answer of activity sink 'box'"
+    assert notice == "waiting up to 0.1 s for activity sink 'box' to answer"
