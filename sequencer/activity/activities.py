@@ -2,16 +2,21 @@
 
 The engine's thread only puts bytes into a queue and sets flags; journal, network and
 searches for secrets are the background thread's. When the invocation ends, it may post for
-a few seconds more, and what is left stays behind the cursors for the next process.
+a few seconds more, and every sink is tried once however short that is. A post that has begun
+is always finished: to drop it would post the same result again in the next process. What is
+left stays behind the cursors for that one.
 
 Not promised: thoughts and actions. They are dropped whenever something is in their way.
 """
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,6 +25,7 @@ from sequencer.activity.gist import Gist
 from sequencer.activity.lane import THOUGHT_EVERY_S, Clock, Lane, Surroundings
 from sequencer.activity.overseeing import OverseenBoard, subject_of
 from sequencer.activity.protocol import Activity, Sink
+from sequencer.activity.web import TIMEOUT_S
 from sequencer.engine.attempt import Attempt, Observer, SilentObserver
 from sequencer.engine.flow.boards import Board, PlainBoard
 from sequencer.errors import Interrupted
@@ -32,6 +38,9 @@ from sequencer.store.protocol import Store
 DRAIN_S = 5.0
 HURRIED_S = 1.0
 """What is left for the last posts when a signal ends the invocation."""
+UNNOTICED_S = 0.5
+FINISH_S = 3 * TIMEOUT_S
+"""How long a post that has begun may take to its end; the sinks' own limits are shorter."""
 AFTER_END_S = (0.1, 0.5, 2.0)
 """When to look for a step's result: its record is written just after `Observer.ended`."""
 
@@ -50,12 +59,16 @@ class Activities:
         redaction: Redaction,
         *,
         run: str | None = None,
+        graph: Graph | None = None,
         thoughts: bool = True,
         min_interval_s: float = THOUGHT_EVERY_S,
         drain_s: float = DRAIN_S,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Read the run called *run* from *store*, which nobody else uses: another thread does."""
+        """Read the run called *run* from *store*, which nobody else uses: another thread does.
+
+        What was left by others is posted before anybody asks for a board of *graph*.
+        """
         self._inner = inner
         self._store = store
         self._drain_s = drain_s
@@ -65,6 +78,8 @@ class Activities:
         self._gists: dict[str, Gist] = {"": self._gist}
         """By node; without a graph there is one."""
         self._subjects: dict[str, str] = {}
+        for node in graph.nodes if graph is not None else ():
+            self.know(node)
         self._clock = clock
         around = Surroundings(
             store=store,
@@ -81,6 +96,7 @@ class Activities:
         self._looks: list[float] = []
         """When the journal is to be looked at, by the clock."""
         self._ends_at: float | None = None
+        self._is_hurried = False
         self._is_silent = False
 
     # --- the invocation -------------------------------------------------------------
@@ -99,11 +115,11 @@ class Activities:
         trace: TracebackType | None,
     ) -> None:
         """Post what is left, for a while; a signal makes that short."""
-        is_hurried = isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit))
-        self.close(min(self._drain_s, HURRIED_S) if is_hurried else self._drain_s)
+        self._is_hurried = isinstance(error, (Interrupted, KeyboardInterrupt, SystemExit))
+        self.close(min(self._drain_s, HURRIED_S) if self._is_hurried else self._drain_s)
 
     def close(self, timeout_s: float) -> None:
-        """Post results for at most *timeout_s*; what is left is for the next process."""
+        """Begin no post after *timeout_s* and finish the last; the rest is for the next process."""
         for gist in list(self._gists.values()):
             gist.end()
         thread = self._thread
@@ -114,10 +130,24 @@ class Activities:
             for lane in self._lanes:
                 lane.poke()
             self._wake.set()
-            thread.join(timeout_s)
+            with _unless_told_to_end(self._hurry):
+                # Nobody is told of a wait that they don't notice.
+                thread.join(timeout_s + UNNOTICED_S)
+                if thread.is_alive():
+                    self._tell_of_the_wait()
+                    thread.join(FINISH_S)
         else:
             self._store.close()
         self._is_silent = True
+
+    def _hurry(self) -> None:
+        # From a signal's handler: no lock may be taken here.
+        self._is_hurried, self._ends_at = True, time.monotonic()
+
+    def _tell_of_the_wait(self) -> None:
+        lanes = [lane for lane in self._lanes if lane.is_posting] or self._lanes
+        names = ", ".join(repr(lane.sink.name) for lane in lanes)
+        self._tell(f"waiting up to {FINISH_S:g} s for activity sink {names} to answer")
 
     # --- Observer -------------------------------------------------------------------
 
@@ -220,20 +250,27 @@ class Activities:
         while True:
             # Before the look: what comes during it wakes the next round at once.
             self._wake.clear()
+            is_last = self._ends_at is not None
             self._look()
-            for lane in self._lanes:
-                lane.deliver(self._may_go_on)
+            # A sink that hangs until its limit must not take the time of those that work.
+            for lane in sorted(self._lanes, key=lambda one: one.is_in_trouble):
+                lane.has_tried = lane.has_tried and not is_last
+                lane.deliver(partial(self._may_go_on, lane))
             if self._ends_at is None:
                 self._post_thoughts()
             pause = self._pause_s()
-            if self._ends_at is not None:
+            # A round that began before the end has not seen all that ran.
+            if is_last and self._ends_at is not None:
                 left = self._ends_at - time.monotonic()
                 if pause is None or pause > left or left <= 0:
                     return
             self._wake.wait(pause)
 
-    def _may_go_on(self) -> bool:
-        return self._ends_at is None or time.monotonic() < self._ends_at
+    def _may_go_on(self, lane: Lane) -> bool:
+        if self._ends_at is None or time.monotonic() < self._ends_at:
+            return True
+        # However little time there is: each process brings each sink forward at its end.
+        return not (lane.has_tried or self._is_hurried)
 
     def _look(self) -> None:
         now = self._clock()
@@ -285,6 +322,24 @@ def deliver(
     """Post what is behind the cursors, for commands that change a run by hand."""
     with Activities(_Noticing(notice), store, sinks, redaction, drain_s=drain_s):
         pass
+
+
+@contextmanager
+def _unless_told_to_end(hurry: Callable[[], None]) -> Iterator[None]:
+    """Let SIGTERM and SIGHUP call *hurry* for the block, where they would end the program."""
+    is_main = threading.current_thread() is threading.main_thread()
+    taken = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if is_main and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in taken:
+        signal.signal(number, lambda *_: hurry())
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 class _Noticing(SilentObserver):

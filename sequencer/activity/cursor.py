@@ -1,8 +1,8 @@
-"""How far each sink has been told of a run: one small file a sink.
+"""How far each sink has been told of a run, and what is in the way: one small file a sink.
 
 The file is replaced whole and synced before what comes next is posted, so after a crash at
 most one result is posted twice, with the same key. A file that can't be read is never
-guessed: beginning anew would drop results or post all of them again.
+guessed: starting again would drop results or post all of them again.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sequencer.activity.protocol import LONGEST_PAUSE_S
 from sequencer.errors import SequencerError
 from sequencer.model.names import slug
 from sequencer.store import folder as folders
@@ -26,12 +27,35 @@ from sequencer.store.strictjson import parse_object
 FOLDER = "activity"
 REFUSED = "refused.jsonl"
 MAX_BYTES = 64 * 1024
+MAX_REFUSED_BYTES = 1024 * 1024
 ALL = 2**31
 """An index behind every activity of a revision."""
 
 
 class CursorUnreadable(Exception):
     """What stands in a cursor's file says nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why the sink has not taken the result that comes next."""
+
+    since: str
+    """When it was first tried without success."""
+    tries: int
+    error: str
+    asked_s: float = 0.0
+    """How long the sink asked to be left alone, after the last try."""
+    tried_at: float = 0.0
+    """When that was, on the clock since the machine started: nobody sets that one."""
+
+    def left_s(self, now: float) -> float:
+        """Return how long the sink is still to be left alone.
+
+        A time ahead was written before the machine started; nobody waits for that.
+        """
+        since = now - self.tried_at
+        return self.asked_s - since if 0 <= since < self.asked_s else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +67,8 @@ class Cursor:
     revision: int
     index: int
     """Among the activities of that revision; -1: none of it is posted."""
+    trouble: Trouble | None = None
+    """None: the sink took what it was given last."""
 
     def is_before(self, revision: int, index: int) -> bool:
         """Return whether the activity at that place is still to be posted."""
@@ -90,7 +116,7 @@ class CursorFile:
 
     def write(self, cursor: Cursor) -> None:
         """Replace the cursor, so that it survives a power loss."""
-        fields = {
+        fields: dict[str, Any] = {
             "schema_version": 1,
             "sink": self._sink,
             "run_id": cursor.run_id,
@@ -98,6 +124,8 @@ class CursorFile:
             "index": cursor.index,
             "at": utc_now(),
         }
+        if cursor.trouble is not None:
+            fields["trouble"] = asdict(cursor.trouble)
         is_new = not self.path.exists()
         folders.made(self.folder)
         fresh = self.folder / f"{self.path.name}.{os.getpid()}.tmp"
@@ -106,6 +134,15 @@ class CursorFile:
         if is_new:
             sync_folder(self.folder)
             sync_folder(self.folder.parent)
+
+    def refusals(self) -> int:
+        """Return how many results the sink has refused for good, as far as that is still noted."""
+        try:
+            noted = read_regular(self.folder / REFUSED, max_bytes=MAX_REFUSED_BYTES)
+        except (OSError, SequencerError):
+            return 0
+        name = json.dumps(self._sink, ensure_ascii=False).encode("utf-8", "replace")
+        return sum(b'"sink": ' + name in line for line in noted.splitlines())
 
     def note_refusal(self, fields: dict[str, Any]) -> None:
         """Add a line about a result that the sink will never take."""
@@ -123,7 +160,21 @@ def _cursor(fields: dict[str, Any]) -> Cursor:
     if run_id is not None and not isinstance(run_id, str):
         message = "run_id is no text"
         raise ValueError(message)
-    return Cursor(run_id, _count(fields, "revision", 0), _count(fields, "index", -1))
+    revision, index = _count(fields, "revision", 0), _count(fields, "index", -1)
+    return Cursor(run_id, revision, index, _trouble(fields.get("trouble")))
+
+
+def _trouble(kept: object) -> Trouble | None:
+    """Return what was kept of a failure; where that makes no sense, the next try says it again."""
+    try:
+        found = Trouble(**kept) if isinstance(kept, dict) else None
+    except TypeError:
+        return None
+    if found is None or not (isinstance(found.since, str) and isinstance(found.error, str)):
+        return None
+    times = (found.asked_s, found.tried_at)
+    is_sound = type(found.tries) is int and all(isinstance(s, float) for s in times)
+    return found if is_sound and found.asked_s <= LONGEST_PAUSE_S else None
 
 
 def _count(fields: dict[str, Any], name: str, least: int) -> int:

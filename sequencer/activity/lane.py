@@ -3,7 +3,8 @@
 Results are read from the journal behind the sink's cursor and posted in order; the cursor
 moves when the sink has taken one, or has said that it never will. A sink that can't be
 reached costs one try a pause, and the pauses grow; one notice tells of an outage, one of
-its end. Nothing here waits.
+its end. What is in the way stands beside the cursor, for other processes and for people.
+Nothing here waits.
 """
 
 from __future__ import annotations
@@ -15,21 +16,37 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sequencer.activity.cursor import ALL, Cursor, CursorFile, CursorUnreadable, moved_to_run
+from sequencer.activity.cursor import (
+    ALL,
+    Cursor,
+    CursorFile,
+    CursorUnreadable,
+    Trouble,
+    moved_to_run,
+)
 from sequencer.activity.derived import activities_of
+from sequencer.activity.metrics import metrics_of
 from sequencer.activity.pace import Pace
 from sequencer.activity.polish import polished
-from sequencer.activity.protocol import Activity, Post, Refused, Sink, Unreachable
+from sequencer.activity.protocol import (
+    LONGEST_PAUSE_S,
+    Activity,
+    Post,
+    Refused,
+    Sink,
+    Unreachable,
+)
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Head
 from sequencer.model.marking import FlowStatus
 from sequencer.model.transitions import Event
+from sequencer.store.clock import utc_now
 from sequencer.store.protocol import Store
 
 THOUGHT_EVERY_S = 2.0
 FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 300.0
+MAX_ERROR_CHARS = 500
 LOCKED_S = 0.5
 """When to look again where another process is posting."""
 
@@ -70,6 +87,11 @@ class Lane:
         """Where to begin without a cursor; None: what has happened could not be read yet."""
         self._has_news = False
         self._is_off = False
+        self._trouble: Trouble | None = None
+        """As the cursor's file had it last, whoever was in trouble."""
+        self.has_tried = False
+        """Whether a result was tried since somebody has set this to False."""
+        self.is_posting = False
         self._failures = 0
         self._not_before = -1.0
         self._next_thought = -1.0
@@ -88,7 +110,9 @@ class Lane:
             head = self._around.store.view().head
             self._first = _at_the_end(head)
             with self._file.held() as is_mine:
-                if is_mine and self._file.read() is None:
+                if is_mine and (cursor := self._file.read()) is not None:
+                    self._trouble = cursor.trouble
+                elif is_mine:
                     self._file.write(self._first)
         except CursorUnreadable as error:
             self._turn_off(str(error))
@@ -99,6 +123,11 @@ class Lane:
     def poke(self) -> None:
         """Say that the journal may have gone on."""
         self._has_news = True
+
+    @property
+    def is_in_trouble(self) -> bool:
+        """Return whether the sink did not take what it was given last, by any process."""
+        return self._trouble is not None
 
     @property
     def due_in_s(self) -> float | None:
@@ -132,13 +161,13 @@ class Lane:
             return
         post = Post(activity=self._polished(activity), run_id=run_id, run=run)
         try:
-            self.sink.post(post)
+            self._post(post)
         except Unreachable as error:
             self._failed(error.reason, error.retry_after_s)
         except Refused as error:
             self._around.notice(f"activity sink {self.sink.name!r}: {error.reason}")
         except Exception as error:  # noqa: BLE001 - a sink's bug must not end the others
-            self._turn_off(f"it has a bug: {error!r}")
+            self._turn_off(_reason(error))
         else:
             self._recovered()
 
@@ -156,14 +185,12 @@ class Lane:
                 else:
                     self._has_news = True
                     self._not_before = self._around.clock() + LOCKED_S
-        except Unreachable as error:
-            self._failed(error.reason, error.retry_after_s)
         except CursorUnreadable as error:
             self._turn_off(str(error))
-        except (OSError, SequencerError) as error:
-            self._failed(f"the run's files: {error}")
+        except (Unreachable, OSError, SequencerError) as error:
+            self._failed(_reason(error), _asked_s(error))
         except Exception as error:  # noqa: BLE001 - a sink's bug must not end the others
-            self._turn_off(f"it has a bug: {error!r}")
+            self._turn_off(_reason(error))
 
     def close(self) -> None:
         """Free the sink's connections."""
@@ -180,13 +207,23 @@ class Lane:
         if cursor is None:
             self._first = cursor = _at_the_end(head)
             self._file.write(cursor)
-        is_team = bool(self._around.subjects)
-        for post in behind(cursor, head, self._around.store.history(), is_team=is_team):
+        self._trouble = cursor.trouble
+        if self._trouble is not None and (left := self._trouble.left_s(self._around.clock())):
+            # The sink has asked for it, whichever process was told.
+            self._has_news, self._not_before = True, self._around.clock() + left
+            return
+        for post in behind(cursor, head, self._around.store.history):
             if not may_go_on():
                 self._has_news = True
                 return
-            self._post_result(post)
-            self._file.write(Cursor(post.run_id, post.revision or 0, post.index))
+            self.has_tried = True
+            try:
+                self._post_result(self._with_end(post, head))
+            except Exception as error:
+                self._file.write(replace(cursor, trouble=self._troubled(error)))
+                raise
+            cursor = Cursor(post.run_id, post.revision or 0, post.index)
+            self._file.write(cursor)
             self._in_doubt = None
             self._recovered()
 
@@ -195,9 +232,31 @@ class Lane:
         activity = self._polished(self._about(post.activity))
         self._in_doubt = post.key
         try:
-            self.sink.post(replace(post, activity=activity, may_be_there=may_be_there))
+            self._post(replace(post, activity=activity, may_be_there=may_be_there))
         except Refused as error:
             self._note_refusal(post, error)
+
+    def _post(self, post: Post) -> None:
+        self.is_posting = True
+        try:
+            self.sink.post(post)
+        finally:
+            self.is_posting = False
+
+    def _with_end(self, post: Post, head: Head) -> Post:
+        """Return the end of a run with what all of it came to; any other result as it is.
+
+        The good end of a team's run carries what its last task said.
+        """
+        if post.activity.event != Event.COMPLETED:
+            return post
+        facts = [f for f in self._around.store.history() if f["revision"] <= (post.revision or 0)]
+        usage = head.usage if head.revision == post.revision else None
+        metrics = metrics_of(facts, usage, is_graph=head.flow is not None)
+        activity = replace(post.activity, metrics=metrics)
+        if self._around.subjects and _is_good_end(facts[-1]):
+            activity = _with_summary(activity, facts)
+        return replace(post, activity=activity)
 
     def _about(self, activity: Activity) -> Activity:
         """Return the result of a team's task with what that is about."""
@@ -240,9 +299,21 @@ class Lane:
             text = f"activity sink {self.sink.name!r}: {reason}; results are kept and posted later"
             self._around.notice(self._around.redaction.hide_text(text))
 
+    def _troubled(self, error: Exception) -> Trouble:
+        """Return what is to be known about *error*, which ended a try to post a result."""
+        before = self._trouble or Trouble(utc_now(), 0, "")
+        self._trouble = Trouble(
+            before.since,
+            before.tries + 1,
+            self._around.redaction.hide_text(_reason(error))[:MAX_ERROR_CHARS],
+            min(max(_asked_s(error) or 0.0, 0.0), LONGEST_PAUSE_S),
+            self._around.clock(),
+        )
+        return self._trouble
+
     def _recovered(self) -> None:
-        if self._failures:
-            self._failures, self._not_before = 0, -1.0
+        if self._failures or self._trouble is not None:
+            self._failures, self._not_before, self._trouble = 0, -1.0, None
             self._around.notice(f"activity sink {self.sink.name!r} can be reached again")
 
     def _turn_off(self, reason: str) -> None:
@@ -251,29 +322,32 @@ class Lane:
         self._around.notice(self._around.redaction.hide_text(text))
 
 
+def _reason(error: Exception) -> str:
+    """Return what ended a try, in one line for people."""
+    if isinstance(error, Unreachable):
+        return error.reason
+    is_ours = isinstance(error, (OSError, SequencerError))
+    return f"the run's files: {error}" if is_ours else f"it has a bug: {error!r}"
+
+
+def _asked_s(error: Exception) -> float | None:
+    return error.retry_after_s if isinstance(error, Unreachable) else None
+
+
 def _at_the_end(head: Head | None) -> Cursor:
     return Cursor(head.run_id, head.revision, ALL) if head else Cursor(None, 0, ALL)
 
 
 def behind(
-    cursor: Cursor, head: Head, facts: Iterable[dict[str, Any]], *, is_team: bool = False
+    cursor: Cursor, head: Head, history: Callable[[int], Iterable[dict[str, Any]]]
 ) -> Iterator[Post]:
-    """Yield the results among *facts*, oldest first, that are behind *cursor*.
-
-    The good end of a team's run carries what its last task said.
-    """
+    """Yield the results that are behind *cursor*, oldest first; *history* is `Store.history`."""
     was_reset = False
     if cursor.run_id not in (None, head.run_id):
-        facts = list(facts)
-        was_reset = any(_is_reset(fact) and fact["revision"] > cursor.revision for fact in facts)
+        was_reset = any(_is_reset(fact) for fact in history(cursor.revision))
     place = moved_to_run(cursor, head.run_id, head.revision, was_reset=was_reset)
     run_id, revision, index = place.run_id or head.run_id, -1, -1
-    last: dict[str, Any] | None = None
-    for fact in facts:
-        if is_team and fact["event"] == Event.SUCCEEDED:
-            last = fact.get("outcome")
-        if fact["revision"] < place.revision:
-            continue
+    for fact in history(max(place.revision - 1, 0)):
         if _is_reset(fact):
             run_id = head.run_id
         if fact["revision"] != revision:
@@ -281,9 +355,8 @@ def behind(
         for activity in activities_of(fact):
             index += 1
             if place.is_before(revision, index):
-                is_end = is_team and _is_good_end(fact)
                 yield Post(
-                    activity=_with_summary(activity, last) if is_end else activity,
+                    activity=activity,
                     run_id=run_id,
                     run=head.run_name,
                     revision=revision,
@@ -291,9 +364,10 @@ def behind(
                 )
 
 
-def _with_summary(activity: Activity, last: object) -> Activity:
-    """Return the end of a run with what the last task has said: *last* is its outcome."""
-    kept = last if isinstance(last, dict) else {}
+def _with_summary(activity: Activity, facts: Iterable[dict[str, Any]]) -> Activity:
+    """Return the end of a run with what the last task has said."""
+    outcomes = [fact.get("outcome") for fact in facts if fact["event"] == Event.SUCCEEDED]
+    kept = (outcomes[-1] if outcomes else None) or {}
     output, name = kept.get("output"), kept.get("output_file")
     return replace(
         activity,

@@ -19,9 +19,10 @@ def plain(text: str) -> str:
 
 
 def result_text(activity: Activity) -> str:
-    """Return a result's text: a line that names the step, its body, and what is asked."""
+    """Return a result's text: a line that names the step, its body, figures, what is asked."""
     # The end of a flowchart's or a team's run is no step's.
     step = f"**{plain(activity.step)}**" if activity.step else ""
     title = f"{step} {plain(activity.title)}".strip()
-    parts = (title, activity.body.strip(), activity.question)
+    metrics = "" if activity.metrics is None else activity.metrics.text(plain)
+    parts = (title, activity.body.strip(), metrics, activity.question)
     return "\n\n".join(part for part in parts if part)

@@ -180,4 +180,4 @@ class ActivityOptions(BaseModel):
     )
     """Tools that are taken from the agent in a step with ``no_comment``."""
     drain_s: float = Field(default=5.0, ge=0, le=300, allow_inf_nan=False)
-    """Seconds that the end of an invocation waits for the last posts."""
+    """Seconds in which the end of an invocation starts further posts; see `activities`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from sequencer.activity.metrics import Metrics
 from sequencer.activity.protocol import Activity
 from sequencer.errors import CorruptState, SequencerError
 from sequencer.executors.control_sequences import without_sequences
@@ -17,6 +18,7 @@ from sequencer.executors.redaction import Redaction
 from sequencer.store import results
 from sequencer.store.journal_file import read_regular
 
+MAX_NAMES = 100
 MAX_SHORT_CHARS = 2_000
 """Of everything but the body."""
 
@@ -66,6 +68,20 @@ def polished(activity: Activity, redaction: Redaction, folder: Path, max_chars: 
         action=short(activity.action),
         parameter=short(activity.parameter),
         result=short(activity.result),
+        metrics=_without_secrets(activity.metrics, redaction),
+    )
+
+
+def _without_secrets(metrics: Metrics | None, redaction: Redaction) -> Metrics | None:
+    """Return *metrics* with names that show nothing; somebody may have put a secret into one."""
+    if metrics is None:
+        return None
+
+    def shown(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(hidden(name, redaction) for name in names[:MAX_NAMES])
+
+    return replace(
+        metrics, agents=shown(metrics.agents), critical_path=shown(metrics.critical_path)
     )
 
 

@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
+from sequencer.activity.metrics import Metrics
+
+LONGEST_PAUSE_S = 300.0
+"""A sink that asks for more is tried again after this."""
+
 
 class ActivityType(StrEnum):
     """The five kinds, in the words that Linear has for them."""
@@ -46,6 +51,8 @@ class Activity:
     """Of an action: the tool."""
     parameter: str | None = None
     result: str | None = None
+    metrics: Metrics | None = None
+    """Of the end of a run: what all of it came to."""
 
     @property
     def is_ephemeral(self) -> bool:
@@ -96,6 +103,7 @@ class Post:
             "action": told.action,
             "parameter": told.parameter,
             "result": told.result,
+            "metrics": None if told.metrics is None else told.metrics.document(),
         }
         return {name: value for name, value in fields.items() if value is not None}
 

@@ -15,15 +15,13 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from sequencer.activity.protocol import Refused, Unreachable
+from sequencer.activity.protocol import LONGEST_PAUSE_S, Refused, Unreachable
 
 if TYPE_CHECKING:
     import httpx2
 
 TIMEOUT_S = 10.0
 MAX_ANSWER_BYTES = 256 * 1024
-LONGEST_PAUSE_S = 300.0
-"""A sink that asks for more is asked again after this."""
 _KEPT = frozenset(
     {
         # About the credentials or the address: mended by a person, not by another activity.

@@ -30,6 +30,7 @@ from sequencer.executors.redaction import Redaction
 from sequencer.hooks import load_hooks
 from sequencer.logs import FileLogs, current_branch
 from sequencer.model.definition import Definition
+from sequencer.model.head import Head
 from sequencer.model.names import slug
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.prompts import PromptReader
@@ -43,10 +44,12 @@ from sequencer.store.headfile import read_head
 from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
+    from sequencer.activity.pending import Pending
     from sequencer.activity.sinks import Place
     from sequencer.engine.flow.team import Team
     from sequencer.engine.starting import Starter
     from sequencer.model.flow_source import FlowSource
+    from sequencer.model.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -194,8 +197,12 @@ class Project:
 
         return problems(self.settings.activity, self._place(run))
 
-    def activities(self, run: str | None, inner: Observer) -> AbstractContextManager[Observer]:
-        """Return *inner* as an observer that posts what it hears while the block lasts.
+    def activities(
+        self, run: Run, inner: Observer, graph: Graph | None
+    ) -> AbstractContextManager[Observer]:
+        """Return *inner* as an observer that posts what it hears of *run* while the block lasts.
+
+        *graph* is what the run works on, if it is one.
 
         Raises:
             ConfigurationError: a sink lacks something; nothing was begun.
@@ -210,10 +217,11 @@ class Project:
         return Activities(
             inner,
             # A store of its own: another thread reads it.
-            self.store(run),
-            make_sinks(options, self._place(run)),
+            self.store(run.name),
+            make_sinks(options, self._place(run.name)),
             self.redaction,
-            run=run,
+            run=run.name,
+            graph=graph,
             thoughts=options.thoughts,
             min_interval_s=options.min_interval_s,
             drain_s=options.drain_s,
@@ -231,6 +239,15 @@ class Project:
         sinks = make_sinks(options, self._place(run))
         store = self.store(run)
         deliver(store, sinks, self.redaction, notice=notice, drain_s=options.drain_s)
+
+    def pending_posts(self, run: Run, head: Head) -> tuple[Pending, ...]:
+        """Return what the activity sinks of *run*, which is at *head*, have not taken."""
+        sinks = self.settings.activity.sinks
+        if not sinks:
+            return ()
+        from sequencer.activity.pending import pending  # noqa: PLC0415 - see the class
+
+        return pending(run.store.state_path.parent, sinks, head, run.store.history)
 
     def performer(
         self,

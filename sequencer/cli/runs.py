@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from sequencer.cli.sanitise import one_line
 from sequencer.errors import SequencerError
 
 if TYPE_CHECKING:
+    from sequencer.assembly import Project
     from sequencer.engine.run import Run
     from sequencer.model.head import Head
 
@@ -31,9 +33,9 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
     from sequencer.cli.tables import columns  # noqa: PLC0415 - `--help` needs no engine
 
     project = invocation.project()
-    found = [_facts(project.run(name)) for name in (None, *project.run_names())]
+    found = [_facts(project, project.run(name)) for name in (None, *project.run_names())]
     begun = [facts for facts in found if facts is not None]
-    shown = [facts for facts in begun if with_ended or not facts["ended"]]
+    shown = [facts for facts in begun if with_ended or not facts["ended"] or _is_behind(facts)]
     if invocation.is_json:
         invocation.print_json(shown)
         return
@@ -44,11 +46,30 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
     rows = [_row(facts) for facts in shown]
     heads = ("RUN", "WORKFLOW", "STEP", "STATUS", "AGE", "COST", "TITLE")
     invocation.echo(columns(heads, rows))
+    for facts in shown:
+        for post in facts["posts"]:
+            invocation.echo(f"{_name(facts)}: {_post_words(post)}")
 
 
-def _facts(run: Run) -> dict[str, Any] | None:
+def _is_behind(facts: Mapping[str, Any]) -> bool:
+    """Return whether somebody is still to be told about the run."""
+    return any(post["pending"] or post["error"] for post in facts["posts"])
+
+
+def _post_words(post: Mapping[str, Any]) -> str:
+    from sequencer.activity.pending import Pending  # noqa: PLC0415 - `--help` needs no engine
+    from sequencer.cli.wording import duration  # noqa: PLC0415
+
+    return one_line(Pending(**post).text(lambda at: duration(_age_s(at) or 0.0)))
+
+
+def _name(facts: Mapping[str, Any]) -> str:
+    return one_line(facts["run"] or "(default)")
+
+
+def _facts(project: Project, run: Run) -> dict[str, Any] | None:
     """Return what is shown about *run*; None before it has begun."""
-    facts: dict[str, Any] = {"run": run.name, "ended": False}
+    facts: dict[str, Any] = {"run": run.name, "ended": False, "posts": []}
     try:
         head = run.head
         begun, title = _began(run) if head is not None else (None, None)
@@ -72,6 +93,7 @@ def _facts(run: Run) -> dict[str, Any] | None:
         "estimated_usd": head.usage.estimated_usd,
         "seconds": head.usage.seconds,
         "title": title,
+        "posts": [one.as_json() for one in project.pending_posts(run, head)],
     }
 
 
@@ -118,7 +140,7 @@ def _cost(facts: dict[str, Any]) -> str:
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:
     from sequencer.cli.wording import duration  # noqa: PLC0415 - `--help` needs no engine
 
-    name = one_line(facts["run"] or "(default)")
+    name = _name(facts)
     if "error" in facts:
         return (name, "", "", facts["status"], "", "", one_line(facts["error"]))
     of = f"/{facts['steps']}" if facts["steps"] else ""

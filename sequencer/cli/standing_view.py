@@ -27,6 +27,7 @@ from sequencer.store.journal_file import read_regular
 from sequencer.store.protocol import Liveness
 
 if TYPE_CHECKING:
+    from sequencer.activity.pending import Pending
     from sequencer.cli.flow.team_table import Heard
     from sequencer.logs import FileLogs
     from sequencer.model.flow_view import FlowView
@@ -60,6 +61,8 @@ class Snapshot:
     """Of a team's: what keeps its tasks from being begun."""
     heard: Mapping[str, Heard] = field(default_factory=dict)
     """What the nodes of a graph that run have written last."""
+    posts: tuple[Pending, ...] = ()
+    """What the activity sinks have not taken."""
 
     @property
     def busy(self) -> bool:
@@ -74,7 +77,8 @@ class Snapshot:
         elif self.workflow is not None:
             facts = fresh_head(self.workflow).model_dump(mode="json")
             facts |= {"run_id": None, "last_update": None}
-        seen = {**facts, "next": self.next, "busy": self.busy}
+        posts = [one.as_json() for one in self.posts]
+        seen = {**facts, "next": self.next, "busy": self.busy, "posts": posts}
         if self.flow is None:
             return seen
         from sequencer.cli.flow import table  # noqa: PLC0415 - few runs are of graphs
@@ -151,6 +155,8 @@ class Snapshot:
         steps = f"{head.usage.steps} step{'' if head.usage.steps == 1 else 's'}"
         yield "used", ", ".join((steps, *used))
         yield "limits", ", ".join(self._limit_words(head))
+        for one in self.posts:
+            yield "posts", one.text(_age)
         for denial in self.denials[:SHOWN_DENIALS]:
             yield "warning", f"refused by the agent's permissions: {denial}"
         if len(self.denials) > SHOWN_DENIALS:
@@ -197,6 +203,13 @@ class Snapshot:
             yield f"{known} of {limits.max_cost_usd:.2f} USD"
         if limits.max_seconds is not None:
             yield f"{duration(usage.seconds)} of {duration(limits.max_seconds)}"
+
+
+def _age(at: str) -> str:
+    """Return for how long something has been so."""
+    since = parse_time(at)
+    seconds = (datetime.now(UTC) - since).total_seconds() if since else 0.0
+    return duration(max(seconds, 0.0))
 
 
 def _few(names: Sequence[str]) -> str:

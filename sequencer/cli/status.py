@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,18 +41,26 @@ def status(invocation: Invocation, watch: bool) -> None:
       sequencer status --json | jq .next.step
       sequencer --run nightly status --watch
     """
-    from sequencer.cli.standing_view import take  # noqa: PLC0415 - `--help` needs no engine
-
     run = invocation.run()
     if watch:
         _watch(invocation, run)
         return
-    snapshot = take(run, _logs(invocation, run))
+    snapshot = _look(invocation, run, _logs(invocation, run))
     if invocation.is_json:
         invocation.print_json(snapshot.as_json())
     else:
         invocation.echo(snapshot.text(columns_of(sys.stdout)))
     invocation.notices(snapshot.notices)
+
+
+def _look(invocation: Invocation, run: Run, logs: FileLogs) -> Snapshot:
+    """Return where *run* stands, with what its activity sinks have not taken."""
+    from sequencer.cli.standing_view import take  # noqa: PLC0415 - `--help` needs no engine
+
+    snapshot = take(run, logs)
+    if snapshot.head is None:
+        return snapshot
+    return replace(snapshot, posts=invocation.project().pending_posts(run, snapshot.head))
 
 
 def _logs(invocation: Invocation, run: Run) -> FileLogs:
@@ -129,11 +138,9 @@ def _follow(
     pause_s: Callable[[Snapshot], float],
 ) -> None:
     """Show the run now and after every change, for ever."""
-    from sequencer.cli.standing_view import take  # noqa: PLC0415 - see `status`
-
     logs = _logs(invocation, run)
     while True:
-        snapshot = take(run, logs)
+        snapshot = _look(invocation, run, logs)
         show(snapshot)
         head = snapshot.head
         claim = head.claims[0] if head is not None and head.claims else None

@@ -230,7 +230,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     workflow = run.workflow_for(head)
     ensure_sensible(project, workflow)
     watching: Watching | None = None
-    if workflow.graph is None:
+    if (graph := workflow.graph) is None:
         tally = Tally(progress(is_quiet=invocation.is_quiet, redaction=project.redaction))
     else:
         plan = replace(plan, limits=_limits_of_a_graph(project, plan))
@@ -241,7 +241,7 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     try:
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
         with (
-            nullcontext(tally) if is_async else project.activities(run.name, tally) as observer,
+            nullcontext(tally) if is_async else project.activities(run, tally, graph) as observer,
             EndOnSignal(tally.shown.notice) as signals,
         ):
             summary = run.work(
@@ -395,6 +395,9 @@ def _remember(invocation: Invocation, run: Run, text: str) -> None:
         return
     here = run.standing()
     if here is None or here.kind not in STABLE or not isinstance(run.store, FileStore):
+        return
+    if any(one.is_behind for one in invocation.project().pending_posts(run, head)):
+        # The next tick has something to post.
         return
     notices = () if invocation.is_quiet else in_short(invocation.project().settings.notices)
     said = "".join(f"notice: {notice}\n" for notice in notices)

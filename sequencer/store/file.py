@@ -151,9 +151,9 @@ class FileStore:
             self._cached = (before, found)
         return View(head, notices)
 
-    def history(self) -> Iterator[dict[str, Any]]:
+    def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """See `Store.history`."""
-        for record in self._journal.records():
+        for record in self._journal.records(after):
             yield from facts_of(record.data)
 
     def document(self, name: str) -> bytes | None:

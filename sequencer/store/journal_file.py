@@ -99,10 +99,13 @@ class JournalFile:
             return Scan((), 0, is_torn=False)
         return scan(data, offset, expected, str(self.path))
 
-    def records(self) -> Iterator[Record]:
-        """Yield every winner that is kept, oldest first, over all files."""
+    def records(self, after: int = 0) -> Iterator[Record]:
+        """Yield every winner that is kept, oldest first, over all files.
+
+        Only those of revisions after *after*; files that hold none of them are not read.
+        """
         newest: int | None = None
-        files, is_pruned = [*self.rotated(), self.path], False
+        files, is_pruned = self._files_since(after), False
         while files:
             path = files.pop(0)
             try:
@@ -124,16 +127,24 @@ class JournalFile:
             is_pruned = False
             for record in fresh:
                 newest = record.revision
-                yield record
+                if newest > after:
+                    yield record
+
+    def _files_since(self, after: int) -> list[Path]:
+        """Return the files, oldest first, from the last one that begins at or before *after*."""
+        files = [*self.rotated(), self.path]
+        if not after:
+            return files
+        for place in reversed(range(len(files))):
+            first = _first_of(files[place])
+            if first is not None and first["revision"] <= after + 1:
+                return files[place:]
+        return files
 
     def oldest(self) -> dict[str, Any] | None:
         """Return the first record that can be read in the oldest file, reading no more."""
-        for path in (*self.rotated(), self.path):
-            with contextlib.suppress(FileNotFoundError), _opened_to_read(path) as file:
-                for line in file:
-                    with contextlib.suppress(ValueError):
-                        return decode(line.rstrip(b"\n"))
-        return None
+        found = (_first_of(path) for path in (*self.rotated(), self.path))
+        return next((first for first in found if first is not None), None)
 
     def _put_aside_meanwhile(self, newest: int) -> list[Path]:
         """Return the files that a writer put aside while this reader was on its way."""
@@ -310,6 +321,15 @@ def _sync_above(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _first_of(path: Path) -> dict[str, Any] | None:
+    """Return the first record of *path* that can be read, reading no more."""
+    with contextlib.suppress(FileNotFoundError), _opened_to_read(path) as file:
+        for line in file:
+            with contextlib.suppress(ValueError):
+                return decode(line.rstrip(b"\n"))
+    return None
 
 
 def _opened_to_read(path: Path) -> BinaryIO:

@@ -160,12 +160,12 @@ class MemoryStore:
         self.run.wake()
         return kept
 
-    def history(self) -> Iterator[dict[str, Any]]:
+    def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """See `Store.history`."""
         with self.run.lock:
             lines = list(self.run.lines)
         for line in lines:
-            yield from facts_of(json.loads(line))
+            yield from (f for f in facts_of(json.loads(line)) if f["revision"] > after)
 
     def document(self, name: str) -> bytes | None:
         """See `Store.document`."""

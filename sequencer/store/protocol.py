@@ -108,8 +108,11 @@ class Store(Protocol):
         nothing was accepted.
         """
 
-    def history(self) -> Iterator[dict[str, Any]]:
-        """Yield the accepted facts, oldest first, as ``history --json`` prints them."""
+    def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
+        """Yield the accepted facts, oldest first, as ``history --json`` prints them.
+
+        Only those of revisions after *after*, which costs less than all.
+        """
 
     def document(self, name: str) -> bytes | None:
         """Return the document *name* of the run, or None if there is none."""

@@ -117,6 +117,15 @@ def test_history_tells_each_fact_of_a_fused_transition(peer: Peers) -> None:
     assert second.step_index == 1
 
 
+@pytest.mark.parametrize("after", range(5))
+def test_history_tells_only_what_came_after_a_revision(peer: Peers, after: int) -> None:
+    store = peer()
+    cases.begin(store)
+    cases.commit_and_claim(store, cases.claim(store).token)
+    whole = list(peer().history())
+    assert list(peer().history(after)) == [f for f in whole if f["revision"] > after]
+
+
 def test_unknown_fields_of_the_head_are_kept(peer: Peers) -> None:
     store = peer()
     cases.begin(store)

@@ -10,11 +10,18 @@ from typing import Any
 import pytest
 
 from sequencer.activity.activities import DRAIN_S
-from sequencer.activity.lane import LONGEST_PAUSE_S, THOUGHT_EVERY_S
+from sequencer.activity.github import LOOKED_AT
+from sequencer.activity.lane import THOUGHT_EVERY_S
+from sequencer.activity.metrics import Metrics
 from sequencer.activity.options import KINDS, ActivityOptions, SinkOptions
-from sequencer.activity.protocol import Activity, ActivityType, Post
+from sequencer.activity.pending import Pending
+from sequencer.activity.protocol import LONGEST_PAUSE_S, Activity, ActivityType, Post
 from sequencer.activity.sinks import Place, make_sinks
+from sequencer.activity.web import TIMEOUT_S
 from sequencer.activity.webhook import signature
+from sequencer.cli.standing_view import LABEL_WIDTH
+from sequencer.model.outcome import Usage
+from sequencer.resolution.critical_path import Figures
 from sequencer.settings.settings import load
 from tests.project.documents import ROOT, Fence, fences
 
@@ -68,8 +75,7 @@ def test_there_is_an_example_of_each_kind() -> None:
 
 
 def test_the_document_is_as_shown() -> None:
-    (fence,) = blocks("json")
-    shown: dict[str, Any] = json.loads(fence.text)
+    shown: dict[str, Any] = json.loads(blocks("json")[0].text)
     told = Activity(
         type=ActivityType.RESPONSE,
         at=shown["at"],
@@ -82,6 +88,40 @@ def test_the_document_is_as_shown() -> None:
     )
     post = Post(activity=told, run_id=shown["run_id"], revision=9)
     assert list(post.document().items()) == list(shown.items())
+
+
+def test_the_metrics_are_as_shown() -> None:
+    shown: dict[str, Any] = json.loads(blocks("json")[1].text)
+    agent_seconds = shown["agent_seconds"]
+    metrics = Metrics(
+        usage=Usage.model_validate({**shown, "seconds": agent_seconds}),
+        agents=tuple(shown["agents"]),
+        attempts=shown["attempts"],
+        failed=shown["failed"],
+        figures=Figures(
+            wall_s=shown["wall_s"],
+            work_s=agent_seconds,
+            people_s=shown["people_s"],
+            critical_s=shown["critical_s"],
+            critical=(),
+            peak=shown["peak"],
+            places=2,
+        ),
+        critical_path=tuple(shown["critical_path"]),
+    )
+    assert list(metrics.document().items()) == list(shown.items())
+
+
+def test_what_waits_is_shown_as_on_the_page() -> None:
+    (shown,) = blocks("text")
+    waits = Pending(sink="team", pending=3, since="then", tries=9, error="HTTP 500")
+    assert shown.text.strip() == f"{'posts':<{LABEL_WIDTH}}  {waits.text(lambda _: '12 min 4 s')}"
+
+
+def test_the_limits_are_as_the_page_says() -> None:
+    text = PAGE.read_text()
+    assert f"not answer within {TIMEOUT_S:.0f} seconds" in text
+    assert f"up to {LOOKED_AT} comments" in text
 
 
 def test_the_signature_is_checked_as_shown() -> None:

@@ -121,10 +121,10 @@ class GitStore:
         seen = self._files.view()
         return View(seen.head, (*notices, *seen.notices))
 
-    def history(self) -> Iterator[dict[str, Any]]:
+    def history(self, after: int = 0) -> Iterator[dict[str, Any]]:
         """See `Store.history`."""
         self._freshen()
-        yield from self._files.history()
+        yield from self._files.history(after)
 
     def document(self, name: str) -> bytes | None:
         """See `Store.document`."""

@@ -1,8 +1,8 @@
 """A loopback server that keeps what it is sent and answers, or misbehaves, as it is told.
 
 Each of *answers* is for one request, in order; behind them every request gets *usual*.
-Nothing here sleeps: a test waits for a number of requests, and a server that hangs does so
-until the test lets it go.
+A test waits for a number of requests, and a server that hangs does so until the test lets it
+go. Only a server that is slow by nature sleeps.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,10 @@ class Reply:
     """Nothing comes before the test lets go."""
     drops: bool = False
     """The connection is reset when the request has arrived."""
+    waits: bool = False
+    """It is given when the test lets go."""
+    after_s: float = 0.0
+    """How long the server thinks about it."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,8 @@ class _Handler(BaseHTTPRequestHandler):
         raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
         reply = self.desk.take(Seen(self.command, self.path, headers, raw))
-        if reply.hangs:
+        time.sleep(reply.after_s)
+        if reply.hangs or reply.waits:
             self.desk.let_go.wait(WAIT_S)
         if reply.hangs or reply.drops:
             self.close_connection = True

@@ -76,7 +76,7 @@ def test_an_outage_ends_in_a_later_process_and_the_order_is_kept(store: FileStor
         with invoked(store, sink, thoughts=False) as later:
             later.step(store, "result 3")
         assert told(desk) == [f"result {number}" for number in range(4)]
-    assert later.inner.notices == []
+        assert later.inner.notices == ["activity sink 'hook' can be reached again"]
 
 
 @pytest.mark.parametrize(

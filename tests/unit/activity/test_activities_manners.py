@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from sequencer.activity.activities import Activities
+from sequencer.activity.activities import HURRIED_S, Activities
 from sequencer.activity.linear import LinearSink
 from sequencer.activity.protocol import Post
+from sequencer.activity.web import Web
+from sequencer.activity.webhook import WebhookSink
 from sequencer.errors import Interrupted
 from sequencer.executors.protocol import Kind
 from sequencer.model.outcome import Usage
@@ -27,6 +29,7 @@ from tests.unit.activity.runs import (
     new_store,
     record,
     succeed,
+    unreachable,
 )
 
 # --- thoughts ------------------------------------------------------------------------------
@@ -116,6 +119,19 @@ def test_no_secret_leaves_in_any_way(store: FileStore, desk: Desk) -> None:
     assert not [seen for seen in desk.seen if SECRET.encode() in seen.raw]
 
 
+class Slow(Box):
+    """Takes a post when it is let go."""
+
+    def __init__(self, name: str = "box") -> None:
+        super().__init__(name)
+        self.is_posting, self.go = threading.Event(), threading.Event()
+
+    def post(self, post: Post) -> None:
+        self.is_posting.set()
+        assert self.go.wait(20)
+        super().post(post)
+
+
 # --- manners ---------------------------------------------------------------------------------
 
 
@@ -135,13 +151,18 @@ def test_everything_reaches_the_inner_observer(store: FileStore) -> None:
     assert now.inner.notices == ["hear"]
 
 
-def test_a_sink_that_hangs_delays_no_step_and_the_end_but_little(
+def impatient(desk: Desk) -> WebhookSink:
+    """Return a sink that waits for an answer for half a second."""
+    return WebhookSink("hook", desk.url, {}, web=Web(timeout_s=0.5))
+
+
+def test_a_sink_that_hangs_delays_no_step_and_the_end_by_its_own_limit(
     store: FileStore, desk: Desk
 ) -> None:
     desk.usual = Reply(hangs=True)
     slow = 0.0
     started = time.monotonic()
-    with invoked(store, hook(desk), drain_s=0.3) as now:
+    with invoked(store, impatient(desk), drain_s=0.3) as now:
         for number in range(20):
             at = time.monotonic()
             now.step(store, str(number))
@@ -151,17 +172,81 @@ def test_a_sink_that_hangs_delays_no_step_and_the_end_but_little(
     assert time.monotonic() - started < 8.0
 
 
-def test_a_signal_makes_the_end_short(store: FileStore, desk: Desk) -> None:
-    desk.usual = Reply(hangs=True)
+def test_a_post_that_has_begun_is_finished_however_short_the_drain_is(store: FileStore) -> None:
+    slow = Slow()
+    with invoked(store, slow, drain_s=0) as now:
+        for output in ("one", "two", "three"):
+            now.step(store, output)
+        assert slow.is_posting.wait(20)
+        threading.Timer(1.0, slow.go.set).start()
+    # The second is the one try that each sink gets at the end.
+    assert slow.bodies == ["one", "two"]
+    assert "for activity sink 'box' to answer" in now.inner.notices[0]
+    with invoked(store, rest := Box()):
+        pass
+    assert rest.bodies == ["three"]
+
+
+def test_a_signal_ends_it_with_the_post_that_has_begun(store: FileStore) -> None:
+    slow = Slow()
     own = new_store(store.folder.parent)
-    activities = Activities(Listening(), own, [hook(desk)], REDACTION, drain_s=60)
+    activities = Activities(Listening(), own, [slow], REDACTION, drain_s=60)
     activities.__enter__()
-    succeed(store)
+    succeed(store, "one")
+    succeed(store, "two")
     activities.waiting("", None)
-    desk.wait_for(1)
-    at = time.monotonic()
+    assert slow.is_posting.wait(20)
+    threading.Timer(HURRIED_S + 1.0, slow.go.set).start()
     activities.__exit__(Interrupted, Interrupted("SIGINT"), None)
-    assert time.monotonic() - at < 5.0
+    assert slow.bodies == ["one"]
+    with invoked(store, rest := Box()):
+        pass
+    assert rest.bodies == ["two"]
+
+
+def test_each_sink_is_tried_once_however_little_time_there_is(store: FileStore) -> None:
+    boxes = [Box("first"), Box("second")]
+    with invoked(store, *boxes, drain_s=0):
+        for number in range(3):
+            succeed(store, str(number))
+    assert [box.bodies[:1] for box in boxes] == [["0"], ["0"]]
+    with invoked(store, *(later := [Box("first"), Box("second")]), drain_s=0):
+        pass
+    assert [len(box.bodies) > 0 for box in later] == [True, True]
+
+
+def test_a_sink_that_hangs_keeps_no_result_from_another_one(store: FileStore) -> None:
+    class Hanging(Slow):
+        def post(self, post: Post) -> None:
+            super().post(post)
+            raise unreachable()
+
+    broken, sound = Hanging("broken"), Box("sound")
+    with invoked(store, broken, sound, drain_s=0) as now:
+        now.step(store, "one")
+        now.activities.look()
+        assert broken.is_posting.wait(20)
+        now.step(store, "two")
+        threading.Timer(1.0, broken.go.set).start()
+    assert sound.bodies == ["one", "two"]
+
+
+def test_a_sink_in_trouble_comes_after_those_that_work(store: FileStore) -> None:
+    order: list[str] = []
+
+    class Noting(Box):
+        def post(self, post: Post) -> None:
+            order.append(self.name)
+            super().post(post)
+
+    with invoked(store, Noting("broken", [unreachable()]), Noting("sound"), drain_s=0):
+        succeed(store)
+    order.clear()
+    succeed(store)
+    with invoked(store, Noting("broken"), Noting("sound")):
+        pass
+    assert order.index("sound") < order.index("broken")
+    assert order.count("broken") == 2
 
 
 def test_an_invocation_with_nothing_to_post_ends_at_once(store: FileStore) -> None:
@@ -188,7 +273,10 @@ def test_the_thread_and_the_connections_end_with_the_invocation(store: FileStore
     assert box.bodies[-1] == "done"
 
 
-def test_nobody_is_told_anything_behind_the_end(store: FileStore) -> None:
+def test_nobody_is_told_anything_behind_the_end(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sequencer.activity.activities.FINISH_S", 0.1)
     is_posting, go = threading.Event(), threading.Event()
 
     class Late(Box):
@@ -206,4 +294,5 @@ def test_nobody_is_told_anything_behind_the_end(store: FileStore) -> None:
     go.set()
     thread.join(20)
     assert not thread.is_alive()
-    assert now.inner.notices == []
+    (notice,) = now.inner.notices
+    assert notice == "waiting up to 0.1 s for activity sink 'box' to answer"

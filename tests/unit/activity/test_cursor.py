@@ -2,11 +2,19 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from sequencer.activity.cursor import ALL, Cursor, CursorFile, CursorUnreadable, moved_to_run
+from sequencer.activity.cursor import (
+    ALL,
+    Cursor,
+    CursorFile,
+    CursorUnreadable,
+    Trouble,
+    moved_to_run,
+)
 
 HERE = Cursor("run-1", 12, 1)
 
@@ -21,6 +29,28 @@ def test_what_was_written_is_read_by_the_next_process(tmp_path: Path) -> None:
     assert CursorFile(tmp_path, "hook").read() == HERE
     assert CursorFile(tmp_path, "other").read() is None
     assert names(tmp_path / "activity") == ["hook.json"]
+
+
+def test_what_is_in_the_way_stands_beside_it_and_does_not_decide(tmp_path: Path) -> None:
+    trouble = Trouble("2027-01-31T08:00:00Z", 3, "HTTP 429", 60.0, 1000.0)
+    file = CursorFile(tmp_path, "hook")
+    file.write(replace(HERE, trouble=trouble))
+    assert file.read() == replace(HERE, trouble=trouble)
+    kept = json.loads(file.path.read_text())
+    for odd in (7, {"since": 1}, {**kept["trouble"], "tries": "x"}, {**kept["trouble"], "new": 1}):
+        file.path.write_text(json.dumps({**kept, "trouble": odd}))
+        assert file.read() == HERE
+
+
+def test_a_pause_is_counted_on_a_clock_that_nobody_sets(tmp_path: Path) -> None:
+    trouble = Trouble("2027-01-31T08:00:00Z", 1, "HTTP 429", 60.0, 1000.0)
+    assert [trouble.left_s(now) for now in (1000.0, 1045.0, 1060.0)] == [60.0, 15.0, 0.0]
+    # The machine was started again.
+    assert trouble.left_s(5.0) == 0.0
+    file = CursorFile(tmp_path, "hook")
+    # Nobody can be kept waiting for ever by an edit.
+    file.write(replace(HERE, trouble=replace(trouble, asked_s=1e9)))
+    assert file.read() == HERE
 
 
 def test_a_name_reaches_no_other_folder(tmp_path: Path) -> None:

@@ -210,6 +210,33 @@ def test_a_sink_says_how_long_to_wait(store: FileStore, asked: float, waited: fl
     assert told.lane.due_in_s == waited
 
 
+def test_the_next_process_keeps_to_the_pause_that_a_sink_asked_for(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[unreachable(42.0)]))
+    succeed(store)
+    told.deliver()
+    later = lane_for(store, clock=told.clock)
+    later.deliver()
+    assert later.box.tries == 0
+    assert later.lane.due_in_s == 42.0
+    told.clock.now += 42
+    later.deliver()
+    assert later.box.bodies == ["done"]
+    assert later.notices == ["activity sink 'box' can be reached again"]
+
+
+def test_another_process_tries_at_once_where_no_pause_was_asked_for(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[unreachable()]))
+    succeed(store)
+    told.deliver()
+    later = lane_for(store, Box(trouble=[unreachable()]), told.clock)
+    later.deliver()
+    assert later.box.tries == 1
+    kept = CursorFile(store.folder, "box").read()
+    assert kept is not None
+    assert kept.trouble is not None
+    assert (kept.trouble.tries, kept.trouble.error) == (2, "nobody is there")
+
+
 def test_a_refused_result_is_recorded_and_the_next_one_comes(store: FileStore) -> None:
     told = lane_for(store, Box(trouble=[refused()]))
     succeed(store, "one")

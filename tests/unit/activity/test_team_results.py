@@ -79,6 +79,16 @@ def test_a_process_that_only_posts_the_end_knows_it_too(store: FileStore) -> Non
     assert later.box.bodies == ["All is done."]
 
 
+def test_what_others_left_is_known_before_anybody_asks_for_a_board(store: FileStore) -> None:
+    lane_for(store)
+    tell(store, Event.SUCCEEDED, "plan", output="All is done.")
+    tell(store, Event.COMPLETED, "", status="completed")
+    with invoked(store, box := Box(), graph=GRAPH):
+        pass
+    assert box.bodies == ["All is done.", "All is done."]
+    assert box.posts[0].activity.title == "succeeded: Read and plan (researcher)"
+
+
 def test_what_is_no_steps_has_no_empty_name() -> None:
     end = Activity(type=ActivityType.RESPONSE, at="now", step="", step_index=7, event="completed")
     assert result_text(replace(end, title="the run is complete")) == "the run is complete"

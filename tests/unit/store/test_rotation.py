@@ -46,6 +46,18 @@ def test_every_fact_is_kept_over_all_files(tmp_path: Path) -> None:
     assert small_store(tmp_path).view().head == store.view().head
 
 
+def test_what_came_after_a_revision_is_told_without_the_files_before(tmp_path: Path) -> None:
+    store = small_store(tmp_path)
+    go_on(store, 20)
+    whole = list(store.history())
+    newest = whole[-1]["revision"]
+    for after in range(newest + 2):
+        assert list(store.history(after)) == [f for f in whole if f["revision"] > after]
+    for name in rotated(tmp_path)[:-1]:
+        (tmp_path / name).write_text("not a line that was written by anybody")
+    assert list(store.history(newest - 1)) == [f for f in whole if f["revision"] == newest]
+
+
 def keep_output(store: FileStore, step_index: int, token: int) -> None:
     folder = store.result_folder(step_index, token)
     folder.mkdir(parents=True)

@@ -1,0 +1,147 @@
+"""What the execution of a run came to: time, steps, tokens, cost, who worked, side by side or not.
+
+Read from the facts of the journal, so every process says the same of the same end. A cost that
+nobody told is unknown and never 0.
+
+Not promised: attempts and times of a run whose beginning the journal has dropped. They are left
+out then, the sums are the run's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sequencer.model.outcome import Usage
+from sequencer.model.transitions import Event
+from sequencer.model.wording import duration, spent
+from sequencer.resolution.critical_path import Figures, figures_of
+from sequencer.resolution.tallies import BY_HAND, Tallies, tallies_of
+from sequencer.resolution.timeline import timeline_of
+
+SHORTEST_SHOWN_S = 1.0
+MAX_SHOWN = 20
+"""Steps of the critical path that are named in words."""
+_BEGINNINGS = frozenset({Event.INITIALISED, Event.RESET})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """The figures; None: not known."""
+
+    usage: Usage
+    agents: tuple[str, ...] = ()
+    """Who worked, in the order of their first attempts."""
+    attempts: int | None = None
+    failed: int | None = None
+    """Attempts that failed or judged no."""
+    figures: Figures | None = None
+    critical_path: tuple[str, ...] = ()
+    """Of a graph: the chain of steps that took longest."""
+
+    def document(self) -> dict[str, Any]:
+        """Return them as ``activity.jsonl`` and a webhook's body have them."""
+        usage, figures = self.usage, self.figures
+        told: dict[str, Any] = {
+            "steps": usage.steps,
+            "attempts": self.attempts,
+            "failed": self.failed,
+            "agents": list(self.agents),
+            "agent_seconds": round(usage.seconds, 3),
+            "input_tokens": usage.input_tokens,
+            "output_tokens": usage.output_tokens,
+            "cost_usd": usage.known_usd,
+            "unpriced": usage.unpriced,
+            "estimated_usd": usage.estimated_usd,
+        }
+        if figures is not None:
+            told["wall_s"] = round(figures.wall_s, 3)
+            told["people_s"] = round(figures.people_s, 3)
+        if figures is not None and self.critical_path:
+            told |= {
+                "peak": figures.peak,
+                "speed_up": figures.speed_up and round(figures.speed_up, 3),
+                "critical_s": round(figures.critical_s, 3),
+                "critical_path": list(self.critical_path),
+            }
+        return told
+
+    def text(self, shown: Callable[[str], str] = str) -> str:
+        """Return them in words, a line or two; *shown* makes a name safe where it is read.
+
+        >>> print(Metrics(usage=Usage(steps=2, seconds=75, unpriced=1), agents=("claude",)).text())
+        2 steps · 1 min 15 s of agents · cost unknown · claude
+        """
+        usage = self.usage
+        parts = [*self._time(), _counted(usage.steps, "step")]
+        if self.attempts is not None and self.attempts != usage.steps:
+            failed = f", {self.failed} failed" if self.failed else ""
+            parts.append(f"{_counted(self.attempts, 'attempt')}{failed}")
+        parts.append(f"{duration(usage.seconds)} of agents")
+        agents = ", ".join(map(shown, self.agents))
+        parts += [text for text in (spent(usage), agents) if text]
+        lines = [" · ".join(parts), self._side_by_side(shown)]
+        return "\n\n".join(line for line in lines if line)
+
+    def _time(self) -> list[str]:
+        figures = self.figures
+        if figures is None:
+            return []
+        waited = figures.people_s >= SHORTEST_SHOWN_S
+        people = f" ({duration(figures.people_s)} waiting for a person)" if waited else ""
+        return [f"took {duration(figures.wall_s)}{people}"]
+
+    def _side_by_side(self, shown: Callable[[str], str]) -> str:
+        figures = self.figures
+        if figures is None or not self.critical_path:
+            return ""
+        parts = [f"{figures.peak} at the same time at most"]
+        if figures.speed_up is not None:
+            parts.append(f"{figures.speed_up:.2f} times as fast as one worker")
+        path = " → ".join(map(shown, self.critical_path[:MAX_SHOWN]))
+        path += " → …" if len(self.critical_path) > MAX_SHOWN else ""
+        parts.append(f"critical path {duration(figures.critical_s)}: {path}")
+        return " · ".join(parts)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"1 {what}" if count == 1 else f"{count} {what}s"
+
+
+def metrics_of(
+    facts: Iterable[Mapping[str, Any]], usage: Usage | None = None, *, is_graph: bool = False
+) -> Metrics:
+    """Return the metrics of the run that *facts*, oldest first, end with.
+
+    *usage* is what its head has; None: the head is another run's by now, and the facts are summed.
+    """
+    facts = list(facts)
+    tallies = tallies_of(facts)
+    makers = [maker.agent for maker in tallies.by_maker]
+    agents = tuple(dict.fromkeys(one for one in makers if one and one != BY_HAND))
+    usage = _summed(tallies) if usage is None else usage
+    if not any(fact["event"] in _BEGINNINGS for fact in facts):
+        return Metrics(usage=usage, agents=agents)
+    timeline = timeline_of(facts, 0.0)
+    figures = figures_of(timeline)
+    path = tuple(timeline.executions[number].step for number in figures.critical)
+    failed = sum(one.failed for one in tallies.by_maker.values())
+    ended = sum(one.accepted + one.released + one.taken_over for one in tallies.by_maker.values())
+    return Metrics(
+        usage=usage,
+        agents=agents,
+        attempts=failed + ended,
+        failed=failed,
+        figures=figures,
+        critical_path=path if is_graph else (),
+    )
+
+
+def _summed(tallies: Tallies) -> Usage:
+    total = Usage()
+    for one in tallies.by_maker.values():
+        fields = asdict(one)
+        steps = fields.pop("accepted")
+        total = total.plus(Usage(**fields), steps=steps)
+    return total
