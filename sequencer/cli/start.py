@@ -109,7 +109,7 @@ def start(
 
     shape = Shape.of(invocation, mermaid=mermaid, diagram=diagram, shows=dry_run or no_run)
     project = _project(invocation, agent, acts=not dry_run)
-    request = request_from(project, "start", text=text, file=file, **given)
+    request = request_from(invocation, project, "start", text=text, file=file, **given)
     name = invocation.run_name or free_name(request.title, project.run_names())
     invocation.run_name = name
     if team is False and team_size is not None:
@@ -162,7 +162,7 @@ def route(
       sequencer route "Crash on save" --label bug --json
     """
     project = invocation.project()
-    request = request_from(project, "route", text=text, file=file, labels=labels)
+    request = request_from(invocation, project, "route", text=text, file=file, labels=labels)
     chosen = project.starter.route(request, procedure)
     if invocation.is_json:
         invocation.print_json({"request": request.model_dump(mode="json"), **_told(chosen)})
