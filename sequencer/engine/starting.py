@@ -47,8 +47,9 @@ class Starter:
     step_defaults: Mapping[str, Any]
     comment_tools: tuple[str, ...] = ()
     """Tools with which an agent could post comments; a no_comment step has none of them."""
-    classify: Callable[[Request], str] | None = None
-    """Asks an agent what kind of request it is; None: the rules decide."""
+    classifier: Callable[[], Callable[[Request], str]] | None = None
+    """Starts the clock of one classification and returns what asks an agent what kind of
+    request it is; None: the rules decide."""
     hooks: Hooks = field(default_factory=NoHooks)
     agent: str | None = None
     """Was asked for by name: performs the steps that name none, also after a restart."""
@@ -67,7 +68,7 @@ class Starter:
             explicit=explicit,
             settings=self.routing,
             known=self.registry.procedure_names,
-            classify=self.classify,
+            classify=None if self.classifier is None else self.classifier(),
         )
         wanted = self.hooks.procedure(request, chosen.procedure)
         if wanted != chosen.procedure:

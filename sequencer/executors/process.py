@@ -224,7 +224,7 @@ def launch_of(
         prompt=text.encode("utf-8", "surrogateescape"),
         timeout_s=request.timeout_s,
         idle_timeout_s=request.idle_timeout_s,
-        grace_s=grace_s,
+        grace_s=grace_s if request.grace_s is None else min(grace_s, request.grace_s),
         lock=request.lock,
     )
 
