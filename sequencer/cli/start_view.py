@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sequencer.cli.flow.marks import cut, shown
 from sequencer.cli.sanitise import one_line
-from sequencer.cli.tables import columns, columns_of, width
+from sequencer.cli.tables import columns, columns_of, purposes, width
 from sequencer.errors import UsageRefused
 from sequencer.model.route import Route
 
@@ -97,6 +97,8 @@ def show(
     invocation.echo(f"run        {one_line(name)}{'' if is_made else '  (not made: --dry-run)'}")
     chosen = Route.model_validate(definition.route)
     invocation.echo(f"procedure  {explained(chosen)[0]}")
+    if about := one_line(definition.workflow.description):
+        invocation.echo(f"           {about}")
     _show_team(invocation, definition)
     if graph is not None:
         _show_tasks(invocation, steps)
@@ -107,6 +109,8 @@ def show(
             for n, step in enumerate(steps)
         ]
         invocation.echo(columns(("N", "STEP", "PROMPT", "AGENT", ""), rows, right={0}))
+        if said := purposes((one["step"], one.get("description", "")) for one in steps):
+            invocation.echo(f"\n{said}")
     for note in definition.notes:
         invocation.say(f"notice: {note}")
 

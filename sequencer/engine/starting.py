@@ -142,11 +142,12 @@ class Starter:
     def _line(self, whole: Workflow, request: Request, notes: list[str]) -> Workflow:
         """Return the procedure *whole* with its steps as they are to run for *request*."""
         steps = [self._resolved(step, request, notes) for step in whole.steps]
-        workflow = Workflow(whole.name, steps, kind="procedure")
+        about = whole.description
+        workflow = Workflow(whole.name, steps, kind="procedure", description=about)
         workflow = self.hooks.steps(request, workflow)
         # Steps that a hook made have had no defaults yet.
         filled = tuple(with_defaults(step, self.step_defaults) for step in workflow.steps)
-        return Workflow(workflow.name, filled, kind="procedure")
+        return Workflow(workflow.name, filled, kind="procedure", description=about)
 
     def _tasks(self, whole: Workflow, request: Request, notes: list[str]) -> Workflow:
         """Return the team's graph *whole* with its steps as they are to run for *request*."""

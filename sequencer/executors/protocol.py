@@ -211,7 +211,7 @@ EVERY_EXECUTOR = frozenset(
             "validation",
             "output",
         ),
-        *("system_from_labels", "no_comment"),
+        *("system_from_labels", "no_comment", "description"),
     }
 )
 """Step fields that the engine or the process core honours for every executor."""
