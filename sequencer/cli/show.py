@@ -169,11 +169,13 @@ def _list(invocation: Invocation, project: Project) -> None:
             _few(entry["step_names"]),
             one_line(_review_cell(entry)),
             entry["source"],
-            one_line(entry["description"]),
         )
         for entry in found
     ]
-    invocation.echo(columns(("WORKFLOW", "KIND", "STEPS", "REVIEW", "FROM", "WHAT FOR"), rows))
+    invocation.echo(columns(("WORKFLOW", "KIND", "STEPS", "REVIEW", "FROM"), rows))
+    said = purposes(((entry["name"], entry["description"]) for entry in found), "WORKFLOW")
+    if said:
+        invocation.echo(f"\n{said}")
     invocation.say("* is what 'sequencer run' begins with (workflow.name)")
 
 

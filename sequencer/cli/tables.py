@@ -60,7 +60,7 @@ def columns(
     return "\n".join(lines)
 
 
-def purposes(said: Iterable[tuple[str, str]]) -> str:
-    """Return a table of what each step does, by name and description; empty if nobody said it."""
+def purposes(said: Iterable[tuple[str, str]], kind: str = "STEP") -> str:
+    """Return a table of what each of a *kind* does, by name; empty if nobody has said it."""
     rows = {one_line(name): one_line(about) for name, about in said if about}
-    return columns(("STEP", "WHAT IT DOES"), list(rows.items())) if rows else ""
+    return columns((kind, "WHAT IT DOES"), list(rows.items())) if rows else ""

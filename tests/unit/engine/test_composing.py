@@ -86,7 +86,7 @@ def test_the_request_is_added_where_a_prompt_does_not_ask_for_it() -> None:
 def test_the_request_in_full() -> None:
     assert request_block(REQUEST) == (
         "# Request: Debug login\n\nIt times out.\n\nLabels: bug, auth\n\n"
-        "## Comment 1\n\nalso on mobile\n\nAttached files:\n- logs/a.txt"
+        "## Comment 1\n\nalso on mobile\n\nAttachments:\n- logs/a.txt"
     )
 
 
