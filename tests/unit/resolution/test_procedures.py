@@ -189,3 +189,9 @@ def test_the_projects_own_prompts_are_those_that_come_along(folder: str) -> None
     own = {path.name: path.read_bytes() for path in (OWN / folder).iterdir()}
     assert own == packaged
     assert len(own) >= 5
+
+
+def test_every_procedure_and_every_step_says_what_it_is_for() -> None:
+    for procedure in builtin_procedures().values():
+        said = [procedure.description, *(step.description for step in with_fields(procedure))]
+        assert all(0 < len(text) <= 60 and text[0].isupper() for text in said), procedure.name
