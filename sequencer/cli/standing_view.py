@@ -184,10 +184,11 @@ class Snapshot:
 
     def _next_description(self) -> str:
         """Return what the author of the next step says that it does."""
-        workflow, name = self.workflow, (self.next or {}).get("step")
-        if workflow is None or workflow.graph is not None:
+        workflow, here = self.workflow, self.next
+        if workflow is None or here is None or workflow.graph is not None:
             return ""
-        return next((one.description for one in with_fields(workflow) if one.name == name), "")
+        known = {one.name: one.description for one in with_fields(workflow)}
+        return known.get(here["step"], "")
 
     def _few_subjects(self) -> str:
         """Return what may start; of a single task also what it is about."""

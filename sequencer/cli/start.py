@@ -92,7 +92,8 @@ def start(
 ) -> int:
     """Make a run of a request, and work on it until its end or until a person is asked.
 
-    TEXT is the request, its first line the title; - reads it from standard input. Labels, or
+    TEXT is the request, its first line the title; - reads it from standard input. An issue of
+    GitHub or Linear as JSON counts as one, with its labels and comments. Labels, or
     an agent that classifies it, choose the procedure; 'sequencer route' explains the choice.
     The run keeps the steps as they are resolved here. Its name is made from the title
     unless --run gives one; 'sequencer --run NAME run' goes on after an interruption.
@@ -101,6 +102,7 @@ def start(
     Examples:
       sequencer start "Debug login timeout" --label bug
       sequencer start --file issue.md --procedure full-development --no-run
+      gh issue view 7 --json title,body,labels,comments,number,url | sequencer start -
       sequencer start --file issue.md --team --dry-run --mermaid
     """
     from sequencer.cli.requests import free_name  # noqa: PLC0415 - `--help` needs none

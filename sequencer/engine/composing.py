@@ -41,6 +41,23 @@ def request_block(request: Request) -> str:
     return "\n\n".join(parts)
 
 
+def request_value(request: Request | None, path: tuple[str, ...]) -> Any:
+    """Return what a prompt gets that asks for *path* of *request*; lists as people write them.
+
+    Raises:
+        KeyError: there is no request, or nothing of that name in it.
+    """
+    if request is None:
+        raise KeyError("the run was not made from a request; 'sequencer start' makes such runs")
+    if not path:
+        return request_block(request)
+    if path in {("labels",), ("assignees",)}:
+        return ", ".join(getattr(request, path[0]))
+    if path in {("comments",), ("attachments",)}:
+        return "\n\n".join(getattr(request, path[0]))
+    return templates.look_up(request.model_dump(mode="json"), path)
+
+
 def substitute(text: str, substitutions: Mapping[str, str]) -> str:
     """Return *text* with each literal key replaced by its value, in one pass, longest first."""
     if not substitutions:
@@ -119,15 +136,7 @@ class Composer:
         return getattr(self, f"_root_{root}")(rest)
 
     def _root_request(self, path: tuple[str, ...]) -> Any:
-        if self.request is None:
-            raise KeyError("the run was not made from a request; 'sequencer start' makes such runs")
-        if not path:
-            return request_block(self.request)
-        if path in {("labels",), ("assignees",)}:
-            return ", ".join(getattr(self.request, path[0]))
-        if path in {("comments",), ("attachments",)}:
-            return "\n\n".join(getattr(self.request, path[0]))
-        return templates.look_up(self.request.model_dump(mode="json"), path)
+        return request_value(self.request, path)
 
     def _root_output(self, path: tuple[str, ...]) -> Any:
         return templates.look_up(self.memory.last(), path)

@@ -102,12 +102,10 @@ class Memory:
         if one.fix is None:
             return found
         try:
-            tried = self._output_in(one.fix).strip()
+            tried = end_of(self._output_in(one.fix))
         except StorageFailed:
             # Results are cleared away in time, and this fixer can do without them.
             tried = "(its output is gone)"
-        if len(tried) > _MOST_TRIED_CHARS:
-            tried = f"…{tried[-_MOST_TRIED_CHARS:]}"
         return f"{found}\n\nThen this was tried: {tried or '(nothing was said about it)'}"
 
     def last(self) -> str:
@@ -134,6 +132,12 @@ class Memory:
         if name is None:
             return str(record.get("output", ""))
         return read_output(results.output_path(self.folder, name))
+
+
+def end_of(said: str) -> str:
+    """Return what a fixer *said* it did, as far as later rounds have room for it."""
+    text = said.strip()
+    return text if len(text) <= _MOST_TRIED_CHARS else f"…{text[-_MOST_TRIED_CHARS:]}"
 
 
 def read_output(path: Path) -> str:

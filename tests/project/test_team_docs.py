@@ -51,8 +51,8 @@ def test_the_keys_of_a_role() -> None:
     assert told == [f"teams.roles.NAME.{key}" for key in fields]
     refused = set(Step.model_fields) - STEP_FIELDS
     assert refused == {"name", "description", "requires_approval", "approval"}
-    told = "fields of a step but for `name`, `description`, `requires_approval` and `approval`"
-    assert told in REFERENCE
+    listed = "fields of a step but for `name`, `description`, `requires_approval` and `approval`"
+    assert listed in REFERENCE
 
 
 def test_the_numbers_of_the_how_to() -> None:
