@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from sequencer.errors import ConfigurationError, UnsafePath, UsageRefused
 from sequencer.logs import current_branch
 from sequencer.model.names import slug
-from sequencer.model.request import Request
+from sequencer.model.request import MAX_ITEMS, Request
 from sequencer.resolution.tracker_issues import NO_LABELS, TrackerIssue, as_json, issue_of
 from sequencer.store.strictjson import parse_json
 
@@ -59,13 +59,14 @@ def request_of(
         if not (lack == NO_LABELS and wanted.labels):
             notice(f"{where}: {lack}")
     title = hide(issue.title)
+    over = max(0, len(issue.comments) + len(wanted.comments) - MAX_ITEMS)
     try:
         return Request(
             title=_shortened(title),
             # A title that was cut stands whole in the text.
             text=_joined(title if len(title) > MAX_TITLE_CHARS else "", hide(issue.text)),
             labels=tuple(dict.fromkeys((*issue.labels, *map(str.strip, wanted.labels)))),
-            comments=tuple(map(hide, (*issue.comments, *wanted.comments))),
+            comments=tuple(map(hide, (*issue.comments[over:], *wanted.comments))),
             attachments=(
                 *map(hide, issue.attachments),
                 *(attached(name, project) for name in wanted.attachments),

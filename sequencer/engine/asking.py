@@ -38,13 +38,12 @@ class Questions:
     """What *agent* is asked, in one turn each and without tools where it can."""
 
     def __init__(self, agents: Agents, agent: str, *, within_s: float, project: Path) -> None:
-        """Start the clock; nobody is asked yet."""
+        """Ask nobody yet; the clock starts with the first question."""
         self._agents = agents
         self._agent = agent
         self._within_s = within_s
         self._project = project
-        self._until = time.monotonic() + within_s
-        self._has_asked = False
+        self._until: float | None = None
 
     def ask(self, prompt: str) -> str:
         """Return the answer to *prompt*.
@@ -54,11 +53,12 @@ class Questions:
             StepFailed: it failed, did not answer in time, or had no time left to be asked.
             Interrupted: somebody interrupted it.
         """
-        left_s = self._until - time.monotonic()
-        if self._has_asked and left_s < LEAST_S:
-            raise StepFailed(f"no time is left of {self._within_s:g} s to ask again")
-        self._has_asked = True
-        left_s = max(left_s, self._within_s / 10)
+        if self._until is None:
+            self._until, left_s = time.monotonic() + self._within_s, self._within_s
+        else:
+            left_s = self._until - time.monotonic()
+            if left_s < LEAST_S:
+                raise StepFailed(f"no time is left of {self._within_s:g} s to ask again")
         # Its end by force has to fit in as well, and so has the start.
         grace_s = min(MOST_GRACE_S, left_s / 10)
         outcome = self._outcome(prompt, left_s - 2 * grace_s, grace_s)

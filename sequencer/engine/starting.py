@@ -48,8 +48,8 @@ class Starter:
     comment_tools: tuple[str, ...] = ()
     """Tools with which an agent could post comments; a no_comment step has none of them."""
     classifier: Callable[[], Callable[[Request], str]] | None = None
-    """Starts the clock of one classification and returns what asks an agent what kind of
-    request it is; None: the rules decide."""
+    """Returns what asks an agent what kind of request one is, which takes a limited time in
+    all; None: the rules decide."""
     hooks: Hooks = field(default_factory=NoHooks)
     agent: str | None = None
     """Was asked for by name: performs the steps that name none, also after a restart."""

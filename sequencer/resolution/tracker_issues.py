@@ -143,7 +143,7 @@ class _Fields:
     def text(self, name: str) -> str:
         value = self.get(name)
         if not isinstance(value, str | None):
-            raise self._wrong(name, "a text")
+            raise self.wrong(name, "a text")
         # GitHub's form on the web sends the line ends of a browser.
         return (value or "").replace("\r\n", "\n")
 
@@ -157,7 +157,7 @@ class _Fields:
     def section(self, name: str) -> _Fields:
         value = {} if self.get(name) is None else self.get(name)
         if not isinstance(value, Mapping):
-            raise self._wrong(name, "an object")
+            raise self.wrong(name, "an object")
         return _Fields(value, f"{self._path}{name}.", self.where)
 
     def sections(self, name: str, of_a_text: str = "") -> Iterator[_Fields]:
@@ -167,16 +167,20 @@ class _Fields:
             # Linear's API has lists so.
             value = value.get("nodes")
         if not isinstance(value, list | None):
-            raise self._wrong(name, "a list")
+            raise self.wrong(name, "a list")
         for number, item in enumerate(value or ()):
             one = {of_a_text: item} if of_a_text and isinstance(item, str) else item
             if not isinstance(one, Mapping):
-                raise self._wrong(f"{name}.{number}", "an object")
+                raise self.wrong(f"{name}.{number}", "an object")
             yield _Fields(one, f"{self._path}{name}.{number}.", self.where)
 
     def names(self, name: str, key: str) -> tuple[str, ...]:
-        """Return what the *key* of each object of a list says, once each."""
-        found = (one.line(key) for one in self.sections(name, of_a_text=key))
+        """Return what the *key* of each object of a list says, once each; each has to have it."""
+        found = []
+        for one in self.sections(name, of_a_text=key):
+            if key not in one:
+                raise one.wrong(key, "a text")
+            found.append(one.line(key))
         return tuple(dict.fromkeys(filter(None, found)))
 
     def ensure_not_gone(self) -> None:
@@ -187,7 +191,8 @@ class _Fields:
                 where=self.where,
             )
 
-    def _wrong(self, name: str, wanted: str) -> UsageRefused:
+    def wrong(self, name: str, wanted: str) -> UsageRefused:
+        """Return the refusal of what *name* is; a path in it ends in an item of a list."""
         kind = type(self.get(name.partition(".")[0])).__name__
         said = f"has to be {wanted}, not {kind}" if "." not in name else f"has to be {wanted}"
         return UsageRefused(f"{self._path}{name} {said}", where=self.where, hint=EXPECTED)

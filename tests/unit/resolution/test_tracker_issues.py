@@ -253,6 +253,7 @@ def test_no_description_gives_itself_a_label(description: str) -> None:
         ({**GH, "title": None}, "no issue that is known"),
         ({**GH, "labels": "bug"}, "labels has to be a list, not str"),
         ({**GH, "labels": [5]}, "labels.0 has to be an object"),
+        ({**GH, "labels": [{"id": "LA_1"}]}, "labels.0.name has to be a text"),
         ({**GH, "labels": [{"name": 5}]}, "labels.0.name has to be a text, not int"),
         ({**GH, "body": ["x"]}, "body has to be a text, not list"),
         ({**OPENED, "action": "deleted"}, "is gone (action 'deleted')"),
