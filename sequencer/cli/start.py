@@ -92,11 +92,10 @@ def start(
 ) -> int:
     """Make a run of a request, and work on it until its end or until a person is asked.
 
-    TEXT is the request, its first line the title; - reads it from standard input. An issue of
-    GitHub or Linear as JSON counts as one, with its labels and comments. Labels, or
-    an agent that classifies it, choose the procedure; 'sequencer route' explains the choice.
-    The run keeps the steps as they are resolved here. Its name is made from the title
-    unless --run gives one; 'sequencer --run NAME run' goes on after an interruption.
+    TEXT is the request, its first line the title, or an issue of GitHub or Linear as JSON; -
+    reads it from standard input. Labels, or an agent that classifies it, choose the procedure;
+    'sequencer route' explains the choice. The run keeps the steps as they are resolved here.
+    Its name is made from the title unless --run gives one; 'sequencer --run NAME run' continues it.
 
     \b
     Examples:
