@@ -101,7 +101,7 @@ def start(
     Examples:
       sequencer start "Debug login timeout" --label bug
       sequencer start --file issue.md --procedure full-development --no-run
-      gh issue view 7 --json title,body,labels,comments,number,url | sequencer start -
+      gh issue view 7 --json title,body,labels,comments | sequencer start -
       sequencer start --file issue.md --team --dry-run --mermaid
     """
     from sequencer.cli.requests import free_name  # noqa: PLC0415 - `--help` needs none
