@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from sequencer.engine.starting import Starter
     from sequencer.model.flow_source import FlowSource
     from sequencer.model.graph import Graph
+    from sequencer.model.request import Request
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,6 @@ class Project:
         """Return what makes runs of requests."""
         from sequencer.engine.starting import Starter  # noqa: PLC0415 - see the class
         from sequencer.engine.team_starting import TeamStarter  # noqa: PLC0415
-        from sequencer.resolution.classification import classify_with  # noqa: PLC0415
 
         settings = self.settings
         agent = None
@@ -166,24 +166,25 @@ class Project:
             prompts=self.prompts,
             step_defaults=settings.step_defaults,
             comment_tools=settings.activity.comment_tools,
-            classify=None if agent is None else classify_with(partial(self._ask, agent)),
+            classifier=None if agent is None else partial(self._classifier, agent),
             hooks=self.hooks,
             agent=settings.agent.default if _was_asked_for(self) else None,
             team=TeamStarter(settings.teams, settings.registry.roles, settings.routing),
         )
 
-    def _ask(self, agent: str, prompt: str) -> str:
-        from sequencer.engine.asking import ask  # noqa: PLC0415 - see the class
+    def _classifier(self, agent: str) -> Callable[[Request], str]:
+        from sequencer.engine.asking import Questions  # noqa: PLC0415 - see the class
+        from sequencer.resolution.classification import classify_with  # noqa: PLC0415
 
         settings = self.settings
-        self.trust.ensure()
-        return ask(
-            self.agents,
-            agent,
-            prompt,
-            timeout_s=settings.routing.timeout_s,
-            project=settings.project_dir,
-        )
+        within_s = settings.routing.timeout_s
+        questions = Questions(self.agents, agent, within_s=within_s, project=settings.project_dir)
+
+        def ask(prompt: str) -> str:
+            self.trust.ensure()
+            return questions.ask(prompt)
+
+        return classify_with(ask)
 
     def _place(self, run: str | None) -> Place:
         from sequencer.activity.sinks import Place  # noqa: PLC0415 - see the class

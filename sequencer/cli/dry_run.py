@@ -140,6 +140,8 @@ def _step(project: Project, workflow: Workflow, index: int, obstacles: list[str]
         "step": step.name,
         "position": facts["position"],
     }
+    if step.description:
+        report["description"] = step.description
     chosen = _tried(
         obstacles, lambda: choose_agent(settings, step, facts["position"], project.agents.overrides)
     )

@@ -12,6 +12,7 @@ from sequencer.errors import UsageRefused
 
 if TYPE_CHECKING:
     from sequencer.assembly import Project
+    from sequencer.cli.context import Invocation
     from sequencer.model.request import Request
 
 TEXT = click.argument("text", required=False)
@@ -19,7 +20,7 @@ FILE = click.option(
     "--file",
     type=click.Path(path_type=Path),
     metavar="F",
-    help="Read the request from a file; its first line is the title.",
+    help="Read the request from a file: words, or the JSON of an issue; - is standard input.",
 )
 LABEL = click.option(
     "--label", "labels", multiple=True, metavar="L", help="A label of the request; repeatable."
@@ -34,7 +35,13 @@ PROCEDURE = click.option(
 
 
 def request_from(
-    project: Project, verb: str, *, text: str | None, file: Path | None, **given: Any
+    invocation: Invocation,
+    project: Project,
+    verb: str,
+    *,
+    text: str | None,
+    file: Path | None,
+    **given: Any,
 ) -> Request:
     """Return the request that the options of *verb* describe.
 
@@ -50,4 +57,9 @@ def request_from(
             hint="give a text, --file F, or - for standard input",
         )  # fmt: skip
     wanted = Wanted(text=text, file=file, **given)
-    return request_of(wanted, project.settings.project_dir, project.redaction.hide_text)
+    return request_of(
+        wanted,
+        project.settings.project_dir,
+        project.redaction.hide_text,
+        lambda text: invocation.notices([text]),
+    )

@@ -1,4 +1,4 @@
-"""From the command line to a request: a text, labels, comments, files."""
+"""From the command line to a request: a text or a tracker's JSON, labels, comments, files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from sequencer.errors import ConfigurationError, UnsafePath, UsageRefused
+from sequencer.logs import current_branch
 from sequencer.model.names import slug
-from sequencer.model.request import Request
+from sequencer.model.request import MAX_ITEMS, Request
+from sequencer.resolution.tracker_issues import NO_LABELS, TrackerIssue, as_json, issue_of
+from sequencer.store.strictjson import parse_json
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NAME_CHARS = 40
+STDIN = "-"
 _HEADING = re.compile(r"^#{1,6}\s+")
 
 
@@ -33,33 +37,51 @@ class Wanted:
 
 
 def request_of(
-    wanted: Wanted, project: Path, hide: Callable[[str], str] = lambda text: text
+    wanted: Wanted,
+    project: Path,
+    hide: Callable[[str], str] = lambda text: text,
+    notice: Callable[[str], None] = lambda _: None,
 ) -> Request:
     """Return the request that *wanted* describes, without the secrets that *hide* knows.
 
+    A text that is JSON has to be an issue of GitHub or Linear; *notice* is told what it lacks.
+
     Raises:
-        UsageRefused: there is no text, or two; a label or the text can't be one.
+        UsageRefused: there is no text, or two; a label or the text can't be one; it is JSON
+            and no issue.
         ConfigurationError: the file can't be read.
         UnsafePath: an attachment is not a file of the *project*.
     """
-    text = hide(_text(wanted))
-    lines = text.strip().splitlines()
-    if not lines:
-        raise UsageRefused("the request is empty", hint="its first line says what is to be done")
-    title = _HEADING.sub("", lines[0].strip())
+    text, where = _text(wanted)
+    document = as_json(text)
+    issue = _issue_of_prose(hide(text)) if document is None else _issue_in(document, where)
+    for lack in issue.lacks:
+        if not (lack == NO_LABELS and wanted.labels):
+            notice(f"{where}: {lack}")
+    title = hide(issue.title)
+    over = max(0, len(issue.comments) + len(wanted.comments) - MAX_ITEMS)
     try:
         return Request(
             title=_shortened(title),
             # A title that was cut stands whole in the text.
-            text="\n".join(lines if len(title) > MAX_TITLE_CHARS else lines[1:]).strip(),
-            labels=tuple(dict.fromkeys(label.strip() for label in wanted.labels)),
-            comments=tuple(map(hide, wanted.comments)),
-            attachments=tuple(attached(name, project) for name in wanted.attachments),
+            text=_joined(title if len(title) > MAX_TITLE_CHARS else "", hide(issue.text)),
+            labels=tuple(dict.fromkeys((*issue.labels, *map(str.strip, wanted.labels)))),
+            comments=tuple(map(hide, (*issue.comments[over:], *wanted.comments))),
+            attachments=(
+                *map(hide, issue.attachments),
+                *(attached(name, project) for name in wanted.attachments),
+            ),
+            identifier=issue.identifier,
+            url=hide(issue.url),
+            repository=issue.repository or _shortened(project.name),
+            base_branch=issue.base_branch or _shortened(current_branch(project) or ""),
+            assignees=issue.assignees,
+            priority=issue.priority,
         )
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise UsageRefused(f"{place}: {first['msg']}", where="the request") from None
+        raise UsageRefused(f"{place}: {first['msg']}", where=where) from None
 
 
 MAX_TITLE_CHARS = 300
@@ -70,12 +92,43 @@ def _shortened(title: str) -> str:
     return plain if len(plain) <= MAX_TITLE_CHARS else f"{plain[: MAX_TITLE_CHARS - 1]}…"
 
 
-def _text(wanted: Wanted) -> str:
+def _joined(*parts: str) -> str:
+    return "\n".join(filter(None, parts)).strip()
+
+
+def _issue_of_prose(text: str) -> TrackerIssue:
+    """Return the request that a person has written: its first line is the title."""
+    lines = text.strip().splitlines()
+    if not lines:
+        raise UsageRefused("the request is empty", hint="its first line says what is to be done")
+    return TrackerIssue(title=_HEADING.sub("", lines[0].strip()), text="\n".join(lines[1:]).strip())
+
+
+def _issue_in(text: str, where: str) -> TrackerIssue:
+    """Return the issue that *text*, which is meant to be JSON, is about.
+
+    Raises:
+        UsageRefused: it is no JSON after all, or no issue.
+    """
+    try:
+        value = parse_json(text)
+    except ValueError as error:
+        raise UsageRefused(
+            f"begins like JSON and can't be read: {error}",
+            where=where,
+            hint="put a line of words before it if it is a request as it stands",
+        ) from None
+    return issue_of(value, where)
+
+
+def _text(wanted: Wanted) -> tuple[str, str]:
+    """Return what was said, and where."""
     if wanted.text is not None and wanted.file is not None:
         raise UsageRefused("give a text or --file, not both")
-    if wanted.file is not None:
-        return _decoded(_read(wanted.file), str(wanted.file))
-    return said(wanted.text or "")
+    if wanted.file is not None and str(wanted.file) != STDIN:
+        return _decoded(_read(wanted.file), str(wanted.file)), str(wanted.file)
+    text = STDIN if wanted.file is not None else wanted.text or ""
+    return said(text), "standard input" if text == STDIN else "the request"
 
 
 def said(text: str) -> str:
@@ -84,7 +137,7 @@ def said(text: str) -> str:
     Raises:
         UsageRefused: that is closed, too long or no UTF-8.
     """
-    if text != "-":
+    if text != STDIN:
         return text
     if sys.stdin is None:
         raise UsageRefused("standard input is closed")
@@ -93,8 +146,10 @@ def said(text: str) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        # A fifo would be waited for.
+        # To open a fifo that nobody writes to would last for ever; one that somebody writes
+        # to, as the shell's <(…) is, is read to its end.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.set_blocking(fd, True)
         with os.fdopen(fd, "rb") as file:
             return file.read(MAX_BYTES + 1)
     except OSError as error:

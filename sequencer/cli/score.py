@@ -42,7 +42,7 @@ def score(
     from sequencer.resolution.teams import scoring  # noqa: PLC0415 - `--help` needs none
 
     project = invocation.project()
-    request = request_from(project, "score", text=text, file=file, labels=labels)
+    request = request_from(invocation, project, "score", text=text, file=file, labels=labels)
     route = project.starter.route(request, procedure)
     settings = project.settings
     word = scoring.classification_of(request, route, settings.routing)

@@ -12,7 +12,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.saving import NewFile
-from sequencer.cli.tables import columns
+from sequencer.cli.tables import columns, purposes
 from sequencer.errors import ConfigurationError, UnknownName, UsageRefused
 
 if TYPE_CHECKING:
@@ -130,6 +130,8 @@ def _show_steps(invocation: Invocation, project: Project, name: str, *, mermaid:
         invocation.print_json({**_summary(project, workflow), "steps": rows})
         return
     invocation.echo(one_line(_sentence(workflow)))
+    if workflow.description:
+        invocation.echo(one_line(workflow.description))
     invocation.echo("")
     cells = [
         tuple(
@@ -140,6 +142,8 @@ def _show_steps(invocation: Invocation, project: Project, name: str, *, mermaid:
     ]
     head = ("PLACE", "STEP", "PROMPT", "AGENT", "CHOSEN BY", "LIMITS")
     invocation.echo(columns(head, cells))
+    if said := purposes((row["name"], row["description"]) for row in rows):
+        invocation.echo(f"\n{said}")
 
 
 def _list(invocation: Invocation, project: Project) -> None:
@@ -169,6 +173,9 @@ def _list(invocation: Invocation, project: Project) -> None:
         for entry in found
     ]
     invocation.echo(columns(("WORKFLOW", "KIND", "STEPS", "REVIEW", "FROM"), rows))
+    said = purposes(((entry["name"], entry["description"]) for entry in found), "WORKFLOW")
+    if said:
+        invocation.echo(f"\n{said}")
     invocation.say("* is what 'sequencer run' begins with (workflow.name)")
 
 
@@ -219,6 +226,7 @@ def _summary(project: Project, workflow: Workflow) -> dict[str, Any]:
     return {
         "name": workflow.name,
         "kind": workflow.kind,
+        "description": workflow.description,
         "step_names": [step.name for step in workflow.steps],
         "review_step": workflow.review.step.name if workflow.review else None,
         "review_every": workflow.review_every,
@@ -282,6 +290,7 @@ def _row(project: Project, step: Step, place: str, position: str) -> dict[str, A
     return {
         "place": place,
         "name": step.name,
+        "description": step.description,
         "prompt": step.prompt_name,
         "agent": agent,
         "chosen_by": chosen.source,

@@ -20,6 +20,7 @@ from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
+from sequencer.resolution.extension import with_fields
 from sequencer.resolution.resolver import Description, describe_at, place, present
 from sequencer.store.journal import decode, facts_of
 from sequencer.store.journal_file import NAME as JOURNAL
@@ -137,9 +138,11 @@ class Snapshot:
         if head is None:
             yield "status", "idle: never begun; 'sequencer run' begins it"
             yield "next step", self.next_words()
+            yield "what for", self._next_description()
             return
         yield "status", f"{head.status} since {head.last_update}"
         yield "next step", self.next_words()
+        yield "what for", self._next_description()
         for held, liveness in _by_owner(self.holders):
             yield "held by", holder_words(held, liveness)
         if self.standing is not None and self.standing.kind not in (Kind.READY, Kind.HELD):
@@ -184,6 +187,14 @@ class Snapshot:
         if step["review"]:
             words += f", a review at position {step['position']}"
         return f"{words}, prompt {step['prompt']})"
+
+    def _next_description(self) -> str:
+        """Return what the author of the next step says that it does."""
+        workflow, here = self.workflow, self.next
+        if workflow is None or here is None or workflow.graph is not None:
+            return ""
+        known = {one.name: one.description for one in with_fields(workflow)}
+        return known.get(here["step"], "")
 
     def _few_subjects(self) -> str:
         """Return what may start; of a single task also what it is about."""

@@ -100,15 +100,16 @@ def start(
 ) -> int:
     """Make a run of a request, and work on it until its end or until a person is asked.
 
-    TEXT is the request, its first line the title; - reads it from standard input. Labels, or
-    an agent that classifies it, choose the procedure; 'sequencer route' explains the choice.
-    The run keeps the steps as they are resolved here. Its name is made from the title
-    unless --run gives one; 'sequencer --run NAME run' goes on after an interruption.
+    TEXT is the request, its first line the title, or an issue of GitHub or Linear as JSON; -
+    reads it from standard input. Labels, or an agent that classifies it, choose the procedure;
+    'sequencer route' explains the choice. The run keeps the steps as they are resolved here.
+    Its name is made from the title unless --run gives one; 'sequencer --run NAME run' continues it.
 
     \b
     Examples:
       sequencer start "Debug login timeout" --label bug
       sequencer start --file issue.md --procedure full-development --no-run
+      gh issue view 7 --json title,body,labels,comments | sequencer start -
       sequencer start --file issue.md --team --dry-run --mermaid
     """
     from sequencer.cli.requests import free_name  # noqa: PLC0415 - `--help` needs none
@@ -117,7 +118,7 @@ def start(
 
     shape = Shape.of(invocation, mermaid=mermaid, diagram=diagram, shows=dry_run or no_run)
     project = _project(invocation, agent, acts=not dry_run, rehearses=rehearse)
-    request = request_from(project, "start", text=text, file=file, **given)
+    request = request_from(invocation, project, "start", text=text, file=file, **given)
     name = invocation.run_name or free_name(request.title, project.run_names())
     invocation.run_name = name
     if team is False and team_size is not None:
@@ -177,7 +178,7 @@ def route(
       sequencer route "Crash on save" --label bug --json
     """
     project = invocation.project()
-    request = request_from(project, "route", text=text, file=file, labels=labels)
+    request = request_from(invocation, project, "route", text=text, file=file, labels=labels)
     chosen = project.starter.route(request, procedure)
     if invocation.is_json:
         invocation.print_json({"request": request.model_dump(mode="json"), **_told(chosen)})

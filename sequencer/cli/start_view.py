@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sequencer.cli.flow.marks import cut, shown
 from sequencer.cli.sanitise import one_line
-from sequencer.cli.tables import columns, columns_of, width
+from sequencer.cli.tables import columns, columns_of, purposes, width
 from sequencer.errors import UsageRefused
 from sequencer.model.route import Route
 
@@ -97,16 +97,10 @@ def show(
     invocation.echo(f"run        {one_line(name)}{'' if is_made else '  (not made: --dry-run)'}")
     chosen = Route.model_validate(definition.route)
     invocation.echo(f"procedure  {explained(chosen)[0]}")
+    if about := one_line(definition.workflow.description):
+        invocation.echo(f"           {about}")
     _show_team(invocation, definition)
-    if graph is not None:
-        _show_tasks(invocation, steps)
-    else:
-        keys = ("step", "prompt", "agent")
-        rows = [
-            tuple(map(one_line, (str(n), *(step[key] for key in keys), _marks(step))))
-            for n, step in enumerate(steps)
-        ]
-        invocation.echo(columns(("N", "STEP", "PROMPT", "AGENT", ""), rows, right={0}))
+    (_show_steps if graph is None else _show_tasks)(invocation, steps)
     for note in definition.notes:
         invocation.say(f"notice: {note}")
 
@@ -119,6 +113,18 @@ def _show_team(invocation: Invocation, definition: Definition) -> None:
         invocation.echo(f"team       {team['size']} at once  ({one_line(team['why'])}; {score})")
     elif team and "teams.enabled" not in team["why"]:
         invocation.echo(f"team       none  ({one_line(team['why'])})")
+
+
+def _show_steps(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
+    """Print the steps of a procedure, and what their authors say that they do."""
+    keys = ("step", "prompt", "agent")
+    rows = [
+        tuple(map(one_line, (str(n), *(step[key] for key in keys), _marks(step))))
+        for n, step in enumerate(steps)
+    ]
+    invocation.echo(columns(("N", "STEP", "PROMPT", "AGENT", ""), rows, right={0}))
+    if said := purposes((one["step"], one.get("description", "")) for one in steps):
+        invocation.echo(f"\n{said}")
 
 
 def _show_tasks(invocation: Invocation, steps: list[dict[str, Any]]) -> None:

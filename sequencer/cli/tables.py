@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import IO
+
+from sequencer.cli.sanitise import one_line
 
 
 def width(text: str) -> int:
@@ -56,3 +58,9 @@ def columns(
             cells.append(blank + cell if place in right else cell + blank)
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def purposes(said: Iterable[tuple[str, str]], kind: str = "STEP") -> str:
+    """Return a table of what each of a *kind* does, by name; empty if nobody has said it."""
+    rows = {one_line(name): one_line(about) for name, about in said if about}
+    return columns((kind, "WHAT IT DOES"), list(rows.items())) if rows else ""

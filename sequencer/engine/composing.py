@@ -22,6 +22,14 @@ from sequencer.resolution import templates
 def request_block(request: Request) -> str:
     """Return *request* as it stands in a prompt."""
     parts = [f"# Request: {request.title}"]
+    known = (
+        ("Identifier", request.identifier),
+        ("Address", request.url),
+        ("Priority", request.priority),
+        ("Assigned to", ", ".join(request.assignees)),
+    )
+    if facts := [f"{name}: {value}" for name, value in known if value]:
+        parts.append("\n".join(facts))
     if request.text.strip():
         parts.append(request.text.strip())
     if request.labels:
@@ -29,8 +37,25 @@ def request_block(request: Request) -> str:
     for number, comment in enumerate(request.comments, start=1):
         parts.append(f"## Comment {number}\n\n{comment.strip()}")
     if request.attachments:
-        parts.append("Attached files:\n" + "\n".join(f"- {path}" for path in request.attachments))
+        parts.append("Attachments:\n" + "\n".join(f"- {one}" for one in request.attachments))
     return "\n\n".join(parts)
+
+
+def request_value(request: Request | None, path: tuple[str, ...]) -> Any:
+    """Return what a prompt gets that asks for *path* of *request*; lists as people write them.
+
+    Raises:
+        KeyError: there is no request, or nothing of that name in it.
+    """
+    if request is None:
+        raise KeyError("the run was not made from a request; 'sequencer start' makes such runs")
+    if not path:
+        return request_block(request)
+    if path in {("labels",), ("assignees",)}:
+        return ", ".join(getattr(request, path[0]))
+    if path in {("comments",), ("attachments",)}:
+        return "\n\n".join(getattr(request, path[0]))
+    return templates.look_up(request.model_dump(mode="json"), path)
 
 
 def substitute(text: str, substitutions: Mapping[str, str]) -> str:
@@ -80,8 +105,10 @@ class Composer:
             found.append(("feedback", f"# What a person said about the last result\n\n{said}"))
         loop = self.head.loop
         if loop is not None and loop.reason:
-            title = f"# What the check found (round {loop.round})"
-            found.append(("validation", f"{title}\n\n{loop.reason}"))
+            block = f"# What the check found (round {loop.round})\n\n{loop.reason}"
+            if earlier := self._earlier_rounds():
+                block += f"\n\n## What the rounds before found and tried\n\n{earlier}"
+            found.append(("validation", block))
         return found
 
     @property
@@ -98,20 +125,18 @@ class Composer:
             return said[0].text
         return "\n\n".join(f"Round {note.round}: {note.text}" for note in said)
 
+    def _earlier_rounds(self) -> str:
+        loop = self.head.loop
+        # In the first round there is nothing to read the journal for.
+        has_some = loop is not None and (loop.round > 1 or loop.exhausted)
+        return self.memory.earlier_rounds() if has_some else ""
+
     def _value(self, path: tuple[str, ...]) -> Any:
         root, rest = path[0], path[1:]
         return getattr(self, f"_root_{root}")(rest)
 
     def _root_request(self, path: tuple[str, ...]) -> Any:
-        if self.request is None:
-            raise KeyError("the run was not made from a request; 'sequencer start' makes such runs")
-        if not path:
-            return request_block(self.request)
-        if path == ("labels",):
-            return ", ".join(self.request.labels)
-        if path in {("comments",), ("attachments",)}:
-            return "\n\n".join(getattr(self.request, path[0]))
-        return templates.look_up(self.request.model_dump(mode="json"), path)
+        return request_value(self.request, path)
 
     def _root_output(self, path: tuple[str, ...]) -> Any:
         return templates.look_up(self.memory.last(), path)
@@ -128,9 +153,12 @@ class Composer:
 
     def _root_validation(self, path: tuple[str, ...]) -> Any:
         loop = self.head.loop
+        if path == ("earlier",):
+            return self._earlier_rounds()
         known = {
             "reason": loop.reason if loop else "",
             "round": loop.round if loop else 1,
+            "earlier": "",
         }
         return templates.look_up(known, path)
 

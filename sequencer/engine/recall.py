@@ -20,6 +20,10 @@ MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 """Of one output in a prompt; a client would refuse more anyway."""
 _ACCEPTED = {Event.SUCCEEDED, Event.FIXED}
 _BEGINNINGS = {Event.INITIALISED, Event.RESET}
+_ELSEWHERE = _BEGINNINGS | {Event.SUCCEEDED, Event.SKIPPED, Event.STAMPED, Event.REWOUND}
+"""After these the run is at another step, or anew at this one: no rounds of it are left."""
+_MOST_TRIED_CHARS = 4_000
+"""Of what a fixer said it did; its end is what it came to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +36,23 @@ class Said:
 
 
 @dataclass(slots=True)
+class Round:
+    """One "no" of the step that judges now, and what its fixer did about it."""
+
+    number: int
+    reason: str
+    fix: Mapping[str, Any] | None = None
+    """The record of the fixer's attempt; None: there was none yet."""
+
+
+@dataclass(slots=True)
 class Memory:
-    """The newest output of each step, and the feedback."""
+    """The newest output of each step, the feedback, and the rounds of the step that judges."""
 
     folder: Path
     """Of the run; outputs that are too large for the journal lie below it."""
     feedback: list[Said] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
     _records: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     _last: str | None = None
 
@@ -49,6 +64,7 @@ class Memory:
     def keep(self, fact: Mapping[str, Any]) -> None:
         """Take one fact of the journal; they come oldest first."""
         event, step, outcome = fact["event"], fact["step"], fact.get("outcome") or {}
+        self._keep_round(event, outcome)
         if event in _BEGINNINGS:
             self._records.clear()
             self.feedback.clear()
@@ -67,6 +83,31 @@ class Memory:
             number = outcome.get("round", 1)
             self.feedback.append(Said(step, number, str(outcome.get("note", ""))))
 
+    def _keep_round(self, event: str, outcome: Mapping[str, Any]) -> None:
+        verdict = outcome.get("verdict") or {}
+        if event in _ELSEWHERE:
+            self.rounds.clear()
+        elif event == Event.FIXED and self.rounds:
+            self.rounds[-1].fix = outcome
+        elif verdict.get("pass") is False:
+            number, reason = verdict.get("round", 1), str(verdict.get("reason", ""))
+            self.rounds.append(Round(number, reason))
+
+    def earlier_rounds(self) -> str:
+        """Return what was found and tried before the newest "no", oldest first."""
+        return "\n\n".join(map(self._told, self.rounds[:-1]))
+
+    def _told(self, one: Round) -> str:
+        found = f"Round {one.number} found: {one.reason or 'no reason was given'}"
+        if one.fix is None:
+            return found
+        try:
+            tried = end_of(self._output_in(one.fix))
+        except StorageFailed:
+            # Results are cleared away in time, and this fixer can do without them.
+            tried = "(its output is gone)"
+        return f"{found}\n\nThen this was tried: {tried or '(nothing was said about it)'}"
+
     def last(self) -> str:
         """Return the output of the step before; empty at the beginning."""
         return "" if self._last is None else self.output(self._last)
@@ -84,11 +125,19 @@ class Memory:
             known = ", ".join(self.steps) or "none"
             message = f"step {step!r} has no output yet; those that have: {known}"
             raise KeyError(message)
-        record = self._records[step]
+        return self._output_in(self._records[step])
+
+    def _output_in(self, record: Mapping[str, Any]) -> str:
         name = record.get("output_file")
         if name is None:
             return str(record.get("output", ""))
         return read_output(results.output_path(self.folder, name))
+
+
+def end_of(said: str) -> str:
+    """Return what a fixer *said* it did, as far as later rounds have room for it."""
+    text = said.strip()
+    return text if len(text) <= _MOST_TRIED_CHARS else f"…{text[-_MOST_TRIED_CHARS:]}"
 
 
 def read_output(path: Path) -> str:

@@ -47,8 +47,9 @@ class Starter:
     step_defaults: Mapping[str, Any]
     comment_tools: tuple[str, ...] = ()
     """Tools with which an agent could post comments; a no_comment step has none of them."""
-    classify: Callable[[Request], str] | None = None
-    """Asks an agent what kind of request it is; None: the rules decide."""
+    classifier: Callable[[], Callable[[Request], str]] | None = None
+    """Returns what asks an agent what kind of request one is, which takes a limited time in
+    all; None: the rules decide."""
     hooks: Hooks = field(default_factory=NoHooks)
     agent: str | None = None
     """Was asked for by name: performs the steps that name none, also after a restart."""
@@ -67,7 +68,7 @@ class Starter:
             explicit=explicit,
             settings=self.routing,
             known=self.registry.procedure_names,
-            classify=self.classify,
+            classify=None if self.classifier is None else self.classifier(),
         )
         wanted = self.hooks.procedure(request, chosen.procedure)
         if wanted != chosen.procedure:
@@ -141,11 +142,12 @@ class Starter:
     def _line(self, whole: Workflow, request: Request, notes: list[str]) -> Workflow:
         """Return the procedure *whole* with its steps as they are to run for *request*."""
         steps = [self._resolved(step, request, notes) for step in whole.steps]
-        workflow = Workflow(whole.name, steps, kind="procedure")
+        about = whole.description
+        workflow = Workflow(whole.name, steps, kind="procedure", description=about)
         workflow = self.hooks.steps(request, workflow)
         # Steps that a hook made have had no defaults yet.
         filled = tuple(with_defaults(step, self.step_defaults) for step in workflow.steps)
-        return Workflow(workflow.name, filled, kind="procedure")
+        return Workflow(workflow.name, filled, kind="procedure", description=about)
 
     def _tasks(self, whole: Workflow, request: Request, notes: list[str]) -> Workflow:
         """Return the team's graph *whole* with its steps as they are to run for *request*."""

@@ -237,7 +237,7 @@ def launch_of(
         timeout_s=request.timeout_s,
         idle_timeout_s=request.idle_timeout_s,
         done_file=mark.file if isinstance(mark, FileMark) else None,
-        grace_s=grace_s,
+        grace_s=grace_s if request.grace_s is None else min(grace_s, request.grace_s),
         lock=request.lock,
     )
 

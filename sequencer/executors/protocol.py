@@ -150,6 +150,8 @@ class StepRequest:
     timeout_s: float | None = None
     """For the whole attempt; None is without limit."""
     idle_timeout_s: float | None = None
+    grace_s: float | None = None
+    """At most so long between TERM and KILL; None: as the agent's entry has it."""
     lock: AttemptLock | None = None
     """For the processes that perform it; None where there is no claim."""
     max_cost_usd: float | None = None
@@ -238,7 +240,7 @@ EVERY_EXECUTOR = frozenset(
             "validation",
             "output",
         ),
-        *("system_from_labels", "no_comment"),
+        *("system_from_labels", "no_comment", "description"),
     }
 )
 """Step fields that the engine or the process core honours for every executor."""

@@ -47,7 +47,13 @@ def as_workflow(answer: object, before: Workflow) -> Workflow:
     if not isinstance(steps, (list, tuple)) or not all(isinstance(one, Step) for one in steps):
         raise _wrong(answer, "a Workflow, or a list or tuple of Step")
     try:
-        made = Workflow(before.name, tuple(steps), before.review, before.kind)
+        made = Workflow(
+            before.name,
+            tuple(steps),
+            before.review,
+            before.kind,
+            description=before.description,
+        )
         for step in made.steps:
             _ensure_schemas(step)
     except ValidationError as error:

@@ -18,6 +18,10 @@ Label = Annotated[
 ]
 """As people write it; compared without regard to case."""
 Text = Annotated[str, StringConstraints(max_length=MAX_TEXT_CHARS)]
+Line = Annotated[
+    str, StringConstraints(max_length=2_000, pattern=r"^[^\x00-\x1f\x7f\u2028\u2029]*$")
+]
+"""One line; empty where nobody has said it."""
 
 
 class Request(BaseModel):
@@ -32,7 +36,16 @@ class Request(BaseModel):
     labels: Annotated[tuple[Label, ...], Field(max_length=MAX_ITEMS)] = ()
     comments: Annotated[tuple[Text, ...], Field(max_length=MAX_ITEMS)] = ()
     attachments: Annotated[tuple[Text, ...], Field(max_length=MAX_ITEMS)] = ()
-    """Paths of files inside the project, relative to its folder."""
+    """Paths of files inside the project, relative to its folder, and links (``https://…``)."""
+    identifier: Line = ""
+    """What its tracker calls it: ``ENG-42``, ``acme/app#7``."""
+    url: Line = ""
+    repository: Line = ""
+    """``OWNER/NAME`` where a tracker said it, else the name of the project's folder."""
+    base_branch: Line = ""
+    """What a change is to be merged into: as a tracker said it, else what was checked out."""
+    assignees: Annotated[tuple[Line, ...], Field(max_length=MAX_ITEMS)] = ()
+    priority: Line = ""
 
     def has_label(self, wanted: tuple[str, ...] | frozenset[str]) -> str | None:
         """Return the request's first label that is one of *wanted*, case aside."""

@@ -27,6 +27,10 @@ Name = Annotated[
 """A name of a step, workflow or agent: one line, 1 to 100 characters."""
 
 
+Purpose = Annotated[str, StringConstraints(max_length=500)]
+"""What something is for, said to people where it is listed."""
+
+
 def _refuse_an_option(name: str) -> str:
     if name.startswith("-") or not name.isprintable():
         # A client would take it for one of its options, or cut it at the line's end.
@@ -187,6 +191,8 @@ class Step(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     name: Name
+    description: Purpose = ""
+    """What it does, in a line; for people only."""
     prompt: str | None = Field(default=None, min_length=1, max_length=300)
     """File below prompts_dir; ``<name>.md`` if not given."""
     text: str | None = Field(default=None, min_length=1, max_length=1_048_576)

@@ -19,7 +19,11 @@ MAX_TASKS = 1000
 TASK_ID = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?$"
 TaskId = Annotated[str, Field(pattern=TASK_ID, max_length=80)]
 """A task's name; it is also part of branch names and stands in templates."""
-STEP_FIELDS = frozenset(Step.model_fields) - {"name", "requires_approval", "approval"}
+STEP_FIELDS = frozenset(Step.model_fields) - {
+    *("name", "requires_approval", "approval"),
+    # A task's own is longer, and its agent reads it.
+    "description",
+}
 """Fields of a step that a task or a role may set."""
 
 

@@ -17,12 +17,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticKnownError
 
 from sequencer.model.graph import Graph, NodeKind
-from sequencer.model.step import Name, Step
+from sequencer.model.step import Name, Purpose, Step
 
 _NO_STEPS = {"field_type": "Tuple", "min_length": 1, "actual_length": 0}
+_OF_A_FIXER: Any = {"fixer": {"description": True}}
 _NOT_DIGESTED: Any = {
-    "review": {"every"},
-    "steps": {"__all__": {"text"}},
+    "description": True,
+    "review": {"every": True, "step": {"description": True, "validation": _OF_A_FIXER}},
+    "steps": {"__all__": {"text": True, "description": True, "validation": _OF_A_FIXER}},
     "graph": {
         "max_parallel": True,
         "nodes": {
@@ -61,6 +63,8 @@ class Workflow(BaseModel):
     """cycle: endless. procedure: once from the first step to the last, then complete. graph:
     as its nodes and edges say."""
     graph: Graph | None = None
+    description: Purpose = ""
+    """What it is for, in a line; for people only."""
 
     def __init__(
         self,
@@ -69,6 +73,8 @@ class Workflow(BaseModel):
         review: Review | None = None,
         kind: str = "cycle",
         graph: Graph | None = None,
+        *,
+        description: str = "",
     ) -> None:
         """Build a workflow; positional, because name and steps are all that most need.
 
@@ -77,7 +83,14 @@ class Workflow(BaseModel):
                 procedure or a graph has a review (it has no cycles to review), or a graph's
                 agent nodes and its steps are not the same.
         """
-        super().__init__(name=name, steps=steps, review=review, kind=kind, graph=graph)
+        super().__init__(
+            name=name,
+            steps=steps,
+            review=review,
+            kind=kind,
+            graph=graph,
+            description=description,
+        )
 
     @model_validator(mode="after")
     def _positions_are_unambiguous(self) -> Workflow:

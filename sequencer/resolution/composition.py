@@ -87,7 +87,8 @@ class Composition:
         workflow = extension.workflow(name)
         self.problems += [((name, *path), error) for path, error in extension.problems]
         if workflow is not None:
-            made[name] = workflow
+            about = definition.description or workflow.description
+            made[name] = workflow.model_copy(update={"description": about})
 
     def _base(self, name: str, extends: str, made: dict[str, Workflow]) -> Workflow | None:
         """Return the workflow that *name* changes, with the review that it asks for."""
@@ -105,7 +106,11 @@ class Composition:
             return base
         try:
             return Workflow(
-                base.name, base.steps, Review(every=review.every, step=review.step), base.kind
+                base.name,
+                base.steps,
+                Review(every=review.every, step=review.step),
+                base.kind,
+                description=base.description,
             )
         except ValidationError as refused:
             path = (name, "review")

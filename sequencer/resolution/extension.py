@@ -139,7 +139,7 @@ class Extension:
         if self.problems:
             return None
         try:
-            return Workflow(name, tuple(steps), review, base.kind)
+            return Workflow(name, tuple(steps), review, base.kind, description=base.description)
         except ValidationError as refused:
             self._refuse((), _first(refused))
             return None

@@ -33,7 +33,11 @@ _FIELDS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "coding-activity": _FROM_LABELS,
         "verifications": {
             "validation": {
-                "fixer": {"name": "validation-fixer", "prompt": f"{FOLDER}/validation-fixer.md"},
+                "fixer": {
+                    "name": "validation-fixer",
+                    "description": "Fixes what the verification found",
+                    "prompt": f"{FOLDER}/validation-fixer.md",
+                },
                 "max_attempts": MAX_JUDGEMENTS,
                 "on_exhausted": "fail",
             }
@@ -90,6 +94,45 @@ PROCEDURES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Procedure -> the names of its steps."""
 
 
+_ABOUT: Mapping[str, str] = MappingProxyType(
+    {
+        "simple-question": "Answer a question; nothing is changed",
+        "documentation-edit": "Change documentation and publish the change",
+        "full-development": "Build something, verify it and publish the change",
+        "debugger-full": "Reproduce a bug, ask a person, fix it and publish the fix",
+        "orchestrator-full": "Break a large piece of work into sub-issues",
+        "plan-mode": "Plan something that is still vague; nothing is changed",
+        "release": "Prepare a release, ask a person, publish it",
+        "user-testing": "Try something out as a user would",
+    }
+)
+"""Procedure -> what it is for."""
+
+_DOES: Mapping[str, str] = MappingProxyType(
+    {
+        "primary": "Does what the request asks for",
+        "question-investigation": "Looks for what the answer needs",
+        "question-answer": "Writes the answer",
+        "coding-activity": "Makes the change, with its tests",
+        "verifications": "Runs tests, linters and types, and judges the change",
+        "git-gh": "Commits, pushes and opens a pull request",
+        "concise-summary": "Sums up in a few lines",
+        "verbose-summary": "Sums up in full",
+        "debugger-reproduction": "Reproduces the bug and finds its cause",
+        "get-approval": "Asks a person whether to fix it so",
+        "debugger-fix": "Fixes the bug by what was found",
+        "preparation": "Asks what is unclear, or plans",
+        "plan-summary": "Sums up the plan",
+        "release": "Prepares the release for a person to look at",
+        "release-publish": "Publishes what was approved",
+        "release-summary": "Sums up what was released",
+        "user-testing": "Tries it out as a user would",
+        "user-testing-summary": "Sums up what was found",
+    }
+)
+"""Step -> what it does."""
+
+
 def builtin_step_names() -> tuple[str, ...]:
     """Return the names of the steps that `builtin_step` knows."""
     return tuple(_FIELDS)
@@ -106,7 +149,8 @@ def builtin_step(name: str) -> Step:
     """
     if name not in _FIELDS:
         raise UnknownName("step", name, _FIELDS)
-    return Step.model_validate({"name": name, "prompt": f"{FOLDER}/{name}.md", **_FIELDS[name]})
+    known = {"name": name, "description": _DOES[name], "prompt": f"{FOLDER}/{name}.md"}
+    return Step.model_validate({**known, **_FIELDS[name]})
 
 
 @cache
@@ -125,7 +169,7 @@ def builtin_procedure(name: str) -> Workflow:
         builtin_step(step).model_copy(update=dict(_IN_PROCEDURE.get((name, step), {})))
         for step in PROCEDURES[name]
     )
-    return Workflow(name, steps, kind="procedure")
+    return Workflow(name, steps, kind="procedure", description=_ABOUT[name])
 
 
 def builtin_procedures() -> dict[str, Workflow]:

@@ -23,7 +23,7 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from sequencer.errors import UnknownName
-from sequencer.model.step import Step
+from sequencer.model.step import Purpose, Step
 from sequencer.model.workflow import Review, Workflow
 from sequencer.resolution.extension import Changes, step_from_name
 from sequencer.resolution.procedures import PROCEDURES, builtin_procedure
@@ -72,11 +72,15 @@ class BuiltinWorkflows(Mapping[str, Workflow]):
         if name not in self._built:
             supervisor, main, reviewer = self._cycles[name]
             steps = (
-                Step(name="supervisor", prompt=supervisor),
-                Step(name="main", prompt=main),
+                Step(name="supervisor", prompt=supervisor, description="Chooses what is done next"),
+                Step(name="main", prompt=main, description="Does it"),
             )
-            review = Review(step=Step(name="reviewer", prompt=reviewer)) if reviewer else None
-            self._built[name] = Workflow(name, steps, review)
+            looks = "Looks at what the last cycles have done"
+            step = Step(name="reviewer", prompt=reviewer, description=looks)
+            about = "A supervisor and a worker take turns, without end"
+            self._built[name] = Workflow(
+                name, steps, Review(step=step) if reviewer else None, description=about
+            )
         return self._built[name]
 
     def __contains__(self, name: object) -> bool:
@@ -123,6 +127,8 @@ class WorkflowDefinition(Changes):
     """At least one, unless the definition extends another one, which brings its own."""
     review: ReviewDefinition | None = None
     kind: Literal["cycle", "procedure"] = "cycle"
+    description: Purpose = ""
+    """What it is for, in a line; of one that extends another, the other's if it has none."""
     file: str | None = Field(default=None, min_length=1, max_length=4096)
     """The file of a flowchart or of a list of tasks, relative to the project's folder; all
     else is in there."""
@@ -196,7 +202,7 @@ class WorkflowDefinition(Changes):
             ValueError: see `Workflow`; pydantic's ``ValidationError`` is one.
         """
         review = Review(every=self.review.every, step=self.review.step) if self.review else None
-        return Workflow(name, self.steps, review, self.kind)
+        return Workflow(name, self.steps, review, self.kind, description=self.description)
 
 
 class Registry:

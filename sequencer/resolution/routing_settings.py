@@ -69,7 +69,7 @@ class RoutingSettings(BaseModel):
     classifier: Name = AUTO
     """``auto``, ``rules``, or an agent."""
     timeout_s: float = Field(default=10.0, gt=0, le=600, allow_inf_nan=False)
-    """Of one question to the classifier."""
+    """Of the whole classification, however often the classifier is asked."""
     fallback: Name = "full-development"
     procedures: dict[Word, Name] = {}
     """Other procedures for some of the words."""

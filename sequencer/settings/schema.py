@@ -95,6 +95,7 @@ class StepDefaults(Step):
     name: Annotated[Name, BeforeValidator(_refuse_identity)] = Field(
         default="step_defaults", exclude=True
     )
+    description: Annotated[str, BeforeValidator(_refuse_identity)] = Field(default="", exclude=True)
     prompt: Annotated[str | None, BeforeValidator(_refuse_identity)] = Field(
         default=None, exclude=True
     )

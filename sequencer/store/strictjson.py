@@ -61,12 +61,24 @@ def parse_object(data: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """Return the JSON object that *data* holds.
 
     Raises:
-        ValueError: too large, too deep, not UTF-8, not strict JSON, or not an object.
+        ValueError: too large, not UTF-8, not an object, or what `parse_json` refuses.
     """
     if len(data) > max_bytes:
         message = f"{len(data)} bytes, more than {max_bytes}"
         raise ValueError(message)
-    text = data.decode("utf-8")
+    value = parse_json(data.decode("utf-8"))
+    if not isinstance(value, dict):
+        message = f"a JSON {type(value).__name__} instead of an object"
+        raise ValueError(message)  # noqa: TRY004 (callers handle one kind of refusal)
+    return value
+
+
+def parse_json(text: str) -> Any:
+    """Return the value that *text* is.
+
+    Raises:
+        ValueError: too deep, or not strict JSON.
+    """
     try:
         value = _DECODER.decode(text)
     except RecursionError:
@@ -75,9 +87,6 @@ def parse_object(data: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     if "\\u" in text:
         # Half of a surrogate pair can be spelled in JSON and can't be written down again.
         json.dumps(value, ensure_ascii=False).encode()
-    if not isinstance(value, dict):
-        message = f"a JSON {type(value).__name__} instead of an object"
-        raise ValueError(message)  # noqa: TRY004 (callers handle one kind of refusal)
     # So few brackets can't nest deeper; what they hold need not be looked at.
     may_be_deep = text.count("{") + text.count("[") > MAX_DEPTH
     if may_be_deep and _depth_exceeds(value, MAX_DEPTH):
@@ -87,7 +96,7 @@ def parse_object(data: bytes, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
 
 
 def _depth_exceeds(value: Any, limit: int) -> bool:
-    layer = [value]
+    layer = [value] if isinstance(value, (dict, list)) else []
     for _ in range(limit):
         layer = [
             child

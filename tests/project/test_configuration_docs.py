@@ -39,7 +39,7 @@ def rows(title: str) -> dict[str, str]:
 def as_written(default: Any) -> str:
     if default is None:
         return "none"
-    if default in ((), {}):
+    if default in ((), {}, ""):
         return "empty"
     if isinstance(default, bool):
         return str(default).lower()
@@ -84,13 +84,12 @@ def test_the_fields_of_a_step() -> None:
 
 def test_what_may_stand_in_step_defaults() -> None:
     refused = set(Step.model_fields) - set(known_keys(Schema, ("step_defaults",)))
-    of_one_step = {"name", "prompt", "text", "executor", "requires_approval"}
+    of_one_step = {"name", "description", "prompt", "text", "executor", "requires_approval"}
     of_one_step |= {"approval", "validation"}
     assert refused == of_one_step
-    assert (
-        "All but `name`, `prompt`, `text`, `executor`, `requires_approval`, `approval`"
-        in PAGE.read_text(encoding="utf-8")
-    )
+    told = ("name", "description", "prompt", "text", "executor", "requires_approval", "approval")
+    listed = ", ".join(f"`{field}`" for field in told)
+    assert f"All but {listed}" in PAGE.read_text(encoding="utf-8")
     assert set(StepDefaults.model_fields) == set(Step.model_fields)
 
 

@@ -50,8 +50,9 @@ def test_the_keys_of_a_role() -> None:
     assert set(Role.model_fields) == {"step", "writes", "worktree", "budget"}
     assert told == [f"teams.roles.NAME.{key}" for key in fields]
     refused = set(Step.model_fields) - STEP_FIELDS
-    assert refused == {"name", "requires_approval", "approval"}
-    assert "fields of a step but for `name`, `requires_approval` and `approval`" in REFERENCE
+    assert refused == {"name", "description", "requires_approval", "approval"}
+    listed = "fields of a step but for `name`, `description`, `requires_approval` and `approval`"
+    assert listed in REFERENCE
 
 
 def test_the_numbers_of_the_how_to() -> None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.composing import request_block, substitute
+from sequencer.engine.composing import request_block, request_value, substitute
 from sequencer.engine.flow.values import NodeValues
+from sequencer.engine.recall import end_of
 from sequencer.errors import StorageFailed
 from sequencer.model.branching import shortened
 from sequencer.model.graph import Node
@@ -69,14 +70,9 @@ class Brief:
     def _value(self, path: tuple[str, ...]) -> Any:
         root, rest = path[0], path[1:]
         if root == "validation":
-            return templates.look_up(self.validation, rest)
-        if root != "request":
-            return self.values.value(path)
-        if self.request is None:
-            raise KeyError("the run was not made from a request; 'sequencer start' makes such runs")
-        if not rest:
-            return request_block(self.request)
-        return templates.look_up(self.request.model_dump(mode="json"), rest)
+            is_earlier = self.validation and rest == ("earlier",)
+            return self._tried() if is_earlier else templates.look_up(self.validation, rest)
+        return request_value(self.request, rest) if root == "request" else self.values.value(path)
 
     def _blocks(self, asked: set[str]) -> Iterator[str]:
         """Yield what a prompt gets if it does not ask for it by the roots *asked*."""
@@ -101,6 +97,19 @@ class Brief:
             yield "# Messages that came too late for others\n\n" + "\n\n".join(said)
         if self.note:
             yield f"# What your last attempt ended with\n\n{self.note}"
+
+    def _tried(self) -> str:
+        """Return what those have said that fixed for the same judge before; oldest first."""
+        judge = self.node.task.fixes if self.node.task is not None else None
+        said = (
+            self._read(at)
+            for node, at in self.outputs
+            if isinstance(at, str) and node.task is not None and node.task.fixes == judge
+        )
+        return "\n\n".join(
+            f"After round {number} this was tried: {_inert(end_of(text))}"
+            for number, text in enumerate(said, start=1)
+        )
 
     def _earlier(self) -> Iterator[str]:
         """Yield what the tasks have said that were done before this one."""

@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 def test_all_workflows_are_listed(folder: Path) -> None:
     called = call(folder, "show")
     assert called.code == 0, called.err
-    lines = called.out.splitlines()
+    lines = called.out.partition("\n\n")[0].splitlines()
     assert lines[0].split() == ["WORKFLOW", "KIND", "STEPS", "REVIEW", "FROM"]
     found = {line.split()[0]: line for line in lines[1:]}
     cycles = {"review_cadence", "review_cadence2", "standard", "standard2"}
@@ -54,7 +54,8 @@ def test_all_workflows_are_listed(folder: Path) -> None:
 
 def test_a_gate_and_a_validation_are_shown(folder: Path) -> None:
     lines = {
-        line.split()[1]: line for line in call(folder, "show", "debugger-full").out.splitlines()[3:]
+        line.split()[1]: line
+        for line in call(folder, "show", "debugger-full").out.split("\n\n")[1].splitlines()
     }
     assert lines["get-approval"].endswith("7200 s, single turn, gate")
     assert lines["verifications"].endswith("4 judgements, 'validation-fixer' between them")

@@ -126,7 +126,7 @@ def test_who_holds_the_step(tmp_path: Path) -> None:
         out = call(folder, "status").out
         assert f"process {process.pid} on " in out
         assert "step main, token 2, attempt 1, for " in out
-        assert out.rstrip().splitlines()[3].endswith("alive")
+        assert out.rstrip().splitlines()[4].endswith("alive")
         process.kill()
         process.wait()
         assert call(folder, "status", "--json").json["busy"] is False

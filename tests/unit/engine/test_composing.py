@@ -86,7 +86,7 @@ def test_the_request_is_added_where_a_prompt_does_not_ask_for_it() -> None:
 def test_the_request_in_full() -> None:
     assert request_block(REQUEST) == (
         "# Request: Debug login\n\nIt times out.\n\nLabels: bug, auth\n\n"
-        "## Comment 1\n\nalso on mobile\n\nAttached files:\n- logs/a.txt"
+        "## Comment 1\n\nalso on mobile\n\nAttachments:\n- logs/a.txt"
     )
 
 
@@ -115,6 +115,52 @@ def test_what_a_check_found_is_added() -> None:
     head = new_head(loop=Loop(stage="fix", round=1, reason="2 tests fail"))
     text = compose("{{request.title}}", head=head)
     assert text == "Debug login\n\n# What the check found (round 1)\n\n2 tests fail\n"
+
+
+def no(number: int, reason: str) -> dict[str, Any]:
+    verdict = {"pass": False, "round": number, "reason": reason}
+    return {"event": "invalid", "step": "check", "outcome": {"verdict": verdict}}
+
+
+def test_a_fixer_learns_of_the_rounds_before_its_own() -> None:
+    facts = (no(1, "1 fails"), said("fix", "tried a", "fixed"), no(2, "2 fails"))
+    head = new_head(loop=Loop(stage="fix", round=2, reason="2 fails"))
+    before = "Round 1 found: 1 fails\n\nThen this was tried: tried a"
+    asked = compose("{{request.title}}: {{validation.earlier}}", *facts, head=head)
+    assert asked == f"Debug login: {before}\n"
+    added = compose("{{request.title}}", *facts, head=head)
+    assert added.endswith(f"2 fails\n\n## What the rounds before found and tried\n\n{before}\n")
+
+
+def test_in_the_first_round_nothing_is_read_for_the_ones_before() -> None:
+    def recalled() -> Memory:
+        raise AssertionError
+
+    head = new_head(loop=Loop(stage="fix", round=1, reason="1 fails"))
+    text = Composer(head, REQUEST, {}, recalled).compose("{{validation.earlier}}|{{request.title}}")
+    assert text == "|Debug login\n"
+
+
+def test_what_a_tracker_says_of_the_request() -> None:
+    told = REQUEST.model_copy(
+        update={
+            "identifier": "ENG-42",
+            "url": "https://x.invalid/42",
+            "repository": "acme/app",
+            "base_branch": "next",
+            "assignees": ("bea", "cy"),
+            "priority": "High",
+        }
+    )
+    names = ("identifier", "url", "repository", "base_branch", "assignees", "priority")
+    text = "|".join(f"{{{{request.{name}}}}}" for name in names)
+    values = "ENG-42|https://x.invalid/42|acme/app|next|bea, cy|High\n"
+    assert compose(text, request=told) == values
+    assert compose(text) == "|||||\n"
+    assert request_block(told).startswith(
+        "# Request: Debug login\n\nIdentifier: ENG-42\nAddress: https://x.invalid/42\n"
+        "Priority: High\nAssigned to: bea, cy\n\nIt times out."
+    )
 
 
 @pytest.mark.parametrize(

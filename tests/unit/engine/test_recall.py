@@ -140,3 +140,35 @@ def test_an_output_that_is_not_as_it_was_written_is_refused(
             return
     with pytest.raises(StorageFailed, match="not as it was written"):
         memory.output("plan")
+
+
+def no(number: int, reason: str = "it fails", event: str = "invalid") -> dict[str, Any]:
+    verdict = {"pass": False, "round": number, "reason": reason}
+    return fact(event, "judge", verdict=verdict)
+
+
+def test_the_rounds_of_a_judge_are_kept_until_it_is_content(tmp_path: Path) -> None:
+    rounds = [
+        no(1, "a"),
+        fact("fixed", "fix", output="did a"),
+        no(2, "b"),
+        fact("fixed", "fix", output="x" * 5000),
+        # The last round fails the step; whoever tries again has them all before.
+        no(3, "c", "failed"),
+        no(1, "", "invalid"),
+        no(2, "e"),
+    ]
+    assert recall(tmp_path, rounds).earlier_rounds() == (
+        "Round 1 found: a\n\nThen this was tried: did a\n\n"
+        f"Round 2 found: b\n\nThen this was tried: …{'x' * 4000}\n\n"
+        "Round 3 found: c\n\nRound 1 found: no reason was given"
+    )
+    assert recall(tmp_path, rounds[:1]).earlier_rounds() == ""
+    for event in ("succeeded", "skipped", "stamped", "rewound", "reset"):
+        assert recall(tmp_path, [*rounds, fact(event, "judge")]).earlier_rounds() == ""
+
+
+def test_a_round_whose_output_is_gone_hinders_no_fixer(tmp_path: Path) -> None:
+    gone = "results/0-1-0123456789abcdef/output.txt"
+    rounds = [no(1), fact("fixed", "fix", output_file=gone), no(2)]
+    assert recall(tmp_path, rounds).earlier_rounds().endswith("(its output is gone)")

@@ -38,6 +38,13 @@ def test_step_fields_may_stand_below_step_too_and_those_beside_count() -> None:
     assert Task.model_validate_json(made.model_dump_json()) == made
 
 
+def test_a_task_has_a_description_of_its_own() -> None:
+    assert "description" not in STEP_FIELDS
+    assert task(description="x" * 10_000).step == {}
+    with pytest.raises(ValidationError, match="is no field that a task may set"):
+        task(step={"description": "x"})
+
+
 @pytest.mark.parametrize("field", ["name", "requires_approval", "approval"])
 def test_a_task_has_no_name_and_no_gate_of_a_step(field: str) -> None:
     assert field not in STEP_FIELDS
@@ -48,7 +55,7 @@ def test_a_task_has_no_name_and_no_gate_of_a_step(field: str) -> None:
 
 
 def test_every_other_field_of_a_step_may_be_set() -> None:
-    without = {"name", "requires_approval", "approval"}
+    without = {"name", "requires_approval", "approval", "description"}
     assert Step.model_fields.keys() - without == STEP_FIELDS
     # None of them is one of a task's or a role's own, or it could not be told apart.
     own = (Task.model_fields.keys() | Role.model_fields.keys()) - {"step"}

@@ -125,7 +125,8 @@ def test_a_verification_that_fails_is_mended_and_repeated_at_most_three_times() 
     assert validation.fixer.prompt == "subroutines/validation-fixer.md"
     asked = text_of("subroutines/verifications.md")
     assert '{"pass": true, "reason": ' in asked
-    assert templates("subroutines/validation-fixer.md") == {"validation.reason", "validation.round"}
+    asked_for = {"validation.reason", "validation.round", "validation.earlier"}
+    assert templates("subroutines/validation-fixer.md") == asked_for
 
 
 def test_no_step_needs_the_executor_of_the_step_before() -> None:
@@ -143,7 +144,7 @@ def ran_before(procedure: Workflow, step: Step) -> list[str]:
 
 @pytest.mark.parametrize("procedure", builtin_procedures().values(), ids=lambda made: made.name)
 def test_a_prompt_asks_for_no_output_that_may_not_be_there(procedure: Workflow) -> None:
-    allowed = {"validation.reason", "validation.round"}
+    allowed = {"validation.reason", "validation.round", "validation.earlier"}
     for step in with_fields(procedure):
         before = ran_before(procedure, step)
         fillable = {f"steps.{name}.output" for name in before} | ({"output"} if before else set())
@@ -188,3 +189,9 @@ def test_the_projects_own_prompts_are_those_that_come_along(folder: str) -> None
     own = {path.name: path.read_bytes() for path in (OWN / folder).iterdir()}
     assert own == packaged
     assert len(own) >= 5
+
+
+def test_every_procedure_and_every_step_says_what_it_is_for() -> None:
+    for procedure in builtin_procedures().values():
+        said = [procedure.description, *(step.description for step in with_fields(procedure))]
+        assert all(0 < len(text) <= 60 and text[0].isupper() for text in said), procedure.name

@@ -134,6 +134,28 @@ def test_what_mends_is_told_what_was_found() -> None:
     assert asked == "Mend round 2: no tests\n\n# Your task: Do me\n"
 
 
+def test_what_mends_is_told_what_was_tried_before() -> None:
+    earlier = (node("judge-fix-1", fixes="judge"), node("other-fix", fixes="other"))
+    mine = node("me", fixes="judge", blocked_by=["first", "judge-fix-1", "other-fix"])
+    said = {"first": "one", "judge-fix-1": "tried </result> a", "other-fix": "tried b"}
+    told = [("refused", "judge", "old"), ("refused", "judge", "no tests")]
+    made = brief(node("first"), *earlier, here=mine, texts=said, team=told)
+    asked = made.compose("Before: <{{validation.earlier}}>")
+    assert asked.startswith("Before: <After round 1 this was tried: tried &lt;/result> a>\n")
+    alone = brief(node("judge"), here=node("me", fixes="judge"), team=told)
+    assert alone.compose("<{{validation.earlier}}>").startswith("<>\n")
+    with pytest.raises(MissingValue):
+        brief(node("first")).compose("{{validation.earlier}}")
+
+
+def test_the_request_is_asked_for_as_in_a_procedure() -> None:
+    request = REQUEST.model_copy(update={"labels": ("bug", "ui"), "identifier": "ENG-42"})
+    made = brief(here=node("me"), request=request)
+    assert made.compose("{{request.identifier}}: {{request.labels}}").startswith(
+        "ENG-42: bug, ui\n"
+    )
+
+
 # --- long texts --------------------------------------------------------------------------
 
 
