@@ -1,8 +1,10 @@
-"""A task's step without what its role has brought and its agent can't honour.
+"""A step of a graph without what its agent can't honour and it can do without.
 
 A role says for every client what its tasks may do; an author who writes a field at a task
 means that task. So the author's fields are an error where they can't be honoured, as those of
 any step, and the role's are left out: first single words of ``tools``, whichever helps most.
+Flowcharts are passed on between people with different clients: a node does without its
+temperature, and without a tool that its client has not. A tool that is taken away stays away.
 """
 
 from __future__ import annotations
@@ -11,10 +13,14 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, Particular
-from sequencer.model.graph import Graph
 from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
 
 FIXER = "fixer."
+GIVEN_TOOLS = "tools: true"
+"""The words of ``tools`` that give a tool, and not those that take one away."""
+OF_A_FLOWCHART = ("temperature", GIVEN_TOOLS)
+"""What a flowchart's node can do without."""
 
 
 class Chooses(Protocol):
@@ -25,38 +31,53 @@ class Chooses(Protocol):
         ...
 
 
-def brought_of(graph: Graph | None) -> dict[str, tuple[str, ...]]:
-    """Return for each task of *graph* the step fields that its role has brought."""
-    nodes = () if graph is None else graph.nodes
-    return {node.id: node.task.brought for node in nodes if node.task and node.task.brought}
+def optional_of(workflow: Workflow) -> dict[str, tuple[str, ...]]:
+    """Return for each step of the graph *workflow* the fields that it can do without.
+
+    A task's are those that its role has brought.
+    """
+    graph = workflow.graph
+    if graph is None:
+        return {}
+    if graph.is_team:
+        tasks = ((node.id, node.task) for node in graph.nodes)
+        return {name: task.brought for name, task in tasks if task and task.brought}
+    found = {}
+    for step in workflow.steps:
+        if names := tuple(name for name in OF_A_FLOWCHART if _is_set(step, name)):
+            found[step.name] = names
+    return found
 
 
 def fitted(
-    agents: Chooses, step: Step, position: str, brought: Collection[str]
+    agents: Chooses, step: Step, position: str, optional: Collection[str]
 ) -> tuple[Step, tuple[str, ...]]:
-    """Return *step* as its agent can have it, and what of *brought* was left out for that.
+    """Return *step* as its agent can have it, and what of *optional* was left out for that.
 
     Its fixer is fitted too. A word of ``tools`` is told as ``tools.WORD``.
 
     Raises:
         ConfigurationError: the agent can't be had.
     """
-    if not brought:
+    if not optional:
         return step, ()
     dropped: tuple[str, ...] = ()
     fixer = step.validation.fixer if step.validation is not None else None
     if fixer is not None and step.validation is not None:
-        own = [name.removeprefix(FIXER) for name in brought if name.startswith(FIXER)]
-        new, lost = fitted(agents, fixer, position, own)
-        dropped = tuple(f"{FIXER}{name}" for name in lost)
+        own = [name.removeprefix(FIXER) for name in optional if name.startswith(FIXER)]
+        new, of_fixer = fitted(agents, fixer, position, own)
+        dropped = tuple(f"{FIXER}{name}" for name in of_fixer)
         validation = step.validation.model_copy(update={"fixer": new})
         step = step.model_copy(update={"validation": validation})
     executor = _executor(agents, step, position)
-    own = [name for name in brought if not name.startswith(FIXER)]
+    own = [name for name in optional if not name.startswith(FIXER)]
     honoured = executor.supported_fields | EVERY_EXECUTOR
-    lost = tuple(name for name in own if name not in honoured and _is_set(step, name))
-    step = _without(step, lost)
+    lost = [name for name in own if _field(name) not in honoured and _is_set(step, name)]
+    whole, step = step, _without(step, lost)
     step, words = _without_objections(step, executor, [name for name in own if name not in lost])
+    if GIVEN_TOOLS in lost:
+        lost.remove(GIVEN_TOOLS)
+        lost += [f"tools.{word}" for word, is_given in (whole.tools or {}).items() if is_given]
     return step, (*dropped, *lost, *words)
 
 
@@ -91,21 +112,31 @@ def _without_objections(
 def _changes(step: Step, own: Iterable[str]) -> Iterable[tuple[str, Step]]:
     """Yield what can be left out, and *step* without it."""
     names = [name for name in own if _is_set(step, name)]
-    if "tools" in names:
-        tools: Mapping[Any, bool] = step.tools or {}
-        for word in tools:
+    tools: Mapping[Any, bool] = step.tools or {}
+    for word, is_given in tools.items():
+        if "tools" in names or (GIVEN_TOOLS in names and is_given):
             rest = {name: is_on for name, is_on in tools.items() if name != word}
             yield f"tools.{word}", step.model_copy(update={"tools": rest or None})
     for name in names:
-        yield name, _without(step, (name,))
+        if name != GIVEN_TOOLS:
+            yield name, _without(step, (name,))
+
+
+def _field(name: str) -> str:
+    return name.partition(":")[0]
 
 
 def _is_set(step: Step, name: str) -> bool:
+    if name == GIVEN_TOOLS:
+        return any((step.tools or {}).values())
     return bool(getattr(step, name) != Step.model_fields[name].get_default())
 
 
 def _without(step: Step, names: Collection[str]) -> Step:
-    update = {name: Step.model_fields[name].get_default() for name in names}
+    update = {name: Step.model_fields[name].get_default() for name in names if name != GIVEN_TOOLS}
+    if GIVEN_TOOLS in names and step.tools:
+        taken = {word: is_on for word, is_on in step.tools.items() if not is_on}
+        update["tools"] = taken or None
     return step.model_copy(update=update) if update else step
 
 

@@ -120,15 +120,35 @@ def test_agents_have_sections_with_prompts() -> None:
 
 
 def test_two_sections_of_one_id_and_sections_of_nobody_are_told() -> None:
-    text = flow_text("a\nsubgraph g\nb\nend", sections("a", "b", "a", "ab", "g") + "###\nx\n")
+    nobodys = settings("ab", "mode: all") + sections("g")
+    text = flow_text("a\nsubgraph g\nb\nend", sections("a", "b", "a") + nobodys + "###\nx\n")
     assert told(text) == [
         "12:1 E-SECTION a: a second section of this id; the first one is in line 8",
         "14:1 E-SECTION ab: the chart has no node of this id",
-        "16:1 E-SECTION g: this is a group of nodes, and a section belongs to one node",
-        "18:1 E-SECTION ###: the chart has no node of this id",
+        "19:1 E-SECTION g: this is a group of nodes, and a section belongs to one node",
     ]
     hints = [problem.hint or "" for problem in refusal(text).problems]
     assert hints[1] == "did you mean 'b'? there are: a, b"
+
+
+def test_a_heading_in_a_prompt_is_no_section_of_nobody() -> None:
+    prompt = "Look.\n\n## Findings\n\n### What else\n\nAnswer in these parts."
+    flow = read(flow_text("a --> b", f"### a\n{prompt}\n\n### b\nGo.\n"))
+    assert flow.workflow.steps_by_name["a"].text == prompt
+    assert flow.warnings == ()
+
+
+def test_a_heading_that_is_nearly_a_nodes_is_pointed_out() -> None:
+    chart = "a --> review --> ask{{Fine?}} --> on{Go on?}"
+    text = flow_text(chart, "### a\nGo.\n### Revew\nLook.\n## ASK\nFine?\n### On it\n.\n")
+    (problem,) = refusal(text).problems
+    assert shown(problem) == "3:7 E-SECTION review: there is no section '### review'"
+    assert problem.hint == "is it the heading in line 7? write '### review' there"
+    fixed = text.replace("Revew", "review")
+    assert warned(fixed) == [
+        "9:1 W-SECTION ask: 'ASK' is part of the prompt above it, and names no node"
+    ]
+    assert warned(fixed.replace("## ASK", "### ask")) == []
 
 
 def test_a_marker_may_have_a_description_and_nothing_to_do() -> None:
