@@ -3,8 +3,8 @@
 A role says for every client what its tasks may do; an author who writes a field at a task
 means that task. So the author's fields are an error where they can't be honoured, as those of
 any step, and the role's are left out: first single words of ``tools``, whichever helps most.
-Flowcharts are passed on between people with different clients: a node does without its
-temperature, and without a tool that its client has not. A tool that is taken away stays away.
+Flowcharts are passed on between people with different clients: a node does without the
+temperature and the earlier conversation that its author asks for; nothing else is left out.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 
 FIXER = "fixer."
-GIVEN_TOOLS = "tools: true"
-"""The words of ``tools`` that give a tool, and not those that take one away."""
-OF_A_FLOWCHART = ("temperature", GIVEN_TOOLS)
-"""What a flowchart's node can do without."""
+OF_A_FLOWCHART = ("temperature", "continue_session")
+"""What a flowchart's node can do without: ``temperature`` and ``mode: primary``."""
 
 
 class Chooses(Protocol):
@@ -72,12 +70,9 @@ def fitted(
     executor = _executor(agents, step, position)
     own = [name for name in optional if not name.startswith(FIXER)]
     honoured = executor.supported_fields | EVERY_EXECUTOR
-    lost = [name for name in own if _field(name) not in honoured and _is_set(step, name)]
-    whole, step = step, _without(step, lost)
+    lost = tuple(name for name in own if name not in honoured and _is_set(step, name))
+    step = _without(step, lost)
     step, words = _without_objections(step, executor, [name for name in own if name not in lost])
-    if GIVEN_TOOLS in lost:
-        lost.remove(GIVEN_TOOLS)
-        lost += [f"tools.{word}" for word, is_given in (whole.tools or {}).items() if is_given]
     return step, (*dropped, *lost, *words)
 
 
@@ -112,31 +107,21 @@ def _without_objections(
 def _changes(step: Step, own: Iterable[str]) -> Iterable[tuple[str, Step]]:
     """Yield what can be left out, and *step* without it."""
     names = [name for name in own if _is_set(step, name)]
-    tools: Mapping[Any, bool] = step.tools or {}
-    for word, is_given in tools.items():
-        if "tools" in names or (GIVEN_TOOLS in names and is_given):
+    if "tools" in names:
+        tools: Mapping[Any, bool] = step.tools or {}
+        for word in tools:
             rest = {name: is_on for name, is_on in tools.items() if name != word}
             yield f"tools.{word}", step.model_copy(update={"tools": rest or None})
     for name in names:
-        if name != GIVEN_TOOLS:
-            yield name, _without(step, (name,))
-
-
-def _field(name: str) -> str:
-    return name.partition(":")[0]
+        yield name, _without(step, (name,))
 
 
 def _is_set(step: Step, name: str) -> bool:
-    if name == GIVEN_TOOLS:
-        return any((step.tools or {}).values())
     return bool(getattr(step, name) != Step.model_fields[name].get_default())
 
 
 def _without(step: Step, names: Collection[str]) -> Step:
-    update = {name: Step.model_fields[name].get_default() for name in names if name != GIVEN_TOOLS}
-    if GIVEN_TOOLS in names and step.tools:
-        taken = {word: is_on for word, is_on in step.tools.items() if not is_on}
-        update["tools"] = taken or None
+    update = {name: Step.model_fields[name].get_default() for name in names}
     return step.model_copy(update=update) if update else step
 
 

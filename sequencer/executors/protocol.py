@@ -149,6 +149,8 @@ class StepRequest:
     """Session id of the step before, where the step continues it."""
     timeout_s: float | None = None
     """For the whole attempt; None is without limit."""
+    is_node: bool = False
+    """The step is a node of a flowchart, whose limit is called ``timeout`` there."""
     idle_timeout_s: float | None = None
     lock: AttemptLock | None = None
     """For the processes that perform it; None where there is no claim."""
@@ -178,6 +180,18 @@ class Executor(Protocol):
         self, request: StepRequest, listener: Listener, cancellation: Cancellation
     ) -> Outcome:
         """Make one attempt and return how it ended, cancelled ones included."""
+
+
+def time_is_over(request: StepRequest, became: str) -> str:
+    """Return why an attempt that took too long has failed, in the words of its author.
+
+    *became* says what became of it.
+    """
+    seconds, name = request.timeout_s or 0.0, request.step.name
+    took, key = f"{seconds:g} s", f"timeout_s of step {name!r}"
+    if request.is_node:
+        took, key = f"{seconds * 1000:.0f} ms", f"timeout (in milliseconds) of node {name!r}"
+    return f"timed out after {took}; {became}\nraise {key}, or give it less to do"
 
 
 class Objection(NamedTuple):

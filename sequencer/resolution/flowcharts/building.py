@@ -91,8 +91,9 @@ class Building:
         target = source.values.timeout_target
         if made.on_timeout is None or target is None:
             return made
-        path = ("onTimeout",) if source.written("onTimeout") else ("config", "onTimeout")
-        found = self._one(target, "E-TIMEOUT", node.id, "onTimeout: ", source.at(*path))
+        found = self._one(
+            target, "E-TIMEOUT", node.id, "onTimeout: ", source.at(*source.path_of("onTimeout"))
+        )
         return made.model_copy(update={"on_timeout": found})
 
     def _steps(self) -> tuple[Step, ...]:

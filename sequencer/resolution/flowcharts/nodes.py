@@ -132,9 +132,9 @@ def node_of(
     if kind is NodeKind.AGENT:
         return made
     if values.timeout_target is not None and values.limit_ms is None:
-        path = ("onTimeout",) if source.written("onTimeout") else ("config", "onTimeout")
         detail, hint = "onTimeout without timeout has no effect", "timeout: MILLISECONDS"
-        findings.error("E-TIMEOUT", node.id, detail, source.at(*path), hint)
+        at = source.at(*source.path_of("onTimeout"))
+        findings.error("E-TIMEOUT", node.id, detail, at, hint)
     person = {
         "question": source.prompt,
         "options": _options(node.id, source, findings) or _options_of_edges(ways),

@@ -73,6 +73,10 @@ class NodeSource:
             here = here[key]
         return True
 
+    def path_of(self, key: str) -> tuple[str, ...]:
+        """Return where *key* is written that may stand in ``config`` as well."""
+        return (key,) if self.written(key) else ("config", key)
+
 
 def read_front(parts: Parts, overrides: Mapping[str, Any], findings: Findings) -> Front:
     """Return the front matter of *parts* with *overrides* laid over it."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sequencer.assembly import Project, open_project
-from sequencer.engine.fitting import GIVEN_TOOLS, OF_A_FLOWCHART, fitted, optional_of
+from sequencer.engine.fitting import OF_A_FLOWCHART, fitted, optional_of
 from sequencer.errors import ConfigurationError
 from sequencer.model.graph import Graph, Node, NodeKind
 from sequencer.model.step import Step
@@ -119,28 +119,24 @@ def test_what_the_nodes_of_a_flowchart_can_do_without() -> None:
     found = optional_of(
         graph_of(
             Step(name="a", text="Go.", temperature=0.5, max_turns=3),
-            Step(name="b", text="Go.", tools={"read": True, "bash": False}),
+            Step(name="b", text="Go.", continue_session=True, temperature=0),
             Step(name="c", text="Go.", tools={"bash": False}),
         )
     )
-    assert found == {"a": ("temperature",), "b": (GIVEN_TOOLS,)}
+    assert found == {"a": ("temperature",), "b": ("temperature", "continue_session")}
 
 
-def test_a_node_keeps_what_takes_tools_away(project: Project) -> None:
-    one = step("program", tools={"read": True, "bash": False}, temperature=0.5)
+def test_a_node_does_without_a_temperature_and_nothing_else(project: Project) -> None:
+    one = step("program", tools={"read": True}, temperature=0.5, continue_session=True)
     found, lost = fitted(project.agents, one, "node", OF_A_FLOWCHART)
-    assert (found.tools, found.temperature) == ({"bash": False}, None)
-    assert lost == ("temperature", "tools.read")
+    assert (found.temperature, found.continue_session, found.tools) == (None, False, one.tools)
+    assert lost == ("temperature", "continue_session")
     with pytest.raises(ConfigurationError, match="can't honour tools"):
         project.agents.choose(found, "node")
 
 
-def test_a_node_does_without_a_tool_that_its_client_has_not(project: Project) -> None:
-    one = step("codex", tools={"read": True, "webfetch": True}, temperature=0.1)
-    found, lost = fitted(project.agents, one, "node", OF_A_FLOWCHART)
-    assert (found.tools, lost) == ({"read": True}, ("temperature", "tools.webfetch"))
-    assert project.agents.choose(found, "node")[0] == "codex"
-    # The shell is how it reads: what takes that away is not left out.
-    one = step("codex", tools={"read": True, "bash": False})
-    found, lost = fitted(project.agents, one, "node", OF_A_FLOWCHART)
-    assert (found.tools, lost) == ({"bash": False}, ("tools.read",))
+def test_a_temperature_that_is_too_high_for_the_agent_is_left_out(project: Project) -> None:
+    one = step("anthropic", temperature=1.5)
+    assert fitted(project.agents, one, "node", OF_A_FLOWCHART)[1] == ("temperature",)
+    mild = step("anthropic", temperature=0.5)
+    assert fitted(project.agents, mild, "node", OF_A_FLOWCHART) == (mild, ())

@@ -338,3 +338,35 @@ def test_an_edge_for_a_time_limit_needs_one() -> None:
 def test_a_route_for_a_time_limit_needs_one_too() -> None:
     text = flow_text("h{{Q}} --> a", settings("h", "onTimeout: a") + sections("a"))
     assert told(text) == ["7:1 E-TIMEOUT h: onTimeout without timeout has no effect"]
+
+
+FREE = "options: [yes, no]\nallowCustomInput: true"
+ASKED = "h{{Fine?}} -->|yes| a\nh -->|no| b"
+
+
+@pytest.mark.parametrize("written", [FREE, "config: {allowCustomInput: true}"])
+def test_a_free_answer_without_an_edge_for_it_is_a_dead_end(written: str) -> None:
+    text = flow_text(ASKED, settings("h", written) + sections("a", "b"))
+    (only,) = warned(text)
+    assert only.partition(" ")[2] == (
+        "W-ANSWER h: any text is an answer, but no edge takes one that is no option: the run fails"
+    )
+    front = "onError: a\n"
+    (only,) = warned(flow_text(ASKED, settings("h", written) + sections("a", "b"), front))
+    assert only.endswith("the run goes to 'a'")
+
+
+@pytest.mark.parametrize("way", ["h -->|default| b", "h --> b"])
+def test_a_free_answer_with_a_way_for_it_is_fine(way: str) -> None:
+    assert warned(flow_text(f"{ASKED}\n{way}", settings("h", FREE) + sections("a", "b"))) == []
+    assert warned(flow_text("h{{What?}} --> a", settings("h", FREE) + sections("a"))) == []
+
+
+def test_a_time_limit_without_a_way_is_a_dead_end() -> None:
+    limited = settings("h", "options: [yes, no]\ntimeout: 1000") + sections("a", "b")
+    found = warned(flow_text(ASKED, limited))
+    assert found == ["9:1 W-ANSWER h: when its timeout is over no edge is taken: the run fails"]
+    assert warned(flow_text(f"{ASKED}\nh -->|timeout| b", limited)) == []
+    assert warned(flow_text(f"{ASKED}\nh -->|default| b", limited)) == []
+    elsewhere = limited.replace("timeout: 1000", "timeout: 1000\nonTimeout: b")
+    assert warned(flow_text(ASKED, elsewhere)) == []
