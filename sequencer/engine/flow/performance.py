@@ -93,7 +93,7 @@ class Performances:
         )
         if values is None:
             return None
-        return self._brief(values, marking) if graph.is_team else values.compose
+        return self._brief(values, marking) if graph.is_team else values.compose_prompt
 
     def _brief(self, values: NodeValues, marking: Marking) -> Callable[[str], str]:
         made_from = self.performer.definition
