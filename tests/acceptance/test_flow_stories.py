@@ -480,7 +480,7 @@ def test_a_researcher_has_the_tools_that_the_docs_name(published: Path) -> None:
 
 
 def test_a_budget_that_ends_a_team_hides_no_failed_task(tmp_path: Path) -> None:
-    tasks = [
+    tasks: list[dict[str, Any]] = [
         {"id": "bad", "subject": "Bad"},
         {"id": "dear", "subject": "Dear"},
         {"id": "next", "subject": "Next", "blocked_by": ["dear"]},
