@@ -184,8 +184,8 @@ def _check_graph(project: Project, flow: Flow | TaskList) -> Iterator[Finding]:
             yield Finding(Level.WARNING, Area.AGENT, problem, f"agent {executor.kind}")
     for name, fields in left_out.items():
         if fields:
-            message = f"agent {name!r} can't honour {', '.join(sorted(fields))}"
-            where = f"workflow {flow.workflow.name}"
+            message = f"it can't honour {', '.join(sorted(fields))}"
+            where = f"workflow {flow.workflow.name}, agent {name}"
             hint = "its nodes run without; leave it out of their sections, or name another agent"
             if flow.graph.is_team:
                 message += ", which roles of its tasks have"

@@ -308,7 +308,7 @@ def test_a_published_flow_is_checked_and_run_as_it_is(published: Path, client: s
     checked = typed(published, client, "check")
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert "W-ANSWER editor: any text is an answer, but no edge takes one" in checked.stdout
-    assert ("agent 'claude' can't honour temperature" in checked.stdout) is (client == "claude")
+    assert ("agent claude: it can't honour temperature" in checked.stdout) is (client == "claude")
     assert "README" not in checked.stdout
     simulated = typed(published, client, "simulate", "paper-check")
     assert simulated.stdout.splitlines()[-1].endswith("done finish")
