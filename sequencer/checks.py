@@ -24,7 +24,7 @@ from sequencer.assembly.timers import lost
 from sequencer.checkout.options import NONE
 from sequencer.checks_git import check_git, check_ignored
 from sequencer.engine.agreement import ensure_definition
-from sequencer.engine.fitting import brought_of, fitted
+from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, NotTrusted, StateRefused, UnsafeFolder
 from sequencer.findings import Area, Finding, Level, of_error, place_of
@@ -184,12 +184,12 @@ def _check_graph(project: Project, flow: Flow | TaskList) -> Iterator[Finding]:
         yield from _check_worktrees(project, flow)
     yield from _check_permissions(project, flow.workflow)
     yield from _check_costs(project, flow.workflow)
-    brought = brought_of(flow.graph)
+    optional = optional_of(flow.workflow)
     left_out: dict[str, set[str]] = {}
     for step in flow.workflow.steps:
         whole = with_defaults(step, project.settings.step_defaults)
         try:
-            fit, lost = fitted(project.agents, whole, step.name, brought.get(step.name, ()))
+            fit, lost = fitted(project.agents, whole, step.name, optional.get(step.name, ()))
             name, executor = project.agents.choose(fit, step.name)
         except ConfigurationError as error:
             where = flow.where(step.name)
@@ -200,9 +200,12 @@ def _check_graph(project: Project, flow: Flow | TaskList) -> Iterator[Finding]:
             yield Finding(Level.WARNING, Area.AGENT, problem, f"agent {executor.kind}")
     for name, fields in left_out.items():
         if fields:
-            message = f"it can't honour {', '.join(sorted(fields))}, which roles of its tasks have"
-            hint = "they work without; the fields of a role are changed below teams.roles"
+            message = f"it can't honour {', '.join(sorted(fields))}"
             where = f"workflow {flow.workflow.name}, agent {name}"
+            hint = "its nodes run without; leave it out of their sections, or name another agent"
+            if flow.graph.is_team:
+                message += ", which roles of its tasks have"
+                hint = "they work without; the fields of a role are changed below teams.roles"
             yield Finding(Level.WARNING, Area.AGENT, message, where, hint)
 
 

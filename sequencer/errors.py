@@ -27,6 +27,11 @@ class SequencerError(Exception):
         self.where = where
         self.hint = hint
 
+    @property
+    def each(self) -> tuple[SequencerError, ...]:
+        """Return the errors that this one stands for: itself, or several at once."""
+        return (self,)
+
     def __str__(self) -> str:
         """Return the three parts in the order in which a person needs them."""
         text = f"{self.where}: {self.message}" if self.where else self.message

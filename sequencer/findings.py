@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sequencer.documents.keys import dotted
-from sequencer.documents.problems import ConfigurationErrors
 from sequencer.errors import ConfigurationError, SequencerError, StateRefused
 from sequencer.settings.settings import Settings
 
@@ -61,8 +60,7 @@ def exit_code(findings: Iterable[Finding]) -> int:
 
 def of_error(area: Area, error: SequencerError, level: Level = Level.ERROR) -> list[Finding]:
     """Return the findings that *error* stands for; it may hold several."""
-    several = error.errors if isinstance(error, ConfigurationErrors) else (error,)
-    return [Finding(level, area, e.message, e.where, e.hint) for e in several]
+    return [Finding(level, area, e.message, e.where, e.hint) for e in error.each]
 
 
 def place_of(settings: Settings, *path: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sequencer.assembly.project import Project
+from sequencer.engine.fitting import fitted, optional_of
 from sequencer.errors import ConfigurationError
 from sequencer.executors.prices import price_of
 from sequencer.executors.protocol import Executor
@@ -48,9 +49,11 @@ def untold_costs(project: Project, workflow: Workflow) -> Iterator[tuple[str, st
     An agent that can't even be chosen is left out; who looks for that says it.
     """
     found: dict[str, tuple[str, str]] = {}
+    optional = optional_of(workflow)
     for step in with_fields(workflow):
         whole = with_defaults(step, project.settings.step_defaults)
         try:
+            whole, _ = fitted(project.agents, whole, step.name, optional.get(step.name, ()))
             name, executor = project.agents.choose(whole, step.name)
         except ConfigurationError:
             continue

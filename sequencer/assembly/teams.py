@@ -49,11 +49,23 @@ class Places:
     on_write: Literal["warn", "fail"]
 
     def open(
-        self, task: str, token: int, *, run_id: str, traits: TaskTraits, is_first: bool
+        self,
+        task: str,
+        token: int,
+        *,
+        run_id: str,
+        subject: str,
+        traits: TaskTraits,
+        is_first: bool,
     ) -> _Place:
         """See `engine.flow.workplaces.Workplaces`."""
         made = self.trees.open(
-            task, token, run_id=run_id, writes=traits.writes, worktree=traits.worktree
+            task,
+            token,
+            run_id=run_id,
+            writes=traits.writes,
+            worktree=traits.worktree,
+            subject=subject,
         )
         notices = made.notices
         if not is_first and traits.worktree and self.trees.merged(task, run_id):

@@ -57,6 +57,8 @@ class Worktree(Frozen):
     name: str
     """Of the folder, and the last part of the branch's name."""
     task: str
+    subject: str = ""
+    """What the task is about, for messages; a note from before this was kept has none."""
     token: Counter
     run_id: str
     branch: str

@@ -11,6 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Collection, Mapping
+from textwrap import shorten
 
 from sequencer.checkout.clearing import Clearing, listed
 from sequencer.checkout.content import secrets_by
@@ -30,6 +31,8 @@ NEEDED = (2, 30)
 """Of git."""
 LOOKED_BACK = 2000
 """Commits that are looked through for merges of earlier attempts."""
+SUBJECT_CHARS = 72
+"""Of the first line of a commit's message, as git shows it whole in lists."""
 _VERSION = re.compile(r"git version (\d+)\.(\d+)")
 
 Workplace = OwnPlace | SharedPlace
@@ -78,10 +81,18 @@ class Workplaces:
     # --- opening -------------------------------------------------------------------
 
     def open(
-        self, task: str, token: int, *, run_id: str, writes: bool, worktree: bool
+        self,
+        task: str,
+        token: int,
+        *,
+        run_id: str,
+        writes: bool,
+        worktree: bool,
+        subject: str = "",
     ) -> Workplace:
         """Return where the attempt at *task* under the claim *token* works, until it is closed.
 
+        *subject* says to people what the task is about.
         *worktree* counts for tasks that write; one that only reads has nothing to isolate.
 
         Raises:
@@ -93,7 +104,7 @@ class Workplaces:
             return self._writing(task, token)
         obstacle = self._look()
         if isinstance(obstacle, Status):
-            return self._added(task, token, run_id, obstacle)
+            return self._added(self._named(task, token, run_id, obstacle, subject), obstacle)
         with self._guard:
             is_first, self._has_told = not self._has_told, True
         notice = f"no worktrees: {obstacle}; all tasks work in the project's folder"
@@ -141,12 +152,12 @@ class Workplaces:
             return failed.reason
         return status
 
-    def _added(self, task: str, token: int, run_id: str, status: Status) -> OwnPlace:
+    def _added(self, noted: Worktree, status: Status) -> OwnPlace:
         checkout, worktrees = self._checkout, self._worktrees
         try:
             worktrees.prepare()
             with checkout.repository_lock():
-                worktree = worktrees.write(self._named(task, token, run_id, status))
+                worktree = worktrees.write(noted)
                 folder = worktrees.folder(worktree)
                 flags = ("--quiet", "--no-track", "-b", worktree.branch)
                 argv = ("worktree", "add", *flags, str(folder), worktree.base)
@@ -169,7 +180,7 @@ class Workplaces:
             notices=self._uncommitted(status),
         )
 
-    def _named(self, task: str, token: int, run_id: str, status: Status) -> Worktree:
+    def _named(self, task: str, token: int, run_id: str, status: Status, subject: str) -> Worktree:
         """Return the note of a worktree whose folder and branch are nobody's."""
         first = name = name_of(task, token)
         number = 1
@@ -179,6 +190,7 @@ class Workplaces:
         return Worktree(
             name=name,
             task=task,
+            subject=subject,
             token=token,
             run_id=run_id,
             branch=branch_of(self._run, name),
@@ -264,22 +276,31 @@ class Workplaces:
     # --- messages ------------------------------------------------------------------
 
     def _merge_message(self, worktree: Worktree) -> str:
-        return self._message(worktree, "Merge the work of task")
+        first = f"Merge task {_one_line(worktree.task)}"
+        subject = _one_line(worktree.subject)
+        return self._message(worktree, f"{first}: {subject}" if subject else first)
 
     def _left_message(self, worktree: Worktree) -> str:
-        return self._message(worktree, "What is left of task")
+        task = _one_line(worktree.task)
+        body = f"What the agent of task {task} had not committed itself."
+        return self._message(worktree, _one_line(worktree.subject) or f"Work of task {task}", body)
 
-    def _message(self, worktree: Worktree, verb: str) -> str:
-        task = " ".join(worktree.task.split())
+    def _message(self, worktree: Worktree, first: str, *body: str) -> str:
+        """Return a message with *first* as its first line, and *body* and trailers below."""
+        short = shorten(first, SUBJECT_CHARS, placeholder=" …")
         trailers = _trailers(self._run, worktree.run_id, worktree.task)
-        lines = [f"{verb} {task}", "", *trailers, f"Sequencer-Token: {worktree.token}"]
-        return self._hide("\n".join(lines) + "\n")
+        trailers.append(f"Sequencer-Token: {worktree.token}")
+        return self._hide("\n\n".join((short, *body, "\n".join(trailers))) + "\n")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _trailers(run: str | None, run_id: str, task: str) -> list[str]:
     """Return the lines that the merges of all attempts at *task* have."""
     names = {"Run": run or "default", "Run-Id": run_id, "Task": task}
-    return [f"Sequencer-{name}: {' '.join(text.split())}" for name, text in names.items()]
+    return [f"Sequencer-{name}: {_one_line(text)}" for name, text in names.items()]
 
 
 def _token_in(message: str, wanted: str) -> int | None:

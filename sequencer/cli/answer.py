@@ -61,6 +61,9 @@ def described(run: Run, question: Question) -> list[str]:
         more = f": {one_line(each.description)}" if each.description else ""
         label = f" ({one_line(each.label)})" if each.label != each.value else ""
         lines.append(f"  - {one_line(each.value)}{label}{more}")
+    if question.options and question.node.allows_custom_input:
+        fails = ": no edge takes it, so the node would fail" if question.is_dead_end else ""
+        lines.append(f"  - any other text{fails}")
     lines.append(f"  sequencer {option}answer {shlex.quote(node)} {_values(question)}")
     return lines
 
@@ -85,6 +88,7 @@ def as_json(run: Run, question: Question) -> dict[str, Any]:
         "question": question.text,
         "options": [each.model_dump(mode="json") for each in question.options],
         "free_text": not question.options or question.node.allows_custom_input,
+        "free_text_fails": question.is_dead_end,
         "token": question.token,
         "opened_at": question.asked_at,
         "expires_at": question.expires_at,

@@ -11,7 +11,7 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.working import Plan, ensure_sensible, locate, run_of
 from sequencer.engine.agreement import ensure_definition
-from sequencer.engine.fitting import brought_of, fitted
+from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.run import Run
 from sequencer.engine.standing import Kind
 from sequencer.engine.work import Mode
@@ -80,9 +80,9 @@ def _report_of_a_graph(project: Project, plan: Plan, run: Run, workflow: Workflo
     if here is not None and here.kind is not Kind.READY:
         obstacles.append(here.message)
     agents = {}
-    brought = brought_of(workflow.graph)
+    optional = optional_of(workflow)
     for step in workflow.steps:
-        build = partial(_built, project, step, brought.get(step.name, ()))
+        build = partial(_built, project, step, optional.get(step.name, ()))
         built = _tried(obstacles, build, lambda error: locate(error, project, run, workflow, plan))
         if built is not None:
             agents[step.name] = built[0]
@@ -98,10 +98,10 @@ def _report_of_a_graph(project: Project, plan: Plan, run: Run, workflow: Workflo
     }
 
 
-def _built(project: Project, step: Step, brought: tuple[str, ...]) -> tuple[str, Executor]:
+def _built(project: Project, step: Step, optional: tuple[str, ...]) -> tuple[str, Executor]:
     """Return who performs the graph's *step*, and check that it can."""
     whole = with_defaults(step, project.settings.step_defaults)
-    return project.agents.choose(fitted(project.agents, whole, step.name, brought)[0], step.name)
+    return project.agents.choose(fitted(project.agents, whole, step.name, optional)[0], step.name)
 
 
 def _in_the_way(plan: Plan, run: Run, head: Head | None, workflow: Workflow) -> Iterator[str]:

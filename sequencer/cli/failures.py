@@ -37,7 +37,8 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
         return error.exit_code
     error = _as_shortage(error)
     if isinstance(error, SequencerError):
-        complain(hidden(f"error: {error}"))
+        for one in error.each:
+            complain(hidden(f"error: {one}"))
         if is_verbose and error.__cause__ is not None:
             complain(hidden(_trace(error)))
         return error.exit_code

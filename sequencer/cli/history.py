@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 NOTE_CHARS = 72
 TRACE_CHARS = 100
+ERROR_CHARS = 40
+"""Of a failure that ended other nodes, too; they are named after it."""
 
 
 @verb("history")
@@ -82,7 +84,7 @@ def _tell_as_trace(invocation: Invocation, facts: Iterable[dict[str, Any]]) -> N
     for fact in facts:
         outcome = _outcome(fact)
         denials += len(outcome.get("denials") or ())
-        line = flow_trace.line(fact["event"], fact["step"], outcome)
+        line = flow_trace.line(fact["event"], fact["step"], _with_short_error(outcome))
         if line is None:
             line = " ".join(filter(None, (fact["event"], fact["step"], outcome.get("status"))))
         told = one_line(line)
@@ -93,6 +95,14 @@ def _tell_as_trace(invocation: Invocation, facts: Iterable[dict[str, Any]]) -> N
         rows.append((str(fact["revision"]), str(fact["at"]), token, told, remark))
     invocation.echo(columns(("REVISION", "AT", "TOKEN", "WHAT", ""), rows, right={0, 2}))
     _warn_of(invocation, denials)
+
+
+def _with_short_error(outcome: dict[str, Any]) -> dict[str, Any]:
+    """Return *outcome* with an error that leaves room for what was cancelled because of it."""
+    error = outcome.get("error")
+    if not isinstance(error, str) or not outcome.get("cancelled") or len(error) <= ERROR_CHARS:
+        return outcome
+    return {**outcome, "error": f"{error[: ERROR_CHARS - 1]}…"}
 
 
 def _accepted(run: Run) -> Iterator[dict[str, Any]]:
@@ -121,6 +131,10 @@ def _remark(outcome: dict[str, Any]) -> str:
     usage = outcome.get("usage")
     if isinstance(usage, dict) and usage.get("seconds"):
         parts.append(f"{float(usage['seconds']):.1f} s")
+    if cut_from := outcome.get("output_cut_from"):
+        from sequencer.cli.wording import size  # noqa: PLC0415 - few answers are so long
+
+        parts.append(f"its answer of {size(cut_from)} was cut to its end")
     if isinstance(usage, dict):
         from sequencer.model.outcome import cost_words, used  # noqa: PLC0415 - `--help` needs none
 

@@ -176,23 +176,18 @@ def _of_graph(invocation: Invocation, workflow: Workflow, said: Script) -> Repla
 
 def _is_about(error: ConfigurationError, path: Path) -> bool:
     """Return whether *error* is about the flow that the file *path* is."""
-    from sequencer.documents.problems import ConfigurationErrors  # noqa: PLC0415
     from sequencer.resolution.flowcharts.problems import FlowErrors, FlowProblem  # noqa: PLC0415
 
-    several = error.errors if isinstance(error, ConfigurationErrors) else (error,)
-    is_there = all((one.where or "").startswith(str(path)) for one in several)
+    is_there = all((one.where or "").startswith(str(path)) for one in error.each)
     return isinstance(error, (FlowErrors, FlowProblem)) or is_there
 
 
 def _invalid(invocation: Invocation, error: ConfigurationError) -> int:
-    from sequencer.documents.problems import ConfigurationErrors  # noqa: PLC0415
-
-    several = error.errors if isinstance(error, ConfigurationErrors) else (error,)
-    trace = [f"load error: {problem.message}" for problem in several]
+    trace = [f"load error: {problem.message}" for problem in error.each]
     if not invocation.is_json:
         raise error
     found = {"status": INVALID, "trace": trace, "state": {}, "back": []}
-    invocation.print_json({**found, "problems": [str(problem) for problem in several]})
+    invocation.print_json({**found, "problems": [str(problem) for problem in error.each]})
     return error.exit_code
 
 

@@ -317,18 +317,25 @@ def _tell_of_agents(
 def locate(
     error: SequencerError, project: Project, run: Run, workflow: Workflow, plan: Plan
 ) -> None:
-    """Let *error* name file and line where it is about a node of a graph, as `check` does."""
-    names = () if workflow.graph is None else workflow.graph.by_id
-    name = next((one for one in names if error.where == f"step {one!r}"), None)
-    if name is None or not isinstance(error, ConfigurationError):
+    """Let *error* name file and line where it is about nodes of a graph, as `check` does."""
+    if workflow.graph is None or not isinstance(error, ConfigurationError):
+        return
+    nodes = {
+        f"{words} {name!r}": name
+        for name in workflow.graph.by_id
+        for words in ("step", "executor of step")
+    }
+    about = [(one, nodes[one.where]) for one in error.each if one.where in nodes]
+    if not about:
         return
     from sequencer.assembly.flows import written_of  # noqa: PLC0415 - see `_warn`
 
     # What is wrong is told in any case.
     with suppress(SequencerError):
         written = written_of(project, run, workflow, plan.source)
-        if written is not None and name in written.graph.by_id:
-            error.where = written.where(name)
+        for one, name in about:
+            if written is not None and name in written.graph.by_id:
+                one.where = written.where(name)
 
 
 def run_of(invocation: Invocation, plan: Plan) -> Run:

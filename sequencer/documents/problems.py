@@ -42,7 +42,16 @@ class ConfigurationErrors(ConfigurationError):
     def __init__(self, errors: Iterable[ConfigurationError]) -> None:
         """Hold *errors*; the message is all of theirs."""
         self.errors = tuple(errors)
-        super().__init__("\n".join(str(error) for error in self.errors))
+        super().__init__(str(self))
+
+    @property
+    def each(self) -> tuple[ConfigurationError, ...]:
+        """See `SequencerError.each`."""
+        return self.errors
+
+    def __str__(self) -> str:
+        """Return all of them, as they are now: whoever shows them may know the places."""
+        return "\n".join(str(error) for error in self.errors)
 
 
 def raise_all(errors: list[ConfigurationError]) -> None:

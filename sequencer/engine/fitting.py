@@ -1,8 +1,10 @@
-"""A task's step without what its role has brought and its agent can't honour.
+"""A step of a graph without what its agent can't honour and it can do without.
 
 A role says for every client what its tasks may do; an author who writes a field at a task
 means that task. So the author's fields are an error where they can't be honoured, as those of
 any step, and the role's are left out: first single words of ``tools``, whichever helps most.
+Flowcharts are passed on between people with different clients: a node does without the
+temperature and the earlier conversation that its author asks for; nothing else is left out.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor, Particular
-from sequencer.model.graph import Graph
 from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
 
 FIXER = "fixer."
+OF_A_FLOWCHART = ("temperature", "continue_session")
+"""What a flowchart's node can do without: ``temperature`` and ``mode: primary``."""
 
 
 class Chooses(Protocol):
@@ -25,34 +29,46 @@ class Chooses(Protocol):
         ...
 
 
-def brought_of(graph: Graph | None) -> dict[str, tuple[str, ...]]:
-    """Return for each task of *graph* the step fields that its role has brought."""
-    nodes = () if graph is None else graph.nodes
-    return {node.id: node.task.brought for node in nodes if node.task and node.task.brought}
+def optional_of(workflow: Workflow) -> dict[str, tuple[str, ...]]:
+    """Return for each step of the graph *workflow* the fields that it can do without.
+
+    A task's are those that its role has brought.
+    """
+    graph = workflow.graph
+    if graph is None:
+        return {}
+    if graph.is_team:
+        tasks = ((node.id, node.task) for node in graph.nodes)
+        return {name: task.brought for name, task in tasks if task and task.brought}
+    found = {}
+    for step in workflow.steps:
+        if names := tuple(name for name in OF_A_FLOWCHART if _is_set(step, name)):
+            found[step.name] = names
+    return found
 
 
 def fitted(
-    agents: Chooses, step: Step, position: str, brought: Collection[str]
+    agents: Chooses, step: Step, position: str, optional: Collection[str]
 ) -> tuple[Step, tuple[str, ...]]:
-    """Return *step* as its agent can have it, and what of *brought* was left out for that.
+    """Return *step* as its agent can have it, and what of *optional* was left out for that.
 
     Its fixer is fitted too. A word of ``tools`` is told as ``tools.WORD``.
 
     Raises:
         ConfigurationError: the agent can't be had.
     """
-    if not brought:
+    if not optional:
         return step, ()
     dropped: tuple[str, ...] = ()
     fixer = step.validation.fixer if step.validation is not None else None
     if fixer is not None and step.validation is not None:
-        own = [name.removeprefix(FIXER) for name in brought if name.startswith(FIXER)]
-        new, lost = fitted(agents, fixer, position, own)
-        dropped = tuple(f"{FIXER}{name}" for name in lost)
+        own = [name.removeprefix(FIXER) for name in optional if name.startswith(FIXER)]
+        new, of_fixer = fitted(agents, fixer, position, own)
+        dropped = tuple(f"{FIXER}{name}" for name in of_fixer)
         validation = step.validation.model_copy(update={"fixer": new})
         step = step.model_copy(update={"validation": validation})
     executor = _executor(agents, step, position)
-    own = [name for name in brought if not name.startswith(FIXER)]
+    own = [name for name in optional if not name.startswith(FIXER)]
     honoured = executor.supported_fields | EVERY_EXECUTOR
     lost = tuple(name for name in own if name not in honoured and _is_set(step, name))
     step = _without(step, lost)

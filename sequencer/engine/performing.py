@@ -439,6 +439,7 @@ class Performer:
         session = running.head.session
         is_same = session is not None and session.executor == prepared.agent
         can_cap = "max_cost_usd" in prepared.executor.supported_fields | EVERY_EXECUTOR
+        graph = self.workflow.graph
         request = StepRequest(
             step=step,
             prompt=prompt,
@@ -450,6 +451,7 @@ class Performer:
             resume_session=session.id if session and is_same and step.continue_session else None,
             timeout_s=least(step.timeout_s, budget.timeout_s),
             idle_timeout_s=step.idle_timeout_s,
+            is_node=graph is not None and not graph.is_team,
             lock=running.lock,
             max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )

@@ -31,6 +31,7 @@ def journal_record(
         "prompt": outcome.prompt,
         "log": log,
         **output,
+        "output_cut_from": outcome.cut_from_bytes,
         "usage": {name: value for name, value in vars(outcome.usage).items() if value},
         "error": outcome.error[:4000] if outcome.error else None,
         "denials": [line[:200] for line in outcome.denials[:20]] or None,

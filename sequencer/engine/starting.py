@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sequencer.engine.fitting import brought_of, fitted, without_comments
+from sequencer.engine.fitting import fitted, optional_of, without_comments
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.prepared import Agents, Prompts
 from sequencer.engine.team_starting import TeamStarter, WantedTeam, told
@@ -151,7 +151,7 @@ class Starter:
 
     def _tasks(self, whole: Workflow, request: Request, notes: list[str]) -> Workflow:
         """Return the team's graph *whole* with its steps as they are to run for *request*."""
-        steps, brought = [], brought_of(whole.graph)
+        steps, brought = [], optional_of(whole)
         for step in whole.steps:
             filled = with_defaults(step, self.step_defaults)
             if self.agent is not None and step.executor is None:

@@ -203,9 +203,11 @@ class _Answer:
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._end = b""
+        self._bytes = 0
 
     def stdout(self, data: bytes) -> bool:
         self._end = (self._end + data)[-ANSWER_BYTES:]
+        self._bytes += len(data)
         self._listener.write(data, Kind.OUTPUT)
         return True
 
@@ -215,9 +217,11 @@ class _Answer:
 
     def judge(self, end: ProcessEnd) -> Outcome:
         output = self._end.decode("utf-8", "replace").strip()
+        cut = self._bytes if self._bytes > ANSWER_BYTES else None
         if end.exit_code == 0:
-            return Outcome(status=OutcomeStatus.OK, output=output)
-        return Outcome(status=OutcomeStatus.FAILED, output=output, error=describe_exit(end))
+            return Outcome(status=OutcomeStatus.OK, output=output, cut_from_bytes=cut)
+        failed = OutcomeStatus.FAILED
+        return Outcome(status=failed, output=output, cut_from_bytes=cut, error=describe_exit(end))
 
 
 def _program(first: str) -> str:

@@ -30,7 +30,14 @@ from sequencer.executors.prices import ModelPrice, missing_price, price_of
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_folder import SECRETS, ProjectFolder
 from sequencer.executors.project_tools import TOOLS, Workbench
-from sequencer.executors.protocol import Cancellation, Listener, Objection, Permits, StepRequest
+from sequencer.executors.protocol import (
+    Cancellation,
+    Listener,
+    Objection,
+    Permits,
+    StepRequest,
+    time_is_over,
+)
 from sequencer.executors.providers import ANTHROPIC
 from sequencer.executors.result_file import apply_result
 from sequencer.executors.structured import parsed, schema_of, with_structured
@@ -334,11 +341,8 @@ class _Attempt:
         reason = self._cancellation.reason
         if reason is not None:
             return Outcome(status=OutcomeStatus.INTERRUPTED, error=f"stopped: {reason}")
-        message = (
-            f"timed out after {self._request.timeout_s:g} s; the call was broken off\n"
-            f"raise timeout_s of step {self._request.step.name!r}, or give it less to do"
-        )
-        return Outcome(status=OutcomeStatus.FAILED, error=message)
+        message = time_is_over(self._request, "the call was broken off")
+        return Outcome(status=OutcomeStatus.FAILED, error=message, is_timed_out=True)
 
     def _forbidden(self) -> tuple[Path, ...]:
         """Return the folder of the run's state, unless the project lies in it."""

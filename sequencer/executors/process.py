@@ -302,6 +302,7 @@ def conclude(
         )
     elif end.ended_by is not None or end.is_guard_lost:
         update |= {"status": OutcomeStatus.FAILED, "error": stop_error(end, request)}
+        update["is_timed_out"] = end.ended_by == "timeout"
     elif end.exit_code != 0 and outcome.is_accepted:
         # No parser may call a failed process a success.
         update |= {"status": OutcomeStatus.FAILED, "error": describe_exit(end)}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sequencer.executors.guarding import Launch
-from sequencer.executors.protocol import StepRequest, StopReason
+from sequencer.executors.protocol import StepRequest, StopReason, time_is_over
 
 _SHELL_SIGNAL_BASE = 128
 
@@ -72,10 +72,7 @@ def stop_error(end: ProcessEnd, request: StepRequest) -> str:
     gone = "the agent and everything that it started were ended"
     step = request.step.name
     if end.ended_by == "timeout":
-        return (
-            f"timed out after {request.timeout_s:g} s; {gone}\n"
-            f"raise timeout_s of step {step!r}, or give it less to do"
-        )
+        return time_is_over(request, gone)
     if end.ended_by == "idle":
         return (
             f"no progress for {request.idle_timeout_s:g} s; {gone}\n"

@@ -149,6 +149,8 @@ class StepRequest:
     """Session id of the step before, where the step continues it."""
     timeout_s: float | None = None
     """For the whole attempt; None is without limit."""
+    is_node: bool = False
+    """The step is a node of a flowchart, whose limit is called ``timeout`` there."""
     idle_timeout_s: float | None = None
     grace_s: float | None = None
     """At most so long between TERM and KILL; None: as the agent's entry has it."""
@@ -191,6 +193,18 @@ class Installed(Protocol):
 
         Asked before a step is claimed. Agents work in *folder*; None: where is not known yet.
         """
+
+
+def time_is_over(request: StepRequest, became: str) -> str:
+    """Return why an attempt that took too long has failed, in the words of its author.
+
+    *became* says what became of it.
+    """
+    seconds, name = request.timeout_s or 0.0, request.step.name
+    took, key = f"{seconds:g} s", f"timeout_s of step {name!r}"
+    if request.is_node:
+        took, key = f"{seconds * 1000:.0f} ms", f"timeout (in milliseconds) of node {name!r}"
+    return f"timed out after {took}; {became}\nraise {key}, or give it less to do"
 
 
 class Objection(NamedTuple):

@@ -87,6 +87,12 @@ def is_choice(graph: Graph, name: str) -> bool:
     return len(labels) > 1 or (is_human and any(labels))
 
 
+def takes_other_answers(graph: Graph, name: str) -> bool:
+    """Return whether an output of *name* that fits no label has a way to go."""
+    labels = groups(graph, name)
+    return not is_choice(graph, name) or DEFAULT in labels or "" in labels
+
+
 def choose(graph: Graph, name: str, output: str) -> tuple[int, ...]:
     """Return the places of the edges that are followed after *name* said *output*.
 

@@ -151,14 +151,16 @@ class Course:
         if number <= limit:
             self.tell(Event.LOOPED, name, to=target, number=number)
             return True
-        others = [other for other in self.running() if other != name]
+        others = self._others(name)
         self.tell(Event.EXHAUSTED, name, to=target, limit=limit, cancelled=others)
         return False
 
     def fail_attempt(self, name: str, message: str, due: str | None, kind: str = "error") -> None:
         """Record that an attempt failed; with *due* another one follows, else it is for good."""
         number = self.marking.active[name].failures + 1
-        self.tell(Event.FAILED, name, **{"try": number, "error": message})
+        ends = due is None and self._ends_with(name)
+        told = {"try": number, "error": message, **({} if kind == "error" else {"type": kind})}
+        self.tell(Event.FAILED, name, **told, **self._cancelled_by(name, ends=ends))
         if due is not None:
             self.do("fail", name, due)
             return
@@ -166,21 +168,34 @@ class Course:
 
     def fail(self, name: str, kind: str, message: str) -> None:
         """Record a failure that no other attempt could mend."""
-        self.tell(Event.FAILED, name, error=message, type=kind)
+        cancelled = self._cancelled_by(name, ends=self._ends_with(name))
+        self.tell(Event.FAILED, name, error=message, type=kind, **cancelled)
         self._give_up(name, kind, message, self.marking.active[name].failures + 1)
 
-    def _give_up(self, name: str, kind: str, message: str, attempts: int) -> None:
+    def _ends_with(self, name: str) -> bool:
+        """Return whether the run ends where *name* fails for good."""
+        if self.graph.is_team:
+            return False
         target = self.graph.on_error
+        return target is None or self.marking.error is not None or name == target
+
+    def _cancelled_by(self, name: str, *, ends: bool) -> dict[str, list[str]]:
+        """Return, for the fact that *name* has failed, what is cancelled if the run *ends*."""
+        others = self._others(name) if ends else []
+        return {"cancelled": others} if others else {}
+
+    def _give_up(self, name: str, kind: str, message: str, attempts: int) -> None:
         error = {"node": name, "type": kind, "message": shortened(message), "attempts": attempts}
         if self.graph.is_team:
             # Others need not fail with it.
             self.do("block", name, error)
             return
-        if target is None or self.marking.error is not None or name == target:
+        target = self.graph.on_error
+        if target is None or self._ends_with(name):
             self.do("failure", error)
             self.end(FlowStatus.FAILED)
             return
-        others = [other for other in self.running() if other != name]
+        others = self._others(name)
         self.do("clear")
         self.do("error", error)
         self.tell(Event.DIVERTED, name, to=target, cancelled=others)
@@ -263,6 +278,9 @@ class Course:
         self.do("grow", fix.as_json())
         self.tell_growth(fix, name)
         self.do("follow", name, [node.id for node in fix.nodes])
+
+    def _others(self, name: str) -> list[str]:
+        return [other for other in self.running() if other != name]
 
     def running(self) -> list[str]:
         """Return the nodes that have begun and have not ended, in order."""

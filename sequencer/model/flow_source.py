@@ -15,6 +15,9 @@ from sequencer.model.flow_state import copied
 from sequencer.model.graph import Graph
 from sequencer.model.workflow import Workflow
 
+_SAID_IN_FLOWCHARTS = {"timeout_s": "timeout", "continue_session": "mode"}
+"""Fields of steps, and what they are called in the sections of a flowchart."""
+
 
 class FlowSource(BaseModel):
     """The content of ``flow.json``; frozen."""
@@ -74,9 +77,11 @@ def differences(before: Workflow, after: Workflow) -> list[str]:
     """Return what differs in a run's workflow, one line each, the digest's fields alone."""
     old, new = before.definition(), after.definition()
     found: list[str] = []
+    is_flowchart = after.graph is not None and not after.graph.is_team
+    said = _SAID_IN_FLOWCHARTS if is_flowchart else {}
     parts = ("nodes", "id"), ("steps", "name")
     for name, key in parts:
-        found += _of_lists(name[:-1], _by(old, name, key), _by(new, name, key))
+        found += _of_lists(name[:-1], _by(old, name, key), _by(new, name, key), said)
     found += _of_lists("edge", _edges(old), _edges(new))
     graphs = old.get("graph", {}), new.get("graph", {})
     for key in sorted({*graphs[0], *graphs[1]} - {"nodes", "edges"}):
@@ -100,13 +105,16 @@ def _edges(definition: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _of_lists(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def _of_lists(
+    what: str, old: Mapping[str, Any], new: Mapping[str, Any], said: Mapping[str, str] | None = None
+) -> list[str]:
     lines = [f"{what} {name!r} is gone" for name in old if name not in new]
     lines += [f"{what} {name!r} is new" for name in new if name not in old]
     for name in old:
         if name in new and old[name] != new[name]:
             keys = sorted({*old[name], *new[name]})
-            told = [key for key in keys if old[name].get(key) != new[name].get(key)]
+            changed = [key for key in keys if old[name].get(key) != new[name].get(key)]
+            told = [(said or {}).get(key, key) for key in changed]
             lines.append(f"{what} {name!r} has another {', '.join(told)}")
     order_old, order_new = ([n for n in one if n in new and n in old] for one in (old, new))
     if order_old != order_new:

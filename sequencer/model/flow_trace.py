@@ -41,7 +41,7 @@ def _done(node: str, details: Mapping[str, Any]) -> str:
 def _failed(node: str, details: Mapping[str, Any]) -> str:
     number = details.get("try")
     attempt = f" attempt {number}" if number else ""
-    return f"fail {node}{attempt}: {details.get('error', '')}"
+    return f"fail {node}{attempt}: {details.get('error', '')}{_cancelled(details)}"
 
 
 def _expired(node: str, details: Mapping[str, Any]) -> str:

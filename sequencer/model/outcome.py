@@ -112,6 +112,10 @@ class Outcome(Frozen):
     usage: Usage = Usage()
     session_id: str | None = None
     """The client's own id of the conversation, to continue it."""
+    is_timed_out: bool = False
+    """Its time limit ended it (silence is another one)."""
+    cut_from_bytes: int | None = None
+    """How long the answer was, where only the end of it was kept."""
     denials: tuple[str, ...] = ()
     """Tool calls that the client refused, one short line each."""
     exit_code: int | None = None

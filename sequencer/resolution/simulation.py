@@ -236,7 +236,7 @@ class Simulation:
             self._course.expire(name)
             return
         if is_late:
-            self._failed(name, "timeout")
+            self._failed(name, "timeout", "timeout")
             return
         said = self._said(node, number)
         if isinstance(said, Mapping) and set(said) == {"error"}:
@@ -276,15 +276,15 @@ class Simulation:
                 return graph.edges[places[0]].label
         return ""
 
-    def _failed(self, name: str, message: str) -> None:
+    def _failed(self, name: str, message: str, kind: str = "error") -> None:
         step = self._workflow.steps_by_name.get(name)
         retry = (step.retry if step is not None else None) or Retry()
         failures = self._marking.active[name].failures + 1
         if failures >= retry.max_attempts or not self._is_agent(name):
-            self._course.fail_attempt(name, message, None)
+            self._course.fail_attempt(name, message, None, kind)
             return
         due = self._now + round(retry.delay_s(failures) * 1000)
-        self._course.fail_attempt(name, message, str(due))
+        self._course.fail_attempt(name, message, str(due), kind)
         self._resting.add(name)
         if due > self._now:
             self._at(due, name)

@@ -167,6 +167,7 @@ class _Reading:
             self._begin(fact, step, at, outcome)
         elif event in _ENDS:
             self._end(fact, step, at, outcome)
+            self._cut_all(outcome.get("cancelled", ()), at)
         elif event in _DECIDED:
             self._cut(step, at, SpanKind.PERSON)
         elif event in _CUTS:

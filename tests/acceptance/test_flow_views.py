@@ -100,7 +100,7 @@ def test_check_says_everything_at_once(project: Path) -> None:
         "a --- b\na -->|x| c\na -->|default| d\na --> e\nc --> f>odd]",
         "onError: nobody\nretry: {maxAttempts: 0}\nconfig: {timeout: -1}\n",
         a="Say {{nodes.zz.output}}",
-        ghost="nobody draws it",
+        ghost="---\nmode: all\n---\nnobody draws it",
     )
     for command in (("check",), ("run", "broken")):
         ended = cli(project, *command)

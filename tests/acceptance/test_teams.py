@@ -52,7 +52,7 @@ def test_work_on_different_files_is_merged_and_nothing_is_left_behind(tmp_path: 
     ran = cli(project, "run")
     assert ran.returncode == 0, ran.stderr
     merges = git(project, "log", "--merges", "--first-parent", "--format=%s").splitlines()
-    assert merges == ["Merge the work of task two", "Merge the work of task one"], "as listed"
+    assert merges == ["Merge task two: Two", "Merge task one: One"], "as listed"
     assert (project / "a.txt").read_text() + (project / "b.txt").read_text() == "ab"
     assert git(project, "status", "--porcelain") == ""
     assert git(project, "branch", "--format=%(refname:short)") == "main"

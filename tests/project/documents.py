@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -181,11 +181,21 @@ class Ran:
 
 def run_region(page: Path, folder: Path) -> list[Ran]:
     """Run the marked region of *page* in *folder*, as one shell session without a network."""
-    script, listed = ["exec 2>&1"], []
     if page.is_relative_to(ROOT / "examples"):
         left = shutil.ignore_patterns("sync", "logs")
         shutil.copytree(page.parent, folder, dirs_exist_ok=True, ignore=left)
-    for fence in (fence for fence in fences(page) if fence.is_run):
+    # The README shows that the installed command works; the others, what it does.
+    return run_fences(
+        [fence for fence in fences(page) if fence.is_run],
+        folder,
+        is_installed=page == ROOT / "README.md",
+    )
+
+
+def run_fences(shown: Iterable[Fence], folder: Path, *, is_installed: bool = False) -> list[Ran]:
+    """Run the commands of the fences *shown* in *folder*, see `run_region`."""
+    script, listed = ["exec 2>&1"], []
+    for fence in shown:
         is_configuration = fence.language == "yaml" and fence.lines[0] == "# orchestration.yaml"
         file = "orchestration.yaml" if is_configuration else fence.file
         if file is not None:
@@ -195,8 +205,7 @@ def run_region(page: Path, folder: Path) -> list[Ran]:
                 listed.append(command)
                 script.append(f'{command.text}\nprintf "\\n@@@ %d\\n" $?')
     environment = clean_environment(folder)
-    if page != ROOT / "README.md":
-        # The README shows that the installed command works; the others, what it does.
+    if not is_installed:
         programs = folder.with_name(f"{folder.name}-programs")
         programs.mkdir()
         environment |= forked.put_on_path(programs)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.project.documents import ROOT, Fence, fences
+from sequencer.errors import WaitsForPerson
+from tests.project.documents import ROOT, Fence, fences, run_fences
 
 README = ROOT / "README.md"
 TEST_COMMAND = "python -m pytest -q -n 3"
@@ -68,6 +69,19 @@ def test_ci_ends_with_the_readmes_test_command() -> None:
 def test_the_quick_start_is_short() -> None:
     shown = [fence for fence in fences(README) if fence.is_run]
     assert 5 <= sum(len(fence.lines) for fence in shown) <= 20
+
+
+def test_the_section_about_flowcharts_works_as_printed(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    left = shutil.ignore_patterns("sync", "logs")
+    shutil.copytree(ROOT / "examples", clone / "examples", ignore=left)
+    (shown,) = [one for one in fences(README) if "sequencer run code-review" in one.text]
+    ran = run_fences([shown], clone)
+    waits = [one.command.text for one in ran if one.exit_code == WaitsForPerson.exit_code]
+    assert [one.command.text for one in ran if one.exit_code not in (0, 4)] == []
+    assert waits == ["sequencer run code-review --state base=main", "sequencer run code-review"]
+    assert "the run is completed after 7 steps" in ran[-1].output
+    assert "Is the report right?" in ran[-3].output
 
 
 def test_the_promise_comes_first() -> None:

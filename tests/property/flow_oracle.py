@@ -356,6 +356,7 @@ class Oracle:
     def give_up(self, name: str) -> None:
         handler = self.graph.on_error
         if handler is None or self.has_diverted or name == handler:
+            self.trace[-1] += self.cancelled(name)
             self.status = "failed"
             return
         self.tell(f"onError -> {handler}" + self.cancelled(name))

@@ -38,6 +38,7 @@ def told(facts: Sequence[Fact], view: FlowView) -> Iterator[tuple[str, str]]:
             yield at, f"ask {name}: {_question(name, node, is_open=asked[name] == place)}"
         elif event == Event.FAILED:
             yield at, _failed(facts, place, node)
+            yield from _cancelled(at, outcome)
         elif event == Event.LOOPED:
             yield at, f"loop {outcome.get('number')} of at most {view.graph.max_iterations}"
         elif event in _WORDS:
@@ -46,11 +47,14 @@ def told(facts: Sequence[Fact], view: FlowView) -> Iterator[tuple[str, str]]:
             # The nodes that it ended have lines of their own.
             rest = {key: value for key, value in outcome.items() if key != "cancelled"}
             yield at, flow_trace.line(event, name, rest) or str(event)
-            for cancelled in outcome.get("cancelled") or ():
-                yield at, f"cancel {cancelled}"
+            yield from _cancelled(at, outcome)
         elif event in _BY_HAND:
             note = outcome.get("note")
             yield at, f"{event}: {note}" if note else str(event)
+
+
+def _cancelled(at: str, outcome: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield from ((at, f"cancel {name}") for name in outcome.get("cancelled") or ())
 
 
 def _started(fact: Fact, node: NodeView | None) -> str:

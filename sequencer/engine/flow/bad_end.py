@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from sequencer.engine.naming import command
 from sequencer.errors import StepFailed
 from sequencer.model.head import Head
@@ -13,8 +16,25 @@ def failures(marking: Marking) -> str:
     failure = marking.failure or {}
     if not marking.graph.is_team:
         return f"node {failure.get('node')!r} failed: {failure.get('message')}"
-    told = [f"task {name!r} failed: {one.get('message')}" for name, one in marking.lost.items()]
-    return "; ".join(told) or str(failure.get("message"))
+    return _of_tasks(marking.lost) or str(failure.get("message"))
+
+
+def _of_tasks(failed: Mapping[str, Mapping[str, Any]]) -> str:
+    return "; ".join(f"task {name!r} failed: {one.get('message')}" for name, one in failed.items())
+
+
+def ensure_none_failed(head: Head, marking: Marking, reason: str) -> None:
+    """Return if no task of a team has failed by the time that *reason* ends the work.
+
+    Raises:
+        StepFailed: one has; that a limit was reached as well makes it no good end.
+    """
+    if marking.failed:
+        again = command(head.run_name, "retry")
+        raise StepFailed(
+            f"{_of_tasks(marking.failed)}; {reason}",
+            hint=f"raise the limit; {again} puts back what has failed",
+        )
 
 
 def bad_end(head: Head, marking: Marking) -> StepFailed:

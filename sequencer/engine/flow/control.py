@@ -26,7 +26,7 @@ from sequencer.errors import (
     UsageRefused,
 )
 from sequencer.model import flow_record
-from sequencer.model.branching import is_choice, normalise
+from sequencer.model.branching import is_choice, normalise, takes_other_answers
 from sequencer.model.flow_record import Chain
 from sequencer.model.graph import Graph, Node, Option
 from sequencer.model.growth import Growth, with_graph
@@ -57,6 +57,8 @@ class Question:
     """Of this question; a later one of the same node has another."""
     asked_at: str
     expires_at: str | None
+    is_dead_end: bool = False
+    """A text that is no option would be accepted, and the node would fail: no edge takes it."""
 
     @property
     def options(self) -> tuple[Option, ...]:
@@ -199,7 +201,9 @@ class FlowControl:
         except SequencerError as error:
             # The question can be answered all the same.
             shown = f"{text}\n\n({error.message})"
-        return Question(node, shown, active.token, active.since or "", active.due)
+        is_dead_end = node.allows_custom_input and not takes_other_answers(marking.graph, name)
+        asked_at = active.since or ""
+        return Question(node, shown, active.token, asked_at, active.due, is_dead_end)
 
     # --- changing ------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from functools import partial
 
 from sequencer.engine import same_run
 from sequencer.engine.flow.attempts import Running
-from sequencer.engine.flow.bad_end import bad_end
+from sequencer.engine.flow.bad_end import bad_end, ensure_none_failed
 from sequencer.engine.flow.control import Act
 from sequencer.engine.flow.timing import busy_ms
 from sequencer.engine.flow.transitions import OpenTransition
@@ -271,6 +271,8 @@ class FlowInvocation:
             return reached
         blocked = blocked_by(head, self._worker.limits, datetime.now(UTC))
         kind, message = blocked or (Kind.READY, "")
+        if kind is Kind.LIMIT:
+            ensure_none_failed(head, marking, message)
         if kind in (Kind.STOPPED, Kind.LIMIT) or (
             kind is Kind.PAUSED and self._mode is not Mode.SYNC
         ):
@@ -288,6 +290,8 @@ class FlowInvocation:
         stopped = None if caps is None else caps.end_of_the_work(marking)
         if stopped is None:
             _ensure_nobody_is_asked(marking)
+        else:
+            ensure_none_failed(head, marking, stopped)
         return stopped
 
     def _until_next_try(self, first: str) -> str | None:

@@ -93,7 +93,7 @@ class Performances:
         )
         if values is None:
             return None
-        return self._brief(values, marking) if graph.is_team else values.compose
+        return self._brief(values, marking) if graph.is_team else values.compose_prompt
 
     def _brief(self, values: NodeValues, marking: Marking) -> Callable[[str], str]:
         made_from = self.performer.definition
@@ -156,7 +156,8 @@ class Performances:
         perform: Callable[..., bool],
     ) -> None:
         """Let the agent work where its task is to be done, and take what it leaves there."""
-        claim, task = attempt.claim, marking.graph.by_id[attempt.claim.step].task
+        claim, node = attempt.claim, marking.graph.by_id[attempt.claim.step]
+        task = node.task
         team = self.performer.team
         if team is None or task is None:
             self._keep(attempt, perform(attempt, performer))
@@ -169,7 +170,12 @@ class Performances:
         # After a retry, and behind a fix, attempts are counted anew; what was used is not.
         is_first = claim.attempt == 1 and claim.step not in marking.team.spent
         place = team.workplaces.open(
-            claim.step, claim.token, run_id=attempt.run_id, traits=task, is_first=is_first
+            claim.step,
+            claim.token,
+            run_id=attempt.run_id,
+            subject=node.label,
+            traits=task,
+            is_first=is_first,
         )
         for text in place.notices:
             performer.observer.notice(text)

@@ -90,7 +90,9 @@ class Recorder:
         performed, token = self.performed(ended), ended.claim.token
         held = step.head.claim_with(token)
         failures = step.marking.active[held.step].failures + 1 if held else 1
-        kind, due = "Template" if performed.is_final else "error", None
+        kind, due = "timeout" if outcome.is_timed_out else "error", None
+        if performed.is_final:
+            kind = "Template"
         if not performed.is_final:
             due = retry_at(ended.prepared.step, failures, step.now)
         ended.then = None if due is None else f"{ended.claim.step!r} is tried again at {due}"

@@ -114,8 +114,8 @@ class OpenTransition:
         message = (outcome.error or "no reason given").strip()
         if self.marking.graph.is_team:
             self.course.do("team", "failed", held.step, shortened(message, NOTE_CHARS))
-        if kind == "error" or due is not None:
-            self.course.fail_attempt(held.step, message, due)
+        if kind in ("error", "timeout") or due is not None:
+            self.course.fail_attempt(held.step, message, due, kind)
         else:
             self.course.fail(held.step, kind, message)
         self._take_facts(held, record)

@@ -6,7 +6,7 @@ prompt that asks for nothing costs nothing. What is inserted is never looked at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,23 @@ class NodeValues:
             MissingValue: one names something that is not there.
         """
         return templates.render(text, self.value, templates.GRAPH_ROOTS)
+
+    def compose_prompt(self, text: str) -> str:
+        """Return the prompt that *text* makes, with the inputs that it does not have behind it.
+
+        An author who writes an input down wants the agent to have it, asked for or not.
+
+        Raises: see `compose`.
+        """
+        asked = set(templates.names(text, templates.GRAPH_ROOTS))
+        blocks = [self.compose(text)]
+        for key, value in self.node.input.items():
+            if not _has_input(asked, key, value):
+                shown = templates.as_text(self._input(value))
+                blocks += [f"## {key}\n\n{shown.strip()}"] if shown.strip() else []
+        if len(blocks) > 1:
+            blocks.insert(1, "# Input")
+        return "\n\n".join(blocks)
 
     def value(self, path: tuple[str, ...]) -> Any:
         """Return what is at *path*, whose first part is a root.
@@ -99,6 +116,15 @@ class NodeValues:
         return text
 
 
+def _has_input(asked: Collection[tuple[str, ...]], key: str, value: Any) -> bool:
+    """Return whether a prompt that asks for the paths *asked* has the input *key* already."""
+    own = ("input", *key.split("."))
+    if ("input",) in asked or any(path[: len(own)] == own for path in asked):
+        return True
+    found = set(templates.names(value, templates.GRAPH_ROOTS)) if isinstance(value, str) else set()
+    return bool(found) and found <= set(asked)
+
+
 def values_of(
     graph: Graph,
     name: str,
@@ -115,7 +141,7 @@ def values_of(
     """
     node = graph.by_id[name]
     asked = {path[0] for path in templates.names(text, templates.GRAPH_ROOTS)}
-    if not asked and not graph.is_team:
+    if not asked and not graph.is_team and not node.input:
         return None
     needs_outputs = bool(asked - {"output"})
     return NodeValues(

@@ -16,7 +16,6 @@ from sequencer.model.transitions import Event
 LINE_CHARS = 200
 _BEGINNINGS = {Event.INITIALISED, Event.RESET}
 _ENDS = {Event.SUCCEEDED, Event.ANSWERED, Event.PASSED}
-_CUTS = {Event.DIVERTED, Event.EXHAUSTED, Event.TIMED_OUT, Event.CANCELLED}
 
 
 @dataclass(slots=True)
@@ -52,7 +51,7 @@ class Story:
             self.followed.clear()
             self.began = None
             return
-        for cancelled in outcome.get("cancelled", ()) if event in _CUTS else ():
+        for cancelled in outcome.get("cancelled", ()):
             self._told(cancelled).end = NodeState.CANCELLED
         if not name:
             return

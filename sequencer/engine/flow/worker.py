@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
+from sequencer.documents.problems import raise_all
 from sequencer.engine.flow.attempts import Attempts, Running
 from sequencer.engine.flow.boards import Board
 from sequencer.engine.flow.code import FlowCode, accepted
@@ -28,7 +29,13 @@ from sequencer.engine.patience import Patience
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Prepared
 from sequencer.engine.standing import blocked_by
-from sequencer.errors import SequencerError, StaleClaim, StateRefused, WorkTreeRefused
+from sequencer.errors import (
+    ConfigurationError,
+    SequencerError,
+    StaleClaim,
+    StateRefused,
+    WorkTreeRefused,
+)
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
@@ -121,12 +128,18 @@ class FlowWorker:
     def prepare_all(self) -> None:
         """Prepare every node, so that what can't even start is known before anything has.
 
-        Raises: see `prepare`.
+        Raises:
+            ConfigurationError: see `prepare`; `ConfigurationErrors`: several nodes can't start.
         """
         head = self.control.store.view().head
         self._honouring.is_silent = head is not None and head.flow is not None
+        wrong: list[ConfigurationError] = []
         for step in self.control.workflow.steps:
-            self.prepare(step.name, self.control.workflow)
+            try:
+                self.prepare(step.name, self.control.workflow)
+            except ConfigurationError as error:
+                wrong.append(error)
+        raise_all(wrong)
         self._honouring.is_silent = False
 
     # --- claiming ------------------------------------------------------------------

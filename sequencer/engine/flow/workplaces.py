@@ -44,10 +44,18 @@ class Workplaces(Protocol):
     """Of one run."""
 
     def open(
-        self, task: str, token: int, *, run_id: str, traits: TaskTraits, is_first: bool
+        self,
+        task: str,
+        token: int,
+        *,
+        run_id: str,
+        subject: str,
+        traits: TaskTraits,
+        is_first: bool,
     ) -> Workplace:
         """Return where the attempt with *token* at *task* works, which has *traits*.
 
+        Its *subject* is what it is about.
         Where it is not the first, its notices say whether an earlier one's work is there.
 
         Raises:
@@ -81,10 +89,17 @@ class OneWorkplace:
     folder: Path
 
     def open(
-        self, task: str, token: int, *, run_id: str, traits: TaskTraits, is_first: bool
+        self,
+        task: str,
+        token: int,
+        *,
+        run_id: str,
+        subject: str,
+        traits: TaskTraits,
+        is_first: bool,
     ) -> Workplace:
         """See `Workplaces.open`."""
-        del task, token, run_id, traits, is_first
+        del task, token, run_id, subject, traits, is_first
         return ProjectFolder(self.folder)
 
     def clean(self, live: Collection[int]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from sequencer.model.step import Step
 from sequencer.resolution.flowcharts.chart import Chart, ChartNode, Position
 from sequencer.resolution.flowcharts.grouping import Grouping, Way
 from sequencer.resolution.flowcharts.nodes import (
+    Headings,
     ensure_section_fits,
     has_usable_id,
     kind_of,
@@ -64,12 +65,13 @@ class Building:
         usable = {name for name, node in self._nodes.items() if has_usable_id(node, findings)}
         if len(usable) < len(self._nodes):
             return None, ()
+        headings = Headings(one.section for one in self.sources.values())
         for node in self._nodes.values():
             kind = kind_of(node, self.sources[node.id], findings)
             is_agent = kind is NodeKind.DECISION and node.id in self._agents
             self._kinds[node.id] = NodeKind.AGENT if is_agent else kind
             if needs_sections:
-                ensure_section_fits(node, kind, self.sources[node.id], findings)
+                ensure_section_fits(node, kind, self.sources[node.id], headings, findings)
         ways = self._grouping.ways
         if ways is None:
             return None, ()
@@ -89,8 +91,9 @@ class Building:
         target = source.values.timeout_target
         if made.on_timeout is None or target is None:
             return made
-        path = ("onTimeout",) if source.written("onTimeout") else ("config", "onTimeout")
-        found = self._one(target, "E-TIMEOUT", node.id, "onTimeout: ", source.at(*path))
+        found = self._one(
+            target, "E-TIMEOUT", node.id, "onTimeout: ", source.at(*source.path_of("onTimeout"))
+        )
         return made.model_copy(update={"on_timeout": found})
 
     def _steps(self) -> tuple[Step, ...]:

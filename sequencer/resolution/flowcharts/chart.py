@@ -79,6 +79,11 @@ class Chart:
     classes: frozenset[str] = field(default=frozenset())
     """Names that classDef, class or ``:::`` use, so that others can avoid them."""
 
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the ids of the nodes and of the groups."""
+        return frozenset(n.id for n in self.nodes) | {group.id for group in self.subgraphs}
+
     def as_json(self) -> dict[str, Any]:
         """Return the graph as ``show --chart FILE --json`` prints it."""
         return {

@@ -197,6 +197,9 @@ class NodeSettings(Settings):
         return self.mode == "primary" or bool(self.continue_session)
 
 
+KEYS = frozenset(field.alias or name for name, field in NodeSettings.model_fields.items())
+"""Of a node's settings."""
+
 STEP_FIELDS = (
     "temperature",
     "system_prompt",

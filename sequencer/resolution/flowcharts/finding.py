@@ -50,9 +50,16 @@ def find_flow(name: str, project: Path, home: Path) -> Path:
         AmbiguousName: several folders have a file of that name.
         UnknownName: there is none; the files that there are are listed.
         UnsafePath: a link of the project leads to a file outside of it.
+        ConfigurationError: it is a README, whose charts show people something.
     """
     found = _found(name, project, home)
     ensure_within(found, project)
+    if _is_about_a_folder(found):
+        raise ConfigurationError(
+            "is about its folder, and no workflow",
+            where=str(found),
+            hint="give the workflow a file name of its own",
+        )
     return found
 
 
@@ -93,7 +100,8 @@ def flow_files(project: Path, home: Path) -> tuple[Path, ...]:
         except OSError:
             continue
         for path in paths:
-            is_meant = path.suffix.lower() == SUFFIX and not leads_out(path, project)
+            is_meant = path.suffix.lower() == SUFFIX and not _is_about_a_folder(path)
+            is_meant = is_meant and not leads_out(path, project)
             if is_meant and _is_graph(path) and not _is_among(path, found):
                 found.append(path)
     return tuple(found)
@@ -112,6 +120,10 @@ def _called(name: str, project: Path, home: Path) -> Iterator[Path]:
 
 def _is_among(path: Path, found: list[Path]) -> bool:
     return any(path.samefile(other) for other in found)
+
+
+def _is_about_a_folder(path: Path) -> bool:
+    return path.stem.lower() == "readme"
 
 
 def _is_graph(path: Path) -> bool:

@@ -1,9 +1,11 @@
 """The parts of a workflow file: front matter, the flowchart, one section a node.
 
 Which lines are headings and fences is what CommonMark says, so that ``###`` in a fence, a
-list or a comment begins no section. Two things are this format's own: the settings between
-``---`` lines below a ``###`` heading are no Markdown, and underlined headings are text,
-because ``---`` below a line is how those settings end.
+list or a comment starts no section. Prompts have headings of their own: only a ``###``
+heading that names a node starts a section, so the chart is read before the sections are.
+Two things are this format's own: the settings between ``---`` lines below a ``###`` heading
+are no Markdown, and underlined headings are text, because ``---`` below a line is how those
+settings end.
 
 Not promised: that the parts mean anything; they come out as they are written.
 """
@@ -11,8 +13,9 @@ Not promised: that the parts mean anything; they come out as they are written.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -36,6 +39,7 @@ _UNCLOSED = "settings_unclosed"
 _FRONT_BEGIN = re.compile(r"(?:[ \t]*\n)*---[ \t]*(?=\n|\Z)")
 _NOT_BLANK = re.compile(r"\S")
 _FLOWCHART = re.compile(r"(?:flowchart-elk|flowchart|graph)(?![\w-])")
+_KEY = re.compile(r"([\w.]+)[ \t]*:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,15 @@ class Part:
     text: str
     line: int
     """Of its beginning, from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """One of level 1, 2 or 3."""
+
+    text: str
+    line: int
+    """From 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +71,8 @@ class Section:
     """What is between the ``---`` lines."""
     prompt: Part
     """The rest, without blank lines around it."""
+    headings: tuple[Heading, ...] = ()
+    """Those that are part of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +81,20 @@ class Parts:
 
     front: Part | None
     chart: Part | None
-    sections: tuple[Section, ...]
-    """In the order of the file; two may have the same id."""
     title: str | None
-    """The first heading of level 1."""
+    """The first heading of level 1, unless a section may have started before it."""
+    body: _Body | None = field(default=None, repr=False, compare=False)
+
+    def sections(
+        self, names: Collection[str] | None, keys: Collection[str] = ()
+    ) -> tuple[Section, ...]:
+        """Return the sections in the order of the file; two may have the same id.
+
+        *names* are the nodes and groups of the chart; None: it can't be read, and each
+        ``###`` heading starts a section. Settings with one of *keys* make a section of any
+        heading, so that a misspelled node is told and does not end up in another's prompt.
+        """
+        return () if self.body is None else self.body.sections(names, keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +116,12 @@ def split(text: str, findings: Findings) -> Parts:
     if len(text) > MAX_CHARS or text.count("\n") >= MAX_LINES:
         detail = f"has more than {MAX_CHARS} characters or {MAX_LINES} lines"
         findings.error("E-FILE", name, detail, (1, 1))
-        return Parts(None, None, (), None)
+        return Parts(None, None, None)
     lines = text.split("\n")
     front = _front(text, lines, findings)
     begin = 0 if front is None else front.line + front.text.count("\n")
     if front is not None and begin > len(lines):
-        return Parts(None, None, (), None)
+        return Parts(None, None, None)
     return _Body(lines, begin, findings).parts(front)
 
 
@@ -129,23 +154,40 @@ class _Body:
             if token.map is not None:
                 token.map = [token.map[0] + begin, token.map[1] + begin]
         self._headings = list(self._found_headings())
+        self._charted: _Heading | None = None
+        """Of the part that has the chart: the section before it ends there."""
 
     def parts(self, front: Part | None) -> Parts:
-        sections = []
-        fences: list[tuple[Token, Part | None]] = []
+        first = next((one.line for one in self._headings if one.level == _NODE_LEVEL), None)
+        titles = (one for one in self._headings if one.level == 1)
+        title = next((one.text for one in titles if first is None or one.line < first), None)
+        return Parts(front, self._first_chart(), title, self)
+
+    def sections(self, names: Collection[str] | None, keys: Collection[str]) -> tuple[Section, ...]:
+        """See `Parts.sections`; tells charts and text that are in no section."""
+        begins = {one for one in self._headings if self._begins_section(one, names, keys)}
+        ends = [one for one in self._headings if one in begins or one is self._charted]
         end = _Heading(1, len(self._lines), "", len(self._tokens), len(self._tokens))
-        before = _Heading(1, self._begin, "", 0, 0)
-        for here, following in pairwise([before, *self._headings, end]):
-            if here.level == _NODE_LEVEL:
-                sections.append(self._section(here, following.line))
-                continue
-            tokens = self._tokens[here.place : following.begin]
-            drawn = [token for token in tokens if _is_drawn(token)]
-            fences += [(token, self._chart(token)) for token in drawn]
-            if sections:
-                self._warn_of_text(here, [token for token in tokens if token not in drawn])
-        title = next((found.text for found in self._headings if found.level == 1), None)
-        return Parts(front, self._only_chart(fences), tuple(sections), title)
+        found = []
+        for here, following in pairwise([*ends, end]):
+            if here in begins:
+                found.append(self._section(here, following.line))
+            elif found:
+                self._warn_of_text(here, following)
+        self._refuse_more_charts(found)
+        return tuple(found)
+
+    def _begins_section(
+        self, heading: _Heading, names: Collection[str] | None, keys: Collection[str]
+    ) -> bool:
+        if heading.level != _NODE_LEVEL or names is None or heading.text in names:
+            return heading.level == _NODE_LEVEL
+        token = self._tokens[heading.place] if heading.place < len(self._tokens) else None
+        if token is None or token.type != _SETTINGS:
+            return False
+        assert token.map is not None  # noqa: S101 - block tokens have one
+        written = map(_KEY.match, self._lines[token.map[0] + 1 : token.map[1] - 1])
+        return any(key is not None and key[1] in keys for key in written)
 
     def _found_headings(self) -> Iterator[_Heading]:
         for place, token in enumerate(self._tokens):
@@ -169,9 +211,12 @@ class _Body:
         while begin < end and not self._lines[begin].strip():
             begin += 1
         prompt = Part("\n".join(self._lines[begin:end]).rstrip(), begin + 1)
-        return Section(heading.text, heading.line + 1, settings, prompt)
+        inside = (one for one in self._headings if begin <= one.line < end)
+        headings = tuple(Heading(one.text, one.line + 1) for one in inside)
+        return Section(heading.text, heading.line + 1, settings, prompt, headings)
 
-    def _chart(self, fence: Token) -> Part | None:
+    def _chart(self, fence: Token, *, is_told: bool = False) -> Part | None:
+        """Return the flowchart in *fence*; with *is_told* its faults were told before."""
         assert fence.map is not None  # noqa: S101 - block tokens have one
         begin, end = fence.map
         last = self._lines[end - 1].strip() if end - 1 > begin else ""
@@ -180,44 +225,72 @@ class _Body:
         text = "\n".join(self._lines[begin + 1 : end - is_closed])
         if not _is_flowchart(text):
             return None
-        if not is_closed:
+        if not is_closed and not is_told:
             detail, hint = "the block of the chart is not closed", f"put {fence.markup} behind it"
             self._findings.error("E-CHART", self._findings.file.name, detail, (begin + 1, 1), hint)
         return Part(text, begin + 2)
 
-    def _only_chart(self, fences: list[tuple[Token, Part | None]]) -> Part | None:
-        charts = [part for _, part in fences if part is not None]
+    def _first_chart(self) -> Part | None:
+        """Return the first flowchart that is not below a ``###`` heading."""
+        drawn = []
+        for here, token in self._drawn_above_nodes():
+            drawn.append(token)
+            if (chart := self._chart(token)) is not None:
+                self._charted = here
+                return chart
         name = self._findings.file.name
-        for extra in charts[1:]:
-            first = charts[0].line - 1
-            detail = f"a second flowchart; the first one begins in line {first}"
-            hint = "a workflow has one; charts that explain something go into a prompt or a list"
-            self._findings.error("E-CHART", name, detail, (extra.line - 1, 1), hint)
-        if charts:
-            return charts[0]
         hint = "put one between ```mermaid and ```, above the first ### heading"
         at = (1, 1)
-        if fences:
-            token = fences[0][0]
-            assert token.map is not None  # noqa: S101 - block tokens have one
-            at = (token.map[0] + 1, 1)
+        if drawn:
+            at = (_line(drawn[0]), 1)
             hint = "a chart begins with 'flowchart TD' or 'graph LR'"
         elif inside := next((token for token in self._tokens if _is_drawn(token)), None):
-            assert inside.map is not None  # noqa: S101 - block tokens have one
-            at = (inside.map[0] + 1, 1)
+            at = (_line(inside), 1)
             hint = "this one belongs to the ### section above it; move it above the first of them"
         self._findings.error("E-CHART", name, "there is no flowchart", at, hint)
         return None
 
-    def _warn_of_text(self, heading: _Heading, tokens: list[Token]) -> None:
-        for token in tokens:
+    def _drawn_above_nodes(self) -> Iterator[tuple[_Heading, Token]]:
+        """Yield each drawing with the heading of level 1 or 2 above it."""
+        end = _Heading(1, len(self._lines), "", len(self._tokens), len(self._tokens))
+        before = _Heading(1, self._begin, "", 0, 0)
+        for here, following in pairwise([before, *self._headings, end]):
+            if here.level != _NODE_LEVEL:
+                for token in self._tokens[here.place : following.begin]:
+                    if _is_drawn(token):
+                        yield here, token
+
+    def _refuse_more_charts(self, sections: Sequence[Section]) -> None:
+        """Tell every other flowchart that no prompt has."""
+        begins = [one.line for one in sections]
+        ends = [one.prompt.line + one.prompt.text.count("\n") for one in sections]
+        first = 0
+        for _, token in self._drawn_above_nodes():
+            line = _line(token)
+            place = bisect_right(begins, line) - 1
+            is_taken = place >= 0 and line <= ends[place]
+            if is_taken or self._chart(token, is_told=True) is None:
+                continue
+            if first:
+                detail = f"a second flowchart; the first one begins in line {first}"
+                hint = "a workflow has one; charts that explain go into a prompt or a list"
+                self._findings.error("E-CHART", self._findings.file.name, detail, (line, 1), hint)
+            first = first or line
+
+    def _warn_of_text(self, heading: _Heading, following: _Heading) -> None:
+        for token in self._tokens[heading.place : following.begin]:
             is_remark = token.type == "html_block" and token.content.lstrip().startswith("<!--")
-            if token.map is not None and not is_remark:
+            if token.map is not None and not is_remark and not _is_drawn(token):
                 detail = "this text belongs to no node"
-                hint = "a section ends at the next heading of level 1, 2 or 3"
-                at = (token.map[0] + 1, 1)
-                self._findings.warn("W-TEXT", heading.text or "#", detail, at, hint)
+                hint = "the text below the heading of the chart is in no section"
+                self._findings.warn("W-TEXT", heading.text or "#", detail, (_line(token), 1), hint)
                 return
+
+
+def _line(token: Token) -> int:
+    """Return the line, from 1, where *token* begins."""
+    assert token.map is not None  # noqa: S101 - block tokens have one
+    return token.map[0] + 1
 
 
 def _is_drawn(token: Token) -> bool:

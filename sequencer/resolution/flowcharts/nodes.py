@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 from sequencer.model.branching import DEFAULT, TIMEOUT, normalise
 from sequencer.model.graph import Node, NodeKind, Option
 from sequencer.resolution.flowcharts.chart import ChartNode, drawn
 from sequencer.resolution.flowcharts.definition import AGENT_KEYS, PERSON_KEYS
 from sequencer.resolution.flowcharts.grouping import Way
-from sequencer.resolution.flowcharts.problems import Findings
+from sequencer.resolution.flowcharts.markdown import Heading, Section
+from sequencer.resolution.flowcharts.problems import MAX_COMPARED, Findings
 from sequencer.resolution.flowcharts.sections import NodeSource
 
 MAX_ID = 100
@@ -48,16 +50,49 @@ def kind_of(node: ChartNode, source: NodeSource, findings: Findings) -> NodeKind
     return kind
 
 
+class Headings:
+    """The headings of prompts, some of which may have been meant to name a node."""
+
+    def __init__(self, sections: Iterable[Section | None]) -> None:
+        """Look at those within *sections*."""
+        found = [one for section in sections if section for one in section.headings]
+        self._by_name = {normalise(one.text): one for one in reversed(found)}
+
+    def near(self, name: str) -> Heading | None:
+        """Return the heading that was most likely meant to be that of node *name*."""
+        wanted, known = normalise(name), self._by_name
+        if wanted in known or len(known) > MAX_COMPARED:
+            return known.get(wanted)
+        nearest = get_close_matches(wanted, known, n=1, cutoff=0.8)
+        return known[nearest[0]] if nearest else None
+
+
+def _ensure_section(
+    node: ChartNode, kind: NodeKind, headings: Headings, findings: Findings
+) -> None:
+    """Tell that *node* has no section, where it needs one or there is one by another name."""
+    if kind is NodeKind.MARKER:
+        return
+    # Comparing thousands of names with each other would take minutes for a hostile file.
+    heading = None if findings.is_full or findings.is_silent else headings.near(node.id)
+    hint = "each agent has one, with its prompt; a circle, ((text)), needs none"
+    if heading is not None:
+        hint = f"is it the heading in line {heading.line}? write '### {node.id}' there"
+    detail = f"there is no section '### {node.id}'"
+    if kind is NodeKind.AGENT:
+        findings.error("E-SECTION", node.id, detail, node.position, hint)
+    elif heading is not None:
+        detail = f"{heading.text!r} is part of the prompt above it, and names no node"
+        findings.warn("W-SECTION", node.id, detail, (heading.line, 1), hint)
+
+
 def ensure_section_fits(
-    node: ChartNode, kind: NodeKind, source: NodeSource, findings: Findings
+    node: ChartNode, kind: NodeKind, source: NodeSource, headings: Headings, findings: Findings
 ) -> None:
     """Tell what the section of *node* lacks, and what it says that would have no effect."""
     section = source.section
-    if kind is NodeKind.AGENT and section is None:
-        detail = f"there is no section '### {node.id}'"
-        hint = "each agent has one, with its prompt; a circle, ((text)), needs none"
-        findings.error("E-SECTION", node.id, detail, node.position, hint)
     if section is None:
+        _ensure_section(node, kind, headings, findings)
         return
     at = (section.line, 1)
     if kind is NodeKind.AGENT and not source.prompt:
@@ -97,9 +132,9 @@ def node_of(
     if kind is NodeKind.AGENT:
         return made
     if values.timeout_target is not None and values.limit_ms is None:
-        path = ("onTimeout",) if source.written("onTimeout") else ("config", "onTimeout")
         detail, hint = "onTimeout without timeout has no effect", "timeout: MILLISECONDS"
-        findings.error("E-TIMEOUT", node.id, detail, source.at(*path), hint)
+        at = source.at(*source.path_of("onTimeout"))
+        findings.error("E-TIMEOUT", node.id, detail, at, hint)
     person = {
         "question": source.prompt,
         "options": _options(node.id, source, findings) or _options_of_edges(ways),

@@ -20,7 +20,7 @@ from sequencer.resolution.flowcharts.chart import Position
 MAX_PROBLEMS = 500
 """More of them are counted and not shown."""
 MAX_LISTED = 20
-_MAX_COMPARED = 500
+MAX_COMPARED = 500
 _PLACE = re.compile(r":(\d+):(\d+)$")
 
 
@@ -148,7 +148,7 @@ class Findings:
         listed = ", ".join(islice(names, MAX_LISTED))
         more = ", …" if len(names) > MAX_LISTED else ""
         # Comparing every wrong name with every node would take minutes for a hostile file.
-        is_small = len(names) <= _MAX_COMPARED and len(self._errors) <= MAX_LISTED
+        is_small = len(names) <= MAX_COMPARED and len(self._errors) <= MAX_LISTED
         nearest = get_close_matches(name, names, n=1) if is_small else []
         guess = f"did you mean {nearest[0]!r}? " if nearest else ""
         return f"{guess}there are: {listed}{more}"

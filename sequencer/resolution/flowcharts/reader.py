@@ -20,6 +20,7 @@ from sequencer.model.graph import Graph
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.flowcharts.building import Building
 from sequencer.resolution.flowcharts.chart import Chart, ChartError
+from sequencer.resolution.flowcharts.definition import KEYS
 from sequencer.resolution.flowcharts.markdown import MAX_CHARS, Part, Parts, split
 from sequencer.resolution.flowcharts.problems import Findings, FlowProblem
 from sequencer.resolution.flowcharts.scanner import read_chart
@@ -131,7 +132,7 @@ def read_chart_only(
     if len(text) > MAX_CHARS:
         detail = f"has more than {MAX_CHARS} characters"
         findings.error("E-FILE", file.name, detail, (1, 1))
-    parts = Parts(None, Part(text.removeprefix("\ufeff"), 1), (), None)
+    parts = Parts(None, Part(text.removeprefix("\ufeff"), 1), None)
     return _read(parts, findings, name, overrides or Overrides(), bare=True)
 
 
@@ -139,8 +140,9 @@ def _read(
     parts: Parts, findings: Findings, name: str | None, overrides: Overrides, *, bare: bool
 ) -> Flow:
     front = read_front(parts, overrides.as_front_matter(), findings)
-    written = read_sections(parts, overrides.timeouts, findings)
     chart = _chart(parts.chart, findings)
+    names = None if chart is None else chart.names
+    written = read_sections(parts.sections(names, KEYS), overrides.timeouts, findings)
     if chart is None or parts.chart is None:
         findings.ensure_none()
         raise AssertionError("there is no chart, and nobody has said so")

@@ -18,6 +18,7 @@ from sequencer.model.branching import (
     groups,
     is_choice,
     normalise,
+    takes_other_answers,
 )
 from sequencer.model.graph import Graph, NodeKind
 from sequencer.resolution.flowcharts.chart import Position
@@ -85,6 +86,8 @@ def _check_person(flow: Flowgraph, name: str, findings: Findings) -> None:
         detail = "there is an edge 'timeout' and no time limit, so it is never taken"
         at = flow.edge_positions[labels[TIMEOUT][0]]
         findings.warn("W-LABEL", name, detail, at, "timeout: MILLISECONDS in its section")
+    if not takes_other_answers(graph, name):
+        _check_other_answers(flow, name, findings)
     if not source.values.options or not is_choice(graph, name):
         return
     taken: set[str] = set()
@@ -107,6 +110,25 @@ def _check_person(flow: Flowgraph, name: str, findings: Findings) -> None:
             detail = f"the label {shown!r} is none of its options"
             hint = f"{findings.known(shown, known)}; or allowCustomInput: true"
             findings.error("E-OPTION", name, detail, flow.edge_positions[places[0]], hint)
+
+
+def _check_other_answers(flow: Flowgraph, name: str, findings: Findings) -> None:
+    """Tell which answers fit none of the edges of the person *name*, and are accepted."""
+    graph, node = flow.graph, flow.graph.by_id[name]
+    if name in flow.incomplete:
+        return
+    then = f"the run goes to {graph.on_error!r}" if graph.on_error else "the run fails"
+    hint = "draw an edge 'default', or one without a label"
+    if node.allows_custom_input:
+        detail = f"any text is an answer, but no edge takes one that is no option: {then}"
+        at = flow.at(name, *flow.sources[name].path_of("allowCustomInput"))
+        findings.warn("W-ANSWER", name, detail, at, hint)
+    has_limit = node.timeout_ms is not None and node.on_timeout is None
+    if has_limit and TIMEOUT not in groups(graph, name):
+        detail = f"when its timeout is over no edge is taken: {then}"
+        hint = f"onTimeout: NODE, an edge 'timeout', or {hint.removeprefix('draw ')}"
+        at = flow.at(name, *flow.sources[name].path_of("timeout"))
+        findings.warn("W-ANSWER", name, detail, at, hint)
 
 
 def _check_reach(flow: Flowgraph, findings: Findings) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -73,6 +73,10 @@ class NodeSource:
             here = here[key]
         return True
 
+    def path_of(self, key: str) -> tuple[str, ...]:
+        """Return where *key* is written that may stand in ``config`` as well."""
+        return (key,) if self.written(key) else ("config", key)
+
 
 def read_front(parts: Parts, overrides: Mapping[str, Any], findings: Findings) -> Front:
     """Return the front matter of *parts* with *overrides* laid over it."""
@@ -89,14 +93,14 @@ def read_front(parts: Parts, overrides: Mapping[str, Any], findings: Findings) -
 
 
 def read_sections(
-    parts: Parts, timeouts: Mapping[str, int], findings: Findings
+    sections: Iterable[Section], timeouts: Mapping[str, int], findings: Findings
 ) -> dict[str, NodeSource]:
-    """Return what *parts* say about each node; *timeouts* replace what is written.
+    """Return what *sections* say about each node; *timeouts* replace what is written.
 
     Of two sections of one id the first counts, and the second is a problem.
     """
     found: dict[str, NodeSource] = {}
-    for section in parts.sections:
+    for section in sections:
         first = found.get(section.id)
         if first is None:
             found[section.id] = _node_source(section, timeouts.get(section.id), findings)

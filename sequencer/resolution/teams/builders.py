@@ -13,12 +13,13 @@ from typing import Any
 
 from sequencer.model.team import Task
 from sequencer.resolution.procedures import builtin_step
+from sequencer.resolution.teams.roles import builtin_roles
 
 Builder = Callable[[int], tuple[Task, ...]]
 """From the size of the team to its tasks."""
 
-_LOOK_AND_RUN = {"read": True, "bash": True, "write": False, "edit": False}
-"""Seeing a bug, and asking git, need a shell; changing files does not."""
+_ASKS_GIT = {**builtin_roles()["researcher"].step["tools"], "bash": True}
+"""A researcher has no shell, and git is asked with one."""
 _DEBUGGING = {"append_system_prompt": ("system/debugger.md", "team/researcher.md")}
 _DEFAULT_SIZE = 3
 
@@ -121,7 +122,7 @@ _DEBUGGER: tuple[dict[str, Any], ...] = (
         "touches, since when it can have been there, and what the authors meant.",
         "active_form": "Searching the history",
         "role": "researcher",
-        "tools": _LOOK_AND_RUN,
+        "tools": _ASKS_GIT,
     },
     {
         "id": "fix",
@@ -210,11 +211,11 @@ def debugger(size: int = _DEFAULT_SIZE) -> tuple[Task, ...]:
             "id": f"hypothesis-{letter}",
             "subject": f"Hypothesis {letter.upper()}: {idea.partition(':')[0]}",
             "description": f"Investigate {idea}. Others follow other ideas at the same time. "
-            "See the bug happen if you can, then look for what would prove you right and what "
-            "would prove you wrong. End with how sure you are, and why.",
+            "You read and run nothing: look for what would prove you right and what would prove "
+            "you wrong, and name the experiment that would decide it. End with how sure you are, "
+            "and why.",
             "active_form": f"Testing hypothesis {letter.upper()}",
             "role": "researcher",
-            "tools": _LOOK_AND_RUN,
             **_DEBUGGING,
         }
         for letter, idea in zip(letters, _HYPOTHESES, strict=False)

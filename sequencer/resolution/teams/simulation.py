@@ -98,8 +98,8 @@ class TeamSimulation(Simulation):
         self._course.do("grow", growth.as_json())
         self._workflow = grown(self._workflow, [growth])
 
-    def _failed(self, name: str, message: str) -> None:
-        super()._failed(name, message)
+    def _failed(self, name: str, message: str, kind: str = "error") -> None:
+        super()._failed(name, message, kind)
         # Others need not fail with it; the run ends where only it is left.
         self._course.look_for_the_end()
 

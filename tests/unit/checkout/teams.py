@@ -44,9 +44,11 @@ def workplaces(folder: Path, run: str | None = None, below: str = "", **options:
     return Workplaces(folders(folder, below), run, **chosen)
 
 
-def opened(places: Workplaces, task: str = "implement", token: int = 1) -> OwnPlace:
+def opened(
+    places: Workplaces, task: str = "implement", token: int = 1, subject: str = "Add the thing"
+) -> OwnPlace:
     """Return a worktree for *task*."""
-    place = places.open(task, token, run_id=RUN_ID, writes=True, worktree=True)
+    place = places.open(task, token, run_id=RUN_ID, writes=True, worktree=True, subject=subject)
     assert isinstance(place, OwnPlace)
     return place
 

@@ -54,7 +54,7 @@ def test_what_an_accepted_attempt_has_left_is_merged_with_its_own_commits(here: 
     assert not (here / "ignored").exists()
     assert porcelain(here) == []
     assert said(here, "log", "--format=%s", "HEAD^2").splitlines() == [
-        "What is left of task implement",
+        "Add the thing",
         "by the agent",
         "first",
     ]
@@ -149,6 +149,19 @@ def test_what_waiting_raises_is_raised_when_the_work_is_safe(here: Path) -> None
     assert remains(here) == []
 
 
+def test_messages_say_what_the_task_was_about(here: Path) -> None:
+    long = "Let the importer read  dates\nof ISO weeks, " + "and of ordinal days, " * 9
+    place = opened(workplaces(here), "dates", subject=long)
+    write(place.cwd, {"x": "x"})
+    assert closed(place).result is Result.MERGED
+    merged, done = (said(here, "log", "-1", "--format=%s", name) for name in ("HEAD", "HEAD^2"))
+    assert merged == "Merge task dates: Let the importer read dates of ISO weeks, and of …"
+    assert done == "Let the importer read dates of ISO weeks, and of ordinal days, and of …"
+    assert said(here, "log", "-1", "--format=%b", "HEAD^2").startswith(
+        "What the agent of task dates had not committed itself.\n\nSequencer-Run: "
+    )
+
+
 def test_a_turn_is_waited_for_without_a_lock_so_that_the_earlier_one_can_merge(here: Path) -> None:
     places = workplaces(here)
     first, second = opened(places, "first", 1), opened(places, "second", 2)
@@ -160,8 +173,8 @@ def test_a_turn_is_waited_for_without_a_lock_so_that_the_earlier_one_can_merge(h
 
     assert second.close(is_accepted=True, wait_for_turn=earlier).result is Result.MERGED
     assert said(here, "log", "--first-parent", "--format=%s").splitlines() == [
-        "Merge the work of task second",
-        "Merge the work of task first",
+        "Merge task second: Add the thing",
+        "Merge task first: Add the thing",
         "first",
     ]
 

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from sequencer.assembly import Project, open_project
-from sequencer.engine.fitting import brought_of, fitted
+from sequencer.engine.fitting import OF_A_FLOWCHART, fitted, optional_of
 from sequencer.errors import ConfigurationError
 from sequencer.model.graph import Graph, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.team import TaskTraits
+from sequencer.model.workflow import Workflow
 from sequencer.resolution.teams.roles import builtin_roles
 
 AGENTS = """
@@ -101,11 +102,41 @@ def test_an_agent_that_is_not_there_is_an_error(project: Project) -> None:
         fitted(project.agents, step("nobody"), "task", ("tools",))
 
 
-def test_what_the_tasks_of_a_graph_were_brought() -> None:
-    nodes = (
-        Node(id="a", kind=NodeKind.AGENT, task=TaskTraits(brought=("tools",))),
-        Node(id="b", kind=NodeKind.AGENT, task=TaskTraits()),
-        Node(id="c", kind=NodeKind.AGENT),
+def graph_of(*steps: Step, is_team: bool = False, **tasks: TaskTraits) -> Workflow:
+    nodes = tuple(Node(id=one.name, kind=NodeKind.AGENT, task=tasks.get(one.name)) for one in steps)
+    graph = Graph(nodes=nodes, entries=(steps[0].name,), is_team=is_team)
+    return Workflow("demo", steps, kind="graph", graph=graph)
+
+
+def test_what_the_tasks_of_a_team_can_do_without() -> None:
+    names = (Step(name=name, text="Go.", temperature=0.5) for name in "abc")
+    tasks = {"a": TaskTraits(brought=("tools",)), "b": TaskTraits()}
+    assert optional_of(graph_of(*names, is_team=True, **tasks)) == {"a": ("tools",)}
+    assert optional_of(Workflow("line", (Step(name="a", prompt="a.md", temperature=0.5),))) == {}
+
+
+def test_what_the_nodes_of_a_flowchart_can_do_without() -> None:
+    found = optional_of(
+        graph_of(
+            Step(name="a", text="Go.", temperature=0.5, max_turns=3),
+            Step(name="b", text="Go.", continue_session=True, temperature=0),
+            Step(name="c", text="Go.", tools={"bash": False}),
+        )
     )
-    assert brought_of(Graph(nodes=nodes, entries=("a",))) == {"a": ("tools",)}
-    assert brought_of(None) == {}
+    assert found == {"a": ("temperature",), "b": ("temperature", "continue_session")}
+
+
+def test_a_node_does_without_a_temperature_and_nothing_else(project: Project) -> None:
+    one = step("program", tools={"read": True}, temperature=0.5, continue_session=True)
+    found, lost = fitted(project.agents, one, "node", OF_A_FLOWCHART)
+    assert (found.temperature, found.continue_session, found.tools) == (None, False, one.tools)
+    assert lost == ("temperature", "continue_session")
+    with pytest.raises(ConfigurationError, match="can't honour tools"):
+        project.agents.choose(found, "node")
+
+
+def test_a_temperature_that_is_too_high_for_the_agent_is_left_out(project: Project) -> None:
+    one = step("anthropic", temperature=1.5)
+    assert fitted(project.agents, one, "node", OF_A_FLOWCHART)[1] == ("temperature",)
+    mild = step("anthropic", temperature=0.5)
+    assert fitted(project.agents, mild, "node", OF_A_FLOWCHART) == (mild, ())

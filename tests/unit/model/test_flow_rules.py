@@ -189,7 +189,7 @@ def test_an_attempt_with_another_to_come_keeps_the_execution() -> None:
 def test_the_last_attempt_ends_the_run() -> None:
     made = begun("a --> b; c", "a", "c", entries=["a", "c"])
     made.fail_attempt("a", "boom", None)
-    assert lines(made) == ["fail a attempt 1: boom"]
+    assert lines(made) == ["fail a attempt 1: boom; cancelled c"]
     assert made.marking.status is FlowStatus.FAILED
     assert made.marking.ended_at == [["a", [], True], ["c", [], True]]
 

@@ -63,9 +63,17 @@ class Site:
             self.said.append(what)
 
     def open(
-        self, task: str, token: int, *, run_id: str, traits: TaskTraits, is_first: bool
+        self,
+        task: str,
+        token: int,
+        *,
+        run_id: str,
+        subject: str,
+        traits: TaskTraits,
+        is_first: bool,
     ) -> Workplace:
         assert run_id
+        assert subject
         self.firsts.append((task, is_first))
         self.note("open", task)
         self.opened.append(traits)

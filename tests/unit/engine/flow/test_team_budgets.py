@@ -9,7 +9,9 @@ import pytest
 
 from sequencer.engine.flow.team_budgets import BudgetUse, TeamBudgets
 from sequencer.engine.work import Mode
+from sequencer.errors import StepFailed
 from sequencer.model.growth import Growth
+from sequencer.model.limits import RunLimits
 from sequencer.model.marking import Marking
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.team import Budget, TeamRules
@@ -379,3 +381,25 @@ def test_a_graph_that_is_no_team_has_no_caps(tmp_path: Path) -> None:
     made.actor = Actor({name: [paid(1.0)] for name in "abc"})
     made.work()
     assert made.status == "completed"
+
+
+def test_a_cap_makes_no_good_end_of_a_failed_task(tmp_path: Path) -> None:
+    tasks = [task("bad"), task("dear"), task("next", blocked_by=("dear",))]
+    says = {"bad": failed("no way"), "dear": paid(1.0)}
+    made = team(tmp_path, tasks, says, rules={"budget": {"max_cost_usd": 1}}, size=2)
+    told = r"task 'bad' failed: no way; the team has used 1\.0000 of 1 USD .*nothing more is begun"
+    for _ in range(2):
+        # Nor is it one for a later process.
+        with pytest.raises(StepFailed, match=told) as ended:
+            made.work()
+        assert "retry" in str(ended.value.hint)
+    assert made.accepted() == ["dear"]
+
+
+def test_a_limit_of_the_run_makes_no_good_end_of_a_failed_task(tmp_path: Path) -> None:
+    tasks = [task("bad"), task("good"), task("next", blocked_by=("good",))]
+    made = team(tmp_path, tasks, {"bad": failed("no way"), "good": paid(1.0)}, size=2)
+    made.limits = RunLimits(max_cost_usd=1)
+    with pytest.raises(StepFailed, match=r"task 'bad' failed: no way; the run's limit of 1"):
+        made.work()
+    assert made.accepted() == ["good"]

@@ -162,7 +162,7 @@ def test_after_a_retry_it_is_not_the_first_attempt(tmp_path: Path) -> None:
 
 def test_the_projects_folder_is_a_place_that_leaves_all_as_it_is(tmp_path: Path) -> None:
     places = OneWorkplace(tmp_path)
-    place = places.open("a", 1, run_id="r", traits=TaskTraits(), is_first=True)
+    place = places.open("a", 1, run_id="r", subject="A", traits=TaskTraits(), is_first=True)
     assert place == ProjectFolder(tmp_path)
 
     def never() -> None:

@@ -356,3 +356,28 @@ def test_secrets_in_an_output_are_hidden_before_it_is_kept(tmp_path: Path) -> No
     made = lab(tmp_path, "a --> b", {"a": said("the s3cret")}, prompts={"b": "{{output}}"})
     assert prompt(made) == "the ***"
     assert "s3cret" not in (tmp_path / "sync" / "journal.jsonl").read_text()
+
+
+@pytest.mark.parametrize("text", ["{{input.found}}", "{{input}}", "{{ state.name }} {{output}}"])
+def test_an_input_that_the_prompt_has_is_not_repeated(tmp_path: Path, text: str) -> None:
+    given = {"b": {"input": {"found": "{{output}} by {{state.name}}"}}}
+    shown = told(tmp_path, "a --> b", {"b": text}, nodes=given, state={"name": "Ann"})
+    assert "# Input" not in shown
+
+
+def test_an_input_that_the_prompt_has_not_stands_below_it(tmp_path: Path) -> None:
+    given = {"found": "{{output}}", "by": "{{state.name}}", "mark": "DONE", "none": None, "n": 3}
+    shown = told(
+        tmp_path,
+        "a --> b",
+        {"b": "Look, {{state.name}}."},
+        {"a": "two\nlines"},
+        nodes={"b": {"input": given}},
+        state={"name": "Ann"},
+    )
+    assert shown == (
+        "Look, Ann.\n\n# Input\n\n## found\n\ntwo\nlines\n\n## mark\n\nDONE\n\n## n\n\n3"
+    )
+    # Also where the prompt asks for nothing at all.
+    plain = told(tmp_path / "plain", "b", {"b": "Go."}, nodes={"b": {"input": {"mark": "DONE"}}})
+    assert plain == "Go.\n\n# Input\n\n## mark\n\nDONE"

@@ -164,3 +164,14 @@ def test_a_link_out_of_the_project_is_no_workflow_of_it(
     written(project / "kept" / "here.md")
     (project / "flows" / "here.md").symlink_to(project / "kept" / "here.md")
     assert find_flow("here", project, home) == project / "flows" / "here.md"
+
+
+@pytest.mark.parametrize("name", ["README.md", "Readme.md"])
+def test_a_readme_is_about_its_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / "flows").mkdir()
+    path = tmp_path / "flows" / name
+    path.write_text("```mermaid\nflowchart TD\n  a --> b\n```\n")
+    assert flow_files(tmp_path, tmp_path / "home") == ()
+    for asked in (path.stem, str(path)):
+        with pytest.raises(ConfigurationError, match="no workflow"):
+            find_flow(asked, tmp_path, tmp_path / "home")

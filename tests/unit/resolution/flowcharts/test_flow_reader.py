@@ -253,6 +253,9 @@ and {{state.unset}} and {{input.none}}
 ### a
 Again.
 ### zz
+---
+mode: all
+---
 Nobody.
 ### d
 ---
@@ -278,8 +281,8 @@ Go.
         "30:25 E-TEMPLATE b: {{input.none}}: input has no key 'none'",
         "31:1 E-SECTION a: a second section of this id; the first one is in line 24",
         "33:1 E-SECTION zz: the chart has no node of this id",
-        "37:10 E-STATE d: output.key 'a.b': state.a is no mapping, so nothing can be put below it",
-        "38:9 E-TOOLS d: there is no tool 'fly'",
+        "40:10 E-STATE d: output.key 'a.b': state.a is no mapping, so nothing can be put below it",
+        "41:9 E-TOOLS d: there is no tool 'fly'",
     ]
 
 
@@ -308,7 +311,7 @@ def test_warnings_stop_nothing_and_stay_beside_the_errors() -> None:
     text = flow_text("a --> b\na --> b", sections("a", "b"))
     detail = "the same edge is there already, in line 3; it is one edge"
     assert warned(text) == [f"4:3 W-TWICE a b: {detail}"]
-    error = refusal(text + "### c\nGo.\n")
+    error = refusal(text + settings("c", "mode: all"))
     assert [problem.code for problem in error.problems] == ["E-SECTION"]
     assert [problem.code for problem in error.warnings] == ["W-TWICE"]
 

@@ -120,15 +120,35 @@ def test_agents_have_sections_with_prompts() -> None:
 
 
 def test_two_sections_of_one_id_and_sections_of_nobody_are_told() -> None:
-    text = flow_text("a\nsubgraph g\nb\nend", sections("a", "b", "a", "ab", "g") + "###\nx\n")
+    nobodys = settings("ab", "mode: all") + sections("g")
+    text = flow_text("a\nsubgraph g\nb\nend", sections("a", "b", "a") + nobodys + "###\nx\n")
     assert told(text) == [
         "12:1 E-SECTION a: a second section of this id; the first one is in line 8",
         "14:1 E-SECTION ab: the chart has no node of this id",
-        "16:1 E-SECTION g: this is a group of nodes, and a section belongs to one node",
-        "18:1 E-SECTION ###: the chart has no node of this id",
+        "19:1 E-SECTION g: this is a group of nodes, and a section belongs to one node",
     ]
     hints = [problem.hint or "" for problem in refusal(text).problems]
     assert hints[1] == "did you mean 'b'? there are: a, b"
+
+
+def test_a_heading_in_a_prompt_is_no_section_of_nobody() -> None:
+    prompt = "Look.\n\n## Findings\n\n### What else\n\nAnswer in these parts."
+    flow = read(flow_text("a --> b", f"### a\n{prompt}\n\n### b\nGo.\n"))
+    assert flow.workflow.steps_by_name["a"].text == prompt
+    assert flow.warnings == ()
+
+
+def test_a_heading_that_is_nearly_a_nodes_is_pointed_out() -> None:
+    chart = "a --> review --> ask{{Fine?}} --> on{Go on?}"
+    text = flow_text(chart, "### a\nGo.\n### Revew\nLook.\n## ASK\nFine?\n### On it\n.\n")
+    (problem,) = refusal(text).problems
+    assert shown(problem) == "3:7 E-SECTION review: there is no section '### review'"
+    assert problem.hint == "is it the heading in line 7? write '### review' there"
+    fixed = text.replace("Revew", "review")
+    assert warned(fixed) == [
+        "9:1 W-SECTION ask: 'ASK' is part of the prompt above it, and names no node"
+    ]
+    assert warned(fixed.replace("## ASK", "### ask")) == []
 
 
 def test_a_marker_may_have_a_description_and_nothing_to_do() -> None:
@@ -318,3 +338,35 @@ def test_an_edge_for_a_time_limit_needs_one() -> None:
 def test_a_route_for_a_time_limit_needs_one_too() -> None:
     text = flow_text("h{{Q}} --> a", settings("h", "onTimeout: a") + sections("a"))
     assert told(text) == ["7:1 E-TIMEOUT h: onTimeout without timeout has no effect"]
+
+
+FREE = "options: [yes, no]\nallowCustomInput: true"
+ASKED = "h{{Fine?}} -->|yes| a\nh -->|no| b"
+
+
+@pytest.mark.parametrize("written", [FREE, "config: {allowCustomInput: true}"])
+def test_a_free_answer_without_an_edge_for_it_is_a_dead_end(written: str) -> None:
+    text = flow_text(ASKED, settings("h", written) + sections("a", "b"))
+    (only,) = warned(text)
+    assert only.partition(" ")[2] == (
+        "W-ANSWER h: any text is an answer, but no edge takes one that is no option: the run fails"
+    )
+    front = "onError: a\n"
+    (only,) = warned(flow_text(ASKED, settings("h", written) + sections("a", "b"), front))
+    assert only.endswith("the run goes to 'a'")
+
+
+@pytest.mark.parametrize("way", ["h -->|default| b", "h --> b"])
+def test_a_free_answer_with_a_way_for_it_is_fine(way: str) -> None:
+    assert warned(flow_text(f"{ASKED}\n{way}", settings("h", FREE) + sections("a", "b"))) == []
+    assert warned(flow_text("h{{What?}} --> a", settings("h", FREE) + sections("a"))) == []
+
+
+def test_a_time_limit_without_a_way_is_a_dead_end() -> None:
+    limited = settings("h", "options: [yes, no]\ntimeout: 1000") + sections("a", "b")
+    found = warned(flow_text(ASKED, limited))
+    assert found == ["9:1 W-ANSWER h: when its timeout is over no edge is taken: the run fails"]
+    assert warned(flow_text(f"{ASKED}\nh -->|timeout| b", limited)) == []
+    assert warned(flow_text(f"{ASKED}\nh -->|default| b", limited)) == []
+    elsewhere = limited.replace("timeout: 1000", "timeout: 1000\nonTimeout: b")
+    assert warned(flow_text(ASKED, elsewhere)) == []

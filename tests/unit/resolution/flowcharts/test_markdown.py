@@ -8,7 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from sequencer.resolution.flowcharts.markdown import MAX_CHARS, MAX_LINES, Part, Parts, split
+from sequencer.resolution.flowcharts.definition import KEYS
+from sequencer.resolution.flowcharts.markdown import (
+    MAX_CHARS,
+    MAX_LINES,
+    Heading,
+    Part,
+    Parts,
+    Section,
+    split,
+)
 from sequencer.resolution.flowcharts.problems import Findings, FlowErrors
 from tests.unit.resolution.flowcharts.flows import shown
 
@@ -22,9 +31,15 @@ def parts_of(text: str) -> Parts:
     return found
 
 
+def sections_of(text: str, *names: str, findings: Findings | None = None) -> tuple[Section, ...]:
+    """Return the sections of *text*; without *names* each ``###`` heading starts one."""
+    parts = split(text, findings or Findings(Path("flow.md")))
+    return parts.sections(names or None, KEYS)
+
+
 def told(text: str) -> list[str]:
     findings = Findings(Path("flow.md"))
-    split(text, findings)
+    sections_of(text, findings=findings)
     with pytest.raises(FlowErrors) as refused:
         findings.ensure_none()
     return [shown(problem) for problem in refused.value.problems]
@@ -32,24 +47,28 @@ def told(text: str) -> list[str]:
 
 def warned(text: str) -> list[str]:
     findings = Findings(Path("flow.md"))
-    split(text, findings)
+    sections_of(text, findings=findings)
     return [shown(problem) for problem in findings.warnings]
 
 
-def prompts(text: str) -> dict[str, str]:
-    return {section.id: section.prompt.text for section in parts_of(text).sections}
+def prompts(text: str, *names: str) -> dict[str, str]:
+    findings = Findings(Path("flow.md"))
+    found = sections_of(text, *names, findings=findings)
+    findings.ensure_none()
+    return {section.id: section.prompt.text for section in found}
 
 
 def test_a_whole_file_comes_apart_with_the_lines_of_its_parts() -> None:
-    found = parts_of(
+    text = (
         "---\nid: demo\n---\n# Title\n\nWords.\n\n"
         + CHART
         + "\n### a\n\n---\nmode: all\n---\n\n  Go.\n\nOn.\n\n### b\nEnd.\n"
     )
+    found = parts_of(text)
     assert found.front == Part("id: demo\n", 2)
     assert found.chart == Part("flowchart TD\na --> b", 9)
     assert found.title == "Title"
-    first, second = found.sections
+    first, second = sections_of(text)
     assert (first.id, first.line) == ("a", 13)
     assert first.settings == Part("mode: all", 16)
     assert first.prompt == Part("  Go.\n\nOn.", 19)
@@ -76,8 +95,9 @@ def test_an_open_front_matter_is_told_where_it_begins() -> None:
 
 def test_a_byte_order_mark_and_windows_line_ends_change_nothing() -> None:
     text = "---\nid: demo\n---\n" + CHART + "### a\n---\nmode: all\n---\nGo.\nOn.\n"
-    assert parts_of("\ufeff" + text.replace("\n", "\r\n")) == parts_of(text)
-    assert parts_of(text.replace("\n", "\r")) == parts_of(text)
+    for other in ("\ufeff" + text.replace("\n", "\r\n"), text.replace("\n", "\r")):
+        assert parts_of(other) == parts_of(text)
+        assert sections_of(other) == sections_of(text)
 
 
 @pytest.mark.parametrize(
@@ -105,10 +125,42 @@ def test_what_is_no_heading_stays_in_the_prompt(prompt: str) -> None:
     assert prompts(text) == {"a": prompt, "b": "Go."}
 
 
-@pytest.mark.parametrize("heading", ["# x", "## x", "### x", "  ### x", "### x ###", "###\tx"])
-def test_headings_of_three_levels_end_a_section(heading: str) -> None:
-    text = CHART + f"### a\nGo.\n{heading}\n"
-    assert prompts(text)["a"] == "Go."
+HEADINGS = ["# x", "## x", "### x", "  ### x", "### x ###", "###\tx"]
+
+
+@pytest.mark.parametrize("heading", HEADINGS)
+def test_a_heading_that_is_no_node_belongs_to_the_text_above_it(heading: str) -> None:
+    text = CHART + f"### a\nGo.\n{heading}\nOn.\n\n### b\nEnd.\n"
+    assert prompts(text, "a", "b") == {"a": f"Go.\n{heading}\nOn.", "b": "End."}
+    assert sections_of(text, "a", "b")[0].headings == (Heading("x", 7),)
+
+
+@pytest.mark.parametrize("heading", HEADINGS[2:])
+def test_the_heading_of_a_node_ends_the_section_before_it(heading: str) -> None:
+    text = CHART + f"### a\nGo.\n{heading}\nOn.\n"
+    assert prompts(text, "a", "x") == {"a": "Go.", "x": "On."}
+    assert prompts(text) == {"a": "Go.", "x": "On."}
+
+
+def test_what_stands_before_the_first_node_is_for_people() -> None:
+    text = CHART + "## Nodes\n### Notes\nAs follows.\n### a\nGo.\n"
+    assert prompts(text, "a") == {"a": "Go."}
+
+
+@pytest.mark.parametrize(
+    "key", ["model: x", "output.key: y", "description : z", "# of it\nmode: all"]
+)
+def test_settings_make_a_section_of_a_heading_that_is_no_node(key: str) -> None:
+    text = CHART + f"### a\nGo.\n### x\n---\n{key}\n---\nOn.\n"
+    assert prompts(text, "a") == {"a": "Go.", "x": "On."}
+
+
+@pytest.mark.parametrize("between", ["", "Note: this", "words", "key model: x"])
+def test_lines_below_a_heading_that_are_no_settings_are_text(between: str) -> None:
+    text = CHART + f"### a\nGo.\n### x\n---\n{between}\n---\nOn."
+    assert prompts(text, "a") == {"a": f"Go.\n### x\n---\n{between}\n---\nOn."}
+    open_rule = CHART + "### a\nGo.\n### x\n---\nmodel: x\n### b\nEnd."
+    assert prompts(open_rule, "a", "b")["a"] == "Go.\n### x\n---\nmodel: x"
 
 
 def test_an_id_is_what_stands_in_the_heading() -> None:
@@ -119,14 +171,14 @@ def test_an_id_is_what_stands_in_the_heading() -> None:
 def test_settings_are_no_markdown() -> None:
     written = "# which model\nmodel: x\n```\n<!--\n- a\n  ---\n#### deep"
     text = CHART + f"### a\n---\n{written}\n---\nGo.\n### b\nOn.\n"
-    first = parts_of(text).sections[0]
+    first = sections_of(text)[0]
     assert first.settings == Part(written, 7)
     assert prompts(text) == {"a": "Go.", "b": "On."}
 
 
 def test_settings_stand_directly_below_the_heading() -> None:
     text = CHART + "### a\nGo.\n\n---\nmode: all\n---\n"
-    assert parts_of(text).sections[0].settings is None
+    assert sections_of(text)[0].settings is None
     assert prompts(text)["a"] == "Go.\n\n---\nmode: all\n---"
 
 
@@ -137,7 +189,7 @@ def test_only_the_first_pair_of_lines_is_settings() -> None:
 
 def test_settings_belong_to_headings_of_nodes_only() -> None:
     text = CHART + "#### a\n---\nb: c\n---\n"
-    assert parts_of(text).sections == ()
+    assert sections_of(text) == ()
 
 
 @pytest.mark.parametrize("rest", ["mode: all\n", "mode: all\n### b\n---\nmode: all\n---\nGo.\n"])
@@ -238,17 +290,25 @@ def test_a_block_that_is_not_closed_is_told() -> None:
     ]
 
 
-def test_text_that_belongs_to_no_node_is_a_warning() -> None:
-    text = CHART + "### a\nGo.\n## Notes\n\nRemember.\n\nMore.\n# Last\n- item\n### b\nOn.\n"
-    assert warned(text) == [
-        "9:1 W-TEXT Notes: this text belongs to no node",
-        "13:1 W-TEXT Last: this text belongs to no node",
-    ]
+def test_a_chart_below_a_heading_of_a_prompt_is_part_of_the_prompt() -> None:
+    text = CHART + "### a\nDraw this:\n## Example\n" + CHART + "### b\nGo.\n"
+    assert prompts(text, "a", "b")["a"] == "Draw this:\n## Example\n" + CHART.strip()
 
 
-def test_headings_alone_remarks_and_introductions_are_none() -> None:
-    text = "# T\nIntroduction.\n" + CHART + "## Nodes\nAs follows.\n### a\nGo.\n## Stage two\n"
-    assert warned(text + "<!-- remember -->\n### b\nOn.\n## End\n") == []
+def test_the_section_before_the_chart_ends_at_its_heading() -> None:
+    text = "### a\nGo.\n### Hints\nOn.\n## Chart\nSee:\n" + CHART + "### b\nEnd.\n"
+    assert prompts(text, "a", "b") == {"a": "Go.\n### Hints\nOn.", "b": "End."}
+    assert warned(text) == ["6:1 W-TEXT Chart: this text belongs to no node"]
+
+
+def test_of_a_second_chart_beside_the_sections_is_told() -> None:
+    text = "### a\nGo.\n## Chart\n" + CHART + "## Another\n" + CHART
+    assert told(text) == ["9:1 E-CHART flow.md: a second flowchart; the first one begins in line 4"]
+
+
+def test_the_title_is_no_heading_of_a_prompt() -> None:
+    assert parts_of("# T\n" + CHART + "### a\n# Role\n").title == "T"
+    assert parts_of(CHART + "### a\n# Role\n").title is None
 
 
 def test_a_file_has_a_greatest_length() -> None:
@@ -273,7 +333,8 @@ def test_a_file_has_a_greatest_length() -> None:
 )
 def test_no_text_takes_long(text: str) -> None:
     begin = time.process_time()
-    split(text, Findings(Path("flow.md")))
+    sections_of(text)
+    sections_of(text, "b")
     assert time.process_time() - begin < 5
 
 
@@ -287,8 +348,7 @@ def test_headings_are_those_of_the_library(text: str) -> None:
         for place, token in enumerate(tokens)
         if token.type == "heading_open" and token.level == 0 and token.tag == "h3" and token.map
     ]
-    findings = Findings(Path("flow.md"))
-    found = [(section.line, section.id) for section in split(text, findings).sections]
+    found = [(section.line, section.id) for section in sections_of(text)]
     has_settings = any(
         line.strip() == "---" and place and lines[place - 1].lstrip().startswith("###")
         for lines in [[line for line in text.split("\n") if line.strip()]]
@@ -301,13 +361,23 @@ def test_headings_are_those_of_the_library(text: str) -> None:
 
 @given(st.text(max_size=300))
 def test_any_text_is_taken_apart(text: str) -> None:
-    split(text, Findings(Path("flow.md")))
+    sections_of(text)
 
 
-@given(st.lists(st.sampled_from(["### a", "---", "# x", "```", "k: v", "", "text", "<!--", "-->"])))
-def test_no_line_of_a_prompt_is_lost_or_doubled(lines: list[str]) -> None:
+@given(
+    st.lists(
+        st.sampled_from(["### a", "## b", "### x", "---", "# x", "```", "mode: v", "", "text"])
+    ),
+    st.sampled_from([(), ("a",), ("a", "b", "x")]),
+)
+def test_no_line_of_a_prompt_is_lost_or_doubled(lines: list[str], names: tuple[str, ...]) -> None:
     text = CHART + "\n".join(lines)
-    for section in split(text, Findings(Path("flow.md"))).sections:
+    written = text.split("\n")
+    found = sections_of(text, *names)
+    for place, section in enumerate(found):
+        end = found[place + 1].line - 1 if place + 1 < len(found) else len(written)
         begin = section.prompt.line - 1
         taken = section.prompt.text.split("\n") if section.prompt.text else []
-        assert text.split("\n")[begin : begin + len(taken)] == taken
+        assert written[begin : begin + len(taken)] == taken
+        # Up to the next section nothing is left but blank lines.
+        assert not "".join(written[begin + len(taken) : end]).strip()

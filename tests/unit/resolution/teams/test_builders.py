@@ -11,7 +11,7 @@ from sequencer.model.team import Task
 from sequencer.resolution.procedures import PROCEDURES
 from sequencer.resolution.teams.builders import BUILDERS, builder_for
 from sequencer.resolution.teams.graphs import workflow_of
-from sequencer.resolution.teams.roles import roles
+from sequencer.resolution.teams.roles import builtin_roles, roles
 
 
 def built(procedure: str, size: int = 3) -> tuple[Task, ...]:
@@ -136,10 +136,14 @@ def test_only_who_builds_or_commits_writes() -> None:
         assert writing <= {"implement", "changelog", "fix", "commit", "pull-request"}
 
 
-def test_who_looks_for_a_bug_has_a_shell_and_no_editor() -> None:
-    for step in steps_of("debugger-full"):
-        if step.name.startswith(("hypothesis", "history")):
-            assert step.tools == {"read": True, "bash": True, "write": False, "edit": False}
+def test_a_researcher_has_the_tools_of_the_role_and_only_the_history_asks_git() -> None:
+    reads = builtin_roles()["researcher"].step["tools"]
+    for name in BUILDERS:
+        tasks = {n.id: n.task for n in graph_of(name, 6).nodes if n.task is not None}
+        for step in steps_of(name):
+            if tasks[step.name].role == "researcher":
+                more = {"bash": True} if step.name == "history" else {}
+                assert step.tools == {**reads, **more}, step.name
 
 
 def test_no_task_brings_what_a_team_can_t_have() -> None:
