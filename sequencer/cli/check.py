@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sequencer.cli.context import Invocation
+from sequencer.cli.context import Invocation, ensure_is_one
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.sanitise import one_line, plain
 from sequencer.cli.tables import columns
@@ -84,6 +84,7 @@ def _findings(invocation: Invocation) -> list[Finding]:
         if name is not None:
             state_path = state_path.parent / "runs" / slug(name) / state_path.name
         return [*found, *checks.check_state(state_path)]
+    ensure_is_one(project)
     if invocation.run_name is not None:
         invocation.run()  # an unknown name is an error, and the known ones are listed
     return checks.check_project(project, invocation.run_name)
@@ -120,7 +121,7 @@ def _print_settings(invocation: Invocation) -> None:
         )
         return
     cells = [(key, _short(value), one_line(str(source))) for key, value, source in rows]
-    invocation.echo(columns(("KEY", "VALUE", "FROM"), cells))
+    invocation.echo(columns(("KEY", "VALUE", "FROM"), cells, room=invocation.room))
 
 
 def _short(value: object) -> str:

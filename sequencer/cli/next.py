@@ -27,8 +27,8 @@ def _why_none(run: Run) -> str:
     return "no step is left: the run is complete"
 
 
-def table(steps: list[Description]) -> str:
-    """Return *steps* as people read them."""
+def table(steps: list[Description], room: int | None = None) -> str:
+    """Return *steps* as people read them, in *room* columns."""
     head = ("STEP_INDEX", "ITERATION", "CYCLE", "POSITION", "STEP", "PROMPT", "")
     rows = [
         (
@@ -42,7 +42,7 @@ def table(steps: list[Description]) -> str:
         )
         for step in steps
     ]
-    return columns(head, rows, right={0, 1, 2})
+    return columns(head, rows, right={0, 1, 2}, room=room, goes=(2, 1))
 
 
 @verb("next")
@@ -118,7 +118,7 @@ def next_(
     if invocation.is_json:
         invocation.print_json(steps)
     elif steps:
-        invocation.echo(table(steps))
+        invocation.echo(table(steps, invocation.room))
     else:
         invocation.say(_why_none(run))
 
@@ -131,6 +131,6 @@ def _show_nodes(invocation: Invocation, run: Run, workflow: Workflow, count: int
         invocation.print_json(found)
     elif found:
         is_team = workflow.graph is not None and workflow.graph.is_team
-        invocation.echo(upcoming.table(found, is_team=is_team))
+        invocation.echo(upcoming.table(found, is_team=is_team, room=invocation.room))
     else:
         invocation.say(_why_none(run))

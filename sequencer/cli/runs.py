@@ -43,7 +43,7 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
         return
     rows = [_row(facts) for facts in shown]
     heads = ("RUN", "WORKFLOW", "STEP", "STATUS", "AGE", "COST", "TITLE")
-    invocation.echo(columns(heads, rows))
+    invocation.echo(columns(heads, rows, room=invocation.room, goes=(4, 1)))
 
 
 def _facts(run: Run) -> dict[str, Any] | None:

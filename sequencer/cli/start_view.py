@@ -6,9 +6,9 @@ import sys
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
-from sequencer.cli.flow.marks import cut, shown
+from sequencer.cli.flow.marks import shown
 from sequencer.cli.sanitise import one_line
-from sequencer.cli.tables import columns, columns_of, width
+from sequencer.cli.tables import columns, columns_of, cut, width
 from sequencer.errors import UsageRefused
 from sequencer.model.route import Route
 
@@ -106,7 +106,9 @@ def show(
             tuple(map(one_line, (str(n), *(step[key] for key in keys), _marks(step))))
             for n, step in enumerate(steps)
         ]
-        invocation.echo(columns(("N", "STEP", "PROMPT", "AGENT", ""), rows, right={0}))
+        invocation.echo(
+            columns(("N", "STEP", "PROMPT", "AGENT", ""), rows, right={0}, room=invocation.room)
+        )
     for note in definition.notes:
         invocation.say(f"notice: {note}")
 
@@ -135,7 +137,7 @@ def _show_tasks(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
         room = (columns_of(sys.stdout) or WIDEST) - _others(head, rows)
     for row in rows:
         row[SUBJECT] = cut(row[SUBJECT], max(LEAST_SUBJECT, room))
-    invocation.echo(columns(head, rows))
+    invocation.echo(columns(head, rows, room=invocation.room))
 
 
 def _others(head: list[str], rows: list[list[str]]) -> int:
@@ -157,7 +159,7 @@ def _draw(invocation: Invocation, definition: Definition, name: str, shape: Shap
             )
         from sequencer.cli.mermaid import chart  # noqa: PLC0415 - only who draws needs it
 
-        invocation.echo(chart(workflow))
+        invocation.echo(chart(workflow), is_verbatim=True)
         return
     from sequencer.engine.flow.view import view_of  # noqa: PLC0415 - see above
 
@@ -169,7 +171,7 @@ def _draw(invocation: Invocation, definition: Definition, name: str, shape: Shap
         return
     from sequencer.cli.flow.classes import charted  # noqa: PLC0415 - see above
 
-    invocation.echo(charted(view).rstrip())
+    invocation.echo(charted(view).rstrip(), is_verbatim=True)
 
 
 def _described(project: Project, step: Step, index: int, graph: Graph | None) -> dict[str, Any]:

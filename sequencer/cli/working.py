@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sequencer.assembly import Project
 from sequencer.cli import deciding, idle
-from sequencer.cli.context import Invocation, json_text
+from sequencer.cli.context import Invocation, json_text, near
 from sequencer.cli.progress import Progress, progress
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.signals import EndOnSignal
@@ -291,8 +291,11 @@ def _watched(
 
     _warn(invocation, project, workflow, plan)
     screen = board(sys.stderr, is_quiet=invocation.is_quiet, redaction=project.redaction)
-    tally = Tally(Told(screen))
-    return tally, Watching(screen, run_of(invocation, plan), workflow.name, tally)
+    told = Told(screen)
+    tally = Tally(told)
+    watching = Watching(screen, run_of(invocation, plan), workflow.name, tally)
+    told.before_wait = watching.show_news
+    return tally, watching
 
 
 def _remember(invocation: Invocation, run: Run, text: str) -> None:
@@ -305,8 +308,8 @@ def _remember(invocation: Invocation, run: Run, text: str) -> None:
     if here is None or here.kind not in STABLE or not isinstance(run.store, FileStore):
         return
     notices = () if invocation.is_quiet else invocation.project().settings.notices
-    said = "".join(f"notice: {notice}\n" for notice in notices)
-    answer = idle.Answer(f"{text}\n", said, _timestamp(here))
+    said = "".join(near(f"notice: {notice}\n") for notice in notices)
+    answer = idle.Answer(near(f"{text}\n"), said, _timestamp(here))
     idle.remember(run.store.state_path, answer, invocation.arguments)
 
 
