@@ -49,7 +49,7 @@ def metrics(
     \b
     Examples:
       sequencer metrics
-      sequencer metrics --all-runs --format prometheus --output /var/lib/node_exporter/s.prom
+      sequencer metrics --all-runs --format prometheus --output /srv/s.prom
     """
     from sequencer.cli.metrics_text import metrics_text  # noqa: PLC0415 - `--help` needs none
 
