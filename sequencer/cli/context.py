@@ -58,10 +58,13 @@ class Invocation:
         self,
         flags: Mapping[tuple[str | int, ...], Given] | None = None,
         overrides: AgentOverrides | None = None,
+        *,
+        may_be_none: bool = False,
     ) -> Project:
         """Return the project of the current folder, opened once; its notices are shown.
 
         *flags* are settings by key path, ``("workflow", "name")``; the first call's count.
+        With *may_be_none* the question is about what is built in, so that no project is needed.
 
         Raises:
             ConfigurationError: everything that is wrong with the configuration, or there is
@@ -80,7 +83,8 @@ class Invocation:
                 acts=self.acts,
                 trust=lambda refused: ask(self, refused),
             )
-            ensure_is_one(project)
+            if not may_be_none:
+                ensure_is_one(project)
             self.notices(project.settings.notices)
             ensure_may_change(self, project)
             self._project = project

@@ -94,7 +94,7 @@ def _tell_as_trace(invocation: Invocation, facts: Iterable[dict[str, Any]]) -> N
         remark = _remark({k: v for k, v in outcome.items() if k != "error"})
         rows.append((str(fact["revision"]), str(fact["at"]), token, told, remark))
     head = ("REVISION", "AT", "TOKEN", "WHAT", "")
-    invocation.echo(columns(head, rows, right={0, 2}, room=invocation.room, goes=(2, 0)))
+    invocation.echo(columns(head, rows, right={0, 2}, room=invocation.room, goes=(2, 0), whole={3}))
     _warn_of(invocation, denials)
 
 

@@ -99,7 +99,8 @@ def next_(
         ("workflow", "name"): Given("--workflow", workflow),
         ("workflow", "review_every_n"): Given("--review-every", review_every),
     }
-    invocation.project({key: value for key, value in given.items() if value.value is not None})
+    flags = {key: value for key, value in given.items() if value.value is not None}
+    invocation.project(flags, may_be_none=workflow is not None)
     run = invocation.run()
     view = run.view()
     chosen = run.workflow_for(view.head)

@@ -67,13 +67,13 @@ def start_line(attempt: Attempt, log: Path) -> str:
     again = f", attempt {attempt.attempt}" if attempt.attempt > 1 else ""
     place = "" if attempt.position == attempt.step.name else f" at position {attempt.position}"
     text = f"{_label(attempt)}{place}: {attempt.agent} with {attempt.prompt}{again}, log {log}"
-    return near(one_line(f"{_now()} {text}"))
+    return near(one_line(text))
 
 
 def end_line(attempt: Attempt, outcome: Outcome) -> str:
     """Return the line that says how *attempt* ended."""
     used = ", ".join(filter(None, (duration(outcome.usage.seconds), spent(outcome.usage))))
-    text = f"{_now()} {_label(attempt)}: {outcome.status} after {used}"
+    text = f"{_label(attempt)}: {outcome.status} after {used}"
     if outcome.denials:
         text += f"; {len(outcome.denials)} tool calls were refused by the agent's permissions"
     return text
@@ -87,9 +87,9 @@ def waiting_line(reason: str, until: str | None) -> str:
     return one_line(f"waiting: {reason}")
 
 
-def _now() -> str:
-    """Return the time of day: who comes back to a terminal reads when it was."""
-    return time.strftime("%H:%M:%S")
+def timed(line: str) -> str:
+    """Return *line* behind the time of day: who comes back to a terminal reads when it was."""
+    return f"{time.strftime('%H:%M:%S')} {line}"
 
 
 class PlainProgress:
@@ -104,7 +104,7 @@ class PlainProgress:
     def started(self, attempt: Attempt, log: Path) -> None:
         """See `Observer`."""
         self._feed, self._waited = Feed(redaction=self._redaction), None
-        tell(start_line(attempt, log))
+        tell(timed(start_line(attempt, log)))
 
     def write(self, data: bytes, kind: Kind) -> None:
         """See `Observer`."""
@@ -116,7 +116,7 @@ class PlainProgress:
     def ended(self, attempt: Attempt, outcome: Outcome) -> None:
         """See `Observer`."""
         self._show(self._feed.finish())
-        tell(end_line(attempt, outcome))
+        tell(timed(end_line(attempt, outcome)))
 
     def notice(self, text: str) -> None:
         """See `Observer`."""
@@ -182,7 +182,7 @@ class LiveProgress:
             self._feed, self._usage = Feed(redaction=self._redaction), Usage()
             self._attempt, self._waiting = attempt, None
             self._since = time.monotonic()
-        self._add(Line(Kind.NOTICE, self._fitted(start_line(attempt, log))))
+        self._add(Line(Kind.NOTICE, self._fitted(timed(start_line(attempt, log)))))
 
     def write(self, data: bytes, kind: Kind) -> None:
         """See `Observer`."""
@@ -205,7 +205,7 @@ class LiveProgress:
             self._lines += self._feed.finish()
             self._attempt = None
         kind = Kind.NOTICE if outcome.is_accepted else Kind.ERROR
-        self._add(Line(kind, self._fitted(end_line(attempt, outcome))))
+        self._add(Line(kind, self._fitted(timed(end_line(attempt, outcome)))))
 
     def notice(self, text: str) -> None:
         """See `Observer`."""

@@ -58,7 +58,7 @@ def show(
         from sequencer.cli.flow.showing import show_chart  # noqa: PLC0415 - only charts need it
 
         return show_chart(invocation, chart, name, draw)
-    project = invocation.project()
+    project = invocation.project(may_be_none=name is not None)
     if name is None:
         if _shows_its_run(invocation, draw):
             return None

@@ -8,8 +8,8 @@ import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from typing import IO
 
-_BEGINNING = re.compile(r"\s*(?:\| |\S+(?: \S+)*\s{2,}(?=\S))?")
-"""Of a line: its indentation, and the mark of a quotation or the name that stands before it."""
+_BEGINNING = re.compile(r"\s*(?:\| |- |\S+(?: \S+)*\s{2,}(?=\S))?")
+"""Of a line: its indentation, and the mark of a quotation or an entry, or the name before it."""
 
 
 def width(text: str) -> int:
@@ -84,11 +84,13 @@ def columns(
     right: Collection[int] = (),
     room: int | None = None,
     goes: Sequence[int] = (),
+    whole: Collection[int] = (),
 ) -> str:
     """Return *rows* under *head* in columns; those numbered in *right* are flush right.
 
     In a terminal of *room* columns no line is wrapped: columns without a value are left out
-    first, then those that *goes* lists, then names are cut in their middle. None: all of it.
+    first, then those that *goes* lists, then names are cut in their middle, those in *whole*
+    only if nothing else is left. None: all of it.
 
     >>> print(columns(("N", "STEP"), [("9", "plan"), ("10", "build")], right={0}))
      N  STEP
@@ -102,7 +104,8 @@ def columns(
     natural = [max(width(row[place]) for row in table) for place in range(len(head))]
     wide = dict(enumerate(natural))
     if room is not None:
-        wide = _narrowed(natural, right, room, [*_without_values(rows, len(head)), *goes])
+        empty = _without_values(rows, len(head))
+        wide = _narrowed(natural, right, room, [*empty, *goes], whole)
     lines = []
     for row in table:
         cells = []
@@ -119,7 +122,11 @@ def _without_values(rows: Sequence[Sequence[str]], count: int) -> list[int]:
 
 
 def _narrowed(
-    natural: Sequence[int], right: Collection[int], room: int, goes: Sequence[int]
+    natural: Sequence[int],
+    right: Collection[int],
+    room: int,
+    goes: Sequence[int],
+    whole: Collection[int],
 ) -> dict[int, int]:
     """Return how wide each column is that there is *room* for; figures are never cut."""
     kept = list(range(len(natural)))
@@ -127,14 +134,13 @@ def _narrowed(
     def free(widths: Sequence[int]) -> int:
         return room - sum(widths[place] for place in kept) - len(_SEPARATOR) * (len(kept) - 1)
 
-    least = [
-        wide if place in right or wide <= WHOLE_COLUMNS else LEAST_COLUMNS
-        for place, wide in enumerate(natural)
-    ]
+    fixed = {*right, *whole}
+    easy = [w if n in fixed else min(w, WHOLE_COLUMNS) for n, w in enumerate(natural)]
     for place in dict.fromkeys(goes):
-        if free(least) >= 0:
+        if free(easy) >= 0:
             break
         kept.remove(place)
+    least = [w if w == easy[n] else LEAST_COLUMNS for n, w in enumerate(natural)]
     wide = {place: least[place] for place in kept}
     left = free(least)
     # Who has least grows first, so that short names stay whole.

@@ -159,7 +159,7 @@ def test_the_figures_of_nothing() -> None:
     lines = summary(chart(Told()).figures, "", lambda text: text)
     assert lines == ["wall-clock time 0.0 s, work of one worker 0.0 s"]
     one = summary(chart(Told().run("a", 0, 5)).figures, "a", lambda text: text)
-    assert one == ["wall-clock time 5.0 s, work of one worker 5.0 s", "critical path 5.0 s", "a"]
+    assert one == ["wall-clock time 5.0 s, work of one worker 5.0 s", "critical path 5.0 s", "  a"]
 
 
 def test_the_figures_of_a_run_that_rested_for_long_are_no_endless_per_cent() -> None:

@@ -225,7 +225,8 @@ def test_path_is_short_and_keeps_its_order(
     assert _path(present, _finder(where)) == path
 
 
-def test_without_a_project_the_present_folder_is_meant(tmp_path: Path) -> None:
+def test_without_a_configuration_the_present_folder_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "prompts").mkdir()
     _, command = entry_of(call(tmp_path, "crontab").out)
     assert f"cd {shlex.quote(str(tmp_path))}" in command
     assert "--config" not in command

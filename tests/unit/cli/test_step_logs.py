@@ -42,7 +42,9 @@ def shown(folder: Path, *arguments: str) -> str:
 
 
 def titles(text: str) -> list[str]:
-    return [Path(line.split()[1]).name for line in text.splitlines() if line.startswith("==> /")]
+    return [
+        Path(line.split()[1]).name for line in text.splitlines() if line.startswith("==> logs/")
+    ]
 
 
 def test_the_newest_logs_come_last(tmp_path: Path) -> None:
