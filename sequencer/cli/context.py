@@ -198,7 +198,12 @@ def near(text: str) -> str:
 
 def tell(text: str) -> None:
     """Write a message to standard error: without secrets, in lines that fit a terminal."""
-    complain(fitted(near(hidden(text)), columns_of(sys.stderr)))
+    tell_fitted(hidden(text))
+
+
+def tell_fitted(text: str) -> None:
+    """Write a message without secrets to standard error, in lines that fit a terminal."""
+    complain(fitted(near(text), columns_of(sys.stderr)))
 
 
 def complain(text: str) -> None:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from sequencer.cli.context import complain, near, tell
+from sequencer.cli.context import complain, near, tell_fitted
 from sequencer.cli.feed import Feed, Line
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.tables import fitted
@@ -67,7 +67,7 @@ def start_line(attempt: Attempt, log: Path) -> str:
     again = f", attempt {attempt.attempt}" if attempt.attempt > 1 else ""
     place = "" if attempt.position == attempt.step.name else f" at position {attempt.position}"
     text = f"{_label(attempt)}{place}: {attempt.agent} with {attempt.prompt}{again}, log {log}"
-    return near(one_line(text))
+    return one_line(text)
 
 
 def end_line(attempt: Attempt, outcome: Outcome) -> str:
@@ -104,7 +104,7 @@ class PlainProgress:
     def started(self, attempt: Attempt, log: Path) -> None:
         """See `Observer`."""
         self._feed, self._waited = Feed(redaction=self._redaction), None
-        tell(timed(start_line(attempt, log)))
+        tell_fitted(timed(start_line(attempt, log)))
 
     def write(self, data: bytes, kind: Kind) -> None:
         """See `Observer`."""
@@ -116,18 +116,18 @@ class PlainProgress:
     def ended(self, attempt: Attempt, outcome: Outcome) -> None:
         """See `Observer`."""
         self._show(self._feed.finish())
-        tell(timed(end_line(attempt, outcome)))
+        tell_fitted(timed(end_line(attempt, outcome)))
 
     def notice(self, text: str) -> None:
         """See `Observer`."""
-        tell(f"notice: {text}")
+        tell_fitted(f"notice: {text}")
 
     def waiting(self, reason: str, until: str | None) -> None:
         """See `Observer`; said once, however often it is looked again."""
         line = waiting_line(reason, until)
         if line != self._waited:
             self._waited = line
-            tell(line)
+            tell_fitted(line)
 
     def close(self) -> None:
         """Do nothing."""
@@ -209,7 +209,7 @@ class LiveProgress:
 
     def notice(self, text: str) -> None:
         """See `Observer`."""
-        self._add(Line(Kind.NOTICE, self._fitted(near(one_line(f"notice: {text}")))))
+        self._add(Line(Kind.NOTICE, self._fitted(one_line(f"notice: {text}"))))
 
     def waiting(self, reason: str, until: str | None) -> None:
         """See `Observer`."""
@@ -227,7 +227,7 @@ class LiveProgress:
         self._painter.join()
 
     def _fitted(self, text: str) -> str:
-        return fitted(text, self._console.width)
+        return fitted(near(text), self._console.width)
 
     def _add(self, line: Line) -> None:
         with self._lock:
