@@ -141,6 +141,19 @@ def test_what_is_looked_at_fits_a_terminal(project: Path, look: str) -> None:
     assert not UUID.search(text)
 
 
+@pytest.mark.parametrize("look", [
+    "next", "history", "runs --all", f"show {CYCLE}", "show debugger-full", "check --settings",
+    *(f"--run {run} history" for run in (RUN, FLOW, TEAM)),
+])  # fmt: skip
+def test_no_row_of_a_table_is_wrapped(project: Path, look: str) -> None:
+    with terminal(COLUMNS, 24) as screen:
+        rows = on_terminal(project, screen, *look.split()).rstrip().splitlines()
+    piped = cli(project, *look.split()).stdout.splitlines()
+    sentences = 1 if look == f"show {CYCLE}" else 0
+    assert len(rows) == len(piped) + sentences
+    assert any("…" in row for row in rows)
+
+
 def test_nothing_is_cut_in_a_pipe(project: Path) -> None:
     for look in ("status", "history", "next", "runs --all"):
         told = cli(project, *look.split()).stdout

@@ -294,7 +294,7 @@ class FlowInvocation:
         """Say that nothing is due before *first*; a tick does not wait for it."""
         if self._mode is Mode.TICK:
             return f"nothing due: the next try comes at {first}"
-        if first != self._told_of and not _is_past(first, datetime.now(UTC)):
+        if first != self._told_of:
             self._told_of = first
             self._worker.performer.observer.waiting("the next try starts", first)
         return None

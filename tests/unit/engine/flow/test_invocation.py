@@ -274,14 +274,6 @@ def test_failures_are_tried_again_after_their_waits(tmp_path: Path) -> None:
     assert {reason for reason, _ in recorder.waits} == {"the next try starts"}
 
 
-def test_a_try_whose_time_has_come_is_not_announced(tmp_path: Path) -> None:
-    at_once = Retry(max_attempts=3)
-    made = lab(tmp_path, "a --> b", {"a": [failed("x"), failed("y"), said("ok")]}, retry=at_once)
-    recorder = Recorder()
-    assert made.run().work(observer=recorder).usage.steps == 2
-    assert recorder.waits == []
-
-
 def test_other_nodes_go_on_while_one_waits_for_its_next_try(tmp_path: Path) -> None:
     made = lab(tmp_path, "s --> a & b; b --> c", {"a": failed()}, retry={"a": LONG_RETRY})
     assert made.work(limits={"max_steps": 3}).usage.steps == 3
