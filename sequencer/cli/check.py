@@ -74,6 +74,7 @@ def _findings(invocation: Invocation) -> list[Finding]:
 
     try:
         project = open_project(config=invocation.config, acts=invocation.acts)
+        ensure_is_one(project)
     except ConfigurationError as error:
         found = of_error(Area.CONFIGURATION, error)
         try:
@@ -84,7 +85,6 @@ def _findings(invocation: Invocation) -> list[Finding]:
         if name is not None:
             state_path = state_path.parent / "runs" / slug(name) / state_path.name
         return [*found, *checks.check_state(state_path)]
-    ensure_is_one(project)
     if invocation.run_name is not None:
         invocation.run()  # an unknown name is an error, and the known ones are listed
     return checks.check_project(project, invocation.run_name)

@@ -254,7 +254,7 @@ def test_the_next_try_is_told_before_it_comes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", [
-    "status", "next", "run", "tick", "check", "show", "history", "log", "runs", "gates", "gantt",
+    "status", "next", "run", "tick", "show", "history", "log", "runs", "gates", "gantt",
     "metrics", "pause", "approve", "trust", "crontab", "route X", "start X",
 ])  # fmt: skip
 def test_where_no_project_is_init_is_named(tmp_path: Path, verb: str) -> None:
@@ -263,6 +263,13 @@ def test_where_no_project_is_init_is_named(tmp_path: Path, verb: str) -> None:
     assert ended.stderr.startswith("error: there is no project here: ")
     assert "'sequencer init'" in ended.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_check_finds_that_no_project_is_there(tmp_path: Path) -> None:
+    ended = cli(tmp_path, "check")
+    assert ended.returncode == 2
+    assert ended.stdout.startswith("error: configuration: there is no project here: ")
+    assert "'sequencer init'" in ended.stdout
 
 
 def test_the_list_of_workflows_is_of_the_projects_own(project: Path) -> None:
