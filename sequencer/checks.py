@@ -106,12 +106,13 @@ def _check_run(project: Project, run: Run) -> Iterator[Finding]:
 def _is_asked_for(project: Project, head: Head | None) -> bool:
     """Return whether somebody wants the default run's workflow.
 
-    A project that has flowcharts may need no other.
+    A project that has flowcharts, teams or named runs may need no other.
     """
     from sequencer.assembly.flows import own_flows  # noqa: PLC0415 - see `check_flows`
 
     was_named = project.settings.sources["workflow", "name"].kind != "default"
-    return head is not None or was_named or not own_flows(project)
+    has_others = project.run_names() or project.settings.registry.lists or own_flows(project)
+    return head is not None or was_named or not has_others
 
 
 def check_workflow(project: Project, workflow: Workflow) -> Iterator[Finding]:

@@ -235,9 +235,9 @@ class FileLogs:
             UnsafeFolder: a part of the path is a link; a log must not reach another file.
             UnsafePath: the place is taken by something that is no folder.
         """
-        folder, fd = self._folder(), -1
+        folder, fd, number = self._folder(), -1, attempt.attempt
         try:
-            fd, name = self._create(folders.made(folder), attempt)
+            fd, name, number = self._create(folders.made(folder), attempt)
         except NotADirectoryError as error:
             raise UnsafePath(
                 "is no plain folder",
@@ -248,17 +248,17 @@ class FileLogs:
             name = log_name(attempt.step_index, attempt.step.name, attempt.attempt)
             self._warn(f"the step log {folder / name} can't be written: {error.strerror}")
         log = FileLog(fd, folder / name, self._redaction, self._max_bytes, self._warn)
-        log.begin(attempt)
+        log.begin(attempt, number)
         return log
 
     @staticmethod
-    def _create(folder: Folder, attempt: Attempt) -> tuple[int, str]:
+    def _create(folder: Folder, attempt: Attempt) -> tuple[int, str, int]:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         number = max(attempt.attempt, 1)
         while True:
             name = log_name(attempt.step_index, attempt.step.name, number)
             try:
-                return folder.open(name, flags), name
+                return folder.open(name, flags), name, number
             except FileExistsError:
                 # An earlier run, or one that was rewound, has been here.
                 number += 1
@@ -285,12 +285,15 @@ class FileLog:
         self._dropped = 0
         self._warn = warn
 
-    def begin(self, attempt: Attempt) -> None:
-        """Write the lines that say what this is."""
+    def begin(self, attempt: Attempt, number: int) -> None:
+        """Write the lines that say what this is: the log of the *number*-th try, as its name is.
+
+        The attempt itself may count from 1 again: the run was rewound, or a person let it retry.
+        """
         name = self._redaction.hide_name
         text = (
             f"# step {name(attempt.step.name)!a} · iteration {attempt.iteration} · step_index "
-            f"{attempt.step_index} · attempt {attempt.attempt} · token {attempt.token}\n"
+            f"{attempt.step_index} · attempt {number} · token {attempt.token}\n"
             f"# workflow {name(attempt.workflow)!a} · run {attempt.run_id} · agent "
             f"{name(attempt.agent)!a} · prompt {name(attempt.prompt)!a}\n"
             f"# started {utc_now()}\n"

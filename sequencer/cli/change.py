@@ -303,7 +303,7 @@ def takeover(invocation: Invocation, force: bool) -> None:
 
     \b
     Examples:
-      sequencer takeover             says who holds the step and how alive they are
+      sequencer takeover             who holds the step, and how alive they are
       sequencer takeover --force
     """
     run = invocation.run()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from sequencer.cli.context import Invocation
+from sequencer.cli.context import Invocation, ensure_is_one, near
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.sanitise import one_line, plain
 from sequencer.cli.tables import columns
@@ -74,6 +74,7 @@ def _findings(invocation: Invocation) -> list[Finding]:
 
     try:
         project = open_project(config=invocation.config, acts=invocation.acts)
+        ensure_is_one(project)
     except ConfigurationError as error:
         found = of_error(Area.CONFIGURATION, error)
         try:
@@ -119,8 +120,8 @@ def _print_settings(invocation: Invocation) -> None:
             [{"key": key, "value": value, "source": str(source)} for key, value, source in rows]
         )
         return
-    cells = [(key, _short(value), one_line(str(source))) for key, value, source in rows]
-    invocation.echo(columns(("KEY", "VALUE", "FROM"), cells))
+    cells = [(key, _short(value), near(one_line(str(source)))) for key, value, source in rows]
+    invocation.echo(columns(("KEY", "VALUE", "FROM"), cells, room=invocation.room, whole={0}))
 
 
 def _short(value: object) -> str:

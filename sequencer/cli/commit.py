@@ -92,7 +92,9 @@ def _tell(invocation: Invocation, facts: dict[str, Any]) -> None:
     if not rows:
         invocation.echo("nothing has changed in the work tree")
         return
-    invocation.echo(columns(("CHANGE", "BYTES", "PATH", "WHY"), rows, right={1}))
+    invocation.echo(
+        columns(("CHANGE", "BYTES", "PATH", "WHY"), rows, right={1}, room=invocation.room)
+    )
     invocation.say(
         f"{len(facts['committed'])} would be committed ({facts['bytes']} bytes), "
         f"{len(facts['skipped'])} would not"

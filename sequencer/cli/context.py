@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from sequencer.cli.sanitise import UNSEEN, plain
+from sequencer.cli.tables import columns_of, fitted
 from sequencer.cli.unattended import News
-from sequencer.errors import StorageFailed, UnknownName
+from sequencer.errors import ConfigurationError, StorageFailed, UnknownName
 
 if TYPE_CHECKING:
     from sequencer.assembly import Project
@@ -68,14 +69,17 @@ class Invocation:
         overrides: AgentOverrides | None = None,
         *,
         rehearses: bool = False,
+        may_be_none: bool = False,
     ) -> Project:
         """Return the project of the current folder, opened once; its notices are shown.
 
         *flags* are settings by key path, ``("workflow", "name")``; the first call's count, and
-        whether it *rehearses*, which is said.
+        whether it *rehearses*, which is said. With *may_be_none* the question is about what is
+        built in, so that no project is needed.
 
         Raises:
-            ConfigurationError: everything that is wrong with the configuration.
+            ConfigurationError: everything that is wrong with the configuration, or there is
+                no project.
             DecisionRefused: the verb is for people, and an agent calls it.
             NotTrusted: the verb would run something of the project, or post with its secrets.
         """
@@ -91,6 +95,8 @@ class Invocation:
                 rehearses=rehearses,
                 trust=lambda refused: ask(self, refused),
             )
+            if not may_be_none:
+                ensure_is_one(project)
             self.notices(in_short(project.settings.notices))
             if rehearses:
                 self.say(REHEARSING)
@@ -130,23 +136,30 @@ class Invocation:
 
     # --- speaking ------------------------------------------------------------------
 
-    def echo(self, text: str) -> None:
-        """Write a fact that was asked for to standard output.
+    @property
+    def room(self) -> int | None:
+        """Return how many columns a table has on standard output; None: as many as it needs."""
+        return columns_of(sys.stdout)
+
+    def echo(self, text: str, *, is_verbatim: bool = False) -> None:
+        """Write a fact that was asked for to standard output, in lines that fit a terminal.
+
+        What is *is_verbatim* stays as it is: a program reads it, or a person copies it.
 
         Raises:
             BrokenPipeError: nobody reads any more.
             StorageFailed: it can't be written, because the disk is full for example.
         """
-        _write(sys.stdout, text)
+        _write(sys.stdout, text if is_verbatim else fitted(near(text), self.room))
 
     def print_json(self, value: object, *, indent: int | None = None) -> None:
         """Write *value* as one JSON document and a line end; see `echo`."""
-        self.echo(json_text(value, indent=indent))
+        self.echo(json_text(value, indent=indent), is_verbatim=True)
 
     def say(self, text: str) -> None:
         """Write progress or a confirmation to standard error, unless ``--quiet``."""
         if not self.is_quiet:
-            complain(hidden(text))
+            tell(text)
 
     def notices(self, texts: Iterable[str] | View) -> None:
         """Show what a person should know about how the facts were come by."""
@@ -166,6 +179,24 @@ def in_short(notices: Sequence[str]) -> tuple[str, ...]:
     return (f"{len(notices)} settings have no effect here; 'sequencer check' lists them",)
 
 
+def ensure_is_one(project: Project) -> None:
+    """Return if there is anything of a project, were it one flowchart.
+
+    Raises:
+        ConfigurationError: there is nothing, so that the settings' defaults are nobody's wish.
+    """
+    settings = project.settings
+    if settings.config_path or settings.prompts_dir.exists() or settings.state_file.parent.exists():
+        return
+    from sequencer.assembly.flows import all_flows  # noqa: PLC0415 - only where nothing is
+
+    if not all_flows(project):
+        raise ConfigurationError(
+            "there is no project here: no orchestration.yaml in this folder or above it",
+            hint="'sequencer init' makes a project here; 'cd' to yours, or name it with --config",
+        )
+
+
 def json_text(value: object, *, indent: int | None = None) -> str:
     """Return *value* as JSON that can be written as UTF-8, to a terminal or by the line."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, default=str)
@@ -177,6 +208,27 @@ def hidden(text: str) -> str:
     from sequencer.executors.redaction import Redaction  # noqa: PLC0415 - only messages need it
 
     return Redaction.of(os.environ).hide_text(text)
+
+
+def near(text: str) -> str:
+    """Return *text* with paths below the working folder as they are called from there."""
+    try:
+        folder = os.path.join(os.getcwd(), "")  # noqa: PTH109, PTH118 - no Path for a prefix
+    except OSError:
+        return text
+    if folder == "/" or folder not in text:
+        return text
+    return re.sub(rf"(?<![^\s'\"(=:,]){re.escape(folder)}(?=[^\s'\"])", "", text)
+
+
+def tell(text: str) -> None:
+    """Write a message to standard error: without secrets, in lines that fit a terminal."""
+    tell_fitted(hidden(text))
+
+
+def tell_fitted(text: str) -> None:
+    """Write a message without secrets to standard error, in lines that fit a terminal."""
+    complain(fitted(near(text), columns_of(sys.stderr)))
 
 
 def complain(text: str) -> None:

@@ -9,15 +9,24 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 
 import click
 
-from sequencer.cli.context import complain, hidden
-from sequencer.errors import Interrupted, MachineBusy, SequencerError, out_of_resources
+from sequencer.cli.context import complain, hidden, tell
+from sequencer.errors import (
+    Interrupted,
+    MachineBusy,
+    SequencerError,
+    WaitsForPerson,
+    out_of_resources,
+)
 
 BUG = 70
 USAGE = 2
 INTERRUPTED = Interrupted.exit_code
+_PREFIXES: Mapping[type[SequencerError], str] = {WaitsForPerson: "waiting: ", Interrupted: ""}
+"""What is no error: a question to a person, and an end that a person has asked for."""
 REPORT_TO = "report it with the output of the same command with --verbose, and 'sequencer check'"
 
 
@@ -33,17 +42,21 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
         complain(error.format_message())
         return error.exit_code
     if isinstance(error, click.ClickException):
-        complain(hidden(_usage_text(error)))
+        tell(_usage_text(error))
         return error.exit_code
     error = _as_shortage(error)
     if isinstance(error, SequencerError):
+        prefix = _PREFIXES.get(type(error), "error: ")
         for one in error.each:
-            complain(hidden(f"error: {one}"))
+            tell(f"{prefix}{one}")
         if is_verbose and error.__cause__ is not None:
             complain(hidden(_trace(error)))
         return error.exit_code
-    complain(hidden(f"error: this is a bug: {type(error).__name__}: {error}"))
-    complain(hidden(_trace(error)) if is_verbose else f"  {REPORT_TO}")
+    tell(f"error: this is a bug: {type(error).__name__}: {error}")
+    if is_verbose:
+        complain(hidden(_trace(error)))
+    else:
+        tell(f"  {REPORT_TO}")
     return BUG
 
 

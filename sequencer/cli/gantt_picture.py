@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from xml.sax.saxutils import escape
 
 from sequencer.cli.flow.marks import shown
-from sequencer.cli.gantt_rows import Bar, Chart, Look, Row, short, summary, ticks
+from sequencer.cli.gantt_rows import Bar, Chart, Look, Row, summary, ticks
 from sequencer.cli.svg import FAINT, INK, PALE_INK, SMALL, TEXT, beginning, points, words
+from sequencer.cli.tables import short
 from sequencer.cli.wording import duration
 from sequencer.errors import UsageRefused
 

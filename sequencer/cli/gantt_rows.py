@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
-from sequencer.cli.flow.marks import cut
-from sequencer.cli.tables import width
 from sequencer.cli.wording import duration
 from sequencer.model.graph import Graph
 from sequencer.resolution.critical_path import Figures
@@ -16,8 +14,10 @@ from sequencer.resolution.timeline import Execution, Span, SpanKind, Timeline
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 SHORTEST_SHOWN_S = 0.05
-MOST_OVERHEAD = 10.0
-"""Of the critical path, that is told in per cent."""
+LEAST_BASE_S = 1.0
+"""What takes less is no measure for anything: a process's start is of that size."""
+LEAST_OVERHEAD, MOST_OVERHEAD = 0.005, 10.0
+"""Of the critical path: what rounds to nothing, and what no decimal is told of."""
 STEPS_S = (
     *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
     *(_MINUTE, 2 * _MINUTE, 5 * _MINUTE, 10 * _MINUTE, 15 * _MINUTE, 30 * _MINUTE),
@@ -142,19 +142,6 @@ def _bar(span: Span, first: float, *, is_critical: bool) -> Bar:
     return Bar(look, span.begin - first, span.end - first, span.attempt, is_critical)
 
 
-def short(text: str, columns: int, *, dots: str = "…") -> str:
-    """Return a name in at most *columns* columns, cut in its middle: ends tell names apart.
-
-    >>> short("implement-the-new-parser-12", 16), short("plan", 16)
-    ('implemen…rser-12', 'plan')
-    """
-    if width(text) <= columns:
-        return text
-    room = columns - width(dots)
-    tail = cut(text[::-1], room // 2, dots="")[::-1]
-    return cut(text, room - width(tail), dots="") + dots + tail
-
-
 def ticks(total_s: float, most: int) -> list[tuple[float, str]]:
     """Return at most *most* moments of an axis of *total_s*, with their names.
 
@@ -187,13 +174,17 @@ def _moment(seconds: float) -> str:
 def summary(figures: Figures, names: str, shortened: Callable[[str], str]) -> list[str]:
     """Return the figures in words, a line each; *shortened* makes the line of *names* fit."""
     speed, over, used = figures.speed_up, figures.overhead, figures.utilisation
+    if figures.places == 1 or figures.wall_s < LEAST_BASE_S:
+        # Of steps one after another, or of an instant, a ratio tells nothing of the work.
+        speed = over = used = None
     lines = [
         f"wall-clock time {duration(figures.wall_s)}, work of one worker "
         f"{duration(figures.work_s)}"
         + (f", speed-up {_factor(speed)}" if speed is not None else "")
     ]
     if names:
-        longer = f", wall-clock time is {_longer(over)}" if over is not None else ""
+        is_base = figures.critical_s >= LEAST_BASE_S
+        longer = _longer(over) if over is not None and is_base else ""
         lines.append(f"critical path {duration(figures.critical_s)}{longer}")
         lines.append(shortened(f"  {names}"))
     if used is not None:
@@ -219,14 +210,18 @@ def _factor(speed: float) -> str:
 
 
 def _longer(over: float) -> str:
-    """Return how much longer it took; beyond a few times nobody reads that in per cent.
+    """Return how much longer it took; from twice as long nobody reads that in per cent.
 
-    >>> _longer(0.429), _longer(-0.0001), _longer(1357.4)
-    ('42.9% longer', '0.0% longer', '1358 times as long')
+    >>> _longer(0.429), _longer(-0.0001), _longer(7.896), _longer(1357.4)
+    (', wall-clock time is 43% longer', '', ', wall-clock time is 8.9 times as long', \
+', wall-clock time is 1358 times as long')
     """
-    if over < MOST_OVERHEAD:
-        return f"{over:.1%} longer".replace("-0.0%", "0.0%")
-    return f"{over + 1:.0f} times as long"
+    if over < LEAST_OVERHEAD:
+        return ""
+    if over < 1:
+        return f", wall-clock time is {over:.0%} longer"
+    times = f"{over + 1:.1f}" if over < MOST_OVERHEAD else f"{over + 1:.0f}"
+    return f", wall-clock time is {times} times as long"
 
 
 def _places(count: int) -> str:

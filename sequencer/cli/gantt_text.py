@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sequencer.cli.flow.drawing import Drawing
-from sequencer.cli.flow.marks import cut, shown
-from sequencer.cli.gantt_rows import Bar, Chart, Look, Row, short, summary, ticks
-from sequencer.cli.tables import width
+from sequencer.cli.flow.marks import shown
+from sequencer.cli.gantt_rows import Bar, Chart, Look, Row, summary, ticks
+from sequencer.cli.tables import cut, short, width
 from sequencer.cli.wording import duration
 
 LEAST_COLUMNS = 60

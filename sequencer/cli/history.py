@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sequencer.engine.run import Run
 
 NOTE_CHARS = 72
+_RUN_ID = re.compile(r"\brun [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 TRACE_CHARS = 100
 ERROR_CHARS = 40
 """Of a failure that ended other nodes, too; they are named after it."""
@@ -58,7 +60,7 @@ def history(invocation: Invocation, limit: int | None) -> None:
         invocation.say("nothing has happened yet: the run was never begun")
         return
     head = ("REVISION", "AT", "EVENT", "STEP", "STEP_INDEX", "TOKEN", "ATTEMPT", "")
-    invocation.echo(columns(head, rows, right={0, 4, 5, 6}))
+    invocation.echo(columns(head, rows, right={0, 4, 5, 6}, room=invocation.room, goes=(5, 0, 6)))
     _warn_of(invocation, denials)
 
 
@@ -93,7 +95,8 @@ def _tell_as_trace(invocation: Invocation, facts: Iterable[dict[str, Any]]) -> N
         token = str(fact.get("token") or "")
         remark = _remark({k: v for k, v in outcome.items() if k != "error"})
         rows.append((str(fact["revision"]), str(fact["at"]), token, told, remark))
-    invocation.echo(columns(("REVISION", "AT", "TOKEN", "WHAT", ""), rows, right={0, 2}))
+    head = ("REVISION", "AT", "TOKEN", "WHAT", "")
+    invocation.echo(columns(head, rows, right={0, 2}, room=invocation.room, goes=(2, 0), whole={3}))
     _warn_of(invocation, denials)
 
 
@@ -142,7 +145,8 @@ def _remark(outcome: dict[str, Any]) -> str:
         parts += ["no agent ran"] if usage.get("rehearsed") else []
     if outcome.get("denials"):
         parts.append(f"{len(outcome['denials'])} tool calls refused")
-    said = (outcome.get(key) for key in ("note", "error", "reason"))
-    parts += [str(text) for text in said if text][:1]
+    # The journal tells a reset by the id of the run that it ended, which means nothing to people.
+    said = (_RUN_ID.sub("run", str(outcome.get(key) or "")) for key in ("note", "error", "reason"))
+    parts += [text for text in said if text][:1]
     text = one_line(", ".join(parts))
     return text if len(text) <= NOTE_CHARS else text[: NOTE_CHARS - 1] + "…"

@@ -97,7 +97,10 @@ def ask(arguments: Sequence[str], env: Mapping[str, str]) -> Question | None:
 
         state_path = state_path.parent / "runs" / slug(run) / state_path.name
     settings = sorted(item for item in env.items() if item[0].startswith("SEQUENCER_"))
-    asked = [__version__, list(arguments), str(found.config_path), str(state_path), settings]
+    # The folder too: answers name files as they are called from there.
+    folder = os.getcwd()  # noqa: PTH109 - no Path for what is only compared
+    paths = [folder, str(found.config_path), str(state_path)]
+    asked = [__version__, list(arguments), *paths, settings]
     digest = blake2b(json.dumps(asked).encode(), digest_size=16)
     if found.config_path is not None:
         digest.update(read_bytes(found.config_path))

@@ -49,7 +49,7 @@ def metrics(
     \b
     Examples:
       sequencer metrics
-      sequencer metrics --all-runs --format prometheus --output /var/lib/node_exporter/s.prom
+      sequencer metrics --all-runs --format prometheus --output /srv/s.prom
     """
     from sequencer.cli.metrics_text import metrics_text  # noqa: PLC0415 - `--help` needs none
 
@@ -58,7 +58,7 @@ def metrics(
     seen, unreadable = _seen(invocation, all_runs=all_runs)
     data = metrics_text(seen, unreadable, text_format)
     if output is None:
-        invocation.echo(data.decode().removesuffix("\n"))
+        invocation.echo(data.decode().removesuffix("\n"), is_verbatim=True)
         return
     save(output, data, is_ours=_is_metrics, what="metrics", mode=FILE_MODE)
     invocation.say(f"{output} was written")

@@ -28,8 +28,8 @@ def _why_none(run: Run) -> str:
     return "no step is left: the run is complete"
 
 
-def table(steps: list[Description]) -> str:
-    """Return *steps* as people read them."""
+def table(steps: list[Description], room: int | None = None) -> str:
+    """Return *steps* as people read them, in *room* columns."""
     head = ("STEP_INDEX", "ITERATION", "CYCLE", "POSITION", "STEP", "PROMPT", "")
     rows = [
         (
@@ -43,7 +43,7 @@ def table(steps: list[Description]) -> str:
         )
         for step in steps
     ]
-    return columns(head, rows, right={0, 1, 2})
+    return columns(head, rows, right={0, 1, 2}, room=room, goes=(2, 1))
 
 
 @verb("next")
@@ -100,7 +100,8 @@ def next_(
         ("workflow", "name"): Given("--workflow", workflow),
         ("workflow", "review_every_n"): Given("--review-every", review_every),
     }
-    invocation.project({key: value for key, value in given.items() if value.value is not None})
+    flags = {key: value for key, value in given.items() if value.value is not None}
+    invocation.project(flags, may_be_none=workflow is not None)
     run = invocation.run()
     view = run.view()
     chosen = run.workflow_for(view.head)
@@ -121,7 +122,7 @@ def next_(
     if invocation.is_json:
         invocation.print_json(steps)
     elif steps:
-        invocation.echo(table(steps))
+        invocation.echo(table(steps, invocation.room))
     else:
         invocation.say(_why_none(run))
 
@@ -147,6 +148,6 @@ def _show_nodes(invocation: Invocation, run: Run, workflow: Workflow, count: int
         invocation.print_json(found)
     elif found:
         is_team = workflow.graph is not None and workflow.graph.is_team
-        invocation.echo(upcoming.table(found, is_team=is_team))
+        invocation.echo(upcoming.table(found, is_team=is_team, room=invocation.room))
     else:
         invocation.say(_why_none(run))

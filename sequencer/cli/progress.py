@@ -13,10 +13,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from sequencer.cli.context import complain
+from sequencer.cli.context import complain, near, tell_fitted
 from sequencer.cli.feed import Feed, Line
 from sequencer.cli.sanitise import one_line
-from sequencer.cli.wording import clock, duration, spent
+from sequencer.cli.tables import fitted
+from sequencer.cli.wording import clock, duration, moment, spent
 from sequencer.engine.attempt import Attempt, Observer, SilentObserver
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
@@ -80,7 +81,15 @@ def end_line(attempt: Attempt, outcome: Outcome) -> str:
 
 def waiting_line(reason: str, until: str | None) -> str:
     """Return the line that says that nothing runs for now."""
-    return one_line(f"waiting: {reason}" + (f" (until {until})" if until else ""))
+    if until:
+        due = moment(until)
+        reason = reason.replace(until, due) if until in reason else f"{reason} (until {due})"
+    return one_line(f"waiting: {reason}")
+
+
+def timed(line: str) -> str:
+    """Return *line* behind the time of day: who comes back to a terminal reads when it was."""
+    return f"{time.strftime('%H:%M:%S')} {line}"
 
 
 class PlainProgress:
@@ -95,7 +104,7 @@ class PlainProgress:
     def started(self, attempt: Attempt, log: Path) -> None:
         """See `Observer`."""
         self._feed, self._waited = Feed(redaction=self._redaction), None
-        complain(start_line(attempt, log))
+        tell_fitted(timed(start_line(attempt, log)))
 
     def write(self, data: bytes, kind: Kind) -> None:
         """See `Observer`."""
@@ -107,18 +116,18 @@ class PlainProgress:
     def ended(self, attempt: Attempt, outcome: Outcome) -> None:
         """See `Observer`."""
         self._show(self._feed.finish())
-        complain(end_line(attempt, outcome))
+        tell_fitted(timed(end_line(attempt, outcome)))
 
     def notice(self, text: str) -> None:
         """See `Observer`."""
-        complain(f"notice: {text}")
+        tell_fitted(f"notice: {text}")
 
     def waiting(self, reason: str, until: str | None) -> None:
         """See `Observer`; said once, however often it is looked again."""
         line = waiting_line(reason, until)
         if line != self._waited:
             self._waited = line
-            complain(line)
+            tell_fitted(line)
 
     def close(self) -> None:
         """Do nothing."""
@@ -173,7 +182,7 @@ class LiveProgress:
             self._feed, self._usage = Feed(redaction=self._redaction), Usage()
             self._attempt, self._waiting = attempt, None
             self._since = time.monotonic()
-        self._add(Line(Kind.NOTICE, start_line(attempt, log)))
+        self._add(Line(Kind.NOTICE, self._fitted(timed(start_line(attempt, log)))))
 
     def write(self, data: bytes, kind: Kind) -> None:
         """See `Observer`."""
@@ -196,11 +205,11 @@ class LiveProgress:
             self._lines += self._feed.finish()
             self._attempt = None
         kind = Kind.NOTICE if outcome.is_accepted else Kind.ERROR
-        self._add(Line(kind, end_line(attempt, outcome)))
+        self._add(Line(kind, self._fitted(timed(end_line(attempt, outcome)))))
 
     def notice(self, text: str) -> None:
         """See `Observer`."""
-        self._add(Line(Kind.NOTICE, one_line(f"notice: {text}")))
+        self._add(Line(Kind.NOTICE, self._fitted(one_line(f"notice: {text}"))))
 
     def waiting(self, reason: str, until: str | None) -> None:
         """See `Observer`."""
@@ -216,6 +225,9 @@ class LiveProgress:
         self._is_closed = True
         self._changed.set()
         self._painter.join()
+
+    def _fitted(self, text: str) -> str:
+        return fitted(near(text), self._console.width)
 
     def _add(self, line: Line) -> None:
         with self._lock:

@@ -52,7 +52,7 @@ def repair(
     Examples:
       sequencer repair
       sequencer repair --apply
-      sequencer repair --apply --accept-head     the journal is gone, state.json is right
+      sequencer repair --apply --accept-head   the journal is gone
     """
     from sequencer.assembly import state_path_of  # noqa: PLC0415 - `--help` needs none
     from sequencer.assembly.stores import witness_for  # noqa: PLC0415 - same

@@ -45,7 +45,7 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
         return
     rows = [_row(facts) for facts in shown]
     heads = ("RUN", "WORKFLOW", "STEP", "STATUS", "AGE", "COST", "TITLE")
-    invocation.echo(columns(heads, rows))
+    invocation.echo(columns(heads, rows, room=invocation.room, goes=(4, 1)))
     for facts in shown:
         for post in facts["posts"]:
             invocation.echo(f"{_name(facts)}: {_post_words(post)}")

@@ -87,7 +87,7 @@ def crontab(invocation: Invocation, every: int, env_file: Path | None) -> None:
         *_about_keys(tick),
         entry,
     ):
-        invocation.echo(line)
+        invocation.echo(line, is_verbatim=True)
 
 
 @verb("systemd", has_json=False)
@@ -143,7 +143,7 @@ def systemd(invocation: Invocation, every: int, env_file: Path | None) -> None:
         "WantedBy=timers.target",
     ]
     for line in lines:
-        invocation.echo(line)
+        invocation.echo(line, is_verbatim=True)
 
 
 def _about_keys(tick: _Tick) -> list[str]:

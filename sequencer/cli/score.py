@@ -59,7 +59,7 @@ def score(
     invocation.echo(f"size       {_size(choice)}")
     invocation.echo(f"kind       {word or 'unknown'}  ({one_line(route.reason)})")
     invocation.echo(f"procedure  {one_line(route.procedure)}")
-    invocation.echo(_table(choice))
+    invocation.echo(_table(choice, invocation.room))
 
 
 def _told(choice: TeamChoice) -> dict[str, Any]:
@@ -77,11 +77,11 @@ def _size(choice: TeamChoice) -> int:
     return min(choice.size, choice.score.team_size)
 
 
-def _table(choice: TeamChoice) -> str:
+def _table(choice: TeamChoice, room: int | None) -> str:
     from sequencer.cli.tables import columns  # noqa: PLC0415 - `--help` needs none
 
     rows = [
         (f"{reason.points:+d}" if reason.points else "0", one_line(reason.text))
         for reason in choice.score.reasons
     ]
-    return columns(("POINTS", "FOR"), rows, right={0})
+    return columns(("POINTS", "FOR"), rows, right={0}, room=room)

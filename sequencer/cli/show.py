@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sequencer.model.step import Step
     from sequencer.model.workflow import Workflow
 
-REVIEW = "review"
+REVIEW, BUILT_IN = "review", "built in"
 MOST_STEPS_CHARS = 100
 """Of the list of workflows; a team may have a thousand tasks."""
 _PATH, _FILE = click.Path(path_type=Path), NewFile()
@@ -58,7 +58,7 @@ def show(
         from sequencer.cli.flow.showing import show_chart  # noqa: PLC0415 - only charts need it
 
         return show_chart(invocation, chart, name, draw)
-    project = invocation.project()
+    project = invocation.project(may_be_none=name is not None)
     if name is None:
         if _shows_its_run(invocation, draw):
             return None
@@ -123,7 +123,7 @@ def _show_steps(invocation: Invocation, project: Project, name: str, *, mermaid:
     if mermaid:
         from sequencer.cli.mermaid import chart  # noqa: PLC0415 - only who draws needs it
 
-        invocation.echo(chart(workflow))
+        invocation.echo(chart(workflow), is_verbatim=True)
         return
     rows = list(_steps(project, workflow))
     if invocation.is_json:
@@ -141,7 +141,7 @@ def _show_steps(invocation: Invocation, project: Project, name: str, *, mermaid:
         for row in rows
     ]
     head = ("PLACE", "STEP", "PROMPT", "AGENT", "CHOSEN BY", "LIMITS")
-    invocation.echo(columns(head, cells))
+    invocation.echo(columns(head, cells, room=invocation.room, goes=(4, 5)))
     if said := purposes((row["name"], row["description"]) for row in rows):
         invocation.echo(f"\n{said}")
 
@@ -162,6 +162,7 @@ def _list(invocation: Invocation, project: Project) -> None:
     if invocation.is_json:
         invocation.print_json(found)
         return
+    own = [entry for entry in found if entry["is_chosen"] or entry["source"] != BUILT_IN]
     rows = [
         (
             f"{one_line(entry['name'])}{' *' if entry['is_chosen'] else ''}",
@@ -170,13 +171,15 @@ def _list(invocation: Invocation, project: Project) -> None:
             one_line(_review_cell(entry)),
             entry["source"],
         )
-        for entry in found
+        for entry in own
     ]
-    invocation.echo(columns(("WORKFLOW", "KIND", "STEPS", "REVIEW", "FROM"), rows))
-    said = purposes(((entry["name"], entry["description"]) for entry in found), "WORKFLOW")
-    if said:
+    head = ("WORKFLOW", "KIND", "STEPS", "REVIEW", "FROM")
+    invocation.echo(columns(head, rows, room=invocation.room))
+    if said := purposes(((entry["name"], entry["description"]) for entry in own), "WORKFLOW"):
         invocation.echo(f"\n{said}")
-    invocation.say("* is what 'sequencer run' begins with (workflow.name)")
+    others = ", ".join(entry["name"] for entry in found if entry not in own)
+    invocation.echo(f"\nbuilt in: {others}")
+    invocation.say("* is what 'sequencer run' begins with; 'sequencer show NAME' shows its steps")
 
 
 def _unconfigured_flows(invocation: Invocation, project: Project) -> Iterator[dict[str, Any]]:
@@ -240,7 +243,7 @@ def _source(project: Project, name: str) -> str:
     settings = project.settings
     if name in settings.registry.flows:
         return str(settings.registry.flows[name])
-    return "orchestration.yaml" if name in settings.workflows else "built in"
+    return "orchestration.yaml" if name in settings.workflows else BUILT_IN
 
 
 def _sentence(workflow: Workflow) -> str:

@@ -70,6 +70,14 @@ class Snapshot:
         """Return whether somebody who may be alive runs a step."""
         return any(not liveness.allows_take_over for _, liveness in self.holders)
 
+    @property
+    def end(self) -> str | None:
+        """Return why nothing starts any more until somebody changes the run; None: it goes on."""
+        here = self.standing
+        if here is None or self.busy or not (here.is_final or here.kind is Kind.REFUSED):
+            return None
+        return here.message
+
     def as_json(self) -> dict[str, Any]:
         """Return the head, with ``next`` and ``busy`` beside its own fields."""
         facts: dict[str, Any] = {}

@@ -6,9 +6,9 @@ import sys
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
-from sequencer.cli.flow.marks import cut, shown
+from sequencer.cli.flow.marks import shown
 from sequencer.cli.sanitise import one_line
-from sequencer.cli.tables import columns, columns_of, purposes, width
+from sequencer.cli.tables import columns, columns_of, cut, purposes, width
 from sequencer.errors import UsageRefused
 from sequencer.model.route import Route
 
@@ -122,7 +122,8 @@ def _show_steps(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
         tuple(map(one_line, (str(n), *(step[key] for key in keys), _marks(step))))
         for n, step in enumerate(steps)
     ]
-    invocation.echo(columns(("N", "STEP", "PROMPT", "AGENT", ""), rows, right={0}))
+    head = ("N", "STEP", "PROMPT", "AGENT", "")
+    invocation.echo(columns(head, rows, right={0}, room=invocation.room))
     if said := purposes((one["step"], one.get("description", "")) for one in steps):
         invocation.echo(f"\n{said}")
 
@@ -141,7 +142,7 @@ def _show_tasks(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
         room = (columns_of(sys.stdout) or WIDEST) - _others(head, rows)
     for row in rows:
         row[SUBJECT] = cut(row[SUBJECT], max(LEAST_SUBJECT, room))
-    invocation.echo(columns(head, rows))
+    invocation.echo(columns(head, rows, room=invocation.room))
 
 
 def _others(head: list[str], rows: list[list[str]]) -> int:
@@ -163,7 +164,7 @@ def _draw(invocation: Invocation, definition: Definition, name: str, shape: Shap
             )
         from sequencer.cli.mermaid import chart  # noqa: PLC0415 - only who draws needs it
 
-        invocation.echo(chart(workflow))
+        invocation.echo(chart(workflow), is_verbatim=True)
         return
     from sequencer.engine.flow.view import view_of  # noqa: PLC0415 - see above
 
@@ -175,7 +176,7 @@ def _draw(invocation: Invocation, definition: Definition, name: str, shape: Shap
         return
     from sequencer.cli.flow.classes import charted  # noqa: PLC0415 - see above
 
-    invocation.echo(charted(view).rstrip())
+    invocation.echo(charted(view).rstrip(), is_verbatim=True)
 
 
 def _described(project: Project, step: Step, index: int, graph: Graph | None) -> dict[str, Any]:

@@ -33,7 +33,8 @@ def status(invocation: Invocation, watch: bool) -> None:
     """Show where the run stands: next step, who runs it, what was used, what is in the way.
 
     --watch sleeps until the run changes. On a terminal it redraws, elsewhere it prints a
-    line a change, or with --json an object a change. Ctrl-C ends it.
+    line a change, or with --json an object a change. It ends with the run: when the run is
+    complete, stopped, at a limit, or has failed too often. Ctrl-C ends it as well.
 
     \b
     Examples:
@@ -137,11 +138,14 @@ def _follow(
     show: Callable[[Snapshot], None],
     pause_s: Callable[[Snapshot], float],
 ) -> None:
-    """Show the run now and after every change, for ever."""
+    """Show the run now and after every change, until nothing starts without a person."""
     logs = _logs(invocation, run)
     while True:
         snapshot = _look(invocation, run, logs)
         show(snapshot)
+        if (end := snapshot.end) is not None:
+            invocation.say(f"nothing more will start by itself: {end}")
+            return
         head = snapshot.head
         claim = head.claims[0] if head is not None and head.claims else None
         revision = head.revision if head is not None else 0

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sequencer.assembly import Project
-from sequencer.cli.context import Invocation
+from sequencer.cli.context import Invocation, near
 from sequencer.cli.sanitise import Sanitiser, one_line
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UnknownName, UnsafePath
@@ -139,7 +139,7 @@ class Printer:
 
     def title(self, log: Found, note: str = "") -> None:
         """Say which log follows."""
-        title = one_line(f"==> {os.fsdecode(log.path)} <=={note}")
+        title = near(one_line(f"==> {os.fsdecode(log.path)} <=={note}"))
         self._out(f"{title}\n".encode())
 
     def write(self, data: bytes) -> None:

@@ -119,7 +119,7 @@ def _show(invocation: Invocation, report: Report, aside: Path | None) -> None:
         facts = report.as_json()
         invocation.print_json(facts | {"set_aside": None if aside is None else str(aside)})
     else:
-        invocation.echo(report.text())
+        invocation.echo(report.text(invocation.room))
     if aside is not None:
         invocation.say(f"the files that were here are in {aside}")
     invocation.notices(report.notices)

@@ -167,16 +167,16 @@ class Report:
 
     # --- for people ----------------------------------------------------------------
 
-    def text(self) -> str:
-        """Return the view for people, several lines."""
+    def text(self, room: int | None = None) -> str:
+        """Return the view for people, several lines; tables in *room* columns."""
         rows = [(label, one_line(value)) for label, value in self._rows() if value]
         parts = ["\n".join(f"{label:<{LABEL_WIDTH}}  {value}" for label, value in rows)]
-        parts.insert(0, self._both())
+        parts.insert(0, self._both(room))
         if self.others:
-            parts.append(self._elsewhere())
+            parts.append(self._elsewhere(room))
         return "\n\n".join(part for part in parts if part)
 
-    def _both(self) -> str:
+    def _both(self, room: int | None) -> str:
         """Return both sides as a table; empty if there is nothing on either."""
         sides = self.sides
         at = "-" if sides.known is None else sides.known.at
@@ -188,9 +188,8 @@ class Report:
             return ""
         if sides.relation is Relation.UNKNOWN and sides.is_asked:
             rows[1] = (self.remote, "?", "?", "?", "no answer")
-        return columns(
-            ("SIDE", "REVISION", "STEP_INDEX", "STATUS", "LOOKED AT"), rows, right={1, 2}
-        )
+        heads = ("SIDE", "REVISION", "STEP_INDEX", "STATUS", "LOOKED AT")
+        return columns(heads, rows, right={1, 2}, room=room)
 
     def _rows(self) -> Iterator[tuple[str, str]]:
         sides = self.sides
@@ -214,7 +213,7 @@ class Report:
         if sides.relation is Relation.DIVERGED and sides.known is not None:
             yield "or", f"{self._push_ours(sides.known.tip)} forgets what the branch has"
 
-    def _elsewhere(self) -> str:
+    def _elsewhere(self, room: int | None) -> str:
         rows = [
             (one_line(one.name or "?"), *_cells(one.head), one_line(one.branch))
             for one in self.others
@@ -224,7 +223,7 @@ class Report:
         hint = (
             "" if named is None else f"\n{command(named, 'sync --fetch')} brings one of them here"
         )
-        return columns(heads, rows, right={1, 2}) + hint
+        return columns(heads, rows, right={1, 2}, room=room) + hint
 
     def advice(self) -> str:
         """Return what can be done in this clone next."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sequencer.cli.context import Invocation
+from sequencer.cli.context import Invocation, ensure_is_one
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.sanitise import one_line
 from sequencer.errors import DecisionRefused, NotTrusted, UsageRefused
@@ -130,6 +130,7 @@ def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> Non
     from sequencer.assembly import open_project  # noqa: PLC0415 - `--help` needs none
 
     project = open_project(folder or Path(), config=invocation.config)
+    ensure_is_one(project)
     trusting = project.trust
     refused = trusting.refusal()
     acts = trusting.acts

@@ -170,7 +170,7 @@ def _news(path: Path, code: int, news: News) -> str:
     key = blake2b(f"{code} {re.sub(_VARIES, '', news.text)}".encode(), digest_size=16).hexdigest()
     if told is not None and told.key == key:
         return ""
-    first_line = news.text.removeprefix("error: ").partition("\n")[0]
+    first_line = news.text.removeprefix("error: ").removeprefix("waiting: ").partition("\n")[0]
     now = Told(code, key, first_line, _now())
     return news.text + _remember(path, now)
 

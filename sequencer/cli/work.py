@@ -255,7 +255,7 @@ def run(invocation: Invocation, /, **options: Any) -> int:
     Examples:
       sequencer run --max-steps 6
       sequencer run --workflow review_cadence --review-every 3 --max-cost 5
-      sequencer run --mode sync --position supervisor       one terminal a position
+      sequencer run --mode sync --position supervisor      one terminal a position
       sequencer run --agent claude --agent-step reviewer=codex
       sequencer run --mode async --step-index 4 --max-steps 1
       sequencer run flows/review.md --state branch=main

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sequencer.assembly import Project
 from sequencer.cli import deciding, idle
-from sequencer.cli.context import Invocation, in_short, json_text
+from sequencer.cli.context import Invocation, in_short, json_text, near
 from sequencer.cli.progress import Progress, progress
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.signals import EndOnSignal
@@ -368,8 +368,11 @@ def _watched(
 
     _warn(invocation, project, workflow, plan)
     screen = board(sys.stderr, is_quiet=invocation.is_quiet, redaction=project.redaction)
-    tally = Tally(Told(screen))
-    return tally, Watching(screen, run_of(invocation, plan), workflow.name, tally)
+    told = Told(screen)
+    tally = Tally(told)
+    watching = Watching(screen, run_of(invocation, plan), workflow.name, tally)
+    told.before_wait = watching.show_news
+    return tally, watching
 
 
 def _say_end(
@@ -407,8 +410,8 @@ def _remember(invocation: Invocation, run: Run, text: str) -> None:
         # The next tick has something to post.
         return
     notices = () if invocation.is_quiet else in_short(invocation.project().settings.notices)
-    said = "".join(f"notice: {notice}\n" for notice in notices)
-    answer = idle.Answer(f"{text}\n", said, _timestamp(here))
+    said = "".join(near(f"notice: {notice}\n") for notice in notices)
+    answer = idle.Answer(near(f"{text}\n"), said, _timestamp(here))
     idle.remember(run.store.state_path, answer, invocation.arguments)
 
 

@@ -36,7 +36,7 @@ def ensure_definition(head: Head, workflow: Workflow) -> None:
         asked = _asked(head, workflow)
         raise DefinitionChanged(
             f"the run was begun differently: {'; '.join(differences)}",
-            where=f"run {head.run_id}, step_index {head.step_index}",
+            where=f"run {head.run_name or 'default'}, step_index {head.step_index}",
             hint=f"{command(head.run_name, f'adopt{asked}')} continues under the new definition, "
             f"{command(head.run_name, f'reset{asked}')} starts again",
         )

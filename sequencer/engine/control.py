@@ -75,7 +75,7 @@ class Control:
         def change(head: Head | None) -> Transition:
             if head is not None:
                 raise TransitionRefused(
-                    f"start: run {head.run_name or head.run_id!r} exists, at step_index "
+                    f"start: run {head.run_name or 'default'!r} exists, at step_index "
                     f"{head.step_index}",
                     hint="choose another name with --run, or 'sequencer --run NAME run' goes on",
                 )

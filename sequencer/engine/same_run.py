@@ -36,7 +36,7 @@ def of_run(store: Store, run_id: str, head: Head | None) -> Head:
     found = present(store, head)
     if found.run_id != run_id:
         raise StaleClaim(
-            f"run {run_id} is gone, and run {found.run_id} was begun in its place",
+            "the run is gone, and another one was begun in its place",
             where=str(store.state_path),
             hint="what an agent answered is in its step log; start again to work on that run",
         )

@@ -264,7 +264,7 @@ def _compare(state_path: Path, content: dict[str, Any], found: Found, scan: Scan
     run_id = last.data["head"].get("run_id")
     if content.get("run_id") != run_id:
         raise EditRefused(
-            f"belongs to run {content.get('run_id')!r}, the journal to {run_id!r}",
+            "belongs to another run than the journal (their run_id differs)",
             where=where,
             hint=_REPAIR,
         )

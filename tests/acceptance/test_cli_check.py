@@ -58,8 +58,9 @@ def test_settings_show_flags_of_the_environment_and_the_file(folder: Path) -> No
     assert lines["prompts_dir"].endswith("default")
 
 
-def test_outside_of_any_project_the_defaults_are_checked(tmp_path: Path) -> None:
+def test_outside_of_any_project_that_is_the_finding(tmp_path: Path) -> None:
     checked = cli(tmp_path, "check", "--json")
     assert checked.returncode == 2
     said = [finding["message"] for finding in json.loads(checked.stdout)["findings"]]
-    assert any("unknown prompt" in text for text in said)
+    assert len(said) == 1
+    assert said[0].startswith("there is no project here: ")

@@ -254,7 +254,8 @@ def test_a_killed_run_is_taken_over_at_once(folder: Path) -> None:
 def test_the_output_streams_while_the_step_runs(folder: Path) -> None:
     with started(folder, "run", "--max-steps", "1", SLOW="30") as process:
         assert process.stderr is not None
-        assert process.stderr.readline().startswith("[1] supervisor: script with supervisor.md")
+        begun = process.stderr.readline()[len("12:00:00 ") :]
+        assert begun.startswith("[1] supervisor: script with supervisor.md")
         assert process.stderr.readline() == "working on the supervisor's prompt\n"
         assert process.poll() is None
         process.send_signal(signal.SIGINT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -33,14 +34,12 @@ def test_warnings_are_told_once_when_the_run_begins(project: Path) -> None:
     first = cli(project, "run", "odd", "--max-steps", "1")
     assert first.returncode == 0, first.stderr
     (told,) = warnings(first.stderr)
-    assert told.startswith(f"warning: {project / 'flows' / 'odd.md'}:")
+    assert told.startswith("warning: flows/odd.md:")
     assert ODD in told
     assert first.stdout.count("\n") == 1
     # As the other commands say it.
     assert told in cli(project, "show", "odd").stderr
-    assert told in cli(project, "simulate", "flows/odd.md").stderr.replace(
-        "warning: flows", f"warning: {project / 'flows'}"
-    )
+    assert told in cli(project, "simulate", "flows/odd.md").stderr
     assert told.removeprefix("warning: ") in cli(project, "check").stdout
     for again in (("run", "odd"), ("--run", "odd", "tick"), ("--run", "odd", "run")):
         assert warnings(cli(project, *again).stderr) == []
@@ -78,10 +77,12 @@ REFUSED = "agent 'script' (kind command) can't honour temperature"
 
 
 def placed(text: str) -> str:
-    """Return the place, which begins with a path, and the reason."""
+    """Return the place, which is a path and a line, and the reason."""
     (line,) = [line for line in text.splitlines() if REFUSED in line]
     before, _, _ = line.partition(REFUSED)
-    return before[before.find("/") :] + REFUSED
+    found = re.search(r"\S+:\d+:\d+: .*|\S+:\d+: .*", before)
+    assert found is not None
+    return found[0] + REFUSED
 
 
 @pytest.mark.parametrize("arguments", [("run", "hot"), ("run", "hot", "--dry-run")])
@@ -91,7 +92,7 @@ def test_what_an_agent_cannot_honour_has_file_and_line(
     write_flow(project, "hot", "a --> b", a="Say a", b="---\ntemperature: 0.5\n---\nSay b")
     path = project / "flows" / "hot.md"
     line = path.read_text().splitlines().index("### b") + 1
-    expect = f"{path}:{line}:1: {REFUSED}"
+    expect = f"flows/hot.md:{line}:1: {REFUSED}"
     assert placed(cli(project, "check").stdout) == expect
     ended = cli(project, *arguments)
     assert placed(ended.stderr + ended.stdout) == expect
@@ -106,7 +107,7 @@ def test_of_a_run_that_has_begun_it_is_as_the_file_has_it_now(project: Path) -> 
     line = path.read_text().splitlines().index("### b") + 1
     ended = cli(project, "--run", "hot", "tick")
     assert ended.returncode == 2
-    assert placed(ended.stderr) == f"{path}:{line}:1: {REFUSED}"
+    assert placed(ended.stderr) == f"flows/hot.md:{line}:1: {REFUSED}"
 
 
 def test_a_task_of_a_list_has_its_line_too(project: Path) -> None:
@@ -122,7 +123,7 @@ def test_a_task_of_a_list_has_its_line_too(project: Path) -> None:
     path = project / "orchestration.yaml"
     line = path.read_text().splitlines().index(tasks[-1]) + 1
     told = placed(cli(project, "check").stdout)
-    assert told.startswith(f"{path}:{line}:")
+    assert told.startswith(f"{path.name}:{line}:")
     ended = cli(project, "run")
     assert ended.returncode == 2
     assert placed(ended.stderr) == told

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sequencer.cli.flow.marks import cut, shown
+from sequencer.cli.flow.marks import shown
+from sequencer.cli.tables import cut
 from sequencer.cli.wording import duration
 from sequencer.engine.standing import parse_time
 from sequencer.model.flow_view import FlowView, NodeState, NodeView

@@ -14,8 +14,8 @@ from itertools import pairwise
 
 from sequencer.cli.flow.layers import place_count
 from sequencer.cli.flow.layout import Box, Label, Layout, Line, Words, laid_out
-from sequencer.cli.flow.marks import ASCII_MARKS, MARKS, STYLES, cut, shown, wrapped
-from sequencer.cli.tables import width
+from sequencer.cli.flow.marks import ASCII_MARKS, MARKS, STYLES, shown, wrapped
+from sequencer.cli.tables import cut, width
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import Graph, Node, NodeKind
 

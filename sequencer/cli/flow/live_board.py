@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING
 
+from sequencer.cli.context import near
 from sequencer.cli.flow.frame import Frame
 from sequencer.cli.flow.hearing import NodeObserver
 from sequencer.cli.flow.marks import shown
@@ -85,7 +86,7 @@ class LiveBoard:
         """See `Board`; one that a stopped terminal leaves no room for is left out."""
         with self._lock:
             if len(self._notices) < MAX_NOTICES:
-                self._notices.append(shown(self._redaction.hide_text(text)))
+                self._notices.append(near(shown(self._redaction.hide_text(text))))
             self._begin()
         self._changed.set()
 

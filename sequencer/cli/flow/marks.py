@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 from sequencer.cli.sanitise import one_line
-from sequencer.cli.tables import width
+from sequencer.cli.tables import cut, width
 from sequencer.model.flow_view import NodeState
 
 MARKS = {
@@ -61,25 +61,6 @@ def shown(text: str) -> str:
         c for c in one_line(text) if unicodedata.category(c) not in _UNSEEN and c not in _NO_XML
     )
     return " ".join("".join(kept).split())
-
-
-def cut(text: str, columns: int, *, dots: str = "…") -> str:
-    """Return *text* in at most *columns* columns of a terminal.
-
-    >>> cut("security", 5), cut("計画計画", 5), cut("plan", 4), cut("plan", 0)
-    ('secu…', '計画…', 'plan', '')
-    """
-    if width(text) <= columns:
-        return text
-    room, kept = columns - width(dots), ""
-    if room < 0:
-        return ""
-    for character in text:
-        room -= width(character)
-        if room < 0:
-            break
-        kept += character
-    return kept + dots
 
 
 def wrapped(text: str, columns: int, lines: int, *, dots: str = "…") -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import IO
 
+from sequencer.cli.context import near
 from sequencer.cli.flow.hearing import NodeObserver
 from sequencer.cli.flow.marks import shown
 from sequencer.cli.flow.table import summary, table
@@ -73,7 +74,7 @@ class PlainBoard:
 
     def notice(self, text: str) -> None:
         """See `Board`."""
-        self._say(f"notice: {text}")
+        self._say(near(f"notice: {text}"))
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

@@ -144,7 +144,7 @@ def _draw(
         from sequencer.cli.flow.classes import charted, classed  # noqa: PLC0415 - as the others
 
         drawn = charted(view) if mermaid is None else classed(mermaid, view)
-        invocation.echo(drawn.rstrip())
+        invocation.echo(drawn.rstrip(), is_verbatim=True)
     if draw["diagram"]:
         from sequencer.cli.flow.screen import print_diagram  # noqa: PLC0415
 

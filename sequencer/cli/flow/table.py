@@ -17,6 +17,8 @@ from sequencer.model.flow_view import FlowView, NodeState, NodeView
 
 HEAD = ("NODE", "STATE", "ATTEMPT", "RUNS", "TIME", "COST", "LAST LINE")
 FLUSH_RIGHT = frozenset({2, 3, 4, 5})
+GOES = (3, 2)
+"""Of the columns, what goes first where there is no room."""
 
 
 def table(
@@ -37,7 +39,9 @@ def table(
         (shown(n.node.id), state_words(n, now), *figures(n, now), last_line(_with_heard(n, heard)))
         for n in view.nodes
     ]
-    return f"{columns(HEAD, rows, right=FLUSH_RIGHT)}\n\n{summary(view, now)}"
+    return (
+        f"{columns(HEAD, rows, right=FLUSH_RIGHT, room=width, goes=GOES)}\n\n{summary(view, now)}"
+    )
 
 
 def _with_heard(view: NodeView, heard: Mapping[str, Heard]) -> NodeView:

@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from sequencer.cli.flow.cells import LAST_LINE_COLUMNS, amount, seconds
-from sequencer.cli.flow.marks import cut, shown
-from sequencer.cli.tables import width
+from sequencer.cli.flow.marks import shown
+from sequencer.cli.tables import cut, width
 from sequencer.cli.wording import clock
 from sequencer.engine.standing import parse_time
 from sequencer.model.flow_view import FlowView, NodeState, NodeView

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sequencer.cli.flow.cells import amount
-from sequencer.cli.wording import duration
+from sequencer.cli.wording import duration, moment
 from sequencer.engine.flow.view import LINE_CHARS
 from sequencer.model import flow_trace
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
@@ -160,7 +160,7 @@ def _failed(facts: Sequence[Fact], place: int, node: NodeView | None) -> str:
 def _retry(fact: Fact, node: NodeView | None) -> str:
     attempt = fact.get("attempt") or 1
     is_next = node is not None and node.state is NodeState.RETRYING and node.attempt == attempt
-    until = f" (next at {node.due})" if is_next and node is not None and node.due else ""
+    until = f" (next at {moment(node.due)})" if is_next and node is not None and node.due else ""
     return f"retry {fact['step']} after attempt {attempt}{_reason(fact)}{until}"
 
 

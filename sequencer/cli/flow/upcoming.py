@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sequencer.cli.flow.cells import state_words
-from sequencer.cli.flow.marks import cut, shown
+from sequencer.cli.flow.marks import shown
 from sequencer.cli.flow.watching import look
-from sequencer.cli.tables import columns
+from sequencer.cli.tables import columns, cut
 from sequencer.errors import SequencerError
 from sequencer.model.flow_view import NodeState, NodeView
 from sequencer.model.graph import NodeKind
@@ -73,8 +73,8 @@ def _agent(project: Project, step: Step) -> str | None:
         return None
 
 
-def table(found: Sequence[dict[str, Any]], *, is_team: bool) -> str:
-    """Return the nodes as people read them."""
+def table(found: Sequence[dict[str, Any]], *, is_team: bool, room: int | None = None) -> str:
+    """Return the nodes as people read them, in *room* columns."""
     head = ("TASK" if is_team else "NODE", "STATE", "SUBJECT", "ROLE", "BY")
     rows = [
         (
@@ -87,7 +87,7 @@ def table(found: Sequence[dict[str, Any]], *, is_team: bool) -> str:
         for one in found
     ]
     kept = [place for place in range(len(head)) if is_team or head[place] != "ROLE"]
-    return columns([head[n] for n in kept], [[row[n] for n in kept] for row in rows])
+    return columns([head[n] for n in kept], [[row[n] for n in kept] for row in rows], room=room)
 
 
 def _by(one: dict[str, Any]) -> str:

@@ -10,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sequencer.cli.flow.board import Board
+from sequencer.cli.wording import moment
 from sequencer.engine.attempt import Attempt, Observer, SilentObserver
 from sequencer.engine.flow.view import view_of
 from sequencer.errors import SequencerError
@@ -82,7 +84,7 @@ class Watching:
         self._run = run
         self._title = title
         self._total = total
-        self._lock = threading.Lock()
+        self._lock, self._showing = threading.Lock(), threading.Lock()
         self._is_new = threading.Event()
         self._is_closed = False
         self._news = News()
@@ -109,7 +111,7 @@ class Watching:
         self._is_closed = True
         self._is_new.set()
         self._thread.join()
-        self._show()
+        self.show_news()
         self._board.close()
         self._run.store.close()
 
@@ -117,7 +119,7 @@ class Watching:
         while self._is_new.wait() and not self._is_closed:
             self._is_new.clear()
             began = time.monotonic()
-            self._show()
+            self.show_news()
             self._pause(max(SHORTEST_PAUSE_S, SHARE * (time.monotonic() - began)))
 
     def _pause(self, seconds: float) -> None:
@@ -125,9 +127,10 @@ class Watching:
         while not self._is_closed and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, SHORTEST_PAUSE_S))
 
-    def _show(self) -> None:
+    def show_news(self) -> None:
+        """Show what has happened at once."""
         # What can't be read now is an error of the work, and told there.
-        with contextlib.suppress(SequencerError, OSError):
+        with self._showing, contextlib.suppress(SequencerError, OSError):
             view, facts = _look_closely(self._run, self._title)
             self._board.tell(self._news.of(facts), view)
             self._board.show(view)
@@ -139,14 +142,17 @@ class Told(SilentObserver):
     def __init__(self, board: Board) -> None:
         """Tell *board*."""
         self._board = board
+        self.before_wait: Callable[[], None] = lambda: None
+        """Tells what is waited after."""
 
     def notice(self, text: str) -> None:
         """See `Observer`."""
         self._board.notice(text)
 
     def waiting(self, reason: str, until: str | None) -> None:
-        """See `Observer`."""
-        self._board.notice(f"{reason}, at {until}" if until else reason)
+        """See `Observer`; said before the wait, behind the fact that it comes from."""
+        self.before_wait()
+        self._board.notice(f"{reason} at {moment(until)}" if until else reason)
 
     def close(self) -> None:
         """Do nothing; the board is closed by who looks on."""

@@ -300,7 +300,7 @@ class FlowInvocation:
             return f"nothing due: the next try comes at {first}"
         if first != self._told_of:
             self._told_of = first
-            self._worker.performer.observer.waiting("the next try comes", first)
+            self._worker.performer.observer.waiting("the next try starts", first)
         return None
 
     def _wait_for_others(self, head: Head) -> None:

@@ -221,7 +221,7 @@ class Replica:
         run_id, newest = self._run_id(ours), there[-1].data["head"].get("run_id")
         if run_id != newest:
             raise CorruptState(
-                f"holds the run {newest}, and this folder {run_id}",
+                "holds another run than this folder (their run_id differs)",
                 where=where,
                 hint=f"to take the branch's, move {self.folder} away; to keep this one, "
                 "set store.branch to a branch of its own",

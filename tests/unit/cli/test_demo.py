@@ -54,7 +54,7 @@ def test_keep_keeps_the_folder_to_look_around_in(scratch: Path) -> None:
     called = call(scratch, "demo", "--steps", "2", "--seconds", "0", "--keep")
     assert called.code == 0, called.err + called.out
     folder = next(scratch.iterdir())
-    assert f"cd {folder}" in called.out
+    assert f"cd {folder.name}" in called.out
     status = call(folder, "status", "--json")
     assert status.json["step_index"] == 2
     assert call(folder, "check").code == 0

@@ -52,7 +52,8 @@ def test_a_line_a_task_and_what_the_time_was_spent_on(finished: Path) -> None:
     assert lines[11].startswith("critical path ")
     assert lines[12].startswith("  plan -> ")
     assert lines[12].endswith(" -> publish")
-    assert "2 at once at most" in lines[13]
+    # Too short for ratios.
+    assert len(lines) == 13
 
 
 def test_for_programs(finished: Path) -> None:
@@ -93,7 +94,7 @@ def test_pictures(finished: Path) -> None:
     assert ended.out == ""
     assert "f.svg was written" in ended.err
     root = ET.parse(finished / "f.svg").getroot()  # noqa: S314 - our own
-    assert any("speed-up" in (element.text or "") for element in root.iter())
+    assert any("wall-clock time" in (element.text or "") for element in root.iter())
     assert (finished / "f.png").read_bytes().startswith(b"\x89PNG")
     again = call(finished, "gantt", "--run", "f", "--svg", "orchestration.yaml")
     assert again.code == 2

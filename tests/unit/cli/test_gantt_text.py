@@ -21,7 +21,7 @@ demo · complete
 ██ critical path   ━━ accepted
 
 wall-clock time 10.0 s, work of one worker 14.0 s, speed-up 1.40
-critical path 10.0 s, wall-clock time is 0.0% longer
+critical path 10.0 s
   plan → parser → join
 47% of the time of 3 places was work, 3 at once at most
 """
@@ -39,7 +39,7 @@ demo - complete
 .. waits for another try
 
 wall-clock time 1 min 40 s, work of one worker 1 min 30 s, speed-up 1.50
-critical path 1 min 10 s, wall-clock time is 42.9% longer
+critical path 1 min 10 s, wall-clock time is 43% longer
   flaky -> fine -> publish
 75% of the time of 2 places was work, 2 at once at most
 40.0 s only people were waited for; speed-up and places leave that out

@@ -117,7 +117,7 @@ def test_what_is_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "prompts").write_text("a file")
     called = call(tmp_path, "init")
     assert called.code == 2
-    assert str(tmp_path / "prompts") in called.err
+    assert called.err.startswith("error: prompts: ")
 
 
 def test_a_project_of_the_older_program_keeps_its_file(tmp_path: Path) -> None:

@@ -178,10 +178,10 @@ def test_the_help_of_a_verb_needs_no_engine(tmp_path: Path, verb: str) -> None:
 
 
 def test_the_console_script_and_the_module_are_the_same(tmp_path: Path) -> None:
-    by_module = python(tmp_path, "-m", "sequencer", "next", "--count", "1", "--json")
+    by_module = python(tmp_path, "-m", "sequencer", "next", "--workflow", "standard", "--json")
     script = Path(sys.executable).with_name("sequencer")
     by_script = subprocess.run(
-        [script, "next", "--count", "1", "--json"],
+        [script, "next", "--workflow", "standard", "--json"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -195,7 +195,7 @@ def test_the_console_script_and_the_module_are_the_same(tmp_path: Path) -> None:
 def test_a_modules_namesake_in_the_current_folder_is_not_imported(tmp_path: Path) -> None:
     (tmp_path / "yaml.py").write_text("raise SystemExit('obeyed')\n")
     (tmp_path / "click.py").write_text("raise SystemExit('obeyed')\n")
-    ended = python(tmp_path, "-m", "sequencer", "next", "--count", "1", "--json")
+    ended = python(tmp_path, "-m", "sequencer", "next", "--workflow", "standard", "--json")
     assert ended.returncode == 0
 
 

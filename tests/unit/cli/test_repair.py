@@ -63,7 +63,7 @@ def test_apply_makes_the_run_usable_and_keeps_the_originals(tmp_path: Path) -> N
     assert called.code == 0, called.err
     assert "repaired: revision 7, step_index 4" in called.out
     kept = next((tmp_path / "sync").glob("damaged-*"))
-    assert str(kept) in called.out
+    assert f"the originals are in sync/{kept.name}\n" in called.out
     assert (kept / "journal.jsonl").read_bytes() == original
     assert call(tmp_path, "run", "--max-steps", "1", "--quiet").code == 0
     assert state(tmp_path)["step_index"] == 5

@@ -198,7 +198,8 @@ def test_systemd_itself_accepts_the_units(tmp_path: Path) -> None:
     assert str(tmp_path) not in done.stderr, done.stderr
 
 
-def test_without_a_project_the_present_folder_is_meant(tmp_path: Path) -> None:
+def test_without_a_configuration_the_present_folder_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "prompts").mkdir()
     _, command = entry_of(call(tmp_path, "crontab").out)
     assert f"cd {shlex.quote(str(tmp_path))}" in command
     assert "--config" not in command

@@ -65,10 +65,11 @@ def test_before_the_run_began(tmp_path: Path) -> None:
     assert not (folder / "sync").exists()
 
 
-def test_an_empty_folder_is_no_error(tmp_path: Path) -> None:
+def test_a_run_that_was_never_begun_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "prompts").mkdir()
     ended = call(tmp_path, "status")
     assert (ended.code, ended.err) == (0, "")
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["prompts"]
 
 
 def test_the_head_and_what_comes_next(tmp_path: Path) -> None:

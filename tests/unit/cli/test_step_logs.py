@@ -42,7 +42,9 @@ def shown(folder: Path, *arguments: str) -> str:
 
 
 def titles(text: str) -> list[str]:
-    return [Path(line.split()[1]).name for line in text.splitlines() if line.startswith("==> /")]
+    return [
+        Path(line.split()[1]).name for line in text.splitlines() if line.startswith("==> logs/")
+    ]
 
 
 def test_the_newest_logs_come_last(tmp_path: Path) -> None:
@@ -69,7 +71,7 @@ def test_by_step_and_by_iteration(tmp_path: Path) -> None:
 
 def test_paths_and_facts(tmp_path: Path) -> None:
     folder = worked(tmp_path / "p", 2)
-    assert shown(folder, "--path", "-n", "1") == f"{logs(folder) / 'iter-00002_main.log'}\n"
+    assert shown(folder, "--path", "-n", "1") == "logs/local/steps/iter-00002_main.log\n"
     facts = [json.loads(line) for line in call(folder, "log", "--json").out.splitlines()]
     assert [(fact["step_index"], fact["step"], fact["attempt"]) for fact in facts] == [
         (0, "supervisor", 1),

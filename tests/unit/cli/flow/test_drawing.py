@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 
 from sequencer.cli.flow.drawing import drawing, listing
-from sequencer.cli.flow.marks import cut, shown, wrapped
+from sequencer.cli.flow.marks import shown, wrapped
 from sequencer.cli.flow.screen import print_diagram
-from sequencer.cli.tables import width
+from sequencer.cli.tables import cut, width
 from sequencer.errors import StorageFailed
 from sequencer.model.flow_view import FlowView
 from sequencer.model.graph import Graph, Node, NodeKind

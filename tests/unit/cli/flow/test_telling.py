@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sequencer.cli.flow.telling import told
 from sequencer.cli.flow.watching import News
+from sequencer.cli.wording import moment
 from sequencer.model.flow_view import FlowView, NodeState
 from sequencer.model.transitions import Event
 from tests.unit.cli.flow.facts import AT, fact
@@ -121,7 +122,7 @@ def test_a_failure_that_is_tried_again() -> None:
     waits = with_node(view, "a", state=NodeState.RETRYING, attempt=1, due="2026-11-22T12:04:00Z")
     assert lines(failed(tries=1), view=view) == ["retry a after attempt 1: it broke"]
     assert lines(failed(tries=1), view=waits) == [
-        "retry a after attempt 1: it broke (next at 2026-11-22T12:04:00Z)"
+        f"retry a after attempt 1: it broke (next at {moment(str(waits.nodes[0].due))})"
     ]
     # The time is that of a later attempt by now.
     later = with_node(waits, "a", attempt=2)

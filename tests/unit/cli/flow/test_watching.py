@@ -8,6 +8,7 @@ from typing import Any
 from sequencer.assembly import open_project
 from sequencer.cli.flow.plain_board import PlainBoard
 from sequencer.cli.flow.watching import News, Told, Watching
+from sequencer.cli.wording import moment
 from sequencer.engine.attempt import SilentObserver
 from sequencer.executors.redaction import Redaction
 from sequencer.model.transitions import Event
@@ -112,10 +113,10 @@ def test_a_reset_while_it_is_watched_breaks_nothing(tmp_path: Path) -> None:
 
 def test_what_is_waited_for_is_told_as_a_sentence() -> None:
     stream = io.StringIO()
-    told = Told(PlainBoard(stream, redaction=Redaction()))
+    told, due = Told(PlainBoard(stream, redaction=Redaction())), "2026-11-22T12:04:00Z"
     told.waiting("'s' runs in another process; this process waits", None)
-    told.waiting("the next try comes", "2026-11-22T12:04:00Z")
+    told.waiting("the next try starts", due)
     assert [line[9:] for line in stream.getvalue().splitlines()] == [
         "notice: 's' runs in another process; this process waits",
-        "notice: the next try comes, at 2026-11-22T12:04:00Z",
+        f"notice: the next try starts at {moment(due)}",
     ]

@@ -271,7 +271,7 @@ def test_failures_are_tried_again_after_their_waits(tmp_path: Path) -> None:
         "retry a attempt 3", "done a", "start b", "done b",
     ]  # fmt: skip
     assert [attempt for name, _, attempt in recorder.steps if name == "a"] == [1, 2, 3]
-    assert {reason for reason, _ in recorder.waits} == {"the next try comes"}
+    assert {reason for reason, _ in recorder.waits} == {"the next try starts"}
 
 
 def test_other_nodes_go_on_while_one_waits_for_its_next_try(tmp_path: Path) -> None:

@@ -1,0 +1,300 @@
+"""What stands on a person's terminal: it fits, it says when, and it calls things by their names."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sequencer.cli.program import COMMANDS
+from sequencer.cli.tables import width
+from tests import forked
+from tests.acceptance.cli_process import cli, environment, scripted_project
+from tests.unit.cli.calling import call
+from tests.unit.cli.flow.terminals import Terminal, terminal
+
+COLUMNS = 80
+AGENT = """\
+import os, sys
+sys.stdin.read()
+if os.environ["SEQUENCER_STEP"] == os.environ.get("FAIL"):
+    sys.exit("no such module: " + "a_module_with_a_long_name_" * 4)
+print("done: " + "and so on " * 20)
+"""
+CYCLE = "nightly-maintenance-of-the-repository"
+RUN = "fix-login-timeout-behind-the-corporate-proxy-with-kerberos"
+FLOW = "long-names-of-nodes-in-a-flow-for-the-terminal"
+CONFIGURATION = f"""\
+workflow: {{name: {CYCLE}, review_every_n: 2}}
+agent: {{default: script-agent-with-a-long-name}}
+agents:
+  script-agent-with-a-long-name: {{kind: command, argv: ["{{python}}", -IS, agent.py]}}
+workflows:
+  {CYCLE}:
+    steps: [supervisor, implementation-of-the-request-handlers, verification-against-the-criteria]
+    review: {{step: reviewer}}
+  team-of-those-who-look-after-the-repository:
+    size: 2
+    tasks:
+      - {{id: investigate-the-request-handlers, subject: Investigate them and their past}}
+      - id: implement-the-change-of-the-handlers
+        subject: Implement the change of the handlers
+        blocked_by: [investigate-the-request-handlers]
+"""
+CHART = f"""\
+---
+id: {FLOW}
+---
+
+```mermaid
+flowchart TD
+  investigateTheRepository[Investigate the repository] --> implementTheChangeThatWasAskedFor
+  implementTheChangeThatWasAskedFor --> isItFineAsItStandsNow{{{{Fine?}}}}
+  isItFineAsItStandsNow -->|approve| publishTheChangeToEverybody
+  isItFineAsItStandsNow -->|"send back"| investigateTheRepository
+```
+
+### investigateTheRepository
+Say hello
+
+### implementTheChangeThatWasAskedFor
+Say it
+
+### isItFineAsItStandsNow
+---
+options:
+  - {{label: Good, value: approve, description: It goes out to everybody who has asked for it}}
+  - send back
+---
+Is it fine?
+
+### publishTheChangeToEverybody
+Say it
+"""
+TEAM = "team-of-those-who-look-after-the-repository"
+REQUEST = "Debug the login timeout that happens behind the corporate proxy with Kerberos"
+LOOKS = [
+    *("next", "status", "history", "gantt", "runs --all", "gates", "show", "check", "repair"),
+    *("check --settings", "run --dry-run", "tick --dry-run", "takeover", "sync"),
+    *(f"show {CYCLE}", f"show {FLOW}", f"show {TEAM}", "show debugger-full", "status --watch"),
+    *(f"simulate {FLOW}", f"simulate {TEAM}", "score Fix-the-login", "route Fix-the-login"),
+    *(f"--run {RUN} {verb}" for verb in ("status", "next", "history", "gantt", "gates", "run")),
+    *(f"--run {FLOW} {verb}" for verb in ("status", "next", "history", "gantt", "show", "run")),
+    *(f"--run {TEAM} {verb}" for verb in ("status", "next", "history", "gantt", "show")),
+    *("--run nobody status", "rewind 99", "stamp no"),
+]
+"""Every command that looks, on a run of each kind, and some that are refused."""
+UUID = re.compile("[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a project with a cycle, a procedure at a gate, a flow that asks, and a team."""
+    folder = tmp_path_factory.mktemp("a-project")
+    (folder / "prompts").mkdir()
+    names = ("supervisor", "reviewer", "implementation-of-the-request-handlers")
+    for name in (*names, "verification-against-the-criteria"):
+        (folder / "prompts" / f"{name}.md").write_text(f"# {name}\n")
+    (folder / "flows").mkdir()
+    (folder / "flows" / f"{FLOW}.md").write_text(CHART)
+    (folder / "agent.py").write_text(AGENT)
+    (folder / "orchestration.yaml").write_text(CONFIGURATION)
+    assert cli(folder, "run", "--max-steps", "8").returncode == 0
+    procedure = ("start", REQUEST, "--procedure", "debugger-full")
+    assert cli(folder, "--run", RUN, *procedure).returncode == 4
+    assert cli(folder, "run", FLOW).returncode == 4
+    assert cli(folder, "run", TEAM).returncode == 0
+    return folder
+
+
+def on_terminal(folder: Path, screen: Terminal, *arguments: str) -> str:
+    """Run ``sequencer ARGUMENTS`` on *screen* to its end; return what is on it."""
+    process = forked.Forked(
+        [sys.executable, "-m", "sequencer", *arguments],
+        cwd=folder,
+        env=environment(TERM="dumb"),
+        stdin=subprocess.DEVNULL,
+        stdout=screen.stream,
+        stderr=screen.stream,
+    )
+    if "--watch" in arguments:
+        screen.wait_for("waiting-next")
+        process.send_signal(signal.SIGINT)
+    while process.poll() is None:
+        screen.read(0.02)
+    screen.drain()
+    return "\n".join(screen.screen())
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_is_looked_at_fits_a_terminal(project: Path, look: str) -> None:
+    with terminal(COLUMNS, 24) as screen:
+        text = on_terminal(project, screen, *look.split())
+    assert text.strip()
+    wide = [line for line in text.splitlines() if width(line) > COLUMNS]
+    assert not wide, "\n".join(wide)
+    assert str(project) not in text
+    assert not UUID.search(text)
+
+
+@pytest.mark.parametrize("look", [
+    "next", "history", "runs --all", f"show {CYCLE}", "show debugger-full", "check --settings",
+    *(f"--run {run} history" for run in (RUN, FLOW, TEAM)),
+])  # fmt: skip
+def test_no_row_of_a_table_is_wrapped(project: Path, look: str) -> None:
+    with terminal(COLUMNS, 24) as screen:
+        rows = on_terminal(project, screen, *look.split()).rstrip().splitlines()
+    piped = cli(project, *look.split()).stdout.splitlines()
+    sentences = 1 if look == f"show {CYCLE}" else 0
+    assert len(rows) == len(piped) + sentences
+    assert any("…" in row for row in rows)
+
+
+def test_nothing_is_cut_in_a_pipe(project: Path) -> None:
+    for look in ("status", "history", "next", "runs --all"):
+        told = cli(project, *look.split()).stdout
+        assert "verification-against-the-criteria" in told
+        assert "…" not in told
+
+
+@pytest.mark.parametrize("verb", [(), *((name,) for name in COMMANDS)], ids=" ".join)
+def test_help_fits_a_terminal(
+    tmp_path: Path, verb: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(COLUMNS))
+    text = call(tmp_path, *verb, "--help").out
+    assert "Usage: sequencer" in text
+    assert max(map(width, text.splitlines())) <= COLUMNS
+
+
+def test_each_step_says_when_it_starts_and_ends(tmp_path: Path) -> None:
+    folder = scripted_project(tmp_path / "p")
+    said = cli(folder, "run", "--max-steps", "2").stderr
+    begun = re.findall(
+        r"^\d\d:\d\d:\d\d \[(\d)\] \w+: script with (\S+), log (\S+)$", said, re.MULTILINE
+    )
+    assert begun == [
+        ("1", "supervisor.md", "logs/local/steps/iter-00001_supervisor.log"),
+        ("2", "main.md", "logs/local/steps/iter-00002_main.log"),
+    ]
+    assert re.findall(r"^\d\d:\d\d:\d\d \[(\d)\] \w+: ok after ", said, re.MULTILINE) == ["1", "2"]
+    assert str(folder) not in said
+
+
+def test_a_question_and_an_end_by_hand_are_no_errors(project: Path, tmp_path: Path) -> None:
+    for run in (RUN, FLOW):
+        ended = cli(project, "--run", run, "run")
+        assert ended.returncode == 4
+        assert "\nwaiting: " in f"\n{ended.stderr}"
+        assert "error" not in ended.stderr
+    folder = scripted_project(tmp_path / "p")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sequencer", "run", "--mode", "sync", "--position", "main"],
+        cwd=folder,
+        env=environment(PYTHONUNBUFFERED="1"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    assert said.startswith("waiting: ")
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert "interrupted" in said
+    assert "error" not in said
+
+
+def test_a_watch_ends_with_the_run(tmp_path: Path) -> None:
+    folder = scripted_project(tmp_path / "p")
+    assert cli(folder, "run", "--max-steps", "1").returncode == 0
+    process = forked.Forked(
+        [sys.executable, "-m", "sequencer", "status", "--watch"],
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert "waiting-next" in process.stdout.readline()
+    assert cli(folder, "stop").returncode == 0
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert len(out.splitlines()) == 1
+    assert err.startswith("nothing more will start by itself: the run was stopped")
+
+
+def test_the_next_try_is_told_before_it_comes(tmp_path: Path) -> None:
+    (tmp_path / "flows").mkdir()
+    chart = (
+        "---\nid: f\n---\n\n```mermaid\nflowchart TD\n  a --> b\n```\n\n### a\nSay\n\n### b\nSay\n"
+    )
+    (tmp_path / "flows" / "f.md").write_text(chart)
+    (tmp_path / "agent.py").write_text(AGENT)
+    settings = "step_defaults: {retry: {max_attempts: 2, initial_delay_s: 1}}\n"
+    agents = (
+        'agent: {default: s}\nagents:\n  s: {kind: command, argv: ["{python}", -IS, agent.py], '
+    )
+    settings += agents + "pass_env: [FAIL]}\n"
+    (tmp_path / "orchestration.yaml").write_text(settings)
+    ended = cli(tmp_path, "run", "f", FAIL="b")
+    assert ended.returncode == 1
+    told = [line for line in ended.stderr.splitlines() if " b" in line or "next try" in line]
+    words = [line.split(" ", 1)[1].split(":")[0] for line in told if line[:2].isdigit()]
+    assert words[:4] == ["start b", "retry b after attempt 1", "notice", "start b, attempt 2"]
+    assert re.search(r": the next try starts at \d\d:\d\d:\d\d$", ended.stderr, re.MULTILINE)
+
+
+@pytest.mark.parametrize("verb", [
+    "status", "next", "run", "tick", "show", "history", "log", "runs", "gates", "gantt",
+    "metrics", "pause", "approve", "trust", "crontab", "route X", "start X",
+])  # fmt: skip
+def test_where_no_project_is_init_is_named(tmp_path: Path, verb: str) -> None:
+    ended = cli(tmp_path, *verb.split())
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: there is no project here: ")
+    assert "'sequencer init'" in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_check_finds_that_no_project_is_there(tmp_path: Path) -> None:
+    ended = cli(tmp_path, "check")
+    assert ended.returncode == 2
+    assert ended.stdout.startswith("error: configuration: there is no project here: ")
+    assert "'sequencer init'" in ended.stdout
+
+
+def test_the_list_of_workflows_is_of_the_projects_own(project: Path) -> None:
+    lines = cli(project, "show").stdout.splitlines()
+    assert [line.split()[0] for line in lines[:4]] == ["WORKFLOW", CYCLE, TEAM, FLOW]
+    assert lines[4] == ""
+    assert lines[5].startswith("built in: debugger-full, ")
+    assert len(lines) == 6
+
+
+def test_a_project_of_flows_needs_no_prompts_of_a_cycle(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    settings = "agent: {default: s}\nagents:\n  s: {kind: command, argv: [python3, agent.py]}\n"
+    (tmp_path / "orchestration.yaml").write_text(settings)
+    assert "unknown prompt 'supervisor.md'" in cli(tmp_path, "check").stdout
+    (tmp_path / "review.md").write_text(CHART)
+    assert cli(tmp_path, "run", "review.md").returncode == 4
+    assert cli(tmp_path, "check").stdout == "nothing is wrong\n"
+
+
+def test_the_log_of_a_third_try_says_so(tmp_path: Path) -> None:
+    folder = scripted_project(tmp_path / "p")
+    for _ in range(3):
+        assert cli(folder, "run", "--max-steps", "1", "--quiet").returncode == 0
+        assert cli(folder, "rewind", "0").returncode == 0
+    shown = cli(folder, "log", "-n", "1").stdout.splitlines()
+    assert shown[0] == "==> logs/local/steps/iter-00001_supervisor.3.log <=="
+    assert " · attempt 3 · " in shown[1]
