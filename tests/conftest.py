@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import contextlib
 import gc
 import os
 import shutil
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+from tests.scratch_folders import scratch_folder
 
 PACKAGE = Path(__file__).parent.parent / "sequencer"
 MEMORY = Path("/dev/shm")  # noqa: S108 (pytest makes a folder of this user's own in it)
@@ -27,12 +31,20 @@ def pytest_configure(config: pytest.Config) -> None:
     # Projects of tests may act; the tests of trust itself take it away. An agent may run them.
     os.environ["SEQUENCER_TRUST"] = "all"
     os.environ.pop("SEQUENCER_TOKEN", None)
+    if not hasattr(config, "workerinput"):
+        # What tests trust is no entry of who runs them.
+        folders = contextlib.ExitStack()
+        os.environ["XDG_STATE_HOME"] = str(folders.enter_context(scratch_folder()))
+        config.add_cleanup(folders.close)
     # With PYTHONDONTWRITEBYTECODE each of hundreds of processes would, for half a second.
     if not hasattr(config, "workerinput"):
         compileall.compile_dir(PACKAGE, quiet=2)
         # Half of the time would go to syncs, of which no test can see on what they end.
         if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH_BYTES:
             os.environ.setdefault(TEMPORARY, str(MEMORY))
+    # How long a machine takes for an example is no property, and no test writes into this folder.
+    settings.register_profile("project", deadline=None, database=None)
+    settings.load_profile("project")
     # What is collected now is there to the end: a third of the time went into looking at it.
     gc.disable()
 

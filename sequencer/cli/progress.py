@@ -17,6 +17,7 @@ from sequencer.cli.context import complain, near, tell_fitted
 from sequencer.cli.feed import Feed, Line
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.tables import fitted
+from sequencer.cli.unattended import Log
 from sequencer.cli.wording import clock, duration, moment, spent
 from sequencer.engine.attempt import Attempt, Observer, SilentObserver
 from sequencer.executors.protocol import Kind
@@ -88,7 +89,12 @@ def waiting_line(reason: str, until: str | None) -> str:
 
 
 def timed(line: str) -> str:
-    """Return *line* behind the time of day: who comes back to a terminal reads when it was."""
+    """Return *line* behind the time of day: who comes back to a terminal reads when it was.
+
+    The log of a timer puts it before every line itself.
+    """
+    if isinstance(getattr(getattr(sys.stderr, "buffer", None), "raw", None), Log):
+        return line
     return f"{time.strftime('%H:%M:%S')} {line}"
 
 

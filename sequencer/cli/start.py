@@ -16,6 +16,7 @@ from sequencer.errors import UsageRefused
 if TYPE_CHECKING:
     from sequencer.assembly import Project
     from sequencer.model.definition import Definition
+    from sequencer.model.request import Request
     from sequencer.model.route import Route
 
 
@@ -112,15 +113,13 @@ def start(
       gh issue view 7 --json title,body,labels,comments | sequencer start -
       sequencer start --file issue.md --team --dry-run --mermaid
     """
-    from sequencer.cli.requests import free_name  # noqa: PLC0415 - `--help` needs none
     from sequencer.cli.start_view import Shape, show  # noqa: PLC0415
     from sequencer.engine.team_starting import WantedTeam  # noqa: PLC0415
 
     shape = Shape.of(invocation, mermaid=mermaid, diagram=diagram, shows=dry_run or no_run)
     project = _project(invocation, agent, acts=not dry_run, rehearses=rehearse)
     request = request_from(invocation, project, "start", text=text, file=file, **given)
-    name = invocation.run_name or free_name(request.title, project.run_names())
-    invocation.run_name = name
+    invocation.run_name = name = _name_of(invocation, project, request)
     if team is False and team_size is not None:
         raise UsageRefused("--team-size asks for a team, and --no-team for none")
     definition = project.starter.define(request, procedure, WantedTeam(team, team_size))
@@ -131,6 +130,12 @@ def start(
     if not invocation.is_json or no_run:
         show(invocation, project, definition, name, is_made=True, shape=shape)
     return 0 if no_run else _work(invocation, project, max_cost)
+
+
+def _name_of(invocation: Invocation, project: Project, request: Request) -> str:
+    from sequencer.cli.requests import free_name  # noqa: PLC0415 - `--help` needs none
+
+    return invocation.run_name or free_name(request.title, project.run_names())
 
 
 def _make(project: Project, name: str, definition: Definition, *, will_work: bool) -> None:

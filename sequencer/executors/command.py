@@ -124,7 +124,10 @@ class CommandExecutor:
             return next(iter(self.problems()), None)
         if folder is None or shutil.which(folder / program):
             return None
-        return f"agents.{self.name}.argv: there is no program {program!r} in {folder}; {self._hint}"
+        at = f"agents.{self.name}.argv: {program!r} in {folder}"
+        if (folder / program).is_file():
+            return f"{at} is not executable; make it so with chmod +x"
+        return f"{at} is no program; {self._hint}"
 
     def problems(self) -> list[str]:
         """Return a problem if the program can't be found."""

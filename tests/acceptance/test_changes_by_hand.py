@@ -95,7 +95,7 @@ def test_a_tick_without_work_tells_of_no_usage(folder: Path) -> None:
     assert [one.returncode for one in (first, second, third)] == [0, 0, 0]
     assert "0.50" in first.stdout
     assert second.stdout == third.stdout
-    assert second.stdout.startswith("nothing due: usage limit of the agent")
+    assert second.stdout.startswith("nothing due: usage limit of agent 'tired'")
     assert "·" not in second.stdout
 
 

@@ -73,7 +73,7 @@ def test_a_tick_that_begins_the_default_run_tells_them_as_well(project: Path) ->
 
 # --- where what is wrong stands ----------------------------------------------------------
 
-REFUSED = "agent 'script' (kind command) can't honour temperature"
+REFUSED = "agent 'script' (kind command) can't honour model"
 
 
 def placed(text: str) -> str:
@@ -89,7 +89,7 @@ def placed(text: str) -> str:
 def test_what_an_agent_cannot_honour_has_file_and_line(
     project: Path, arguments: tuple[str, ...]
 ) -> None:
-    write_flow(project, "hot", "a --> b", a="Say a", b="---\ntemperature: 0.5\n---\nSay b")
+    write_flow(project, "hot", "a --> b", a="Say a", b="---\nmodel: opus\n---\nSay b")
     path = project / "flows" / "hot.md"
     line = path.read_text().splitlines().index("### b") + 1
     expect = f"flows/hot.md:{line}:1: {REFUSED}"
@@ -102,7 +102,7 @@ def test_what_an_agent_cannot_honour_has_file_and_line(
 def test_of_a_run_that_has_begun_it_is_as_the_file_has_it_now(project: Path) -> None:
     write_flow(project, "hot", "a --> b", a="Say a", b="Say b")
     assert cli(project, "run", "hot", "--max-steps", "1", "--quiet").returncode == 0
-    write_flow(project, "hot", "a --> b", a="Say\n\na", b="---\ntemperature: 0.5\n---\nSay b")
+    write_flow(project, "hot", "a --> b", a="Say\n\na", b="---\nmodel: opus\n---\nSay b")
     path = project / "flows" / "hot.md"
     line = path.read_text().splitlines().index("### b") + 1
     ended = cli(project, "--run", "hot", "tick")
@@ -117,7 +117,7 @@ def test_a_task_of_a_list_has_its_line_too(project: Path) -> None:
         "  crew:",
         "    tasks:",
         "      - {id: x, subject: X}",
-        "      - {id: y, subject: Y, temperature: 0.5}",
+        "      - {id: y, subject: Y, model: opus}",
     ]
     configure(project, "\n".join(tasks) + "\n")
     path = project / "orchestration.yaml"

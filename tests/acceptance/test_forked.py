@@ -63,6 +63,7 @@ def test_what_python_reads_at_its_start_is_followed(folder: Path) -> None:
 
 def test_nothing_is_left_of_the_command_before(folder: Path, tmp_path: Path) -> None:
     assert forked.run([*COMMAND, "tick"], cwd=folder, env=environment(EXTRA="1")).returncode == 0
+    (tmp_path / "prompts").mkdir()
     elsewhere = forked.run(
         [*COMMAND, "status"], cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True
     )

@@ -57,7 +57,7 @@ def project(folder: Path, way: str) -> Path:
     )
     (folder / "flows").mkdir()
     (folder / "flows" / "good.md").write_text(FLOW)
-    heading = f"### evil{IN_FILES}\nText.\n"
+    heading = f"### evil{IN_FILES}\n---\nmodel: opus\n---\nText.\n"
     (folder / "flows" / "bad.md").write_text(f"{FLOW}\n{heading}")
     return folder
 

@@ -36,6 +36,8 @@ class End:
     """What the error has to hold."""
     made: Callable[[Path], None] | None = None
     """Makes what argv names, in the project's folder."""
+    is_refused: bool = False
+    """Found before the claim: the command ends with 2, and there is no run."""
 
 
 def _program(text: str, mode: int) -> Callable[[Path], None]:
@@ -60,12 +62,14 @@ ENDS = (
     End("segmentation fault", ("sh", "-c", "kill -SEGV $$"), -11, "SIGSEGV"),
     End("aborted", ("sh", "-c", "ulimit -c 0; kill -ABRT $$"), -6, "SIGABRT"),
     End("failure behind a closed stdout", ("sh", "-c", "exec >&-; exit 4"), 4, "exit code 4"),
-    End("ENOENT", ("no-such-program",), None, "not on PATH"),
-    End("ENOENT of a path", ("./no-such-program",), None, "no such file"),
-    End("EACCES", ("./program",), None, "not executable", _program("#!/bin/sh\n", 0o644)),
+    End("ENOENT", ("no-such-program",), None, "no program on PATH", is_refused=True),
+    End("ENOENT of a path", ("./no-such-program",), None, "is no program", is_refused=True),
+    End("EACCES", ("./program",), None, "not executable", _program("#!/bin/sh\n", 0o644),
+        is_refused=True),
     End("ENOEXEC", ("./program",), None, "neither", _program("just text\n", 0o755)),
     End("no interpreter", ("./program",), None, "interpreter", _program("#!/no/such\n", 0o755)),
-    End("a folder", ("./program",), None, "can't be started", lambda f: (f / "program").mkdir()),
+    End("a folder", ("./program",), None, "is no program", lambda f: (f / "program").mkdir(),
+        is_refused=True),
 )  # fmt: skip
 
 
@@ -87,6 +91,10 @@ def end_violations(folder: Path, end: End) -> list[str]:
     if end.made is not None:
         end.made(folder)
     ran = call(folder, "run", "--max-steps=1", "--quiet")
+    if end.is_refused:
+        is_told = (ran.code, end.says in ran.err) == (2, True)
+        has_begun = (folder / "sync" / "state.json").exists()
+        return [f"{end.name}: {ran}"] * (has_begun or not is_told)
     head = state(folder)
     (record,) = [
         fact

@@ -61,7 +61,7 @@ class Project:
 
     def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
         """Start a command and return at once."""
-        kept = ("HOME", "LANG", "PATH", "PYTHONPATH", "SEQUENCER_TRUST", "TMPDIR")
+        kept = ("HOME", "LANG", "PATH", "PYTHONPATH", "SEQUENCER_TRUST", "TMPDIR", "XDG_STATE_HOME")
         environment = {name: os.environ[name] for name in kept if name in os.environ}
         return Forked(
             [sys.executable, "-m", "sequencer", *arguments],

@@ -169,7 +169,7 @@ def test_an_edit_that_came_first_is_not_taken_for_the_change_behind_it(
 ) -> None:
     shared, ours, server = held
     path = shared.clone("ours") / "sync" / "state.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "status": "paused"}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "exit": True}))
     deeds = [Deed.HELD, *[Deed.CUT_BEFORE] * (REBUILDS - 1)]
     Server(server.folder, deeds).install(shared.clone("ours"))
     change = ending()

@@ -57,8 +57,8 @@ def test_the_keys_of_a_file_and_of_a_task() -> None:
 
 
 def test_the_step_fields_that_a_task_has_not() -> None:
-    said = "every [step field](configuration.md#step-fields) but `name`, `requires_approval`"
-    assert f"{said} and `approval`" in TEXT
+    said = "every [step field](configuration.md#step-fields) but `name`, `description`"
+    assert f"{said}, `requires_approval` and `approval`" in TEXT
     assert set(known_keys(TaskEntry, ())) >= STEP_FIELDS
     assert not {"name", "requires_approval", "approval"} & set(known_keys(TaskEntry, ()))
 

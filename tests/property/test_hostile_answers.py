@@ -100,7 +100,8 @@ def test_a_step_runs_an_allowed_prompt_or_fails(tmp_path: Path) -> None:
         if ran.code == 0:
             assert head["step_index"] == 1
             assert head["last_prompt"] in ("main.md", "supervisor.md")
-            assert answer.strip().removesuffix(".md") in ("main", "supervisor")
+            # No answer leaves the workflow's own prompt in place.
+            assert answer.strip().removesuffix(".md") in ("main", "supervisor", "")
             return
         assert ran.code == 1, ran.err
         assert (head["step_index"], head["failures_in_row"]) == (0, 1)

@@ -84,7 +84,8 @@ def modes(folder: Path, size: Size) -> Iterator[tuple[str, list[str]]]:
             kept = path.stat().st_mode
             path.chmod(mode)
             try:
-                wrong = look(folder, before, size, path.name or ".")
+                # What can't be made in the project's folder is called as from there.
+                wrong = look(folder, before, size, "sync" if part == "." else path.name)
             finally:
                 path.chmod(kept)
             yield f"{part} with mode {mode:04o}", [*wrong, *go_on(folder)]

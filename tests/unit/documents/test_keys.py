@@ -69,6 +69,7 @@ def test_known_keys() -> None:
     hidden = set(StepDefaults.model_fields) - set(known_keys(Schema, ("step_defaults",)))
     of_one_step = {
         "name",
+        "description",
         "prompt",
         "text",
         "executor",

@@ -164,7 +164,7 @@ def test_only_the_end_of_stderr_is_kept(stage: Stage) -> None:
 
 def test_a_missing_program_is_named_with_what_to_do(stage: Stage) -> None:
     outcome = stage.perform("no-such-agent", install_hint="npm i -g no-such-agent")
-    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.status is OutcomeStatus.UNAVAILABLE
     assert outcome.error is not None
     first, hint = outcome.error.splitlines()
     assert "'no-such-agent'" in first
@@ -174,23 +174,23 @@ def test_a_missing_program_is_named_with_what_to_do(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "mode", "said"),
+    ("content", "mode", "said", "status"),
     [
-        ("#!/bin/sh\n", 0o644, "not executable"),
-        ("#!/no/such/interpreter\n", 0o755, "interpreter"),
-        ("echo without a first line\n", 0o755, "#! line"),
-        (None, 0, "no such file"),
+        ("#!/bin/sh\n", 0o644, "not executable", OutcomeStatus.FAILED),
+        ("#!/no/such/interpreter\n", 0o755, "interpreter", OutcomeStatus.UNAVAILABLE),
+        ("echo without a first line\n", 0o755, "#! line", OutcomeStatus.FAILED),
+        (None, 0, "no such file", OutcomeStatus.UNAVAILABLE),
     ],
 )
 def test_a_program_that_cannot_run_is_told_apart(
-    stage: Stage, tmp_path: Path, content: str | None, mode: int, said: str
+    stage: Stage, tmp_path: Path, content: str | None, mode: int, said: str, status: OutcomeStatus
 ) -> None:
     program = tmp_path / "agent"
     if content is not None:
         program.write_text(content)
         program.chmod(mode)
     outcome = stage.perform(str(program))
-    assert outcome.status is OutcomeStatus.FAILED
+    assert outcome.status is status
     assert outcome.error is not None
     assert said in outcome.error
 
