@@ -281,7 +281,7 @@ def test_each_agent_that_the_readme_names_can_do_what_the_nodes_ask(project: Pat
         edit(project / "orchestration.yaml", f"{{default: {before}}}", f"{{default: {agent}}}")
         before = agent
         # The clients need not be installed here, nor may they edit anything; nothing else is wrong.
-        fitting = ("is not on PATH", "can't edit files")
+        fitting = ("is not on PATH", "edit files in step")
         found = [said for said in problems(project) if not any(one in said for one in fitting)]
         assert found == [], agent
 

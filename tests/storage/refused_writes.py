@@ -84,8 +84,7 @@ def modes(folder: Path, size: Size) -> Iterator[tuple[str, list[str]]]:
             kept = path.stat().st_mode
             path.chmod(mode)
             try:
-                # What can't be made in the project's folder is called as from there.
-                wrong = look(folder, before, size, "sync" if part == "." else path.name)
+                wrong = look(folder, before, size, path.name)
             finally:
                 path.chmod(kept)
             yield f"{part} with mode {mode:04o}", [*wrong, *go_on(folder)]
@@ -97,7 +96,10 @@ def look(folder: Path, before: tuple[str, ...], size: Size, place: str) -> list[
     for verb in ("tick",) if size is Size.SHORT else ("status", "check", "repair", "tick", "stop"):
         ended = sequencer(folder, verb, before=before)
         wrong.append(f"{verb}: {text}" if (text := ended.wrong(0, 2, 3)) else "")
-        is_told = ended.code == 0 or any(p in ended.err + ended.out for p in (str(folder), place))
+        is_told = ended.code == 0 or any(
+            p in ended.err + ended.out
+            for p in (str(folder), f"{place}/", f"{place}:", "sync/", "sync:")
+        )
         wrong.append("" if is_told else f"{verb} does not say where: {ended.err}")
     return wrong
 

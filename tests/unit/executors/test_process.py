@@ -174,18 +174,18 @@ def test_a_missing_program_is_named_with_what_to_do(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "mode", "said", "status"),
+    ("content", "mode", "error"),
     [
-        ("#!/bin/sh\n", 0o644, "not executable", OutcomeStatus.FAILED),
-        ("#!/no/such/interpreter\n", 0o755, "interpreter", OutcomeStatus.UNAVAILABLE),
-        ("echo without a first line\n", 0o755, "#! line", OutcomeStatus.FAILED),
-        (None, 0, "no such file", OutcomeStatus.UNAVAILABLE),
+        ("#!/bin/sh\n", 0o644, ("not executable", OutcomeStatus.FAILED)),
+        ("#!/no/such/interpreter\n", 0o755, ("interpreter", OutcomeStatus.UNAVAILABLE)),
+        ("echo without a first line\n", 0o755, ("#! line", OutcomeStatus.FAILED)),
+        (None, 0, ("no such file", OutcomeStatus.UNAVAILABLE)),
     ],
 )
 def test_a_program_that_cannot_run_is_told_apart(
-    stage: Stage, tmp_path: Path, content: str | None, mode: int, said: str, status: OutcomeStatus
+    stage: Stage, tmp_path: Path, content: str | None, mode: int, error: tuple[str, OutcomeStatus]
 ) -> None:
-    program = tmp_path / "agent"
+    program, (said, status) = tmp_path / "agent", error
     if content is not None:
         program.write_text(content)
         program.chmod(mode)
