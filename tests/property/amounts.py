@@ -39,8 +39,6 @@ def for_all(
     """Call *check* with values of *drawn*, which may use the test's own fixtures."""
     amount = settings(
         max_examples=examples * int(os.environ.get(FACTOR, "1")),
-        deadline=None,
-        database=None,
         phases=PHASES,
         suppress_health_check=SLOW,
     )

@@ -71,7 +71,7 @@ def loaded(
         return [refused]
 
 
-@settings(max_examples=EXAMPLES, deadline=None, database=None)
+@settings(max_examples=EXAMPLES)
 @given(data=st.dictionaries(top_keys, odd_values, max_size=4))
 def test_any_values_give_settings_or_places(folder: Path, data: dict[str, Any]) -> None:
     found = loaded(folder, data)
@@ -86,7 +86,7 @@ def test_any_values_give_settings_or_places(folder: Path, data: dict[str, Any]) 
     assert [key for key, _, _ in found.rows()]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     good=st.fixed_dictionaries(
         {},
@@ -117,7 +117,7 @@ scalar_paths = st.sampled_from(
 )
 
 
-@settings(max_examples=PART, deadline=None, database=None)
+@settings(max_examples=PART)
 @given(
     path=scalar_paths,
     text=st.one_of(
@@ -142,7 +142,7 @@ def test_any_text_in_a_variable_is_read_or_refused_by_its_name(
 numbers = st.one_of(st.none(), st.integers(1, 1_000))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(in_file=numbers, in_env=numbers, in_flag=numbers)
 def test_the_last_layer_that_says_something_decides(
     folder: Path, in_file: int | None, in_env: int | None, in_flag: int | None
@@ -160,7 +160,7 @@ def test_the_last_layer_that_says_something_decides(
     assert kind == next(word for word, value in said if value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     length=st.integers(1, 6),
     every=st.integers(-2, 9),

@@ -27,7 +27,7 @@ def tracks(channel: Channel) -> dict[int, int]:
     st.lists(st.integers(0, 12), min_size=1, max_size=9, unique=True),
     st.randoms(use_true_random=False),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_two_turns_of_a_channel_touch(starts: list[int], chance: object) -> None:
     ends = list(starts)
     chance.shuffle(ends)  # type: ignore[attr-defined]

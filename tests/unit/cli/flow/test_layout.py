@@ -63,7 +63,7 @@ def label_cells(line: Line) -> list[tuple[int, int]]:
 
 
 @given(views())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_nothing_is_over_anything_else_in_any_graph(shown: FlowView) -> None:
     ensure_sound(shown, layout(shown))
 

@@ -183,7 +183,7 @@ EVENTS = {Event.CLAIMED: "start", Event.STARTED: "start", Event.SUCCEEDED: "done
     ),
     st.data(),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_every_fact_has_its_line_in_the_journals_order(
     happened: list[tuple[Event, str, bool]], data: st.DataObject
 ) -> None:

@@ -77,7 +77,6 @@ def printed(nodes: list[Node], edges: list[Edge], blank: str, end: str) -> str:
     st.sampled_from([" ", "  ", "\t", "\n"]),
     st.sampled_from(["\n", ";", "\r\n", "\n\n  ", " \n", "\n%% note [\n"]),
 )
-@settings(deadline=None)
 def test_what_is_printed_is_read_back(
     graph: tuple[list[Node], list[Edge]], blank: str, end: str
 ) -> None:
@@ -112,7 +111,6 @@ def read_or_refuse(text: str) -> Chart | None:
 
 
 @given(st.text(max_size=80))
-@settings(deadline=None)
 def test_any_text_is_read_or_refused(text: str) -> None:
     read_or_refuse(text)
     read_or_refuse(HEADER + text)
@@ -129,13 +127,13 @@ TOKENS = st.sampled_from(WORDS.split()) | st.sampled_from(
 
 
 @given(st.lists(TOKENS, max_size=25).map("".join))
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 def test_any_tokens_are_read_or_refused(text: str) -> None:
     read_or_refuse(HEADER + text)
 
 
 @given(st.sampled_from(CHARTS), st.data())
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 def test_mutated_charts_are_read_or_refused(text: str, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 4)))
@@ -149,7 +147,6 @@ def test_mutated_charts_are_read_or_refused(text: str, data: st.DataObject) -> N
 
 
 @given(st.sampled_from(CHARTS), st.sampled_from(["\n\n", "%% note\n", "%%{init: {}}%%\n", "  \n"]))
-@settings(deadline=None)
 def test_what_stands_above_a_chart_changes_only_places(text: str, above: str) -> None:
     # Front matter has to be the first thing, so a chart with it is another one below a line.
     if text.startswith("---"):
