@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from sequencer.findings import Finding
 
 VALUE_CHARS = 80
+PLACES = 3
+"""Where the same is wrong in more of them, the others are counted."""
 
 
 @verb("check")
@@ -54,8 +58,8 @@ def check(invocation: Invocation, has_settings: bool, asks: bool) -> int:
         return code
     errors = sum(finding.level is Level.ERROR for finding in findings)
     warnings = sum(finding.level is Level.WARNING for finding in findings)
-    for finding in findings:
-        invocation.echo(_text(finding))
+    for text in _texts(findings):
+        invocation.echo(text)
     if errors or warnings:
         invocation.echo(f"errors: {errors}, warnings: {warnings}")
     else:
@@ -98,6 +102,19 @@ def _as_json(finding: Finding) -> dict[str, str | None]:
         "where": finding.where,
         "hint": finding.hint,
     }
+
+
+def _texts(findings: list[Finding]) -> Iterator[str]:
+    """Yield what a person reads: what is wrong in the same way elsewhere stands once."""
+    alike: dict[Finding, list[Finding]] = {}
+    for finding in findings:
+        alike.setdefault(replace(finding, where=None), []).append(finding)
+    for same in alike.values():
+        places = [finding.where for finding in same if finding.where]
+        where = ", ".join(places[:PLACES])
+        if more := len(places[PLACES:]):
+            where += f" and {more} more place{'s' * (more > 1)}"
+        yield _text(replace(same[0], where=where))
 
 
 def _text(finding: Finding) -> str:

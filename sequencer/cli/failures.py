@@ -47,8 +47,9 @@ def report(error: BaseException, *, is_verbose: bool) -> int:
     error = _as_shortage(error)
     if isinstance(error, SequencerError):
         prefix = _PREFIXES.get(type(error), "error: ")
-        for one in error.each:
-            tell(f"{prefix}{one}")
+        # Of a flow whose client is missing each node says the same.
+        for text in dict.fromkeys(map(str, error.each)):
+            tell(f"{prefix}{text}")
         if is_verbose and error.__cause__ is not None:
             complain(hidden(_trace(error)))
         return error.exit_code
