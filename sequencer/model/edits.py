@@ -25,7 +25,6 @@ _BRINGS_ABOUT = {
     Status.RUNNING: "run' runs the step",
     Status.WAITING_NEXT: "retry' forgets failures, 'takeover --force' drops a claim",
     Status.WAITING_APPROVAL: "pause' holds the run; 'requires_approval' of a step asks a person",
-    Status.PAUSED: "pause' holds the run when the step that runs has ended",
     Status.FAILED: "stamp fail' marks the step as failed",
     Status.COMPLETE: "stop' ends the run when the step that runs has ended",
 }
@@ -74,16 +73,20 @@ def _ensure_still_held(head: Head, edited: Head) -> None:
 def settled(head: Head, edited: Head, new: Head, *, is_end: bool) -> Head:
     """Return *new*, which *edited* makes of *head*, with the status that its fields give it.
 
-    A pause and an end can be stated; anything else is what has happened, and an edit that
-    says otherwise would be believed by whoever reads the file. *is_end*: no step is left.
+    A pause and an end can be stated, where a step runs a pause asked for; anything else is
+    what has happened, and an edit that says otherwise would be believed by whoever reads the
+    file. *is_end*: no step is left.
 
     Raises:
         EditRefused: *edited* states a status that its other fields contradict.
     """
+    if new.claims and edited.status is Status.PAUSED:
+        # As `pause` does: the step that runs is not lost for it.
+        return new.replace(status=Status.RUNNING, pause_requested=True)
     follows = Status.RUNNING if new.claims else resting_status(new)
     if edited.status not in (head.status, follows):
-        can_pause, can_end = not new.claims, not new.claims and not new.is_at_gate
-        can_be = {Status.PAUSED: can_pause, Status.COMPLETE: can_end}
+        can_end = not new.claims and not new.is_at_gate
+        can_be = {Status.PAUSED: True, Status.COMPLETE: can_end}
         if not can_be.get(edited.status, False):
             raise EditRefused(
                 f"an edit by hand is refused: status went from {head.status} to "
