@@ -24,7 +24,7 @@ from sequencer.model.names import slug
 from sequencer.model.outcome import Outcome, Usage, cost_words
 from sequencer.store import folder as folders
 from sequencer.store.clock import utc_now
-from sequencer.store.evidence import Trace, Witness
+from sequencer.store.evidence import Trace, Witness, names_in
 from sequencer.store.folder import Folder
 
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
@@ -138,15 +138,16 @@ def _is_of_a_run(path: Path) -> bool:
 def witness_of(logs_dir: Path, run_folder: str | None) -> Witness:
     """Return what tells which tokens the newest logs of a run show.
 
-    *run_folder* is the slug of a named run; None for the default run.
+    *run_folder* is the slug of a named run; None for the default run. What is returned
+    raises CorruptState where permissions forbid a look.
     """
     below = Path("runs", run_folder, "steps") if run_folder else Path("steps")
 
     def witness(run_id: str) -> Iterator[Trace]:
-        for branch in folders.names(logs_dir):
+        for branch in names_in(logs_dir):
             folder = logs_dir / branch / below
             # Not by iteration alone: steps that run side by side, and attempts, share it.
-            newest = heapq.nlargest(MAX_LOOKS, folders.names(folder), _iteration)
+            newest = heapq.nlargest(MAX_LOOKS, names_in(folder), _iteration)
             found = (_trace(folder / name, run_id) for name in newest)
             yield from islice(filter(None, found), MAX_WITNESSES)
 

@@ -116,7 +116,7 @@ def read_only(folder: Path, size: Size) -> Iterator[tuple[str, list[str]]]:
         try:
             # What is below a mount is seen by whoever enters it after that.
             with contextlib.chdir(folder):
-                wrong = look(folder, (), size, str(folder))
+                wrong = look(folder, (), size, part)
         finally:
             mount("-o", "remount,rw,bind", path)
         yield f"{part} is read-only", [*wrong, *go_on(folder)]

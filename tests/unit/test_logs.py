@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.engine.attempt import Attempt
-from sequencer.errors import UnsafeFolder, UnsafePath
+from sequencer.errors import CorruptState, UnsafeFolder, UnsafePath
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
 from sequencer.logs import (
@@ -26,6 +27,7 @@ from sequencer.logs import (
 )
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
+from sequencer.store import folder as folders
 
 DONE = Outcome(status=OutcomeStatus.OK)
 
@@ -292,3 +294,15 @@ def test_what_a_git_file_names_is_read_only_if_it_is_a_head(tmp_path: Path) -> N
     (other / "HEAD").unlink()
     os.mkfifo(other / "HEAD")
     assert current_branch(project) is None, "and nobody waits for a writer"
+
+
+def test_step_logs_that_nobody_may_look_at_are_a_refusal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def denied(path: Path) -> list[str]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(folders, "names", denied)
+    with pytest.raises(CorruptState, match="can't be looked at: Permission denied") as refused:
+        list(witness_of(tmp_path, None)("a-run"))
+    assert refused.value.where == str(tmp_path)
