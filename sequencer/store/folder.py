@@ -45,7 +45,11 @@ def open_to_others(file_mode: int) -> None:
 
 
 class Folder:
-    """A folder that was reached without a link; open for as long as somebody refers to it."""
+    """A folder that was reached without a link; open for as long as somebody refers to it.
+
+    Whoever uses ``fd`` has to keep the folder, too: another thread may open the same path, and
+    then nobody else refers to this one.
+    """
 
     __slots__ = ("_identity", "fd", "path")
 
@@ -146,7 +150,8 @@ def make_fresh(path: Path) -> None:
         FileExistsError: somebody has made it.
         UnsafeFolder: see `opened`.
     """
-    os.mkdir(path.name, _Modes.folder, dir_fd=made(path.parent).fd)
+    parent = made(path.parent)
+    os.mkdir(path.name, _Modes.folder, dir_fd=parent.fd)
 
 
 def open_file(path: Path | str, flags: int) -> int:
@@ -186,8 +191,8 @@ def link(path: Path, new: Path) -> None:
     Raises:
         FileExistsError: there is one.
     """
-    fd = opened(path.parent).fd
-    os.link(path.name, new.name, src_dir_fd=fd, dst_dir_fd=fd, follow_symlinks=False)
+    folder = opened(path.parent)
+    os.link(path.name, new.name, src_dir_fd=folder.fd, dst_dir_fd=folder.fd, follow_symlinks=False)
 
 
 def remove(path: Path | str) -> None:

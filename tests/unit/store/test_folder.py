@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,3 +141,21 @@ def test_a_thousand_folders_leave_few_open(tmp_path: Path) -> None:
     for number in range(100):
         folders.made(tmp_path / str(number))
     assert len(listed(Path("/dev/fd"))) <= before + 40
+
+
+def test_a_folder_in_use_stays_open_when_another_thread_opens_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_text("a")
+    for name in ("mkdir", "link"):
+        real = getattr(os, name)
+
+        def forgets(*arguments: Any, real: Any = real, **named: Any) -> None:
+            # As another thread does that opens the same path, or one folder too many.
+            folders._held.clear()
+            real(*arguments, **named)
+
+        monkeypatch.setattr(os, name, forgets)
+    folders.make_fresh(tmp_path / "fresh")
+    folders.link(tmp_path / "a", tmp_path / "b")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "fresh"]
