@@ -47,8 +47,8 @@ def open_to_others(file_mode: int) -> None:
 class Folder:
     """A folder that was reached without a link; open for as long as somebody refers to it.
 
-    Whoever uses ``fd`` has to keep the folder, too: another thread may open the same path, and
-    then nobody else refers to this one.
+    Its methods keep it while they use ``fd``, and so has anybody else: another thread may open
+    the same path, and then nobody refers to this one any more.
     """
 
     __slots__ = ("_identity", "fd", "path")
@@ -101,6 +101,14 @@ class Folder:
         """Put the file *fresh* in place of *name*."""
         os.replace(fresh, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
 
+    def make(self, name: str) -> None:
+        """Make the folder *name*, which must not be there."""
+        os.mkdir(name, _Modes.folder, dir_fd=self.fd)
+
+    def link(self, name: str, new: str) -> None:
+        """Give the file *name* the name *new* as well."""
+        os.link(name, new, src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=False)
+
     def remove(self, name: str) -> None:
         """Remove the file *name*, or a link of that name itself."""
         os.unlink(name, dir_fd=self.fd)
@@ -150,8 +158,7 @@ def make_fresh(path: Path) -> None:
         FileExistsError: somebody has made it.
         UnsafeFolder: see `opened`.
     """
-    parent = made(path.parent)
-    os.mkdir(path.name, _Modes.folder, dir_fd=parent.fd)
+    made(path.parent).make(path.name)
 
 
 def open_file(path: Path | str, flags: int) -> int:
