@@ -9,8 +9,8 @@ from sequencer.cli.flow.marks import shown
 from sequencer.cli.gantt_rows import Bar, Chart, Look, Row, summary, ticks
 from sequencer.cli.svg import FAINT, INK, PALE_INK, SMALL, TEXT, beginning, points, words
 from sequencer.cli.tables import short
-from sequencer.cli.wording import duration
 from sequencer.errors import UsageRefused
+from sequencer.model.wording import duration
 
 MARGIN, GAP = 20, 14
 PLOT = 860

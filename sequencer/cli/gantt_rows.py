@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
-from sequencer.cli.wording import duration
 from sequencer.model.graph import Graph
+from sequencer.model.wording import duration
 from sequencer.resolution.critical_path import Figures
 from sequencer.resolution.timeline import Execution, Span, SpanKind, Timeline
 

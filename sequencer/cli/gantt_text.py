@@ -8,7 +8,7 @@ from sequencer.cli.flow.drawing import Drawing
 from sequencer.cli.flow.marks import shown
 from sequencer.cli.gantt_rows import Bar, Chart, Look, Row, summary, ticks
 from sequencer.cli.tables import cut, short, width
-from sequencer.cli.wording import duration
+from sequencer.model.wording import duration
 
 LEAST_COLUMNS = 60
 MOST_NAME, MOST_ROLE = 28, 14

@@ -18,11 +18,12 @@ from sequencer.cli.feed import Feed, Line
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.tables import fitted
 from sequencer.cli.unattended import Log
-from sequencer.cli.wording import clock, duration, moment, spent
+from sequencer.cli.wording import clock, moment
 from sequencer.engine.attempt import Attempt, Observer, SilentObserver
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.wording import duration, spent
 
 if TYPE_CHECKING:
     from rich.text import Text

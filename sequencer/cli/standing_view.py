@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sequencer.cli.sanitise import one_line
-from sequencer.cli.wording import duration, spent
 from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.control import fresh_head
 from sequencer.engine.run import Run
@@ -19,6 +18,7 @@ from sequencer.engine.standing import Kind, Standing, parse_time, standing
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
+from sequencer.model.wording import duration, spent
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.extension import with_fields
 from sequencer.resolution.resolver import Description, describe_at, place, present

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.standing_view import LABEL_WIDTH, Snapshot, holder_words, take
 from sequencer.cli.tables import columns
-from sequencer.cli.wording import duration
 from sequencer.engine.naming import command
 from sequencer.engine.run import Run
 from sequencer.engine.standing import Kind
 from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeBusy, WorkTreeRefused
 from sequencer.model.head import Claim, Head
+from sequencer.model.wording import duration
 from sequencer.store.git.command import GitFailed
 from sequencer.store.git.sides import OtherRun, Relation, Sides
 from sequencer.store.git.store import GitStore

@@ -1,12 +1,8 @@
-"""Amounts in words on a terminal; what is said elsewhere as well is `model.wording`'s."""
+"""Times and sizes in words on a terminal; what is said elsewhere too is `model.wording`'s."""
 
 from __future__ import annotations
 
 from datetime import datetime
-
-from sequencer.model.wording import duration, spent
-
-__all__ = ["clock", "duration", "size", "spent"]
 
 
 def clock(seconds: float) -> str:

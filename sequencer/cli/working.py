@@ -16,7 +16,6 @@ from sequencer.cli.progress import Progress, progress
 from sequencer.cli.sanitise import one_line
 from sequencer.cli.signals import EndOnSignal
 from sequencer.cli.unattended import News
-from sequencer.cli.wording import duration, spent
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.run import Run
 from sequencer.engine.standing import FINAL, Standing, parse_time, standing
@@ -35,6 +34,7 @@ from sequencer.model.flow_source import FlowSource
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.wording import duration, spent
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.prompts import relative_name
 from sequencer.resolution.resolver import index_with_prompt

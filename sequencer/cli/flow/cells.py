@@ -6,9 +6,9 @@ from datetime import datetime
 
 from sequencer.cli.flow.marks import shown
 from sequencer.cli.tables import cut
-from sequencer.cli.wording import duration
 from sequencer.engine.standing import parse_time
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.model.wording import duration
 
 LAST_LINE_COLUMNS = 80
 _THOUSAND, _MILLION = 1000, 1_000_000

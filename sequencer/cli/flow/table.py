@@ -12,8 +12,8 @@ from sequencer.cli.flow.cells import done, last_line, seconds, state_words
 from sequencer.cli.flow.marks import ACTIVE, shown
 from sequencer.cli.flow.team_table import Heard
 from sequencer.cli.tables import columns
-from sequencer.cli.wording import duration
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.model.wording import duration
 
 HEAD = ("NODE", "STATE", "ATTEMPT", "RUNS", "TIME", "COST", "LAST LINE")
 FLUSH_RIGHT = frozenset({2, 3, 4, 5})

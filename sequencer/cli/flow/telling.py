@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sequencer.cli.flow.cells import amount
-from sequencer.cli.wording import duration, moment
+from sequencer.cli.wording import moment
 from sequencer.engine.flow.view import LINE_CHARS
 from sequencer.model import flow_trace
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.outcome import cost_words, used
 from sequencer.model.transitions import Event
+from sequencer.model.wording import duration
 
 Fact = Mapping[str, Any]
 """One fact as `Run.history` yields it."""

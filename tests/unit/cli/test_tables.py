@@ -4,8 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.cli.tables import columns, width
-from sequencer.cli.wording import clock, duration, size, spent
+from sequencer.cli.wording import clock, size
 from sequencer.model.outcome import Usage
+from sequencer.model.wording import duration, spent
 
 CELLS = st.text(
     alphabet=st.characters(blacklist_categories=["Cc", "Cs", "Zl", "Zp"], blacklist_characters="|"),
