@@ -8,6 +8,7 @@ not in this tree is a bug, and the command line says so with exit code 70.
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
@@ -240,6 +241,9 @@ def out_of_resources(error: BaseException | None) -> MachineBusy | None:
             found = _NO_MEMORY
         elif isinstance(error, RuntimeError) and "can't start new thread" in str(error):
             found = _TOO_MANY_PROCESSES
+        elif isinstance(error, ImportError) and os.strerror(errno.EMFILE) in str(error):
+            # The system's loader of libraries tells no number.
+            found = _EXHAUSTED[errno.EMFILE]
         if found is not None:
             return MachineBusy(f"{found[0]} ({error})", hint=found[1])
         error = error.__cause__

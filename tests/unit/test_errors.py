@@ -96,6 +96,10 @@ def test_an_unknown_name_lists_the_known_ones_and_guesses() -> None:
         (OSError(errno.ENOMEM, "x"), "memory"),
         (MemoryError(), "memory"),
         (RuntimeError("can't start new thread"), "ulimit -u"),
+        (
+            ImportError("_ctypes.so: cannot open shared object file: Too many open files"),
+            "ulimit -n",
+        ),
     ],
     ids=repr,
 )

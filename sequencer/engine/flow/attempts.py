@@ -26,6 +26,9 @@ from sequencer.model.outcome import Outcome, Usage
 from sequencer.store.watch import readable
 
 WAIT_S = 1.0
+_RESERVE = 4
+"""Descriptors that are kept for the records of what has ended: where an agent gets none any
+more, its claim can still be released."""
 Perform = Callable[["Running"], None]
 
 
@@ -87,6 +90,7 @@ class Attempts:
         self._read_fd, self._write_fd = os.pipe()
         os.set_blocking(self._read_fd, False)
         os.set_blocking(self._write_fd, False)
+        self._reserve = [os.open(os.devnull, os.O_RDONLY) for _ in range(_RESERVE)]
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when an attempt has ended or somebody woke us."""
@@ -167,6 +171,11 @@ class Attempts:
             if token not in but:
                 running.cancellation.set(reason)
 
+    def free_reserve(self) -> None:
+        """Let the last records have the descriptors that were kept for them."""
+        while self._reserve:
+            os.close(self._reserve.pop())
+
     def close(self) -> None:
         """End the threads and free the descriptors; every attempt was taken."""
         for _ in self._threads:
@@ -175,6 +184,7 @@ class Attempts:
         for thread in () if self.running else self._threads:
             thread.join()
         self._threads.clear()
+        self.free_reserve()
         for fd in (self._read_fd, self._write_fd):
             os.close(fd)
         self._read_fd = self._write_fd = -1

@@ -7,7 +7,6 @@ the whole run's limit. Waiting for a person takes no process: the invocation end
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Iterator
@@ -23,7 +22,14 @@ from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.engine.flow.worker import FlowWorker
 from sequencer.engine.standing import Kind, blocked_by, parse_time
 from sequencer.engine.work import LONGEST_SLEEP_S, Mode, Summary
-from sequencer.errors import ClaimHeld, Interrupted, SequencerError, StepFailed, WaitsForPerson
+from sequencer.errors import (
+    ClaimHeld,
+    Interrupted,
+    SequencerError,
+    StepFailed,
+    WaitsForPerson,
+    out_of_resources,
+)
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
@@ -56,6 +62,8 @@ class FlowInvocation:
         """Attempts of this process that have ended."""
         self._failure: str | None = None
         """What the last one said that failed."""
+        self._unrecorded: list[Running] = []
+        """Those that have ended and could not be recorded."""
         self._then: str | None = None
         """What comes by itself of the last one that was not accepted."""
         self.summary = Summary(head=head)
@@ -77,8 +85,8 @@ class FlowInvocation:
         """
         try:
             return self._work()
-        except BaseException:
-            self._end_attempts()
+        except BaseException as error:
+            self._end_attempts(error)
             raise
 
     def _work(self) -> Summary:
@@ -112,7 +120,9 @@ class FlowInvocation:
         while ended := list(iter(worker.attempts.next_ended, None)):
             for one in ended:
                 self._count(one)
+            self._unrecorded = ended
             head = worker.record(ended, self._steps_left)
+            self._unrecorded = []
             worker.code.leave(head, worker.attempts.running)
             for one in ended:
                 self._count_anew(one)
@@ -352,19 +362,31 @@ class FlowInvocation:
             claim=foreign[0] if foreign else None,
         )
 
-    def _end_attempts(self) -> None:
-        """Stop what still runs, after an error, and record it as released if that can be."""
+    def _end_attempts(self, error: BaseException) -> None:
+        """Stop what still runs, after *error*, and record it as released if that can be."""
         worker = self._worker
         worker.is_stopped = True
         worker.attempts.cancel(StopReason.INTERRUPTED)
+        again = self._unrecorded if out_of_resources(error) else []
         while worker.attempts.running:
             ended = worker.attempts.next_ended()
             if ended is None:
                 worker.attempts.wait()
-                continue
+            elif out_of_resources(self._recorded_at_last(ended)):
+                again.append(ended)
+        # What agents have held is free now, and none takes what is.
+        worker.attempts.free_reserve()
+        for ended in again:
+            self._recorded_at_last(ended)
+
+    def _recorded_at_last(self, ended: Running) -> Exception | None:
+        """Record *ended* if that can be; return why not."""
+        try:
+            self._worker.record([ended], self._steps_left)
+        except (SequencerError, OSError) as error:
             # What has ended the work is told, and no other agent may be left behind for this one.
-            with contextlib.suppress(SequencerError, OSError):
-                worker.record([ended], self._steps_left)
+            return error
+        return None
 
     def _usd_left(self) -> float | None:
         """Return what this invocation may still spend; None: it has no limit."""
