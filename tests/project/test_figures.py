@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from sequencer import errors
+from tests.figures import broken, counted_steps, written
 from tests.project.documents import ROOT
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 600, 50
@@ -64,6 +65,11 @@ def test_no_function_is_too_long() -> None:
         if (length := (function.end_lineno or 0) - function.lineno + 1) > MAX_FUNCTION_LINES
     }
     assert long == {}
+
+
+def test_nothing_grew() -> None:
+    """Whoever raises a figure of `RATCHET` changes that file, and says why."""
+    assert broken(written(ROOT) | counted_steps(ROOT)) == []
 
 
 def test_no_module_has_a_name_that_says_nothing() -> None:
