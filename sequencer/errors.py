@@ -8,7 +8,6 @@ not in this tree is a bug, and the command line says so with exit code 70.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import ClassVar
@@ -241,7 +240,7 @@ def out_of_resources(error: BaseException | None) -> MachineBusy | None:
             found = _NO_MEMORY
         elif isinstance(error, RuntimeError) and "can't start new thread" in str(error):
             found = _TOO_MANY_PROCESSES
-        elif isinstance(error, ImportError) and os.strerror(errno.EMFILE) in str(error):
+        elif isinstance(error, ImportError) and "Too many open files" in str(error):
             # The system's loader of libraries tells no number.
             found = _EXHAUSTED[errno.EMFILE]
         if found is not None:
