@@ -25,7 +25,6 @@ from sequencer.activity.cursor import (
     moved_to_run,
 )
 from sequencer.activity.derived import activities_of
-from sequencer.activity.metrics import metrics_of
 from sequencer.activity.pace import Pace
 from sequencer.activity.polish import polished
 from sequencer.activity.protocol import (
@@ -38,6 +37,7 @@ from sequencer.activity.protocol import (
 )
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
+from sequencer.history.metrics import metrics_of
 from sequencer.model.head import Head
 from sequencer.model.marking import FlowStatus
 from sequencer.model.transitions import Event

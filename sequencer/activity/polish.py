@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from sequencer.activity.metrics import Metrics
 from sequencer.activity.protocol import Activity
 from sequencer.errors import CorruptState, SequencerError
 from sequencer.executors.control_sequences import without_sequences
 from sequencer.executors.redaction import Redaction
+from sequencer.history.metrics import Metrics
 from sequencer.store import results
 from sequencer.store.journal_file import read_regular
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
-from sequencer.activity.metrics import Metrics
+from sequencer.history.metrics import Metrics
 
 LONGEST_PAUSE_S = 300.0
 """A sink that asks for more is tried again after this."""

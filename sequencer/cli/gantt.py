@@ -18,10 +18,9 @@ from sequencer.errors import SequencerError, UsageRefused
 if TYPE_CHECKING:
     from sequencer.cli.gantt_rows import Chart
     from sequencer.engine.run import Run
+    from sequencer.history.timeline import Figures, Timeline
     from sequencer.model.graph import Graph
     from sequencer.model.head import Head
-    from sequencer.resolution.critical_path import Figures
-    from sequencer.resolution.timeline import Timeline
 
 COLUMNS = 100
 """Where it is printed to no terminal."""
@@ -47,8 +46,7 @@ def gantt(invocation: Invocation, svg: Path | None, png: Path | None, width: int
       sequencer --run review gantt --json | jq .figures
     """
     from sequencer.cli.gantt_rows import chart_of  # noqa: PLC0415 - `--help` needs none
-    from sequencer.resolution.critical_path import figures_of  # noqa: PLC0415
-    from sequencer.resolution.timeline import timeline_of  # noqa: PLC0415
+    from sequencer.history.timeline import figures_of, timeline_of  # noqa: PLC0415 - `--help` needs none
 
     if invocation.is_json and (svg or png or width):
         raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")

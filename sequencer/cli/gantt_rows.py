@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
+from sequencer.history.timeline import Execution, Figures, Span, SpanKind, Timeline
 from sequencer.model.graph import Graph
 from sequencer.model.wording import duration
-from sequencer.resolution.critical_path import Figures
-from sequencer.resolution.timeline import Execution, Span, SpanKind, Timeline
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 SHORTEST_SHOWN_S = 0.05

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from sequencer.assembly import Project
     from sequencer.cli.metrics_text import Seen
     from sequencer.engine.run import Run
+    from sequencer.history.totals import Maker
     from sequencer.model.workflow import Workflow
-    from sequencer.resolution.tallies import Maker
 
 FILE_MODE = 0o644
 """The exporter is another user."""
@@ -93,8 +93,7 @@ def _seen(invocation: Invocation, *, all_runs: bool) -> tuple[list[Seen], list[s
 
 def _look(invocation: Invocation, project: Project, run: Run) -> Seen | None:
     from sequencer.cli.metrics_text import Seen  # noqa: PLC0415 - `--help` needs none
-    from sequencer.resolution.caps import caps_of  # noqa: PLC0415
-    from sequencer.resolution.tallies import tallies_of  # noqa: PLC0415
+    from sequencer.history.totals import caps_of, totals_of  # noqa: PLC0415 - `--help` needs none
 
     head = run.head
     if head is None:
@@ -111,7 +110,7 @@ def _look(invocation: Invocation, project: Project, run: Run) -> Seen | None:
     return Seen(
         run.name,
         head,
-        tallies_of(run.history()),
+        totals_of(run.history()),
         tuple(caps_of(run.limits, head.usage, graph, spent, project.settings.teams.rules)),
         {node.id: node.task.role for node in tasks if node.task and node.task.role},
         _models(project, workflow),

@@ -17,9 +17,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as as_openmetrics
 from prometheus_client.registry import Collector
 
+from sequencer.history.totals import Cap, Maker, Total, Totals
 from sequencer.model.head import Head, Status
-from sequencer.resolution.caps import Cap
-from sequencer.resolution.tallies import Maker, Tallies, Tally
 
 PREFIX = "sequencer"
 DEFAULT_RUN = "(default)"
@@ -38,7 +37,7 @@ class Seen:
 
     name: str | None
     head: Head
-    tallies: Tallies
+    tallies: Totals
     caps: tuple[Cap, ...] = ()
     roles: Mapping[str, str] = field(default_factory=dict)
     """By step."""
@@ -57,11 +56,11 @@ class _Sum(NamedTuple):
     name: str
     help: str
     unit: str
-    value: Callable[[Tally], float | None]
+    value: Callable[[Total], float | None]
     """None: it is not known, and no sample says that it is 0."""
 
 
-def _known_usd(tally: Tally) -> float | None:
+def _known_usd(tally: Total) -> float | None:
     return None if tally.unpriced and not tally.cost_usd else tally.cost_usd
 
 
@@ -199,9 +198,9 @@ class _Runs(Collector):
         return gauge
 
 
-def _by_labels(one: Seen) -> dict[tuple[str, ...], list[Tally]]:
+def _by_labels(one: Seen) -> dict[tuple[str, ...], list[Total]]:
     """Return the tallies by the values of `MAKER`: makers may differ in nothing else."""
-    found: dict[tuple[str, ...], list[Tally]] = {}
+    found: dict[tuple[str, ...], list[Total]] = {}
     for maker, tally in one.tallies.by_maker.items():
         role = one.roles.get(maker.step, "")
         labels = (*one.labels, maker.step, role, one.model_of(maker), maker.agent)

@@ -12,7 +12,6 @@ import pytest
 from sequencer.activity.activities import DRAIN_S
 from sequencer.activity.github import LOOKED_AT
 from sequencer.activity.lane import THOUGHT_EVERY_S
-from sequencer.activity.metrics import Metrics
 from sequencer.activity.options import KINDS, ActivityOptions, SinkOptions
 from sequencer.activity.pending import Pending
 from sequencer.activity.protocol import LONGEST_PAUSE_S, Activity, ActivityType, Post
@@ -20,8 +19,9 @@ from sequencer.activity.sinks import Place, make_sinks
 from sequencer.activity.web import TIMEOUT_S
 from sequencer.activity.webhook import signature
 from sequencer.cli.standing_view import LABEL_WIDTH
+from sequencer.history.metrics import Metrics
+from sequencer.history.timeline import Figures
 from sequencer.model.outcome import Usage
-from sequencer.resolution.critical_path import Figures
 from sequencer.settings.settings import load
 from tests.project.documents import ROOT, Fence, fences
 

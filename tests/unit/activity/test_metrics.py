@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from sequencer.activity.markdown import result_text
-from sequencer.activity.metrics import Metrics, metrics_of
 from sequencer.activity.polish import polished
 from sequencer.activity.protocol import ActivityType, Post
+from sequencer.history.metrics import Metrics, metrics_of
 from sequencer.model.outcome import Usage
 from sequencer.store.file import FileStore
 from tests.unit.activity.posts import activity

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from sequencer.cli.gantt_rows import Chart, chart_of
+from sequencer.history.timeline import figures_of, timeline_of
 from sequencer.model.graph import Graph, Node, NodeKind
 from sequencer.model.team import TaskTraits
-from sequencer.resolution.critical_path import figures_of
-from sequencer.resolution.timeline import timeline_of
-from tests.unit.resolution.journal_facts import NOON_S, Told
+from tests.unit.history.journal_facts import NOON_S, Told
 
 HOSTILE = "</text><script>&\"'\x1b[2J\u202e"
 

@@ -14,7 +14,7 @@ from sequencer.cli.gantt_rows import Chart, Look
 from sequencer.cli.svg import png_of, points
 from sequencer.errors import UsageRefused
 from tests.unit.cli.charts import HOSTILE, chart, side_by_side, team, troubled
-from tests.unit.resolution.journal_facts import Told
+from tests.unit.history.journal_facts import Told
 
 SPACE = "{http://www.w3.org/2000/svg}"
 ALLOWED = {f"{SPACE}{name}" for name in ("svg", "title", "rect", "text", "path")}

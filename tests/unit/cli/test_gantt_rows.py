@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sequencer.cli.gantt_rows import Bar, Look, summary, ticks
 from sequencer.cli.tables import short, width
 from tests.unit.cli.charts import chart, side_by_side, team, troubled
-from tests.unit.resolution.journal_facts import Told
+from tests.unit.history.journal_facts import Told
 
 
 def looks(told: Told, step: str) -> list[tuple[Look, float, float]]:

@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from sequencer.assembly import open_project
 from sequencer.cli.metrics import _models
-from sequencer.resolution.tallies import Maker
+from sequencer.history.totals import Maker
 from tests.unit.cli.calling import call, project, state, worked
 
 READ: Callable[[str], Iterable[Metric]] = read_openmetrics

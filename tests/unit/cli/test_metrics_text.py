@@ -14,11 +14,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_prometheus
 
 from sequencer.cli.metrics_text import DEFAULT_RUN, FORMATS, MAKER, Seen, metrics_text
+from sequencer.history.totals import Cap, Maker, Totals, totals_of
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage
-from sequencer.resolution.caps import Cap
-from sequencer.resolution.tallies import Maker, Tallies, tallies_of
-from tests.unit.resolution.journal_facts import Told
+from tests.unit.history.journal_facts import Told
 
 Read = Callable[[str], Iterable[Metric]]
 READERS: dict[str, Read] = {"openmetrics": read_openmetrics, "prometheus": read_prometheus}
@@ -54,9 +53,9 @@ def told() -> Told:
 
 
 def seen(
-    name: str | None = None, head: Head = HEAD, tallies: Tallies | None = None, **more: Any
+    name: str | None = None, head: Head = HEAD, tallies: Totals | None = None, **more: Any
 ) -> Seen:
-    return Seen(name, head, tallies_of(told().facts) if tallies is None else tallies, **more)
+    return Seen(name, head, totals_of(told().facts) if tallies is None else tallies, **more)
 
 
 def samples(
@@ -167,7 +166,7 @@ def test_the_model_is_the_attempts_own_or_what_is_configured() -> None:
 
 def test_makers_that_come_to_the_same_labels_are_summed() -> None:
     both = Told().claim("a", 0).end("a", 0, 1, model="opus").claim("a", 1).end("a", 1, 2)
-    one = seen(tallies=tallies_of(both.facts), model_of=lambda maker: maker.model or "opus")
+    one = seen(tallies=totals_of(both.facts), model_of=lambda maker: maker.model or "opus")
     assert value(samples([one]), "sequencer_steps_accepted_total", step="a") == 2
 
 
@@ -212,7 +211,7 @@ def test_no_label_grows_with_the_number_of_attempts() -> None:
         many = Told()
         for number in range(count):
             many.claim("a", number).end("a", number, number + 1, "failed", attempt=number)
-        return len(samples([seen(tallies=tallies_of(many.facts))]))
+        return len(samples([seen(tallies=totals_of(many.facts))]))
 
     assert series(500) == series(1)
     assert set(MAKER) == {"run", "workflow", "step", "role", "model", "agent"}
@@ -226,8 +225,8 @@ HOSTILE = st.text(max_size=20)
 def test_any_name_comes_back_as_it_was(
     run: str, step: str, model: str, agent: str, text_format: str
 ) -> None:
-    tallies = Tallies()
-    tallies.by_maker[Maker(step, agent, model)] = tallies_of(told().facts).by_maker[
+    tallies = Totals()
+    tallies.by_maker[Maker(step, agent, model)] = totals_of(told().facts).by_maker[
         Maker("a", "claude", "opus")
     ]
     text = metrics_text([seen(run, tallies=tallies)], [], text_format).decode()

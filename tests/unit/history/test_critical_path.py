@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.resolution.critical_path import Figures, critical_path, figures_of
-from sequencer.resolution.timeline import timeline_of
-from tests.unit.resolution.journal_facts import NOON_S, Told
+from sequencer.history.timeline import Figures, critical_path, figures_of, timeline_of
+from tests.unit.history.journal_facts import NOON_S, Told
 
 Dag = tuple[dict[int, float], dict[int, list[int]]]
 

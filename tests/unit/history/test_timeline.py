@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.resolution.timeline import Execution, Span, SpanKind, timeline_of
-from tests.unit.resolution.journal_facts import NOON_S, Told
+from sequencer.history.timeline import Execution, Span, SpanKind, timeline_of
+from tests.unit.history.journal_facts import NOON_S, Told
 
 LATER = NOON_S + 1000
 

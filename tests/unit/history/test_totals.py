@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from sequencer.resolution.tallies import BY_HAND, Maker, Tally, tallies_of
-from tests.unit.resolution.journal_facts import Told
+from sequencer.history.totals import BY_HAND, Maker, Total, totals_of
+from tests.unit.history.journal_facts import Told
 
 USAGE = {"input_tokens": 100, "output_tokens": 7, "cost_usd": 0.25}
 
 
-def tallies(told: Told) -> dict[Maker, Tally]:
-    return tallies_of(told.facts).by_maker
+def tallies(told: Told) -> dict[Maker, Total]:
+    return totals_of(told.facts).by_maker
 
 
-def only(told: Told) -> Tally:
+def only(told: Told) -> Total:
     (tally,) = tallies(told).values()
     return tally
 
@@ -23,7 +23,7 @@ def only(told: Told) -> Tally:
 def test_an_accepted_step() -> None:
     told = Told().claim("a", 0).end("a", 0, 1.5, usage=USAGE)
     assert tallies(told) == {
-        Maker("a", "claude", ""): Tally(
+        Maker("a", "claude", ""): Total(
             accepted=1, seconds=1.5, input_tokens=100, output_tokens=7, cost_usd=0.25
         )
     }
@@ -68,12 +68,12 @@ def test_how_an_attempt_ends_counts_once_and_its_cost_always(event: str, field: 
 def test_a_claim_that_was_taken_over_is_of_who_tried_last() -> None:
     told = Told().claim("a", 0).end("a", 0, 1, "failed", model="opus")
     told.claim("a", 2, None, attempt=2).tell("taken-over", "a", 60, {"note": "token 2"})
-    assert tallies(told) == {Maker("a", "claude", "opus"): Tally(failed=1, taken_over=1, seconds=1)}
+    assert tallies(told) == {Maker("a", "claude", "opus"): Total(failed=1, taken_over=1, seconds=1)}
 
 
 def test_a_claim_that_was_lost_before_anybody_said_who_it_was() -> None:
     told = Told().claim("a", 0).tell("taken-over", "a", 60, {"note": "token 1"})
-    assert tallies(told) == {Maker("a", "", ""): Tally(taken_over=1)}
+    assert tallies(told) == {Maker("a", "", ""): Total(taken_over=1)}
 
 
 def test_what_a_lost_attempt_used_is_counted_when_it_is_known() -> None:
@@ -86,9 +86,9 @@ def test_a_stamp_is_of_a_person() -> None:
     told = Told().tell("stamped", "a", 0, {"note": "ok: looks good"})
     told.tell("stamped", "b", 0, {"note": "fail"}).tell("stamped", "c", 0, {"note": "ok"})
     assert tallies(told) == {
-        Maker("a", BY_HAND, ""): Tally(accepted=1),
-        Maker("b", BY_HAND, ""): Tally(failed=1),
-        Maker("c", BY_HAND, ""): Tally(accepted=1),
+        Maker("a", BY_HAND, ""): Total(accepted=1),
+        Maker("b", BY_HAND, ""): Total(failed=1),
+        Maker("c", BY_HAND, ""): Total(accepted=1),
     }
 
 
@@ -109,9 +109,9 @@ def test_a_beginning_counts_from_nothing(event: str) -> None:
 
 def test_the_oldest_revision_that_is_left() -> None:
     told = Told().claim("a", 0).end("a", 0, 1).claim("b", 1).end("b", 1, 2)
-    assert tallies_of(told.facts).first_revision == 1
-    assert tallies_of(told.facts[2:]).first_revision == 3
-    assert tallies_of([]).first_revision is None
+    assert totals_of(told.facts).first_revision == 1
+    assert totals_of(told.facts[2:]).first_revision == 3
+    assert totals_of([]).first_revision is None
 
 
 def test_facts_are_taken_one_by_one() -> None:
@@ -123,5 +123,5 @@ def test_facts_are_taken_one_by_one() -> None:
             yield fact
             fact.clear()  # whoever kept it has nothing now
 
-    assert tallies_of(facts()).by_maker[Maker("a", "claude", "")].accepted == 1
+    assert totals_of(facts()).by_maker[Maker("a", "claude", "")].accepted == 1
     assert given == [{}, {}]

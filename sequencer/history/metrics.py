@@ -13,17 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sequencer.history.timeline import BEGINNINGS, Figures, figures_of, timeline_of
+from sequencer.history.totals import BY_HAND, Totals, totals_of
 from sequencer.model.outcome import Usage
-from sequencer.model.transitions import Event
 from sequencer.model.wording import duration, spent
-from sequencer.resolution.critical_path import Figures, figures_of
-from sequencer.resolution.tallies import BY_HAND, Tallies, tallies_of
-from sequencer.resolution.timeline import timeline_of
 
 SHORTEST_SHOWN_S = 1.0
 MAX_SHOWN = 20
 """Steps of the critical path that are named in words."""
-_BEGINNINGS = frozenset({Event.INITIALISED, Event.RESET})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,17 +114,17 @@ def metrics_of(
     *usage* is what its head has; None: the head is another run's by now, and the facts are summed.
     """
     facts = list(facts)
-    tallies = tallies_of(facts)
-    makers = [maker.agent for maker in tallies.by_maker]
+    totals = totals_of(facts)
+    makers = [maker.agent for maker in totals.by_maker]
     agents = tuple(dict.fromkeys(one for one in makers if one and one != BY_HAND))
-    usage = _summed(tallies) if usage is None else usage
-    if not any(fact["event"] in _BEGINNINGS for fact in facts):
+    usage = _summed(totals) if usage is None else usage
+    if not any(fact["event"] in BEGINNINGS for fact in facts):
         return Metrics(usage=usage, agents=agents)
     timeline = timeline_of(facts, 0.0)
     figures = figures_of(timeline)
     path = tuple(timeline.executions[number].step for number in figures.critical)
-    failed = sum(one.failed for one in tallies.by_maker.values())
-    ended = sum(one.accepted + one.released + one.taken_over for one in tallies.by_maker.values())
+    failed = sum(one.failed for one in totals.by_maker.values())
+    ended = sum(one.accepted + one.released + one.taken_over for one in totals.by_maker.values())
     return Metrics(
         usage=usage,
         agents=agents,
@@ -138,9 +135,9 @@ def metrics_of(
     )
 
 
-def _summed(tallies: Tallies) -> Usage:
+def _summed(totals: Totals) -> Usage:
     total = Usage()
-    for one in tallies.by_maker.values():
+    for one in totals.by_maker.values():
         fields = asdict(one)
         steps = fields.pop("accepted")
         total = total.plus(Usage(**fields), steps=steps)
