@@ -21,13 +21,12 @@ from sequencer.assembly.permissions import permissions, told
 from sequencer.assembly.project import guard_of
 from sequencer.assembly.stores import witness_for
 from sequencer.assembly.timers import lost
-from sequencer.checkout.options import NONE
-from sequencer.checks_git import check_git, check_ignored
 from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, NotTrusted, StateRefused, UnsafeFolder
 from sequencer.findings import Area, Finding, Level, of_error, place_of
+from sequencer.git.check import check_git, check_ignored
 from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
@@ -35,6 +34,7 @@ from sequencer.resolution.extension import with_fields
 from sequencer.resolution.registry import with_defaults
 from sequencer.resolution.routing import allowed_prompts
 from sequencer.resolution.routing_settings import every_system_prompt
+from sequencer.settings.git import NONE
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.evidence import Witness, no_witness
 from sequencer.store.filesystem import is_network, type_of

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sequencer.store.git.opening import GitOptions, open_git_store
-from sequencer.store.git.own_settings import EVERYTHING
-from sequencer.store.git.store import GitStore
+from sequencer.git.own_settings import EVERYTHING
+from sequencer.git.store import GitOptions, GitStore, open_git_store
 
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",

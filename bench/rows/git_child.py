@@ -16,8 +16,8 @@ from bench.rows.handoff_child import LONGEST_WAIT_S
 from bench.serving import Answer, serve
 from sequencer.assembly import open_project
 from sequencer.engine.work import Mode
+from sequencer.git.store import GitStore
 from sequencer.model.limits import InvocationLimits
-from sequencer.store.git.store import GitStore
 
 RAW = "refs/heads/raw"
 STATE = "README.md"

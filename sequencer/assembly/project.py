@@ -18,7 +18,6 @@ from sequencer.assembly.prompts import PromptFolder
 from sequencer.assembly.stores import make_store, state_path_of
 from sequencer.assembly.trusting import Ask, Trust
 from sequencer.assembly.workflows import began_with, definition_of, workflow_of_run
-from sequencer.checkout.options import CURRENT, NONE
 from sequencer.documents.reader import KeyPath
 from sequencer.engine.attempt import Observer
 from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
@@ -37,6 +36,7 @@ from sequencer.resolution.prompts import PromptReader
 from sequencer.resolution.registry import with_defaults
 from sequencer.resolution.routing_settings import classifying_agent
 from sequencer.settings.agents import AgentOverrides
+from sequencer.settings.git import CURRENT, NONE
 from sequencer.settings.settings import Settings, load
 from sequencer.settings.sources import Given
 from sequencer.store import folder as folders
@@ -305,7 +305,7 @@ def _carrier(project: Project, run: str | None, store: Store) -> Carrier:
     """Return what moves the code of the run that *store* keeps, or what keeps it on a branch."""
     if project.settings.store.kind != "git":
         return guard_of(project.settings) or NOTHING_CARRIED
-    from sequencer.assembly.carriers import carrier_of  # noqa: PLC0415 - most runs are in files
+    from sequencer.git.carry import carrier_of  # noqa: PLC0415 - most runs are in files
 
     return carrier_of(project.settings, run, store, project.redaction)
 

@@ -66,7 +66,7 @@ def _git_store(
     allowed: Mapping[str, str] | None = None,
     placed: Placed = lambda _: None,
 ) -> Store:
-    from sequencer.store.git.opening import (  # noqa: PLC0415 - most runs are kept in files
+    from sequencer.git.store import (  # noqa: PLC0415 - most runs are kept in files
         GitOptions,
         open_git_store,
     )

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from sequencer.assembly.carriers import folders_of
 from sequencer.assembly.stores import state_path_of
-from sequencer.checkout import workplace
-from sequencer.checkout.worktrees import Workplaces
 from sequencer.engine.flow.team import Team
 from sequencer.engine.flow.workplaces import Left, OneWorkplace
+from sequencer.git import places as workplace
+from sequencer.git.carry import folders_of
+from sequencer.git.places import Workplaces
 from sequencer.model.team import TaskTraits
 from sequencer.resolution.teams.growing import TeamGrower
 

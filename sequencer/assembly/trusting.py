@@ -44,7 +44,7 @@ class Trust:
 
     @cached_property
     def _own_settings(self) -> Mapping[str, str]:
-        from sequencer.store.git.command import acting_settings  # noqa: PLC0415 - only who asks
+        from sequencer.git.process import acting_settings  # noqa: PLC0415 - only who asks
 
         store = self._settings.store
         remote = store.remote if store.kind == "git" else None
@@ -53,7 +53,7 @@ class Trust:
     @property
     def git_settings(self) -> Mapping[str, str]:
         """Return which settings of the repository's own git may act on once it is trusted."""
-        from sequencer.store.git.own_settings import EVERYTHING  # noqa: PLC0415 - only git needs it
+        from sequencer.git.own_settings import EVERYTHING  # noqa: PLC0415 - only git needs it
 
         return EVERYTHING if self.is_vouched_for else self._own_settings
 

@@ -13,7 +13,7 @@ from sequencer.cli.tables import columns
 
 if TYPE_CHECKING:
     from sequencer.assembly import Project
-    from sequencer.checkout.selection import Selection
+    from sequencer.git.selection import Selection
 
 NOT_COMMITTED = "-"
 
@@ -50,11 +50,10 @@ def commit(invocation: Invocation, *, dry_run: bool) -> None:
 
 def _selected(project: Project) -> tuple[str | None, Selection]:
     """Return the branch that is checked out, and what would be committed on it."""
-    from sequencer.assembly.carriers import work_tree  # noqa: PLC0415 - `--help` needs no git
-    from sequencer.checkout.content import secrets_by  # noqa: PLC0415
-    from sequencer.checkout.selection import Selector  # noqa: PLC0415
-    from sequencer.store.git.command import Git  # noqa: PLC0415
-    from sequencer.store.git.objects import Objects  # noqa: PLC0415
+    from sequencer.git.carry import work_tree  # noqa: PLC0415 - `--help` needs no git
+    from sequencer.git.objects import Objects  # noqa: PLC0415
+    from sequencer.git.process import Git  # noqa: PLC0415
+    from sequencer.git.selection import Selector, secrets_by  # noqa: PLC0415
 
     settings = project.settings
     tree = work_tree(settings, Objects(Git(settings.project_dir)))

@@ -13,8 +13,8 @@ from sequencer.cli.options import pass_invocation, verb
 if TYPE_CHECKING:
     from sequencer.cli.sync_view import Report
     from sequencer.engine.run import Run
-    from sequencer.store.git.sides import OtherRun, Sides
-    from sequencer.store.git.store import GitStore
+    from sequencer.git.sides import OtherRun, Sides
+    from sequencer.git.store import GitStore
 
 
 @verb("sync")
@@ -42,7 +42,7 @@ def sync(invocation: Invocation, *, fetch: bool, take_theirs: bool) -> None:
       sequencer sync --fetch --json | jq .branch.step_index
     """
     from sequencer.cli.sync_view import Report  # noqa: PLC0415 - `--help` needs no store
-    from sequencer.store.git.sides import as_known, compare  # noqa: PLC0415
+    from sequencer.git.sides import as_known, compare  # noqa: PLC0415
 
     invocation.acts = fetch or take_theirs
     run, store = _shared(invocation)
@@ -50,7 +50,7 @@ def sync(invocation: Invocation, *, fetch: bool, take_theirs: bool) -> None:
     _ensure_known(invocation, run, store, sides)
     aside: Path | None = None
     if take_theirs:
-        from sequencer.store.git.restoring import take_theirs as take  # noqa: PLC0415
+        from sequencer.git.sides import take_theirs as take  # noqa: PLC0415
 
         aside, sides = take(store, sides)
     report = Report.of(
@@ -69,7 +69,7 @@ def _shared(invocation: Invocation) -> tuple[Run, GitStore]:
     """
     from sequencer.errors import ConfigurationError  # noqa: PLC0415 - `--help` needs no store
     from sequencer.findings import place_of  # noqa: PLC0415
-    from sequencer.store.git.store import GitStore  # noqa: PLC0415
+    from sequencer.git.store import GitStore  # noqa: PLC0415
 
     # Which runs there are is what is asked, so a run that is not here is no error yet.
     run = invocation.run(may_begin=True)
@@ -87,7 +87,7 @@ def _shared(invocation: Invocation) -> tuple[Run, GitStore]:
 def _ensure_known(invocation: Invocation, run: Run, store: GitStore, sides: Sides) -> None:
     """Refuse a named run that is neither here nor on the remote."""
     from sequencer.errors import UnknownName  # noqa: PLC0415 - `--help` needs no store
-    from sequencer.store.git.sides import Relation  # noqa: PLC0415
+    from sequencer.git.sides import Relation  # noqa: PLC0415
 
     if run.name is None or sides.relation is not Relation.NOWHERE or not sides.is_asked:
         return
@@ -106,8 +106,8 @@ def _elsewhere(invocation: Invocation, store: GitStore, sides: Sides) -> list[Ot
 
 
 def _listed(invocation: Invocation, store: GitStore) -> list[OtherRun]:
+    from sequencer.git.sides import runs_elsewhere  # noqa: PLC0415
     from sequencer.model.names import slug  # noqa: PLC0415 - `--help` needs no store
-    from sequencer.store.git.sides import runs_elsewhere  # noqa: PLC0415
 
     project = invocation.project()
     here = set(map(slug, project.run_names()))

@@ -15,17 +15,17 @@ from sequencer.engine.naming import command
 from sequencer.engine.run import Run
 from sequencer.engine.standing import Kind
 from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeBusy, WorkTreeRefused
+from sequencer.git.process import GitFailed
+from sequencer.git.sides import OtherRun, Relation, Sides
+from sequencer.git.store import GitStore
 from sequencer.model.head import Claim, Head
 from sequencer.model.wording import duration
-from sequencer.store.git.command import GitFailed
-from sequencer.store.git.sides import OtherRun, Relation, Sides
-from sequencer.store.git.store import GitStore
 from sequencer.store.leases import Leases
 from sequencer.store.protocol import Liveness
 
 if TYPE_CHECKING:
     from sequencer.assembly import Project
-    from sequencer.checkout.tree import WorkTree
+    from sequencer.git.tree import WorkTree
 
 SHORT = 12
 """Characters of a commit's name that people are shown."""
@@ -301,8 +301,8 @@ def _quiet_words(held: Holder) -> str:
 
 def _code(project: Project, run: Run, store: GitStore, head: Head | None) -> Code | None:
     """Return how the work tree stands to the code of *head*; None where no code is moved."""
-    from sequencer.assembly.carriers import make_carrier, work_tree  # noqa: PLC0415 - git only
     from sequencer.engine.carrier import NothingCarried  # noqa: PLC0415
+    from sequencer.git.carry import make_carrier, work_tree  # noqa: PLC0415 - git only
 
     objects, remote = store.branch.objects, store.branch.remote
     carrier = make_carrier(project.settings, run.name, remote, objects, redaction=project.redaction)

@@ -16,7 +16,7 @@ from sequencer.errors import WorkTreeRefused
 from sequencer.model.head import Claim, Head, Work
 
 if TYPE_CHECKING:
-    from sequencer.store.git.remote import Move
+    from sequencer.git.remote import RefMove
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Collected:
 
     work: Work
     """For the head."""
-    move: Move | None
+    move: RefMove | None
     """For the push that carries the head; None: the remote has the code already."""
 
 

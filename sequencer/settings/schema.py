@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from sequencer.activity.options import ActivityOptions
-from sequencer.checkout.options import CommitOptions, WorkOptions
 from sequencer.executors.prices import ModelPrice
 from sequencer.model.limits import RunLimits
 from sequencer.model.names import is_branch_name
@@ -21,6 +20,7 @@ from sequencer.resolution.registry import WorkflowDefinition
 from sequencer.resolution.routing import RouterSettings
 from sequencer.resolution.routing_settings import RoutingSettings
 from sequencer.resolution.teams.options import TeamOptions
+from sequencer.settings.git import CommitOptions, WorkOptions
 from sequencer.settings.location import DEFAULT_STATE_FILE
 
 MIB = 1024 * 1024

@@ -17,7 +17,6 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from sequencer.activity.options import ActivityOptions
-from sequencer.checkout.options import CommitOptions
 from sequencer.documents import reader
 from sequencer.documents.file import leads_out
 from sequencer.documents.keys import dotted, leaves
@@ -34,6 +33,7 @@ from sequencer.resolution.routing_settings import RoutingSettings
 from sequencer.resolution.teams.options import TeamOptions
 from sequencer.settings import legacy, team_names
 from sequencer.settings.checks import Check, Found
+from sequencer.settings.git import CommitOptions
 from sequencer.settings.location import find_config, misplaced, resolve_path
 from sequencer.settings.schema import (
     AgentSelection,

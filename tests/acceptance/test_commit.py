@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.cli_process import cli, scripted_project
-from tests.unit.checkout.clones import SECRET, everything, git, said, write
+from tests.unit.git.clones import SECRET, everything, git, said, write
 
 DECLARED = "commit: {paths: [docs/], report_extensions: [.png], max_file_bytes: 100}\n"
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from sequencer.errors import ClaimHeld, StaleClaim
+from sequencer.git.store import GitStore
 from sequencer.model import decisions, transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.store.file import FileStore
-from sequencer.store.git.store import GitStore
 from sequencer.store.memory import MemoryRun, MemoryStore
 from sequencer.store.protocol import Liveness, Store
 from tests import clones

@@ -20,8 +20,8 @@ from typing import Any
 import psutil
 
 from sequencer.errors import SequencerError
-from sequencer.store.git.command import Git
-from sequencer.store.git.store import GitStore
+from sequencer.git.process import Git
+from sequencer.git.store import GitStore
 from tests.clones import Shared
 from tests.concurrency import children
 from tests.contract import store_cases as cases

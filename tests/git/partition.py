@@ -15,9 +15,9 @@ from functools import partial
 from pathlib import Path
 
 from sequencer.errors import ClaimHeld, RemoteUnreachable, StaleClaim
+from sequencer.git.store import GitStore
 from sequencer.model.head import Claim
 from sequencer.store import results
-from sequencer.store.git.store import GitStore
 from tests.concurrency import children
 from tests.contract import store_cases as cases
 from tests.git.machines import FAR, HUB, LIMIT_S, Network, impossible, network

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.store.git.command import Git
-from sequencer.store.git.own_settings import EVERYTHING
-from sequencer.store.git.remote import Move, Pushed, Remote
-from sequencer.store.git.store import GitStore
+from sequencer.git.own_settings import EVERYTHING
+from sequencer.git.process import Git
+from sequencer.git.remote import Pushed, RefMove, Remote
+from sequencer.git.store import GitStore
 from tests.clones import Shared, git
 from tests.concurrency import children
 from tests.contract import store_cases as cases
@@ -53,7 +53,7 @@ def test_a_push_without_a_lease_is_noticed(shared: Shared, monkeypatch: pytest.M
     ours, theirs, real = shared.store("ours"), shared.store("theirs"), Remote.push
     has_come: list[bool] = []
 
-    def forced(self: Remote, moves: Sequence[Move]) -> Pushed:
+    def forced(self: Remote, moves: Sequence[RefMove]) -> Pushed:
         if self is ours.branch.remote and not has_come:
             has_come.append(True)
             turn(theirs, "theirs")
@@ -101,7 +101,7 @@ def test_the_server_does_what_it_says(deed: Deed, shared: Shared) -> None:
     git(clone, "commit", "-q", "--allow-empty", "-m", "x")
     new, before = git(clone, "rev-parse", "HEAD"), shared.tip("main")
     pushed = Remote(Git(clone, timeout_s=2.0, allowed=EVERYTHING), "origin").push(
-        [Move("refs/heads/main", before, new)]
+        [RefMove("refs/heads/main", before, new)]
     )
     is_answered = deed is Deed.SERVE
     assert (pushed.verdict == "accepted") == is_answered

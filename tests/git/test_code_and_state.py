@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import RemoteRefused, StaleClaim, StateRefused
+from sequencer.git.remote import RefMove
+from sequencer.git.store import GitStore
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
-from sequencer.store.git.remote import Move
-from sequencer.store.git.store import GitStore
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
 from tests.git.tables import table
@@ -39,7 +39,7 @@ def worked(shared: Shared, name: str) -> tuple[GitStore, Callable[[Head | None],
     git(clone, "add", ".")
     git(clone, "commit", "-q", "-m", name)
     commit = git(clone, "rev-parse", "HEAD")
-    store.branch.cargo = Move(MAIN, before, commit)
+    store.branch.cargo = RefMove(MAIN, before, commit)
     return store, cases.on_run(partial(ending_with, token=token, commit=commit)), commit
 
 
@@ -61,7 +61,7 @@ def test_where_one_is_declined_neither_moves(ref: str, shared: Shared) -> None:
     assert (shared.tip("main"), shared.tip()) == (before, state)
     assert git(shared.clone("ours"), "rev-parse", "HEAD") == commit
     hook.unlink()
-    store.branch.cargo = Move(MAIN, before, commit)
+    store.branch.cargo = RefMove(MAIN, before, commit)
     store.update(change)
     assert shared.tip("main") == commit
     assert accepted_in(store) == [(0, 1)]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from sequencer.errors import CorruptState, EditRefused, StateRefused
+from sequencer.git.store import GitStore
 from sequencer.store import results
-from sequencer.store.git.store import GitStore
 from sequencer.store.journal import encode
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import RemoteUnreachable
-from sequencer.store.git.remote import SAID_CHARS
-from sequencer.store.git.store import GitStore
+from sequencer.git.remote import SAID_CHARS
+from sequencer.git.store import GitStore
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
 from tests.git.servers import end, free_port, until_open

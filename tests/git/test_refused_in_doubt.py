@@ -9,11 +9,11 @@ from functools import partial
 import pytest
 
 from sequencer.errors import RemoteRefused, RemoteUnreachable, StaleClaim, WorkTreeRefused
+from sequencer.git.branch import REBUILDS, PendingPush
+from sequencer.git.remote import RefMove
+from sequencer.git.store import GitStore
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
-from sequencer.store.git.remote import Move
-from sequencer.store.git.settling import REBUILDS, Pending
-from sequencer.store.git.store import GitStore
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
 from tests.git.test_code_and_state import MAIN, declining, worked
@@ -182,8 +182,8 @@ def test_an_edit_that_came_first_is_not_taken_for_the_change_behind_it(
 
 
 def test_a_push_lands_only_where_all_that_it_moves_is_as_it_found_it() -> None:
-    moves = (Move(STATE, "a", "b"), Move(MAIN, None, "c"))
-    pending = Pending("b", b"", moves)
+    moves = (RefMove(STATE, "a", "b"), RefMove(MAIN, None, "c"))
+    pending = PendingPush("b", b"", moves)
     assert pending.may_land({STATE: "a"}, (STATE, MAIN))
     assert not pending.may_land({STATE: "a", MAIN: "d"}, (STATE, MAIN))
     assert not pending.may_land({}, (STATE,))

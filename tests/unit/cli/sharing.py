@@ -8,8 +8,8 @@ from contextlib import closing
 from pathlib import Path
 
 from sequencer.assembly import open_project
-from sequencer.store.git.sides import Sides, compare
-from sequencer.store.git.store import GitStore
+from sequencer.git.sides import Sides, compare
+from sequencer.git.store import GitStore
 from tests.clones import Shared, git
 from tests.unit.cli.calling import Called, project
 from tests.unit.cli.calling import call as call_here

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sequencer.engine.carrier import Carrier, NothingCarried
-from tests.unit.checkout.clones import claim, head
+from tests.unit.git.clones import claim, head
 
 
 def test_nothing_is_carried_and_nothing_refused() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from sequencer.engine.carrier import Collected
 from sequencer.errors import SequencerError
+from sequencer.git.remote import RefMove
 from sequencer.model.head import Claim, Head, Work
-from sequencer.store.git.remote import Move
 from tests.unit.engine.flow.labs import Lab
 
 
@@ -57,7 +57,7 @@ class Cart:
             return None
         self._count += 1
         made = work(self._count)
-        return Collected(made, Move("refs/heads/main", None, made.commit))
+        return Collected(made, RefMove("refs/heads/main", None, made.commit))
 
     def keep(self, claim: Claim, step: str, head: Head) -> str | None:
         del step, head

@@ -1,0 +1,579 @@
+"""What a person is told where a work tree and a remote have parted, with what to do about it.
+
+Commands are written so that they can be typed as they stand, whatever a branch is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from shlex import quote
+
+from sequencer.assembly.stores import state_path_of
+from sequencer.engine.carrier import NOTHING_CARRIED, Carrier, Collected, NothingCarried
+from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
+from sequencer.executors.redaction import Redaction
+from sequencer.git.commit import Committer, RefMoved
+from sequencer.git.objects import Objects
+from sequencer.git.process import GitFailed
+from sequencer.git.remote import NoAtomicPush, PushVerdict, RefMove, Remote
+from sequencer.git.selection import Selection, Selector, secrets_by
+from sequencer.git.store import GitStore
+from sequencer.git.tenancy import Note, TakeBack, Tenancy, accepted_in, changed_since, kept_name
+from sequencer.git.tree import Folders, TreeStatus, WorkTree
+from sequencer.model.head import Claim, Head, Work
+from sequencer.model.names import is_branch_name, slug
+from sequencer.settings.git import CURRENT, NONE, CommitOptions, WorkOptions
+from sequencer.settings.settings import Settings
+from sequencer.store.identity import this_process
+from sequencer.store.protocol import Store
+
+
+def diverged(
+    tree: WorkTree, branch: str | None, remote: str, commit: str, theirs: str
+) -> WorkTreeRefused:
+    """Return that *branch* is at *commit* here and at *theirs* on *remote*, neither behind."""
+    if tree.is_shallow:
+        return _cut_short(tree, branch, remote, theirs)
+    apart, there = tree.apart(commit, theirs), shlex.quote(f"{remote}/{branch}")
+    return tree.refused(
+        f"branch {branch} has diverged: {apart.ahead} commits are here alone, "
+        f"{apart.behind} on {remote!r} alone",
+        f"bring both together ('git fetch {remote}', then 'git rebase {there}'), "
+        f"or leave yours ('git branch mine', then 'git reset --keep {there}')",
+    )
+
+
+def without(
+    tree: WorkTree, branch: str | None, remote: str, theirs: str | None, wanted: str
+) -> WorkTreeRefused:
+    """Return that *remote* does not have the code that the state goes with, *wanted*."""
+    if tree.is_shallow and theirs is not None:
+        return _cut_short(tree, branch, remote, wanted)
+    lacks = "is gone" if theirs is None else "was moved back"
+    pushed = shlex.quote(f"{wanted}:refs/heads/{branch}")
+    return tree.refused(
+        f"branch {branch} of {remote!r} {lacks}: it does not hold commit "
+        f"{wanted[:12]}, which the state goes with",
+        f"'git push {remote} {pushed}' from "
+        "a clone that has it; to go on without it, 'sequencer reset' begins a new run on what "
+        "the branch has, and 'sequencer set step_index=N' puts that where this one was",
+    )
+
+
+def _cut_short(tree: WorkTree, branch: str | None, remote: str, commit: str) -> WorkTreeRefused:
+    """Return that the history of *branch* which is here does not reach back to *commit*."""
+    return tree.refused(
+        f"this clone is shallow: its history of branch {branch} ends before commit "
+        f"{commit[:12]}, so whether the branch holds that can't be told here",
+        f"'git fetch --unshallow {shlex.quote(remote)}' brings the rest, then start again",
+    )
+
+
+def not_whole(tree: WorkTree, branch: str | None, remote: str, commit: str) -> WorkTreeRefused:
+    """Return that *commit* lacks objects, here and in what *remote* has sent."""
+    return tree.refused(
+        f"commit {commit[:12]} of branch {branch} can't be had whole",
+        f"look at both repositories with 'git fsck'; a fresh clone shows whether {remote!r} has it",
+    )
+
+
+SHOWN_PATHS = 10
+_TRAILERS = ("run", "step", "iteration", "token")
+_TRIES = 3
+
+
+class GitCarrier:
+    """The carrier of one run in one clone."""
+
+    def __init__(
+        self,
+        tree: WorkTree,
+        remote: Remote,
+        tenancy: Tenancy,
+        *,
+        run: str | None,
+        work: WorkOptions,
+        commit: CommitOptions,
+        redaction: Redaction,
+    ) -> None:
+        """Move the code of *run* (None: the default run) between *tree* and *remote*.
+
+        *redaction* finds secrets in files, and hides them in what is told.
+        """
+        self._tree = tree
+        self._remote = remote
+        self._tenancy = tenancy
+        self._seen: Note | None = None
+        """Who had begun in the tree when it was found to be ready."""
+        self._told: Note | None = None
+        self._run = run
+        self._work = work
+        self._options = commit
+        self._hide = redaction.hide_text
+        self._tolerated = tree.patterns(work.tolerated)
+        self._selector = Selector(tree, commit, secrets_by(redaction))
+        self._committer = Committer(tree)
+        self._back = TakeBack(tree, tenancy, self._committer)
+        self._notices: list[str] = []
+        self._left: set[str] = set()
+        """Commits that steps have begun with here, or ended with."""
+
+    def take_notices(self) -> list[str]:
+        """See `Carrier.take_notices`."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    # --- names ---------------------------------------------------------------------
+
+    @cached_property
+    def branch(self) -> str | None:
+        """Return the branch that moves; None: none is checked out, so nothing can."""
+        return self._tree.branch if self._work.branch == CURRENT else self._work.branch
+
+    @property
+    def refs(self) -> dict[str, str]:
+        """See `Carrier.refs`: the branch, as it is on the remote."""
+        if self.branch is None:
+            return {}
+        return {f"refs/heads/{self.branch}": self._local}
+
+    @property
+    def _local(self) -> str:
+        # The remote may be an address, and that is no part of a ref.
+        return f"refs/worktree/sequencer-work/{slug(self._remote.name)}/{self.branch}"
+
+    def _theirs(self, head: Head) -> str | None:
+        """Return where the branch is on the remote, as far as is known; None: it is not there.
+
+        The code of an accepted state is there too: it was moved with the state, and the
+        local ref is older until the next fetch. That its commit is here says nothing of
+        the rest of it, which a fetch that was killed has not brought; that it was left here does.
+        """
+        fetched = self._tree.resolve(self._local)
+        work = head.work
+        if work is None or work.branch != self.branch or not self._was_left_here(work.commit):
+            return fetched
+        if fetched is None or self._tree.contains(work.commit, fetched):
+            return work.commit
+        return fetched
+
+    def _was_left_here(self, commit: str) -> bool:
+        if commit in self._left:
+            return True
+        checked_out = self._tree.resolve("HEAD")
+        return checked_out is not None and self._tree.contains(checked_out, commit)
+
+    # --- before a step -------------------------------------------------------------
+
+    def ready(self, head: Head) -> None:
+        """See `Carrier.ready`."""
+        self._settle()
+        status = self._tree.status()
+        commit = self._ensure_branch(status, head)
+        note = self._tenancy.note()
+        self._tenancy.ensure_free(note, head)
+        has_changed = self._tenancy.ensure_unoccupied(note)
+        if self._has_taken_back(note, head) or has_changed:
+            # What its agents have left they had not left before.
+            status, note = self._tree.status(), self._tenancy.note()
+            commit = self._ensure_branch(status, head)
+        self._ensure_clean(status, head, note)
+        self._seen = note
+        theirs = self._theirs(head)
+        is_unseen = self._tree.is_shallow and self._tree.resolve(self._local) is None
+        if (theirs is None or is_unseen) and self._remote.fetch(self.refs):
+            theirs = self._theirs(head)
+        if theirs is not None and not self._is_in_line(commit, theirs):
+            raise diverged(self._tree, self.branch, self._remote.name, commit, theirs)
+
+    def _has_taken_back(self, note: Note | None, head: Head) -> bool:
+        """Take back what was not accepted before *head*; return whether there was something."""
+        theirs = accepted_in(self._tree, head, self._theirs(head))
+        if self._tenancy.is_occupied or not self._back.is_due(note, theirs):
+            return False
+        # Another run's state may have accepted it; the remote says so in any case.
+        self._remote.fetch(self.refs)
+        theirs = accepted_in(self._tree, head, self._theirs(head))
+        with self._tenancy.locked() as newest:
+            self._notices += self._back.settle(newest, theirs)
+        return True
+
+    def _settle(self) -> None:
+        """End a commit that a kill has cut off: its files would seem to be staged by somebody."""
+        if self._committer.is_cut_off():
+            with self._tenancy.locked():
+                self._committer.settle()
+
+    def _ensure_clean(self, status: TreeStatus, head: Head, note: Note | None) -> None:
+        """Return if what is dirty is what the step of *head* has left here itself."""
+        dirty = [entry.path for entry in self._tree.dirt(status, self._tolerated)]
+        if not dirty:
+            return
+        if note is not None and note.is_of_step(head):
+            self._ensure_its_own(note, dirty)
+        paths = f"{len(dirty)} changed {'path' if len(dirty) == 1 else 'paths'}"
+        if note is None or not note.is_of_step(head):
+            raise self._tree.refused(
+                f"branch {self.branch} has {paths} that no commit holds: {self._listed(dirty)}",
+                "commit them, put them away ('git stash -u'), or have git ignore them; "
+                "store.work.tolerated names paths that may be so",
+            )
+        if note != self._told:
+            self._told = note
+            unknown = ", or somebody has changed since" if note.left is None else ""
+            self._notices.append(
+                f"goes on with what attempt {note.attempt} has left{unknown}: {paths}, "
+                + self._listed(dirty)
+            )
+
+    def _ensure_its_own(self, note: Note, dirty: list[str]) -> None:
+        """Return if none of the *dirty* paths was changed after the attempt of *note* had ended."""
+        changed = changed_since(note, self._tree.top, dirty)
+        if changed:
+            number = f"{len(changed)} {'path was' if len(changed) == 1 else 'paths were'}"
+            raise self._tree.refused(
+                f"{number} changed since attempt {note.attempt} has ended, and the next one would "
+                f"commit that as its own: {self._listed(changed)}",
+                "commit them, put them away ('git stash -u -- PATH'), or have git ignore them; "
+                "store.work.tolerated names paths that may be so",
+            )
+
+    def _ensure_branch(self, status: TreeStatus, head: Head) -> str:
+        """Return the commit that is checked out, if it is the one of the run's branch."""
+        # First: a rebase detaches HEAD, and then no branch can be switched to.
+        if begun := self._tree.under_way():
+            where = "" if status.branch is None else f" on branch {status.branch}"
+            hint = "end it or abort it, then start again"
+            raise self._tree.refused(f"{begun} is under way{where}", hint)
+        wanted = self.branch or status.branch
+        if self._work.branch == CURRENT and (known := self._branch_of(head)) is not None:
+            wanted = known
+            if not is_branch_name(wanted):
+                raise self._tree.refused(
+                    f"the run's code is on {wanted!r}, and git takes no such name of a branch",
+                    "look at who wrote that state: 'sequencer history'",
+                )
+        if status.branch is None or wanted is None:
+            told = f"; the run's code is on {wanted}" if wanted else ""
+            hint = f"'git switch {quote(wanted or 'BRANCH')}', then start again"
+            raise self._tree.refused(f"HEAD is detached: no branch is checked out{told}", hint)
+        if status.branch != wanted:
+            raise self._tree.refused(
+                f"branch {status.branch} is checked out, and the run's code is on {wanted}",
+                f"'git switch {quote(wanted)}', or set store.work.branch",
+            )
+        # Another one may have been checked out when this process began.
+        self.branch = wanted
+        if status.commit is None:
+            raise self._tree.refused(f"branch {wanted} has no commit yet", "make the first one")
+        return status.commit
+
+    def _branch_of(self, head: Head) -> str | None:
+        """Return which branch the run of *head* is on: where its first step began, at the latest.
+
+        None: no step of it was accepted, and none has begun in this work tree last.
+        """
+        if head.work is not None:
+            return head.work.branch
+        note = self._tenancy.note()
+        return note.branch if note is not None and note.run_id == head.run_id else None
+
+    def _is_in_line(self, commit: str, theirs: str) -> bool:
+        return self._tree.contains(commit, theirs) or self._tree.contains(theirs, commit)
+
+    def _listed(self, paths: list[str]) -> str:
+        shown = [self._hide(path) for path in paths[:SHOWN_PATHS]]
+        more = f" and {len(paths) - SHOWN_PATHS} more" if len(paths) > SHOWN_PATHS else ""
+        return ", ".join(map(repr, shown)) + more
+
+    def arrive(self, head: Head) -> None:
+        """See `Carrier.arrive`."""
+        was_occupied = self._tenancy.is_occupied
+        try:
+            with self._tenancy.locked() as note:
+                self._tenancy.ensure_free(note, head)
+                self._tenancy.occupy(note)
+                if note != self._seen:
+                    # Somebody has worked here since it was found to be ready.
+                    self._ensure_clean(self._tree.status(), head, note)
+                self._seen = self._tenancy.begin(head, self.branch)
+            self._bring(head)
+            if not was_occupied:
+                self._back.base = self._tree.resolve("HEAD")
+        except BaseException:
+            if not was_occupied:
+                self._tenancy.vacate()
+            raise
+
+    def _bring(self, head: Head) -> None:
+        wanted = head.work.commit if head.work is not None else None
+        theirs = self._theirs(head)
+        if wanted is not None and not self._has(theirs, wanted):
+            theirs = self._theirs(head) if self._remote.fetch(self.refs) else None
+            if theirs and self._tree.is_shallow and not self._has(theirs, wanted):
+                self._remote.deepen(self.refs)
+            if not self._has(theirs, wanted):
+                raise without(self._tree, self.branch, self._remote.name, theirs, wanted)
+        if theirs is not None:
+            self._forward(theirs)
+
+    def _forward(self, theirs: str) -> None:
+        commit = self._tree.resolve("HEAD")
+        self._left.add(theirs)
+        if commit is None or self._tree.contains(commit, theirs):
+            return
+        if not self._tree.contains(theirs, commit):
+            raise diverged(self._tree, self.branch, self._remote.name, commit, theirs)
+        if not self._tree.is_whole(theirs):
+            # It would be half checked out, and git believes that it has what its refs name.
+            self._remote.refetch(self.refs)
+            if not self._tree.is_whole(theirs):
+                raise not_whole(self._tree, self.branch, self._remote.name, theirs)
+        obstacle = self._tree.forward(theirs)
+        if obstacle is not None:
+            raise self._tree.refused(
+                f"branch {self.branch} can't be fast-forwarded to {theirs[:12]}: "
+                + obstacle.reason,
+                f"{obstacle.hint}, then start again",
+            )
+
+    def _has(self, theirs: str | None, commit: str) -> bool:
+        return theirs is not None and self._tree.contains(theirs, commit)
+
+    # --- after a step --------------------------------------------------------------
+
+    def collect(self, claim: Claim, step: str, head: Head) -> Collected | None:
+        """See `Carrier.collect`."""
+        for _ in range(_TRIES):
+            status = self._tree.status()
+            commit = self._ensure_branch(status, head)
+            theirs = self._theirs(head)
+            if theirs is not None and not self._tree.contains(commit, theirs):
+                raise self._tree.refused(
+                    f"step {step!r} has left a branch {self.branch} without the commit "
+                    f"{theirs[:12]} that {self._remote.name!r} has: its history was rewritten",
+                    f"look at 'git reflog {self.branch}'; nothing was pushed",
+                )
+            selection = self._selector.select(status)
+            kept = kept_name(self._run, claim.step_index, claim.token)
+            ref, more = f"refs/heads/{self.branch}", bool(selection.chosen)
+            self._back.plan(theirs, commit, has_more=more, ref=ref, kept=kept, token=claim.token)
+            try:
+                commit = self._committed(selection, status, commit, claim, step)
+            except RefMoved:
+                continue
+            is_moved = commit != theirs
+            if not is_moved and (head.work is not None or self._work.branch != CURRENT):
+                return None
+            self._left.add(commit)
+            work = Work(branch=str(self.branch), commit=commit)
+            # Without a move the run learns its branch, and stays on it.
+            return Collected(work, RefMove(ref, theirs, commit) if is_moved else None)
+        raise self._tree.refused(
+            f"somebody else commits on branch {self.branch} all the time",
+            "work in a clone of your own while steps run",
+        )
+
+    def leave(self, head: Head | None) -> None:
+        """See `Carrier.leave`; where the step stays, what it has left is remembered."""
+        if not self._tenancy.is_occupied:
+            return
+        try:
+            note = self._tenancy.note()
+            is_its_own = note is not None and note.owner.nonce == this_process().nonce
+            # Where nobody knows how it ended, who comes next finds out.
+            if (
+                head is not None
+                and is_its_own
+                and self._back.settle(note, accepted_in(self._tree, head, None))
+            ):
+                note = self._tenancy.note()
+            if note is not None and is_its_own and (head is None or note.is_of_step(head)):
+                dirt = self._tree.dirt(self._tree.status(), self._tolerated)
+                self._tenancy.end(note, [entry.path for entry in dirt])
+        except SequencerError as error:
+            # Then nobody can tell it from what comes later, and its next attempt goes on with all.
+            self._notices.append(f"what the step has left can't be remembered: {error.message}")
+        finally:
+            self._tenancy.vacate()
+
+    def _committed(
+        self, selection: Selection, status: TreeStatus, commit: str, claim: Claim, step: str
+    ) -> str:
+        """Commit *selection*; return the new commit, or the old one if nothing was chosen."""
+        ref = f"refs/heads/{self.branch}"
+        if selection.chosen:
+            message = self._message(claim, step)
+            written = self._committer.commit(selection, commit, ref, message)
+            commit, selection = written.commit, written.selection
+        declared = [one for one in selection.skipped if one.is_declared]
+        for one in declared[:SHOWN_PATHS]:
+            self._notices.append(f"not committed: {self._hide(one.path)!r} {one.reason}")
+        if len(declared) > SHOWN_PATHS:
+            more = len(declared) - SHOWN_PATHS
+            self._notices.append(f"not committed: {more} more; 'sequencer commit --dry-run'")
+        done = {one.path for one in selection.chosen}
+        left = [e.path for e in self._tree.dirt(status, self._tolerated) if e.path not in done]
+        if left:
+            self._notices.append(
+                f"{self._listed(left)}: in no commit, so no other clone gets them, and no step "
+                "begins here before they are committed, removed or in store.work.tolerated"
+            )
+        return commit
+
+    def _message(self, claim: Claim, step: str) -> str:
+        facts = {
+            "step": step,
+            "iteration": str(claim.step_index + 1),
+            "step_index": str(claim.step_index),
+            "run": self._run or "default",
+            "token": str(claim.token),
+        }
+        facts = {name: " ".join(text.split()) for name, text in facts.items()}
+        trailers = [f"{name.title()}: {facts[name]}" for name in _TRAILERS]
+        return self._hide("\n".join([self._options.first_line(facts), "", *trailers]) + "\n")
+
+    # --- when it was not accepted --------------------------------------------------
+
+    def keep(self, claim: Claim, step: str, head: Head) -> str | None:
+        """See `Carrier.keep`."""
+        status = self._tree.status()
+        commit = status.commit
+        if commit is None:
+            return None
+        selection = self._selector.select(status)
+        before = self._theirs(head)
+        if not selection.chosen and (before is None or self._tree.contains(before, commit)):
+            return None
+        base = kept_name(self._run, claim.step_index, claim.token)
+        name = self._back.kept(base, commit, selection, self._message(claim, step))
+        ref = f"refs/heads/{name}"
+        kept = self._tree.resolve(ref)
+        try:
+            pushed = self._remote.push([RefMove(ref, None, kept)]).verdict
+        except (GitFailed, RemoteUnreachable, NoAtomicPush):
+            pushed = PushVerdict.UNKNOWN
+        if pushed is not PushVerdict.ACCEPTED:
+            self._notices.append(f"branch {name} is here only: it could not be pushed")
+        return name
+
+
+def make_carrier(
+    settings: Settings,
+    run: str | None,
+    remote: Remote,
+    objects: Objects,
+    *,
+    redaction: Redaction,
+    environment: Mapping[str, str] | None = None,
+) -> Carrier:
+    """Return what moves the code of the run called *run* between the work tree and *remote*."""
+    if settings.store.work.branch == NONE:
+        return NothingCarried()
+    tree = work_tree(settings, objects, environment, remote.git.allowed)
+    return GitCarrier(
+        tree,
+        remote,
+        Tenancy(tree, run, state_path_of(settings, run)),
+        run=run,
+        work=settings.store.work,
+        commit=settings.commit,
+        redaction=redaction,
+    )
+
+
+def carrier_of(settings: Settings, run: str | None, store: Store, redaction: Redaction) -> Carrier:
+    """Return what moves the code of the run that *store* keeps: nothing, where that is no git."""
+    if not isinstance(store, GitStore):
+        return NOTHING_CARRIED
+    branch = store.branch
+    carrier = make_carrier(settings, run, branch.remote, branch.objects, redaction=redaction)
+    return carrier if isinstance(carrier, NothingCarried) else StoreCarrier(carrier, store)
+
+
+class StoreCarrier:
+    """A carrier whose code is fetched and pushed by the store of its run, with the state."""
+
+    def __init__(self, carrier: Carrier, store: GitStore) -> None:
+        """Have *store* move what *carrier* says."""
+        self._carrier = carrier
+        self._store = store
+        store.branch.code_refs = lambda: carrier.refs
+
+    @property
+    def refs(self) -> dict[str, str]:
+        """See `Carrier.refs`."""
+        return self._carrier.refs
+
+    def ready(self, head: Head) -> None:
+        """See `Carrier.ready`; on the newest code, somebody may have pushed some."""
+        self._store.branch.carried = self._carrier.refs
+        self._store.bring()
+        with self._told():
+            self._carrier.ready(self._store.view().head or head)
+
+    def arrive(self, head: Head) -> None:
+        """See `Carrier.arrive`."""
+        self._carrier.arrive(head)
+
+    def collect(self, claim: Claim, step: str, head: Head) -> Collected | None:
+        """See `Carrier.collect`; what it returns moves with the next state that names it."""
+        with self._told():
+            found = self._carrier.collect(claim, step, head)
+        self._store.branch.cargo = None if found is None else found.move
+        return found
+
+    def keep(self, claim: Claim, step: str, head: Head) -> str | None:
+        """See `Carrier.keep`."""
+        with self._told():
+            return self._carrier.keep(claim, step, head)
+
+    def leave(self, head: Head | None) -> None:
+        """See `Carrier.leave`."""
+        self._carrier.leave(head)
+
+    def take_notices(self) -> list[str]:
+        """See `Carrier.take_notices`; mostly they are among those of the store."""
+        return self._carrier.take_notices()
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Hand what is found in the block to the store, which is asked for notices more often."""
+        try:
+            yield
+        finally:
+            self._store.branch.drafting.notices += self._carrier.take_notices()
+
+
+def work_tree(
+    settings: Settings,
+    objects: Objects,
+    environment: Mapping[str, str] | None = None,
+    allowed: Mapping[str, str] | None = None,
+) -> WorkTree:
+    """Return the work tree that the project lies in; nothing is started before it is asked.
+
+    *allowed*: see `Git`.
+    """
+    return WorkTree(folders_of(settings, settings.state_file), objects, environment, allowed)
+
+
+def folders_of(settings: Settings, state_file: Path) -> Folders:
+    """Return where the program itself writes in the project, for a run with *state_file*."""
+    return Folders(
+        settings.project_dir,
+        state_file,
+        settings.logs_dir,
+        tuple(_posted(settings)),
+    )
+
+
+def _posted(settings: Settings) -> Iterator[Path]:
+    """Yield the files of the project that activities are written to."""
+    for sink in settings.activity.sinks.values():
+        if sink.path is not None:
+            yield settings.project_dir / sink.path

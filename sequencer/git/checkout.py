@@ -1,0 +1,382 @@
+"""The checkout that the tasks of a team share: its commit, its locks, and how it moves forward.
+
+Two locks keep processes and threads apart, of any run: one of the repository, for adding and
+removing worktrees, and one of this checkout, for what is merged into it. Not promised: that
+nobody else's git works here meanwhile; git itself compares once more before it writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from sequencer.errors import SequencerError
+from sequencer.git.objects import Objects
+from sequencer.git.process import Git, GitFailed
+from sequencer.git.tree import (
+    RUN_FILES,
+    STATUS,
+    Folders,
+    Patterns,
+    StatusEntry,
+    TreeStatus,
+    WorkTree,
+    parse_status,
+)
+from sequencer.git.worktrees import BRANCHES, FOLDER
+
+PATIENCE_S = 3600.0
+"""Killed while it writes files, git would leave half of them and a locked index."""
+REPOSITORY_LOCK, MERGE_LOCK = "sequencer-worktrees.lock", "sequencer-merge.lock"
+LOCK_WAIT_S = 600.0
+INDEX_WAIT_S = 10.0
+"""How long somebody else's git may work on the index of the checkout."""
+QUIET = (
+    *("commit.gpgSign=false", "rerere.enabled=false", "submodule.recurse=false"),
+    *("merge.autoStash=false", "merge.verifySignatures=false", "core.safecrlf=false"),
+    *("advice.addEmbeddedRepo=false", "advice.detachedHead=false", "log.showSignature=false"),
+)
+"""What a user may have configured for work by hand, and would stop, ask or print more here."""
+_POLL_S = 0.02
+_MODE = 0o644
+_NAME, _ADDRESS = "sequencer", "sequencer@localhost"
+
+
+class Checkout:
+    """The work tree of a project, as a team sees it."""
+
+    def __init__(
+        self,
+        folders: Folders,
+        environment: Mapping[str, str] | None = None,
+        allowed: Mapping[str, str] | None = None,
+    ) -> None:
+        """Look at the work tree around ``folders.project``; nothing is started before.
+
+        *allowed*: see `Git`.
+        """
+        self.folders = folders
+        self.environment = environment
+        self.allowed = allowed
+        git = Git(folders.project, environment, allowed=allowed)
+        self.tree = WorkTree(folders, Objects(git), environment, allowed)
+
+    @cached_property
+    def git(self) -> Git:
+        """Return what runs git at the top of the checkout, for as long as it takes."""
+        return Git(self.tree.top, self.environment, timeout_s=PATIENCE_S, allowed=self.allowed)
+
+    @cached_property
+    def common_dir(self) -> Path:
+        """Return where the repository is that all its worktrees share."""
+        told = self.git.run("rev-parse", "--git-common-dir").stdout.removesuffix(b"\n")
+        return self.tree.top / os.fsdecode(told)
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """Return the variables without which git would not know who commits; mostly none."""
+        try:
+            for name in ("GIT_AUTHOR_IDENT", "GIT_COMMITTER_IDENT"):
+                self.git.run("var", name, settings=("user.useConfigOnly=true",))
+        except GitFailed:
+            people = ("AUTHOR", "COMMITTER")
+            names = {f"GIT_{person}_NAME": _NAME for person in people}
+            return names | {f"GIT_{person}_EMAIL": _ADDRESS for person in people}
+        return {}
+
+    def commit(self) -> str | None:
+        """Return the commit that is checked out; None: there is none yet."""
+        done = self.git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", accepts=(0, 1))
+        return done.stdout.decode("ascii").strip() or None
+
+    def branch(self) -> str:
+        """Return the branch that is checked out; empty: none is."""
+        told = self.git.text("symbolic-ref", "--quiet", "HEAD", accepts=(0, 1))
+        return told.removeprefix("refs/heads/")
+
+    def tracked_changes(self) -> TreeStatus:
+        """Return what differs from the commit, without files that git does not know."""
+        flags = ("--porcelain=v2", "--branch", "-z", "--untracked-files=no", "--no-renames")
+        return parse_status(self.git.run("status", *flags).stdout)
+
+    def contains(self, commit: str, ancestor: str) -> bool:
+        """Return whether *ancestor* is *commit* or behind it."""
+        argv = ("merge-base", "--is-ancestor", ancestor, commit)
+        return commit == ancestor or self.git.run(*argv, accepts=(0, 1)).code == 0
+
+    # --- locks ---------------------------------------------------------------------
+
+    def repository_lock(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other processes from adding or removing worktrees while the block runs.
+
+        git's own locks fail where they should wait.
+        """
+        return self._locked(self.common_dir / REPOSITORY_LOCK)
+
+    def merge_lock(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other processes from merging into this checkout while the block runs."""
+        return self._locked(self.tree.git_dir / MERGE_LOCK)
+
+    @contextlib.contextmanager
+    def _locked(self, path: Path) -> Iterator[None]:
+        # A new object each time: one that is held already would let its own thread in again.
+        lock = FileLock(
+            path, timeout=LOCK_WAIT_S, mode=_MODE, poll_interval=_POLL_S, fallback_to_soft=False
+        )
+        try:
+            lock.acquire()
+        except Timeout:
+            hint = "another process works there; start again when it has ended"
+            raise self.tree.refused(f"is kept locked by {path}", hint) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    # --- moving --------------------------------------------------------------------
+
+    def forward(self, commit: str) -> GitFailed | None:
+        """Fast-forward to *commit*, or return what git says against it.
+
+        Nothing that no commit holds is overwritten, not even files that git ignores.
+        """
+        ends = time.monotonic() + INDEX_WAIT_S
+        while failed := self._locked_ref() or self._forwarded(commit):
+            if ".lock': File exists" not in failed.stderr or time.monotonic() > ends:
+                return failed
+            time.sleep(_POLL_S)
+        return None
+
+    def _forwarded(self, commit: str) -> GitFailed | None:
+        # Some of them against what a user has set for merges by hand into this branch.
+        flags = ("--no-squash", "--commit", "--ff-only", "--quiet", "--no-stat")
+        try:
+            self.git.run("merge", *flags, "--no-overwrite-ignore", commit, settings=QUIET)
+        except GitFailed as failed:
+            return failed
+        return None
+
+    def _locked_ref(self) -> GitFailed | None:
+        """Return what git would say of a locked HEAD, if only after it had changed the files."""
+        locks = [self.tree.git_dir / "HEAD.lock"]
+        if branch := self.branch():
+            locks.append(self.common_dir / "refs" / "heads" / f"{branch}.lock")
+        found = next((path for path in locks if os.path.lexists(path)), None)
+        text = f"fatal: Unable to create '{found}': File exists."
+        return None if found is None else GitFailed(("merge",), 128, text)
+
+    def in_the_way(self, before: str, commit: str) -> tuple[str, ...]:
+        """Return the files that a step from *before* to *commit* would overwrite here."""
+        told = self.git.run("diff", "--name-status", "-z", "--no-renames", before, commit).stdout
+        fields = told.decode("utf-8", "surrogateescape").split("\0")
+        kinds = dict(zip(fields[1::2], fields[::2], strict=False))
+        changed = {entry.path for entry in self.tree.status().entries}
+        found = []
+        for path, kind in kinds.items():
+            # Of what is new there, that git ignores it here is no reason to write over it.
+            is_there = kind == "A" and os.path.lexists(self.tree.top / path)
+            if path in changed or is_there or self._is_below_file(path, changed):
+                found.append(path)
+        return tuple(sorted(found))
+
+    def _is_below_file(self, path: str, changed: set[str]) -> bool:
+        """Return whether a changed path is a folder of *path*, or something below it."""
+        return any(
+            path.startswith(f"{one.rstrip('/')}/") or one.startswith(f"{path}/") for one in changed
+        )
+
+
+MAX_FILES = 20_000
+"""Of one look."""
+MAX_HASHED_BYTES = 64 * 1024 * 1024
+"""Of one look; what is beyond is known by its size and times."""
+TRAILER = "Sequencer-Token:"
+_OWN_BRANCHES = ("sequencer/", "sequencer-beats/", "sequencer-kept/", f"{BRANCHES}/")
+_PIECE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class CheckoutLook:
+    """What a checkout was like."""
+
+    commit: str | None
+    branch: str | None
+    files: Mapping[str, str]
+    """Path -> what tells two states of it apart: of what differs from the commit, or of all."""
+    heads: Mapping[str, str] = field(default_factory=dict)
+    """Branch -> its commit."""
+    is_partial: bool = False
+    is_walk: bool = False
+    """git was not asked, or has not answered."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Return what a person should know about the look."""
+        if not self.is_partial:
+            return ()
+        return (f"only {MAX_FILES:,} files are watched for changes by tasks that only read",)
+
+
+class CheckoutWatch:
+    """Looks at one checkout."""
+
+    def __init__(self, checkout: Checkout, max_files: int = MAX_FILES) -> None:
+        """Look at *checkout*, at no more than *max_files*."""
+        self._checkout = checkout
+        self._max_files = max_files
+
+    def look(self) -> CheckoutLook:
+        """Return what is there now: two processes of git, or a walk where there is no repository.
+
+        Not while a merge writes there.
+        """
+        try:
+            with self._checkout.merge_lock():
+                return self._look()
+        except (SequencerError, GitFailed, OSError):
+            return self._walked()
+
+    def _look(self) -> CheckoutLook:
+        git = self._checkout.git
+        status = parse_status(git.run(*STATUS).stdout)
+        told = git.run("for-each-ref", "--format=%(refname:lstrip=2) %(objectname)", "refs/heads")
+        heads = dict(
+            line.rsplit(" ", 1)
+            for line in told.stdout.decode("utf-8", "surrogateescape").splitlines()
+            if not line.startswith(_OWN_BRANCHES)
+        )
+        tree = self._checkout.tree
+        dirty = [entry for entry in status.entries if not tree.is_own(entry.path)]
+        left, files = MAX_HASHED_BYTES, {}
+        for entry in dirty[: self._max_files]:
+            state, used = _state(tree.top / entry.path, left)
+            left -= used
+            files[entry.path] = f"{_kind(entry)} {state}"
+        is_partial = len(dirty) > self._max_files
+        return CheckoutLook(status.commit, status.branch, files, heads, is_partial)
+
+    # --- without a repository ------------------------------------------------------
+
+    def _walked(self) -> CheckoutLook:
+        files: dict[str, str] = {}
+        for path in self._walk(self._checkout.folders.project):
+            if len(files) >= self._max_files:
+                return CheckoutLook(None, None, files, is_partial=True, is_walk=True)
+            files[os.path.relpath(path, self._checkout.folders.project)] = _times(path)
+        return CheckoutLook(None, None, files, is_walk=True)
+
+    def _walk(self, folder: Path) -> Iterator[str]:
+        folders = self._checkout.folders
+        state = folders.state_file.parent
+        own = {folders.logs, *folders.others, *([state] if state != folders.project else [])}
+        left_out = {os.path.abspath(path) for path in (*own, state / FOLDER)}  # noqa: PTH100
+        name = folders.state_file.name
+        is_beside = state == folders.project
+        written = Patterns((*RUN_FILES, name, f"{name}.*") if is_beside else ())
+        waiting = [os.path.abspath(folder)]  # noqa: PTH100 - links stay as they are
+        while waiting:
+            try:
+                found = sorted(os.scandir(waiting.pop()), key=lambda one: one.name)
+            except OSError:
+                continue
+            for one in found:
+                below = os.path.relpath(one.path, folder)
+                if one.path in left_out or one.name == ".git" or written.match(below):
+                    continue
+                if one.is_dir(follow_symlinks=False):
+                    waiting.append(one.path)
+                else:
+                    yield one.path
+
+    # --- comparing -----------------------------------------------------------------
+
+    def changes_between(self, before: CheckoutLook, after: CheckoutLook) -> tuple[str, ...]:
+        """Return what has changed from *before* to *after*, each path with how.
+
+        Merges of tasks have moved the branch, and are no changes; new branches neither.
+        """
+        if before.is_walk != after.is_walk:
+            return ()
+        found = list(_changed_files(before, after))
+        if before.commit != after.commit and not self._has_merged(before, after):
+            name = f"branch {after.branch!r}" if after.branch else "HEAD"
+            found.append(f"{name} (moved to {(after.commit or 'nothing')[:12]})")
+        if before.branch != after.branch:
+            found.append(f"branch {after.branch!r} (checked out)" if after.branch else "HEAD")
+        for name, commit in before.heads.items():
+            if name not in after.heads:
+                found.append(f"branch {name!r} (removed)")
+            elif after.heads[name] != commit and name != after.branch:
+                found.append(f"branch {name!r} (moved to {after.heads[name][:12]})")
+        return tuple(found)
+
+    def _has_merged(self, before: CheckoutLook, after: CheckoutLook) -> bool:
+        """Return whether all that is new on the branch are merges of tasks."""
+        if before.commit is None or after.commit is None or before.branch != after.branch:
+            return False
+        argv = ("log", "--first-parent", "--format=%P%n%B%x00", "-n", "1000")
+        try:
+            span = f"{before.commit}..{after.commit}"
+            told = self._checkout.git.run(*argv, span, settings=QUIET).stdout
+        except GitFailed:
+            return False
+        commits = told.decode("utf-8", "replace").split("\0")[:-1]
+        parents = [one.lstrip("\n").partition("\n")[0].split() for one in commits]
+        is_ours = all(TRAILER in one for one in commits) and all(len(p) > 1 for p in parents)
+        # Moved back and on again, there would be merges, too.
+        return bool(parents) and is_ours and parents[-1][0] == before.commit
+
+
+def _changed_files(before: CheckoutLook, after: CheckoutLook) -> Iterator[str]:
+    for path in sorted(before.files.keys() | after.files.keys()):
+        old, new = before.files.get(path), after.files.get(path)
+        if old == new or ((before.is_partial or after.is_partial) and None in (old, new)):
+            continue
+        if before.is_walk:
+            yield f"{path} ({'added' if old is None else 'removed' if new is None else 'changed'})"
+        elif new is None:
+            yield f"{path} (as in the commit)"
+        else:
+            yield f"{path} ({new.partition(' ')[0]})"
+
+
+def _kind(entry: StatusEntry) -> str:
+    kind = str(entry.change)
+    return f"{kind}-and-staged" if entry.is_staged else kind
+
+
+def _state(path: Path, left: int) -> tuple[str, int]:
+    """Return what tells the state of *path* from another, and how many bytes were read."""
+    try:
+        found = path.lstat()
+        if stat.S_ISLNK(found.st_mode):
+            return f"-> {path.readlink()}", 0
+        if not stat.S_ISREG(found.st_mode):
+            return "other", 0
+        if found.st_size > left:
+            return _times(path), 0
+        digest = blake2b(digest_size=16)
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(fd, "rb") as file:
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+    except OSError:
+        return "gone", 0
+    return f"{found.st_mode & stat.S_IXUSR} {digest.hexdigest()}", found.st_size
+
+
+def _times(path: str | Path) -> str:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return "gone"
+    return f"{found.st_mtime_ns} {found.st_size} {found.st_ino}"

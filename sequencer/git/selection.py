@@ -1,0 +1,330 @@
+"""One file of the work tree as it may be committed: read once, looked at, and not trusted after.
+
+A file is read whole and within a cap, never through a link, and remembered by its inode
+and times, so that what is hashed later is what was looked at here or is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import stat
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from sequencer.executors.redaction import Redaction
+from sequencer.git.tree import Change, Patterns, StatusEntry, TreeStatus, WorkTree
+from sequencer.settings.git import CommitOptions
+
+IsSecret = Callable[[bytes], bool]
+"""Whether some bytes hold a key."""
+
+LINK, PLAIN, EXECUTABLE = 0o120000, 0o100644, 0o100755
+"""Modes, as git writes them."""
+_SECRET_NAMES = frozenset({".netrc", ".pgpass", ".git-credentials", ".pypirc"})
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What stands behind a path."""
+
+    mode: int
+    """As git writes it."""
+    size: int
+    stamp: tuple[int, ...]
+    """Differs when anybody has written the file or put another in its place."""
+    target: bytes | None = None
+    """Of a link."""
+
+
+class Unfit(Exception):
+    """Why a file is not committed, in words for people; inside this package only."""
+
+
+def secrets_by(redaction: Redaction) -> IsSecret:
+    """Return what finds the secrets that *redaction* would hide."""
+    return lambda data: redaction.hide(data) != data
+
+
+def ensure_fit_name(path: str, is_secret: IsSecret) -> None:
+    """Refuse names under which nothing is committed, whatever stands there.
+
+    Raises:
+        Unfit: with the reason.
+    """
+    for part in path.split("/"):
+        if part.lower() == ".git":
+            raise Unfit("is below .git")
+        if part.lower().startswith(".env") or part.lower() in _SECRET_NAMES:
+            raise Unfit("has a name under which secrets are kept")
+    if is_secret(os.fsencode(path)):
+        raise Unfit("has a name that looks like a key")
+
+
+def read_content(top: Path, path: str, max_bytes: int, is_secret: IsSecret) -> Content:
+    """Return what stands at *path* below *top*, if it may be committed.
+
+    Raises:
+        Unfit: with the reason.
+    """
+    whole = top / path
+    # git lists nothing behind a link; one that was put there since leads somewhere else.
+    if os.path.realpath(whole.parent) != os.path.normpath(
+        os.path.realpath(top) / Path(path).parent
+    ):
+        raise Unfit("is behind a link")
+    try:
+        found = os.lstat(whole)
+    except OSError as error:
+        raise Unfit(f"can't be read: {error.strerror}") from error
+    if stat.S_ISLNK(found.st_mode):
+        return _link(top, whole, found)
+    if not stat.S_ISREG(found.st_mode):
+        raise Unfit("is no plain file")
+    if found.st_size > max_bytes:
+        raise Unfit(f"has {found.st_size} bytes, more than {max_bytes}")
+    try:
+        data, read_stat = _read(whole, max_bytes)
+    except OSError as error:
+        raise Unfit(f"can't be read: {error.strerror}") from error
+    if stamp(read_stat) != stamp(found) or len(data) != found.st_size:
+        raise Unfit("is being written")
+    if is_secret(data):
+        raise Unfit("holds what looks like a key")
+    mode = EXECUTABLE if found.st_mode & stat.S_IXUSR else PLAIN
+    return Content(mode, found.st_size, stamp(found))
+
+
+def _read(path: Path, max_bytes: int) -> tuple[bytes, os.stat_result]:
+    # O_NONBLOCK: a fifo that took the file's place would wait for ever.
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        data = file.read(max_bytes + 1)
+        return data, os.fstat(file.fileno())
+
+
+def _link(top: Path, whole: Path, found: os.stat_result) -> Content:
+    try:
+        # Not a Path's: that would tidy up what stands in the link.
+        target = os.readlink(os.fsencode(whole))  # noqa: PTH115
+    except OSError as error:
+        raise Unfit(f"can't be read: {error.strerror}") from error
+    root = os.path.realpath(top)
+    end = os.path.realpath(whole)
+    is_inside = end == root or end.startswith(f"{root}{os.sep}")
+    if target.startswith(b"/") or not is_inside:
+        raise Unfit("is a link that leads out of the repository")
+    if ".git" in (part.lower() for part in Path(end).relative_to(root).parts):
+        raise Unfit("is a link into .git")
+    return Content(LINK, len(target), stamp(found), target)
+
+
+def stamp(found: os.stat_result) -> tuple[int, ...]:
+    """Return by what a file is known again."""
+    return (
+        *(found.st_dev, found.st_ino, found.st_mode, found.st_size),
+        *(found.st_mtime_ns, found.st_ctime_ns),
+    )
+
+
+def is_unchanged(top: Path, path: str, content: Content) -> bool:
+    """Return whether *path* is still the file that *content* was read from."""
+    with contextlib.suppress(OSError):
+        return stamp(os.lstat(top / path)) == content.stamp
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A path that is to be committed."""
+
+    path: str
+    change: Change
+    key: str
+    """Which key of the configuration declares it."""
+    content: Content | None
+    """None: the path is removed."""
+
+    @property
+    def size(self) -> int:
+        """Return how many bytes are added to the history."""
+        return 0 if self.content is None else self.content.size
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A dirty path that is not committed."""
+
+    path: str
+    reason: str
+    """In words that go behind the path."""
+    is_declared: bool
+    """Whether somebody may have expected it to be committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The answer about one state of the work tree."""
+
+    chosen: tuple[Chosen, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+    def without(self, paths: Sequence[str], reason: str) -> Selection:
+        """Return the same with *paths* skipped for *reason*."""
+        gone = frozenset(paths)
+        return Selection(
+            tuple(one for one in self.chosen if one.path not in gone),
+            (*self.skipped, *(Skipped(path, reason, is_declared=True) for path in paths)),
+        )
+
+
+@dataclass
+class _Group:
+    """The paths that one family of keys declares, and how much of them."""
+
+    key: str
+    patterns: Patterns
+    extensions: tuple[str, ...]
+    max_file_bytes: int
+    max_total_bytes: int
+    only_tracked: bool = False
+    with_removed: bool = False
+    used_bytes: int = field(default=0, init=False)
+
+    def declares(self, entry: StatusEntry) -> bool:
+        """Return whether *entry* is one of the group's; of what is not set nothing is asked."""
+        if not self.patterns and not self.extensions:
+            return False
+        if self.only_tracked and not entry.is_tracked:
+            return False
+        if entry.change is Change.DELETED and not self.with_removed:
+            return False
+        extension = posixpath.splitext(entry.path)[1].lower()
+        has_extension = not self.extensions or extension in self.extensions
+        return has_extension and (not self.patterns or bool(self.patterns.match(entry.path)))
+
+
+class Selector:
+    """Decides by the options of one project."""
+
+    def __init__(self, tree: WorkTree, options: CommitOptions, is_secret: IsSecret) -> None:
+        """Decide about *tree*; *is_secret* knows keys by their shape, or by their value."""
+        self._tree = tree
+        self._options = options
+        self._is_secret = is_secret
+        self._excluded = tree.patterns(options.exclude)
+
+    def select(self, status: TreeStatus) -> Selection:
+        """Return what of *status* is committed; files are read, nothing is written."""
+        groups = self._groups()
+        staged = {entry.path for entry in status.entries if entry.is_staged}
+        chosen, skipped, left = [], [], self._options.max_total_bytes
+        for entry in sorted(status.entries, key=lambda one: one.path):
+            group = next((group for group in groups if group.declares(entry)), None)
+            reason = self._outside(entry.path, staged)
+            if group is None or reason is not None:
+                reason = reason or "is not declared in 'commit'"
+                skipped.append(Skipped(entry.path, reason, is_declared=group is not None))
+                continue
+            try:
+                one = self._chosen(entry, group, left)
+            except Unfit as unfit:
+                skipped.append(Skipped(entry.path, str(unfit), is_declared=True))
+                continue
+            group.used_bytes += one.size
+            left -= one.size
+            chosen.append(one)
+        selection = Selection(tuple(chosen), tuple(skipped))
+        reason = "can't be committed beside a file that would be where its folder is, or in it"
+        while clashing := list(_clashing(selection, status)):
+            selection = selection.without(clashing, reason)
+        return selection
+
+    def _outside(self, path: str, staged: Collection[str]) -> str | None:
+        """Return why *path* is nobody's to commit here, whatever stands there."""
+        if self._tree.is_own(path):
+            return "is a file of the run"
+        if pattern := self._excluded.match(path):
+            return f"is excluded by {pattern!r}"
+        return "has changes that somebody has staged" if path in staged else None
+
+    def _chosen(self, entry: StatusEntry, group: _Group, left_bytes: int) -> Chosen:
+        if entry.is_unmerged:
+            raise Unfit("has conflicts of a merge")
+        if entry.is_submodule:
+            raise Unfit("is a submodule")
+        if entry.path.endswith("/"):
+            raise Unfit("is another repository")
+        ensure_fit_name(entry.path, self._is_secret)
+        if entry.change is Change.DELETED:
+            return Chosen(entry.path, entry.change, group.key, None)
+        content = read_content(self._tree.top, entry.path, group.max_file_bytes, self._is_secret)
+        if content.size > group.max_total_bytes - group.used_bytes:
+            raise Unfit(f"does not fit into the {group.max_total_bytes} bytes of {group.key}")
+        if content.size > left_bytes:
+            raise Unfit(f"does not fit into the {self._options.max_total_bytes} bytes of a commit")
+        if entry.mode in (PLAIN, EXECUTABLE) and content.target is None:
+            # git's word, which knows where a file system has no such bits.
+            content = replace(content, mode=entry.mode)
+        return Chosen(entry.path, entry.change, group.key, content)
+
+    def _groups(self) -> list[_Group]:
+        options, patterns = self._options, self._tree.patterns
+        whitelist = options.doc_whitelist if options.docs else ()
+        found = [
+            _Group(
+                key,
+                patterns(declared),
+                (),
+                options.max_file_bytes,
+                options.max_total_bytes,
+                with_removed=True,
+            )
+            for key, declared in (("paths", options.paths), ("doc_whitelist", whitelist))
+        ]
+        if options.reports:
+            found.append(
+                _Group(
+                    "report_extensions" if options.report_extensions else "report_path_globs",
+                    patterns(options.report_path_globs),
+                    options.report_extensions,
+                    options.max_report_file_bytes,
+                    options.max_report_total_bytes,
+                )
+            )
+        if options.tracked_outputs:
+            by_name = options.tracked_output_extensions
+            found.append(
+                _Group(
+                    "tracked_output_extensions" if by_name else "tracked_output_globs",
+                    patterns(options.tracked_output_globs),
+                    by_name,
+                    options.max_tracked_output_file_bytes,
+                    options.max_tracked_output_total_bytes,
+                    only_tracked=True,
+                )
+            )
+        return found
+
+
+def _clashing(selection: Selection, status: TreeStatus) -> Iterator[str]:
+    """Yield chosen files that would take the place of tracked paths which are not chosen.
+
+    A tree has no file beside a folder of the same name: to write the one removes the other.
+    """
+    chosen = {one.path for one in selection.chosen}
+    stays = {entry.path for entry in status.entries if entry.is_tracked} - chosen
+    folders = {parent for path in stays for parent in _parents(path)}
+    for one in selection.chosen:
+        if one.content is None:
+            continue
+        if one.path in folders or any(parent in stays for parent in _parents(one.path)):
+            yield one.path
+
+
+def _parents(path: str) -> Iterator[str]:
+    while "/" in path:
+        path = path.rpartition("/")[0]
+        yield path

@@ -1,0 +1,224 @@
+"""One worktree of a task: where it is, which branch it has, how far it has come.
+
+A note beside it says so from before it is made until after it is gone. So whoever finds it
+after a kill knows what is half-made, what is somebody's work and what was only being merged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sequencer.errors import CorruptState
+from sequencer.git.process import Git
+from sequencer.model.frozen import Frozen
+from sequencer.model.head import Counter, Owner
+from sequencer.model.names import ref_part, slug
+from sequencer.store.identity import is_proven_dead, is_same_boot, pid_namespace
+from sequencer.store.journal_file import read_regular
+
+FOLDER = "worktrees"
+"""In the folder of the run."""
+BRANCHES = "sequencer-team"
+_IGNORED = "# Work of agents that run at present: of no commit, and not to be edited.\n*\n"
+_MAX_BYTES = 64 * 1024
+_OWN_MODE = 0o600
+UNPROVEN_S = 600.0
+"""So long a process is waited for that may be alive somewhere else."""
+_REMOVAL_S = 5.0
+_PAUSE_S = 0.05
+
+
+class Phase(StrEnum):
+    """How far a worktree has come."""
+
+    ADDING = "adding"
+    """git makes it: what is in it is nobody's work."""
+    WORKING = "working"
+    """An agent works in it, or has."""
+    MERGING = "merging"
+    """Its branch has everything, and the folder is only where the merge is made."""
+    KEPT = "kept"
+    """It holds what can't be committed: a person has to look at it."""
+
+
+class Worktree(Frozen):
+    """What the note says."""
+
+    name: str
+    """Of the folder, and the last part of the branch's name."""
+    task: str
+    subject: str = ""
+    """What the task is about, for messages; a note from before this was kept has none."""
+    token: Counter
+    run_id: str
+    branch: str
+    base: str
+    """The commit on which it was begun."""
+    checked_out: str | None = None
+    """The branch of the checkout then; empty: none was, None: a note from before this was kept."""
+    owner: Owner
+    phase: Phase = Phase.ADDING
+    git_dir: str = ""
+    """Where its HEAD and index are; empty while it is added."""
+
+    @property
+    def place(self) -> Path:
+        """Return `git_dir` as a path."""
+        return Path(self.git_dir)
+
+
+class Worktrees:
+    """The folder of all worktrees of one run, and their notes."""
+
+    def __init__(self, run_folder: Path) -> None:
+        """Look into the folder of the run, where the state is too."""
+        # As git tells it: links in the path would make it another one.
+        self.path = Path(os.path.realpath(run_folder)) / FOLDER
+
+    def prepare(self) -> None:
+        """Make the folder, with everything in it ignored."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        ignore = self.path / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text(_IGNORED)
+
+    def folder(self, worktree: Worktree) -> Path:
+        """Return the top of *worktree*."""
+        return self.path / worktree.name
+
+    def is_free(self, name: str) -> bool:
+        """Return whether nothing is left of a worktree called *name*."""
+        return not os.path.lexists(self.path / name) and not self._note(name).exists()
+
+    def write(self, worktree: Worktree) -> Worktree:
+        """Write the note of *worktree*, whole or not at all; return *worktree*."""
+        path = self._note(worktree.name)
+        fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(fresh, flags, _OWN_MODE), "wb") as file:  # noqa: PTH123 - a descriptor
+            file.write(worktree.model_dump_json().encode())
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(path)
+        return worktree
+
+    def read(self, name: str) -> Worktree | None:
+        """Return the note of the worktree called *name*; None: it is gone, or can't be read."""
+        with contextlib.suppress(OSError, CorruptState, ValidationError):
+            note = Worktree.model_validate_json(read_regular(self._note(name), 0, _MAX_BYTES))
+            if note.name == name:
+                return note
+        return None
+
+    def forget(self, worktree: Worktree) -> None:
+        """Remove the note of *worktree*."""
+        self._note(worktree.name).unlink(missing_ok=True)
+
+    def names(self) -> list[str]:
+        """Return the names of all that have a note."""
+        with contextlib.suppress(OSError):
+            return sorted(path.stem for path in self.path.glob("*.json"))
+        return []
+
+    def is_abandoned(self, worktree: Worktree) -> bool:
+        """Return whether the process that has made *worktree* is gone, as far as one can know."""
+        if is_proven_dead(worktree.owner):
+            return True
+        try:
+            age_s = time.time() - self._note(worktree.name).stat().st_mtime
+        except OSError:
+            return False
+        # A container's process can't be looked for from another one.
+        return _is_out_of_sight(worktree.owner) and age_s > UNPROVEN_S
+
+    def _note(self, name: str) -> Path:
+        return self.path / f"{name}.json"
+
+
+class PlacedGit(Git):
+    """Runs git in one worktree, whatever its agent has done to the file ``.git``.
+
+    Without that file git would take the checkout around it for the worktree.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        git_dir: Path,
+        environment: Mapping[str, str] | None,
+        *,
+        timeout_s: float,
+        allowed: Mapping[str, str] | None = None,
+    ) -> None:
+        """Work on the files in *folder* with the HEAD and the index in *git_dir*."""
+        super().__init__(folder, environment, timeout_s=timeout_s, allowed=allowed, git_dir=git_dir)
+        self.git_dir = git_dir
+        self._environment["GIT_WORK_TREE"] = str(folder)
+
+
+def name_of(task: str, token: int) -> str:
+    """Return the name of the worktree of *task* under the claim *token*."""
+    return f"{ref_part(slug(task))}-{token}"
+
+
+def branch_of(run: str | None, name: str) -> str:
+    """Return the branch of the worktree called *name*."""
+    return f"{BRANCHES}/{ref_part(slug(run or 'default'))}/{name}"
+
+
+def git_dirs(common_dir: Path, folder: Path) -> Iterator[Path]:
+    """Yield what git has of a worktree in *folder*, one that it was killed over included."""
+    try:
+        found = sorted((common_dir / "worktrees").iterdir())
+    except OSError:
+        return
+    for path in found:
+        try:
+            told = (path / "gitdir").read_bytes().strip()
+        except OSError:
+            # Nobody else of ours adds one while the repository is locked.
+            is_begun = (path / "locked").exists() and path.name.startswith(folder.name)
+            if is_begun and not path.name.removeprefix(folder.name).strip("0123456789"):
+                yield path
+            continue
+        if told == os.fsencode(folder / ".git"):
+            yield path
+
+
+def remove(folder: Path) -> bool:
+    """Remove *folder* with everything in it; return whether it is gone.
+
+    A git whose parent was killed may still write there for a moment.
+    """
+    ends = time.monotonic() + _REMOVAL_S
+    while os.path.lexists(folder):
+        shutil.rmtree(folder, onerror=_unlock)
+        if not os.path.lexists(folder):
+            break
+        if time.monotonic() > ends:
+            return False
+        time.sleep(_PAUSE_S)
+    return True
+
+
+def _unlock(remover: Callable[..., Any], path: str, _: object) -> None:
+    """Try once more where a folder forbids to remove what is in it."""
+    with contextlib.suppress(OSError):
+        for one in (Path(path).parent, Path(path)):
+            if not one.is_symlink():
+                one.chmod(one.stat().st_mode | stat.S_IRWXU)
+        remover(path)
+
+
+def _is_out_of_sight(owner: Owner) -> bool:
+    return not is_same_boot(owner) or owner.pid_ns != pid_namespace()

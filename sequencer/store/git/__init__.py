@@ -1,1 +1,0 @@
-"""A run that is shared through a git remote; see `store.GitStore`."""

@@ -1,0 +1,206 @@
+"""A bare remote, clones of it, and what their work trees look like byte by byte."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sequencer.executors.redaction import Redaction
+from sequencer.git.carry import GitCarrier
+from sequencer.git.objects import Objects
+from sequencer.git.own_settings import EVERYTHING
+from sequencer.git.process import Git
+from sequencer.git.remote import PushVerdict, Remote
+from sequencer.git.tenancy import Tenancy
+from sequencer.git.tree import Folders, WorkTree
+from sequencer.model.head import Claim, Head, Owner, Work
+from sequencer.settings.git import CommitOptions, WorkOptions
+
+ENVIRONMENT = {
+    **{name: text for name, text in os.environ.items() if not name.startswith("GIT_")},
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_SYSTEM": os.devnull,
+    "GIT_AUTHOR_DATE": "1700000000 +0000",
+    "GIT_COMMITTER_DATE": "1700000000 +0000",
+}
+ME = ("-c", "user.name=A Person", "-c", "user.email=person@example.org")
+DOCS = CommitOptions(paths=("docs/",))
+SECRET = "sk-" + "a1B2" * 10
+OPENED: list[Objects] = []
+"""What `conftest` closes when a test has ended."""
+
+
+def git(folder: Path, *arguments: str, stdin: bytes = b"", **variables: str) -> bytes:
+    """Run the user's git in *folder*."""
+    return subprocess.run(
+        ["git", *ME, *arguments],
+        cwd=folder,
+        env={**ENVIRONMENT, **variables},
+        input=stdin,
+        capture_output=True,
+        check=True,
+    ).stdout
+
+
+def said(folder: Path, *arguments: str) -> str:
+    return git(folder, *arguments).decode("utf-8", "surrogateescape").strip()
+
+
+def repository(folder: Path, files: Mapping[str, str] | None = None) -> Path:
+    """Make a repository with one commit on ``main``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    git(folder, "init", "-q", "-b", "main")
+    write(folder, {"README.md": "read me\n", ".gitignore": "*.tmp\nignored/\n"} | dict(files or {}))
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "first")
+    return folder
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def commit(folder: Path, files: Mapping[str, str], message: str = "by hand") -> str:
+    write(folder, files)
+    git(folder, "add", "--", *files)
+    git(folder, "commit", "-q", "-m", message)
+    return said(folder, "rev-parse", "HEAD")
+
+
+def pair(tmp_path: Path, files: Mapping[str, str] | None = None) -> tuple[Path, Path, Path]:
+    """Make a bare remote with one commit, and two clones of it."""
+    seed = repository(tmp_path / "seed", files)
+    bare = tmp_path / "remote.git"
+    git(tmp_path, "clone", "-q", "--bare", str(seed), str(bare))
+    for name in ("here", "there"):
+        git(tmp_path, "clone", "-q", str(bare), name)
+    return bare, tmp_path / "here", tmp_path / "there"
+
+
+def everything(folder: Path) -> dict[str, str]:
+    """Return a digest of each file of the work tree and of what git has of the user's.
+
+    Not of objects, of the program's own refs and notes, and of ORIG_HEAD, which a fast-forward
+    that git refuses has written all the same.
+    """
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        own = (".git/refs/sequencer", ".git/refs/worktree", ".git/sequencer-work.")
+        is_left_out = name.startswith((".git/objects", ".git/ORIG_HEAD", *own))
+        if is_left_out or (path.is_dir() and not path.is_symlink()):
+            continue
+        content = os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes()
+        found[name] = f"{path.lstat().st_mode:o} {hashlib.sha256(content).hexdigest()}"
+    return found
+
+
+def tree_of(folder: Path, commit_name: str = "HEAD") -> dict[str, str]:
+    """Return mode and content of each path of a commit."""
+    lines = git(folder, "ls-tree", "-r", "-z", commit_name).split(b"\0")[:-1]
+    facts = [(*facts.split(), path) for facts, _, path in (line.partition(b"\t") for line in lines)]
+    # In one process, however many files there are.
+    oids = b"".join(oid + b"\n" for _, kind, oid, _ in facts if kind == b"blob")
+    told, found = git(folder, "cat-file", "--batch", stdin=oids), {}
+    for mode, kind, _, path in facts:
+        content = b""
+        if kind == b"blob":
+            head, _, rest = told.partition(b"\n")
+            size = int(head.split()[2])
+            content, told = rest[:size], rest[size + 1 :]
+        found[os.fsdecode(path)] = f"{mode.decode()} {os.fsdecode(content)}"
+    return found
+
+
+def porcelain(folder: Path) -> list[str]:
+    """Return what git finds dirty: two letters and a path each."""
+    told = git(folder, "status", "--porcelain", "--untracked-files=all", "-z")
+    return [os.fsdecode(line) for line in told.split(b"\0") if line]
+
+
+def tree_at(folder: Path, project: str = "", **others: Path) -> WorkTree:
+    home = folder / project
+    folders = Folders(
+        home, others.get("state", home / "sync" / "state.json"), others.get("logs", home / "logs")
+    )
+    OPENED.append(Objects(Git(home, ENVIRONMENT, allowed=EVERYTHING)))
+    return WorkTree(folders, OPENED[-1], ENVIRONMENT, EVERYTHING)
+
+
+@dataclass
+class Clone:
+    """A clone with a carrier of its own."""
+
+    folder: Path
+    carrier: GitCarrier
+    remote: Remote
+    tree: WorkTree
+
+    @property
+    def started(self) -> int:
+        """Return how many git processes were started so far, the reader not counted."""
+        trees = self.tree.git.started + self.tree.patient_git.started
+        return trees + self.remote.git.started
+
+    def push(self, head: Head, token: int = 1, step: str = "main") -> Head:
+        """Do what a store does with an accepted step: push what was collected."""
+        collected = self.carrier.collect(claim(head.step_index, token), step, head)
+        if collected is None:
+            return head
+        if collected.move is not None:
+            assert self.remote.push([collected.move]).verdict is PushVerdict.ACCEPTED
+        return head.replace(work=collected.work, step_index=head.step_index + 1)
+
+
+def clone(
+    folder: Path,
+    *,
+    commit: CommitOptions | None = None,
+    work: WorkOptions | None = None,
+    run: str | None = None,
+    project: str = "",
+) -> Clone:
+    tree = tree_at(folder, project)
+    remote = Remote(Git(folder, ENVIRONMENT, allowed=EVERYTHING), "origin")
+    carrier = GitCarrier(
+        tree,
+        remote,
+        Tenancy(tree, run, folder / project / "sync" / "runs" / str(run) / "state.json"),
+        run=run,
+        work=work or WorkOptions(),
+        commit=commit or CommitOptions(),
+        redaction=Redaction(["hunter2-hunter2"]),
+    )
+    return Clone(folder, carrier, remote, tree)
+
+
+def head(work: Work | None = None, step_index: int = 0) -> Head:
+    return Head(
+        run_id="r",
+        workflow_name="standard",
+        workflow_digest="sha256:0",
+        expected_step="main",
+        last_update="2026-01-01T00:00:00Z",
+        step_index=step_index,
+        work=work,
+    )
+
+
+def claim(step_index: int = 0, token: int = 1) -> Claim:
+    owner = Owner(host="h", boot_id="b", pid_ns="n", pid=1, pid_start=1, nonce="n")
+    return Claim(
+        token=token,
+        step="main",
+        step_index=step_index,
+        attempt=1,
+        owner=owner,
+        claimed_at="2026-01-01T00:00:00Z",
+        ttl_s=60,
+    )

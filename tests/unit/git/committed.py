@@ -1,0 +1,25 @@
+"""Commits of declared paths, made straight by the committer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sequencer.executors.redaction import Redaction
+from sequencer.git.commit import Committer, WrittenCommit
+from sequencer.git.selection import Selection, Selector, secrets_by
+from sequencer.git.tree import WorkTree
+from sequencer.settings.git import CommitOptions
+from tests.unit.git.clones import said, tree_at
+
+MAIN = "refs/heads/main"
+
+
+def chosen(tree: WorkTree, *paths: str) -> Selection:
+    options = CommitOptions(paths=paths or ("**",))
+    return Selector(tree, options, secrets_by(Redaction())).select(tree.status())
+
+
+def committed(folder: Path, *paths: str, message: str = "a step\n") -> WrittenCommit:
+    tree = tree_at(folder)
+    parent = said(folder, "rev-parse", "HEAD")
+    return Committer(tree).commit(chosen(tree, *paths), parent, MAIN, message)

@@ -1,0 +1,114 @@
+"""Places for tasks in repositories of tests, and what has to hold after whatever happened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sequencer.executors.redaction import Redaction
+from sequencer.git.own_settings import EVERYTHING
+from sequencer.git.places import OwnPlace, PlaceLeft, Workplaces
+from sequencer.git.tree import Folders
+from tests.unit.git.clones import ENVIRONMENT, everything, git, said, write
+
+RUN_ID = "01run"
+IGNORED = "*.tmp\nignored/\nsync/\nlogs/\n"
+
+
+def project(folder: Path, files: dict[str, str] | None = None) -> Path:
+    """Make a repository whose run is ignored, as `sequencer init` does it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    # Without the examples of hooks.
+    git(folder, "init", "-q", "-b", "main", "--template=")
+    write(folder, {"README.md": "read me\n", ".gitignore": IGNORED} | (files or {}))
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "first")
+    return folder
+
+
+def folders(folder: Path, below: str = "") -> Folders:
+    home = folder / below
+    return Folders(home, home / "sync" / "state.json", home / "logs")
+
+
+def workplaces(folder: Path, run: str | None = None, below: str = "", **options: Any) -> Workplaces:
+    chosen = {
+        "environment": ENVIRONMENT,
+        "redaction": Redaction(["hunter2-hunter2"]),
+        "allowed": EVERYTHING,
+        **options,
+    }
+    return Workplaces(folders(folder, below), run, **chosen)
+
+
+def opened(
+    places: Workplaces, task: str = "implement", token: int = 1, subject: str = "Add the thing"
+) -> OwnPlace:
+    """Return a worktree for *task*."""
+    place = places.open(task, token, run_id=RUN_ID, writes=True, worktree=True, subject=subject)
+    assert isinstance(place, OwnPlace)
+    return place
+
+
+def closed(place: OwnPlace, *, is_accepted: bool = True) -> PlaceLeft:
+    return place.close(is_accepted, at_once)
+
+
+def at_once() -> None:
+    """Wait for no turn."""
+
+
+def worked(
+    places: Workplaces, work: Callable[[Path], object], task: str = "implement", token: int = 1
+) -> PlaceLeft:
+    """Let *work* be done in a worktree, and be accepted."""
+    place = opened(places, task, token)
+    work(place.cwd)
+    return closed(place)
+
+
+def branches(folder: Path) -> list[str]:
+    """Return the branches of tasks."""
+    told = said(folder, "for-each-ref", "--format=%(refname:short)", "refs/heads/sequencer-team")
+    return told.splitlines()
+
+
+def remains(folder: Path, below: str = "") -> list[str]:
+    """Return what is left of worktrees: folders and notes of ours, and what git has of them."""
+    own = folder / below / "sync" / "worktrees"
+    found = [path.name for path in own.iterdir()] if own.is_dir() else []
+    kept = folder / ".git" / "worktrees"
+    found += [f".git/{path.name}" for path in kept.iterdir()] if kept.is_dir() else []
+    return sorted(name for name in found if name != ".gitignore")
+
+
+def is_sound(folder: Path) -> bool:
+    """Return whether git finds nothing wrong in the repository, and nothing begun."""
+    git(folder, "fsck", "--connectivity-only", "--no-dangling")
+    return not [
+        name
+        for name in ("MERGE_HEAD", "index.lock", "HEAD.lock")
+        if os.path.lexists(folder / ".git" / name)
+    ]
+
+
+def users(folder: Path) -> dict[str, str]:
+    """Return a digest of each file that is the user's, the index included."""
+    own = ("sync/worktrees/", ".git/sequencer-", ".git/worktrees/", ".git/COMMIT_EDITMSG")
+    ours = (".git/refs/heads/sequencer-team", ".git/logs/refs/heads/sequencer-team")
+    return {n: state for n, state in everything(folder).items() if not n.startswith((*own, *ours))}
+
+
+def on_disk(folder: Path) -> dict[str, str]:
+    """Return mode and content of each file below *folder*, as a commit of them would have it."""
+    found = {}
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            found[name] = f"120000 {path.readlink()}"
+        elif path.is_file() and name != ".git":
+            mode = "100755" if path.stat().st_mode & 0o100 else "100644"
+            found[name] = f"{mode} {os.fsdecode(path.read_bytes())}"
+    return found

@@ -1,0 +1,319 @@
+"""What an agent may leave in its worktree, and what of it is committed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sequencer.git import gathering
+from sequencer.git.places import PlaceResult
+from tests.unit.git.clones import ENVIRONMENT, SECRET, commit, git, said, tree_of, write
+from tests.unit.git.teams import (
+    branches,
+    closed,
+    opened,
+    project,
+    remains,
+    worked,
+    workplaces,
+)
+
+PEM = "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----\n"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return project(tmp_path / "here", {"a": "a\n", "b": "b\n", "d/c": "c\n"})
+
+
+def made_by(here: Path, work: Callable[[Path], object]) -> dict[str, str]:
+    """Return the files of the project after *work* was merged."""
+    assert worked(workplaces(here), work).result is PlaceResult.MERGED
+    found = tree_of(here)
+    return {path: text for path, text in found.items() if path not in (".gitignore", "README.md")}
+
+
+def test_whatever_is_staged_or_not_is_committed_as_it_stands_in_the_folder(here: Path) -> None:
+    def work(at: Path) -> None:
+        write(at, {"a": "staged\n", "new": "staged\n", "meant": "to be added\n"})
+        git(at, "add", "a", "new")
+        git(at, "add", "-N", "meant")
+        write(at, {"a": "and changed\n"})
+        git(at, "rm", "-q", "b")
+        (at / "d/c").unlink()
+
+    assert made_by(here, work) == {
+        "a": "100644 and changed\n",
+        "new": "100644 staged\n",
+        "meant": "100644 to be added\n",
+    }
+
+
+def test_files_and_folders_take_each_others_places(here: Path) -> None:
+    def work(at: Path) -> None:
+        (at / "a").unlink()
+        write(at, {"a/below": "1\n"})
+        shutil.rmtree(at / "d")
+        write(at, {"d": "2\n"})
+
+    assert made_by(here, work) == {
+        "a/below": "100644 1\n",
+        "b": "100644 b\n",
+        "d": "100644 2\n",
+    }
+
+
+def test_modes_links_and_names_are_kept(here: Path) -> None:
+    odd = os.fsdecode(b"\xff\xfe odd")
+
+    def work(at: Path) -> None:
+        (at / "a").chmod(0o755)
+        (at / "link").symlink_to("d/c")
+        write(at, {odd: "1\n", "-n": "2\n", "line\nend": "3\n", ":(top)x": "4\n", "*": "5\n"})
+
+    found = made_by(here, work)
+    assert (found["a"], found["link"]) == ("100755 a\n", "120000 d/c")
+    assert [found[name] for name in (odd, "-n", "line\nend", ":(top)x", "*")] == [
+        f"100644 {number}\n" for number in range(1, 6)
+    ]
+
+
+def test_a_file_that_is_not_tracked_any_more_and_ignored_stays_out(here: Path) -> None:
+    def work(at: Path) -> None:
+        git(at, "rm", "-q", "--cached", "a")
+        write(at, {".gitignore": "a\nsync/\nlogs/\n"})
+
+    assert "a" not in made_by(here, work)
+
+
+def test_what_a_run_has_written_there_is_left_out_even_where_nothing_is_ignored(
+    here: Path,
+) -> None:
+    git(here, "rm", "-q", ".gitignore")
+    git(here, "commit", "-q", "-m", "nothing is ignored")
+
+    def work(at: Path) -> None:
+        write(at, {"sync/state.json": "{}", "logs/x.log": "x", "new": "new\n"})
+
+    left = worked(workplaces(here), work)
+    assert left.result is PlaceResult.MERGED
+    assert {"new", "a", "b"} <= set(tree_of(here))
+    assert not {"sync/state.json", "logs/x.log"} & set(tree_of(here))
+    assert left.notices == ("left out, being files of a run: logs/x.log, sync/state.json",)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("k.py", SECRET, "holds what looks like a key"),
+        ("k.py", "hunter2-hunter2", "holds what looks like a key"),
+        ("pem", PEM.format("MIIE" * 20), "holds what looks like a key"),
+        (".env", "A=1\n", "has a name under which secrets are kept"),
+        (f"{SECRET}.txt", "x", "has a name that looks like a key"),
+        ("large", "x" * 2001, "has 2001 bytes, more than 2000"),
+    ],
+)
+def test_what_is_never_committed_fails_the_attempt(
+    here: Path, name: str, text: str, reason: str
+) -> None:
+    place = opened(workplaces(here, max_file_bytes=2000))
+    write(place.cwd, {name: text, "a": "changed\n"})
+    left = closed(place)
+    assert (left.result, left.is_failure, left.files) == (PlaceResult.REFUSED, True, (name,))
+    assert left.error is not None
+    assert reason in left.error
+    assert left.hint is not None
+    assert str(place.folder) in left.hint
+    assert (place.folder / name).read_text() == text
+    assert said(here, "rev-list", "--all", "--count") == "1"
+
+
+def test_many_files_that_are_too_much_together_are_refused(here: Path) -> None:
+    place = opened(workplaces(here, max_total_bytes=5000))
+    write(place.cwd, {f"f{number:02}": "x" * 1000 for number in range(20)})
+    left = closed(place)
+    assert left.result is PlaceResult.REFUSED
+    assert len(left.files) == 15
+    assert left.error is not None
+    assert "and 5 more" in left.error
+
+
+def test_a_link_that_leads_out_of_the_worktree_is_refused(here: Path) -> None:
+    place = opened(workplaces(here))
+    (place.cwd / "link").symlink_to("/etc/passwd")
+    assert closed(place).files == ("link",)
+
+
+def test_a_key_that_was_in_the_file_already_forbids_no_other_change_of_it(here: Path) -> None:
+    commit(here, {"fixture": f"{SECRET}\nother\n", ".env.example": "A=\n"})
+    found = made_by(
+        here, lambda at: write(at, {"fixture": f"{SECRET}\nedited\n", ".env.example": "A=1\n"})
+    )
+    assert found["fixture"] == f"100644 {SECRET}\nedited\n"
+    assert found[".env.example"] == "100644 A=1\n"
+    place = opened(workplaces(here), token=2)
+    write(place.cwd, {"fixture": f"{SECRET}\n{SECRET[::-1]} sk-{'z9' * 20}\n"})
+    assert closed(place).files == ("fixture",)
+
+
+def test_another_key_block_in_the_place_of_one_is_refused(here: Path) -> None:
+    commit(here, {"pem": PEM.format("AAAA" * 20)})
+    place = opened(workplaces(here))
+    write(place.cwd, {"pem": PEM.format("BBBB" * 20)})
+    assert closed(place).files == ("pem",)
+
+
+def test_a_file_that_is_still_written_is_refused(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = gathering._stage
+
+    def late(*arguments: object) -> None:
+        stage(*arguments)  # type: ignore[arg-type]
+        write(place.cwd, {"new": SECRET})
+
+    monkeypatch.setattr(gathering, "_stage", late)
+    place = opened(workplaces(here))
+    write(place.cwd, {"new": "harmless\n"})
+    left = closed(place)
+    assert (left.result, left.files) == (PlaceResult.REFUSED, ("new",))
+    assert left.error is not None
+    assert "was changed while it was read" in left.error
+
+
+# --- agents that use git themselves -------------------------------------------------------
+
+
+def test_work_on_a_branch_of_the_agents_own_is_merged(here: Path) -> None:
+    def work(at: Path) -> None:
+        git(at, "checkout", "-q", "-b", "feature")
+        commit(at, {"a": "1\n"})
+        write(at, {"b": "2\n"})
+
+    assert made_by(here, work)["a"] == "100644 1\n"
+    assert tree_of(here)["b"] == "100644 2\n"
+    assert branches(here) == []
+
+
+def test_work_on_a_detached_head_is_merged(here: Path) -> None:
+    def work(at: Path) -> None:
+        git(at, "checkout", "-q", "--detach")
+        commit(at, {"a": "1\n"})
+
+    assert made_by(here, work)["a"] == "100644 1\n"
+
+
+def test_commits_that_the_agent_went_away_from_are_not_lost(here: Path) -> None:
+    place = opened(workplaces(here))
+    left_behind = commit(place.cwd, {"a": "first try\n"})
+    git(place.cwd, "checkout", "-q", "-b", "feature", "HEAD~1")
+    commit(place.cwd, {"b": "second try\n"})
+    left = closed(place)
+    assert left.result is PlaceResult.MERGED
+    assert tree_of(here)["a"] == "100644 a\n"
+    assert branches(here) == [f"{place.branch}.left"]
+    assert said(here, "rev-parse", f"{place.branch}.left") == left_behind
+    assert left.notices == (
+        f"the agent went on from another commit: what it left is on {place.branch}.left",
+    )
+
+
+def test_a_branch_without_a_commit_is_refused(here: Path) -> None:
+    place = opened(workplaces(here))
+    git(place.cwd, "checkout", "-q", "--orphan", "fresh")
+    left = closed(place)
+    assert left.result is PlaceResult.REFUSED
+    assert left.error is not None
+    assert "without a commit" in left.error
+    assert remains(here) == [".git/implement-1", "implement-1", "implement-1.json"]
+
+
+def test_an_agent_that_removes_the_git_file_does_not_reach_the_checkout(here: Path) -> None:
+    write(here, {"a": "the user's\n"})
+    place = opened(workplaces(here))
+    (place.cwd / ".git").unlink()
+    write(place.cwd, {"b": "the agent's\n"})
+    left = closed(place)
+    assert left.result is PlaceResult.MERGED
+    assert tree_of(here)["a"] == "100644 a\n"
+    assert tree_of(here)["b"] == "100644 the agent's\n"
+    assert (here / "a").read_text() == "the user's\n"
+
+
+def test_a_repository_that_the_agent_has_made_of_its_folder_stays(here: Path) -> None:
+    place = opened(workplaces(here))
+    (place.cwd / ".git").unlink()
+    git(place.cwd, "init", "-q")
+    git(place.cwd, "add", "a")
+    git(place.cwd, "commit", "-q", "-m", "history of its own")
+    write(place.cwd, {"b": "the agent's\n"})
+    left = closed(place)
+    assert (left.result, left.folder) == (PlaceResult.MERGED, place.folder)
+    assert tree_of(here)["b"] == "100644 the agent's\n"
+    assert said(place.folder, "log", "--format=%s") == "history of its own"
+
+
+def test_a_clone_in_the_worktree_is_not_committed_and_not_lost(here: Path, tmp_path: Path) -> None:
+    other = project(tmp_path / "other")
+    place = opened(workplaces(here))
+    git(place.cwd, "clone", "-q", str(other), "vendor/it")
+    git(place.cwd, "init", "-q", "empty")
+    write(place.cwd, {"a": "1\n"})
+    left = closed(place)
+    assert (left.result, left.branch, left.folder) == (PlaceResult.MERGED, None, place.folder)
+    assert tree_of(here)["a"] == "100644 1\n"
+    assert not [path for path in tree_of(here) if path.startswith(("vendor", "empty"))]
+    assert (place.folder / "vendor/it/README.md").exists()
+    assert "vendor/it/" in left.notices[0]
+    assert str(place.folder) in left.notices[-1]
+
+
+def test_commits_in_a_submodule_are_not_lost(here: Path, tmp_path: Path) -> None:
+    library = project(tmp_path / "library")
+    allowed = ("-c", "protocol.file.allow=always")
+    git(here, *allowed, "submodule", "--quiet", "add", str(library), "lib")
+    git(here, "commit", "-q", "-m", "library")
+    place = opened(workplaces(here))
+    assert list((place.cwd / "lib").iterdir()) == []
+    git(place.cwd, *allowed, "submodule", "--quiet", "update", "--init")
+    made = commit(place.cwd / "lib", {"x": "x\n"})
+    write(place.cwd, {"a": "1\n"})
+    left = closed(place)
+    assert (left.result, left.folder) == (PlaceResult.MERGED, place.folder)
+    assert tree_of(here)["a"] == "100644 1\n"
+    assert said(place.folder / "lib", "rev-parse", "HEAD") == made
+    assert "'lib'" in left.notices[0]
+
+
+def test_filters_and_line_ends_of_the_repository_hold(here: Path) -> None:
+    commit(here, {".gitattributes": "*.txt text eol=lf\n*.up filter=up\n"})
+    git(here, "config", "filter.up.clean", "tr a-z A-Z")
+
+    def work(at: Path) -> None:
+        (at / "x.txt").write_bytes(b"1\r\n")
+        write(at, {"y.up": "up\n"})
+
+    found = made_by(here, work)
+    assert (found["x.txt"], found["y.up"]) == ("100644 1\n", "100644 UP\n")
+
+
+def test_a_worktree_shares_the_objects_of_its_repository(here: Path) -> None:
+    commit(here, {"big": "".join(f"{number * number}\n" for number in range(60_000))})
+    before = used(here / ".git")
+    place = opened(workplaces(here))
+    assert used(here / ".git") - before < 64 * 1024
+    assert not (place.folder / ".git").is_dir()
+    closed(place)
+
+
+def used(folder: Path) -> int:
+    """Return how many KiB *folder* takes, in bytes."""
+    done = subprocess.run(
+        ["du", "-sk", str(folder)], env=ENVIRONMENT, capture_output=True, check=True
+    )
+    return int(done.stdout.split()[0]) * 1024

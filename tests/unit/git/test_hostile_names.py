@@ -1,0 +1,114 @@
+"""Names that a shell, an option parser or a pathspec would read as something else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sequencer.settings.git import CommitOptions
+from tests.unit.git.clones import (
+    claim,
+    clone,
+    everything,
+    git,
+    head,
+    pair,
+    porcelain,
+    said,
+    tree_of,
+    write,
+)
+
+NAMES = [
+    *("-rf", "--help", "--stdin", "-", "--", "-z", "a -- b"),
+    *(":(exclude)*", ":!x", ":/x", ":(top)", ":0:x", "*", "?", "[a]", "**", "!x", "^x", "~x"),
+    *("a b", " lead", "trail ", "tab\there", "we\nird", "\nfirst", "cr\rhere", "bell\a"),
+    *('"quoted"', "'single'", "back\\slash", "\\n", "\\134", "octal\\303"),
+    *("$(touch canary)", "`touch canary`", "; touch canary", "a|touch canary", "a&b", "> canary"),
+    *("@", "@{0}", "HEAD", "refs", "main", "a..b", "#hash", "%s", "{step}", "a,b", "a=b", "0"),
+    *("ä", "計画", "caf\udce9", "\udcff\udcfe", "e\u0301", "\u202eright to left", "x" * 255),
+    *("...", ".x", "COM1", "a\x01\x1b[31mb", "1 .M N...", "? x", "100644 x\ty", "Run: x"),
+]
+
+
+def usable(folder: Path, name: str) -> bool:
+    try:
+        write(folder, {name: "1"})
+    except (OSError, UnicodeError):  # pragma: no cover - a file system that refuses the name
+        return False
+    return True
+
+
+def test_there_are_many() -> None:
+    assert len(set(NAMES)) == len(NAMES) >= 50
+
+
+def test_all_at_once(tmp_path: Path) -> None:
+    bare, here, there = pair(tmp_path)
+    one, other = clone(here, commit=CommitOptions(paths=("out/",))), clone(there)
+    one.carrier.ready(head())
+    names = [f"out/{name}" for name in NAMES if usable(here / "out", name)]
+    assert len(names) > len(NAMES) // 2
+    before = {path: text for path, text in everything(here).items() if ".git/" not in path}
+    state = one.push(head())
+    assert {path for path in tree_of(bare, "main") if path.startswith("out/")} == set(names)
+    assert porcelain(here) == []
+    assert said(bare, "fsck", "--strict") == ""
+    after = {path: text for path, text in everything(here).items() if ".git/" not in path}
+    assert after == before
+    # Changed and removed, then carried to the other clone.
+    write(here, dict.fromkeys(names[::2], "2"))
+    for name in names[1::2]:
+        (here / name).unlink()
+    state = one.push(state, token=2)
+    other.carrier.ready(head())
+    other.carrier.arrive(state)
+    carried = {name: text for name, text in tree_of(there).items() if name.startswith("out/")}
+    assert carried == dict.fromkeys(names[::2], "100644 2")
+    assert porcelain(here) == porcelain(there) == []
+    found = {os.fsdecode(path.name) for folder in (here, there) for path in folder.iterdir()}
+    assert "canary" not in found
+
+
+@pytest.mark.parametrize("name", ["-rf", ":(exclude)*", "we\nird", '"q"', "caf\udce9", "*"])
+def test_one_such_name_means_no_other_file(tmp_path: Path, name: str) -> None:
+    _, here, _ = pair(tmp_path, {"other": "1", "x": "1"})
+    # A name that is no UTF-8 can't be written down; a mark stands for its odd bytes.
+    pattern = "/" + name.replace("*", "[*]").replace("\udce9", "?")
+    work = clone(here, commit=CommitOptions(paths=(pattern,)))
+    work.carrier.ready(head())
+    write(here, {name: "1", "other": "2", "x": "2", "new": "2"})
+    work.push(head())
+    assert tree_of(here)[name] == "100644 1"
+    assert tree_of(here)["other"] == "100644 1"
+    assert porcelain(here) == [" M other", " M x", "?? new"]
+
+
+@pytest.mark.parametrize(
+    "run", ["../../etc", "-rf", "a b", "x.lock", "a..b", "ä", "@{0}", "feature/x"]
+)
+def test_names_of_runs_in_branches(tmp_path: Path, run: str) -> None:
+    bare, here, _ = pair(tmp_path)
+    one = clone(here, run=run, commit=CommitOptions(paths=("a",)))
+    one.carrier.ready(head())
+    write(here, {"a": "1"})
+    name = one.carrier.keep(claim(), "main", head())
+    assert name is not None
+    assert name.count("/") == 2
+    assert said(bare, "rev-parse", f"refs/heads/{name}") == said(here, "rev-parse", name)
+
+
+@pytest.mark.parametrize("branch", ["feature/x", "ä", "UPPER", "a.b", "x" * 100, "a,b", "$(x)"])
+def test_names_of_branches(tmp_path: Path, branch: str) -> None:
+    bare, here, _ = pair(tmp_path)
+    git(here, "switch", "-q", "-c", branch)
+    one = clone(here, commit=CommitOptions(paths=("a",)))
+    one.carrier.ready(head())
+    write(here, {"a": "1"})
+    state = one.push(head())
+    assert state.work is not None
+    assert state.work.branch == branch
+    assert said(bare, "rev-parse", f"refs/heads/{branch}") == state.work.commit
+    one.carrier.ready(state)

@@ -1,0 +1,62 @@
+"""remote.json: what the processes of a clone know of the branch."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from sequencer.git.replica import Known, KnownFile
+
+KNOWN = Known("origin", "sequencer/default", "a" * 40, 3, "2026-01-01T00:00:00Z")
+
+
+def test_what_one_process_knows_another_one_reads(tmp_path: Path) -> None:
+    path = tmp_path / "sync" / "remote.json"
+    one, two = KnownFile(path), KnownFile(path)
+    assert two.read() is None
+    one.write(KNOWN)
+    assert two.read() == KNOWN
+    newer = Known("origin", "sequencer/default", "b" * 64, 4, "2026-01-01T00:00:01Z")
+    one.write(newer)
+    assert two.read() == newer
+    assert json.loads(path.read_text())["revision"] == 4
+    path.unlink()
+    assert two.read() is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        json.dumps({"remote": "o", "branch": "b", "tip": "../x", "revision": 1, "at": ""}),
+        json.dumps({"remote": "o", "branch": "b", "tip": "a" * 40, "revision": "1", "at": ""}),
+        json.dumps({"remote": "o", "branch": "b", "tip": 7, "revision": 1, "at": ""}),
+        json.dumps({"remote": "o" * 9000, "branch": "b", "tip": "a" * 40, "revision": 1, "at": ""}),
+    ],
+)
+def test_what_cannot_be_read_is_not_known(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "remote.json"
+    path.write_text(content)
+    assert KnownFile(path).read() is None
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    path, other = tmp_path / "remote.json", tmp_path / "other"
+    KnownFile(other).write(KNOWN)
+    path.symlink_to(other)
+    assert KnownFile(path).read() is None
+    KnownFile(path).write(KNOWN)
+    assert not path.is_symlink()
+    os.mkfifo(tmp_path / "fifo")
+    assert KnownFile(tmp_path / "fifo").read() is None
+
+
+def test_what_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    KnownFile(tmp_path / "file" / "remote.json").write(KNOWN)

@@ -1,0 +1,341 @@
+"""Two tasks that begin on the same commit, and what git makes of what they have done."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sequencer.git.checkout import Checkout
+from sequencer.git.merge import MergeVerdict, merge
+from sequencer.git.places import PlaceResult
+from sequencer.git.process import GitFailed
+from sequencer.git.worktrees import PlacedGit, Worktree
+from sequencer.store.identity import this_process
+from tests.unit.git.clones import (
+    ENVIRONMENT,
+    commit,
+    git,
+    porcelain,
+    said,
+    tree_of,
+    write,
+)
+from tests.unit.git.teams import (
+    branches,
+    closed,
+    folders,
+    is_sound,
+    on_disk,
+    opened,
+    project,
+    remains,
+    users,
+    workplaces,
+)
+
+Work = Callable[[Path], object]
+LINES = "".join(f"{number}\n" for number in range(30))
+
+
+def edits(name: str, text: str) -> Work:
+    return lambda at: write(at, {name: text})
+
+
+def removes(name: str) -> Work:
+    return lambda at: (at / name).unlink()
+
+
+def renames(name: str, other: str) -> Work:
+    return lambda at: (at / name).rename(at / other)
+
+
+def links(name: str, target: str) -> Work:
+    def work(at: Path) -> None:
+        (at / name).unlink(missing_ok=True)
+        (at / name).symlink_to(target)
+
+    return work
+
+
+def runs(name: str) -> Work:
+    return lambda at: (at / name).chmod(0o755)
+
+
+def writes_bytes(name: str, data: bytes) -> Work:
+    return lambda at: (at / name).write_bytes(data)
+
+
+def becomes_folder(at: Path) -> None:
+    (at / "a").unlink()
+    write(at, {"a/b": "below\n"})
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return project(tmp_path / "here", {"a": LINES, "b": "b\n", "dir/c": "c\n"})
+
+
+CONFLICTS: dict[str, tuple[Work, Work, str]] = {
+    "edit and edit": (edits("b", "one\n"), edits("b", "two\n"), "b"),
+    "edit and delete": (edits("b", "one\n"), removes("b"), "b"),
+    "delete and edit": (removes("b"), edits("b", "two\n"), "b"),
+    "add and add": (edits("n", "one\n"), edits("n", "two\n"), "n"),
+    "binary": (writes_bytes("x", b"\0one"), writes_bytes("x", b"\0two"), "x"),
+    "renamed apart": (renames("a", "p"), renames("a", "q"), "a"),
+    "links": (links("b", "a"), links("b", "dir/c"), "b"),
+    "a folder where the other edits": (edits("a", "one\n"), becomes_folder, "a"),
+    "blanks and line ends": (edits("-x \n'ä", "one\n"), edits("-x \n'ä", "two\n"), "-x \n'ä"),
+}
+
+
+@pytest.mark.parametrize("name", CONFLICTS)
+def test_what_can_not_be_merged_is_a_conflict_and_nothing_is_lost(here: Path, name: str) -> None:
+    first, second, path = CONFLICTS[name]
+    places = workplaces(here)
+    one, two = opened(places, "one", 1), opened(places, "two", 2)
+    first(one.cwd)
+    second(two.cwd)
+    work = on_disk(two.cwd)
+    assert closed(one).result is PlaceResult.MERGED
+    before = users(here)
+    left = closed(two)
+    assert left.result is PlaceResult.CONFLICT
+    assert path in {file.partition("~")[0] for file in left.files}
+    assert left.error is not None
+    assert left.branch == "sequencer-team/default/two-2"
+    assert users(here) == before
+    assert tree_of(here, left.branch) == work
+    assert remains(here) == []
+
+
+def at_both_ends(at: Path) -> None:
+    text = (at / "a").read_text() if (at / "a").exists() else (at / "moved").read_text()
+    (at / ("a" if (at / "a").exists() else "moved")).write_text(f"{text}end\n")
+
+
+FITTING: dict[str, tuple[Work, Work, dict[str, str]]] = {
+    "different files": (
+        *(edits("b", "one\n"), edits("dir/c", "two\n")),
+        {"b": "100644 one\n", "dir/c": "100644 two\n"},
+    ),
+    "both ends of a file": (
+        *(edits("a", f"begin\n{LINES}"), at_both_ends),
+        {"a": f"100644 begin\n{LINES}end\n"},
+    ),
+    "renamed and edited": (
+        *(renames("a", "moved"), at_both_ends),
+        {"moved": f"100644 {LINES}end\n"},
+    ),
+    "mode and content": (runs("b"), edits("b", "two\n"), {"b": "100755 two\n"}),
+    "the same": (edits("n", "same\n"), edits("n", "same\n"), {"n": "100644 same\n"}),
+    "names": (
+        *(edits("-rf", "1\n"), edits('a b\n"c"\\ä', "2\n")),
+        {"-rf": "100644 1\n", 'a b\n"c"\\ä': "100644 2\n"},
+    ),
+    "a link and a binary": (
+        *(links("l", "dir/c"), writes_bytes("x", b"\0\n\xc3")),
+        {"l": "120000 dir/c"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_what_fits_together_is_merged(here: Path, name: str) -> None:
+    first, second, wanted = FITTING[name]
+    places = workplaces(here)
+    one, two = opened(places, "one", 1), opened(places, "two", 2)
+    first(one.cwd)
+    second(two.cwd)
+    assert closed(one).result is PlaceResult.MERGED
+    assert closed(two).result is PlaceResult.MERGED
+    found = tree_of(here)
+    assert {path: found[path] for path in wanted} == wanted
+    assert (porcelain(here), branches(here), remains(here)) == ([], [], [])
+
+
+# --- the checkout moves meanwhile --------------------------------------------------------
+
+
+class Moving(Checkout):
+    """A checkout in which somebody commits just before it is moved, so many times."""
+
+    def __init__(self, folder: Path, times: int) -> None:
+        super().__init__(folders(folder), ENVIRONMENT)
+        self.left = times
+
+    def forward(self, commit_name: str) -> GitFailed | None:
+        if self.left:
+            self.left -= 1
+            commit(self.tree.top, {f"by-hand-{self.left}": "h\n"})
+        return super().forward(commit_name)
+
+
+def with_work(
+    folder: Path, tmp_path: Path, checked_out: str | None = "main"
+) -> tuple[PlacedGit, str, Worktree]:
+    """Return git in a worktree with a commit, the commit, and a note."""
+    at = tmp_path / "worktree"
+    git(folder, "worktree", "add", "-q", "--detach", str(at))
+    note = Worktree(
+        name="work-1",
+        task="work",
+        token=1,
+        run_id="r",
+        branch="work-1",
+        base=said(folder, "rev-parse", "HEAD"),
+        owner=this_process(),
+        checked_out=checked_out,
+    )
+    made = commit(at, {"x": "x\n"}, "work")
+    return PlacedGit(at, folder / ".git/worktrees/worktree", ENVIRONMENT, timeout_s=60), made, note
+
+
+def test_a_commit_at_the_last_moment_is_merged_with(here: Path, tmp_path: Path) -> None:
+    placed, tip, note = with_work(here, tmp_path)
+    merged = merge(Moving(here, 2), placed, tip, note, "merge\n")
+    assert merged.verdict is MergeVerdict.MERGED
+    assert said(here, "rev-parse", "HEAD") == merged.commit
+    assert {"x", "by-hand-0", "by-hand-1"} <= set(tree_of(here))
+    assert said(here, "log", "--first-parent", "--format=%s").splitlines() == [
+        *("merge", "by hand", "by hand", "first")
+    ]
+
+
+def test_somebody_who_commits_all_the_time_is_not_raced_for_ever(
+    here: Path, tmp_path: Path
+) -> None:
+    placed, tip, note = with_work(here, tmp_path)
+    merged = merge(Moving(here, 1000), placed, tip, note, "merge\n")
+    assert merged.verdict is MergeVerdict.IN_THE_WAY
+    assert "all the time" in merged.reason
+    assert "x" not in tree_of(here)
+
+
+def test_what_the_checkout_has_is_not_merged_again(here: Path, tmp_path: Path) -> None:
+    placed, tip, note = with_work(here, tmp_path)
+    git(here, "merge", "-q", tip)
+    commit(here, {"later": "l\n"})
+    before = users(here)
+    checkout = Checkout(folders(here), ENVIRONMENT)
+    assert merge(checkout, placed, tip, note, "merge\n").verdict is MergeVerdict.NOTHING
+    assert users(here) == before
+
+
+def test_histories_that_have_nothing_in_common_are_no_conflict(here: Path, tmp_path: Path) -> None:
+    placed, _, note = with_work(here, tmp_path)
+    git(placed.folder, "checkout", "-q", "--orphan", "alone")
+    git(placed.folder, "commit", "-q", "-m", "root")
+    alone = said(placed.folder, "rev-parse", "HEAD")
+    merged = merge(Checkout(folders(here), ENVIRONMENT), placed, alone, note, "merge\n")
+    assert merged.verdict is MergeVerdict.IN_THE_WAY
+    assert "unrelated histories" in merged.reason
+
+
+# --- another branch is checked out -------------------------------------------------------
+
+
+class Switching(Checkout):
+    """A checkout in which somebody goes to a branch that is behind, while a merge is made."""
+
+    looks = 0
+
+    def branch(self) -> str:
+        self.looks += 1
+        if self.looks == 2:
+            git(self.tree.top, "checkout", "-q", "release")
+        return super().branch()
+
+
+def test_a_branch_that_is_switched_to_while_the_merge_is_made_gets_nothing(
+    here: Path, tmp_path: Path
+) -> None:
+    git(here, "branch", "release")
+    commit(here, {"unreleased": "u\n"})
+    placed, tip, note = with_work(here, tmp_path)
+    merged = merge(Switching(folders(here), ENVIRONMENT), placed, tip, note, "merge\n")
+    assert merged.verdict is MergeVerdict.IN_THE_WAY
+    assert "release, not main" in merged.reason
+    assert not {"x", "unreleased"} & set(tree_of(here, "release"))
+    assert "x" not in tree_of(here, "main")
+
+
+def test_a_note_that_knows_no_branch_is_held_to_its_commit_alone(
+    here: Path, tmp_path: Path
+) -> None:
+    placed, tip, note = with_work(here, tmp_path, None)
+    git(here, "checkout", "-q", "-b", "other")
+    merged = merge(Checkout(folders(here), ENVIRONMENT), placed, tip, note, "merge\n")
+    assert merged.verdict is MergeVerdict.MERGED
+
+
+# --- git fails, and yet it is done -------------------------------------------------------
+
+
+class Failing(Checkout):
+    """A checkout whose git fails when it has moved it, as if it were killed over its chores."""
+
+    def forward(self, commit_name: str) -> GitFailed | None:
+        assert super().forward(commit_name) is None
+        return GitFailed(("merge",), None, "")
+
+
+def test_a_failure_behind_the_fast_forward_is_none(here: Path, tmp_path: Path) -> None:
+    placed, tip, note = with_work(here, tmp_path)
+    merged = merge(Failing(folders(here), ENVIRONMENT), placed, tip, note, "merge\n")
+    assert merged.verdict is MergeVerdict.MERGED
+    assert merged.commit == said(here, "rev-parse", "HEAD")
+    assert "x" in tree_of(here)
+
+
+# --- many at once ------------------------------------------------------------------------
+
+THREADS, EACH = 2, 3
+
+
+def team(folder: Path, who: str) -> None:
+    """Let threads open, work, and merge at once; each conflict would be an error."""
+    places = workplaces(folder)
+    found: list[PlaceResult] = []
+
+    def work(thread: int) -> None:
+        for number in range(EACH):
+            task = f"{who}-{thread}-{number}"
+            place = opened(places, task, 100 * thread + number)
+            write(place.cwd, {f"made/{task}": f"{task}\n"})
+            found.append(closed(place).result)
+
+    threads = [threading.Thread(target=work, args=(thread,)) for thread in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [PlaceResult.MERGED] * (THREADS * EACH)
+
+
+def test_two_processes_of_two_threads_each_add_and_merge_at_once(here: Path) -> None:
+    pids = []
+    for who in ("p", "q"):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                team(here, who)
+                code = 0
+            finally:
+                os._exit(code)
+        pids.append(pid)
+    assert [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids] == [0, 0]
+    made = sorted(path.name for path in (here / "made").iterdir())
+    assert made == sorted(
+        f"{who}-{thread}-{number}"
+        for who in "pq"
+        for thread in range(THREADS)
+        for number in range(EACH)
+    )
+    assert said(here, "rev-list", "--count", "--merges", "HEAD") == str(2 * THREADS * EACH)
+    assert (porcelain(here), branches(here), remains(here)) == ([], [], [])
+    assert is_sound(here)

@@ -1,0 +1,98 @@
+"""What ``commit`` and ``store.work`` take, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.settings.git import PLACEHOLDERS, CommitOptions, WorkOptions
+
+
+def test_nothing_is_open_unless_it_is_said() -> None:
+    assert not CommitOptions().is_open
+    assert not CommitOptions(docs=True, reports=True, tracked_outputs=True).is_open
+    assert not CommitOptions(exclude=("x",), max_file_bytes=1).is_open
+
+
+@pytest.mark.parametrize(
+    ("key", "switch"),
+    [
+        ("doc_whitelist", "docs"),
+        ("report_path_globs", "reports"),
+        ("tracked_output_globs", "tracked_outputs"),
+    ],
+)
+def test_a_switch_closes_what_is_declared(key: str, switch: str) -> None:
+    assert CommitOptions.model_validate({key: ["x"]}).is_open
+    assert not CommitOptions.model_validate({key: ["x"], switch: False}).is_open
+
+
+def test_each_key_opens() -> None:
+    assert CommitOptions(paths=("x",)).is_open
+    assert CommitOptions(report_extensions=(".md",)).is_open
+    assert CommitOptions(tracked_output_extensions=(".npy",)).is_open
+
+
+@pytest.mark.parametrize("pattern", ["../x", "a/../b", "", "/", "a\0b", "//"])
+def test_patterns_stay_in_the_repository(pattern: str) -> None:
+    for key in ("paths", "doc_whitelist", "report_path_globs", "tracked_output_globs", "exclude"):
+        with pytest.raises(ValidationError):
+            CommitOptions.model_validate({key: [pattern]})
+    with pytest.raises(ValidationError):
+        WorkOptions.model_validate({"tolerated": [pattern]})
+
+
+@pytest.mark.parametrize("extension", ["md", ".", "", ".a/b", "*.md"])
+def test_an_extension_begins_with_a_dot(extension: str) -> None:
+    with pytest.raises(ValidationError):
+        CommitOptions.model_validate({"report_extensions": [extension]})
+
+
+def test_extensions_have_no_case() -> None:
+    assert CommitOptions(report_extensions=(".MD",)).report_extensions == (".md",)
+
+
+@pytest.mark.parametrize("name", ["main", "feature/x", "current", "none", "v1.2", "ä", "a@b"])
+def test_names_of_branches(name: str) -> None:
+    assert WorkOptions(branch=name).branch == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "-x", "a b", "a..b", "a//b", "/a", "a/", "a.lock", "a.lock/b", ".a", "a/.b", "a."),
+        *("a~1", "a^", "a:b", "a?", "a*", "a[b", "a\\b", "a@{1}", "@", "a\nb", "a\x7f"),
+    ],
+)
+def test_what_git_takes_for_no_branch(name: str) -> None:
+    with pytest.raises(ValidationError):
+        WorkOptions(branch=name)
+
+
+def test_a_message_has_known_words_only() -> None:
+    every = " ".join(f"{{{word}}}" for word in PLACEHOLDERS)
+    facts = {word: f"<{word}>" for word in PLACEHOLDERS}
+    told = CommitOptions(message=every).first_line(facts)
+    assert told == " ".join(f"<{word}>" for word in PLACEHOLDERS)
+    with pytest.raises(ValidationError, match="means nothing here"):
+        CommitOptions(message="{who}")
+    with pytest.raises(ValidationError):
+        CommitOptions(message="two\nlines")
+
+
+def test_what_is_put_in_is_not_looked_through_again() -> None:
+    told = CommitOptions(message="{step} {run}").first_line({"step": "{run}", "run": "r"})
+    assert told == "{run} r"
+
+
+@pytest.mark.parametrize("value", [-1, 1 << 40])
+def test_caps_have_bounds(value: int) -> None:
+    with pytest.raises(ValidationError):
+        CommitOptions(max_file_bytes=value)
+
+
+def test_unknown_keys_are_refused() -> None:
+    with pytest.raises(ValidationError):
+        CommitOptions.model_validate({"path": ["x"]})
+    with pytest.raises(ValidationError):
+        WorkOptions.model_validate({"tolerate": ["x"]})

@@ -1,0 +1,267 @@
+"""What a repository's own configuration may not do, and what its user's may."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import ConfigurationError
+from sequencer.git.own_settings import EVERYTHING, place_of
+from sequencer.git.process import Git, GitFailed, acting_settings
+from tests.clones import git
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "clone"
+    made.mkdir()
+    git(made, "init", "-q", "-b", "main")
+    git(made, "init", "-q", "--bare", str(tmp_path / "remote.git"))
+    git(made, "remote", "add", "origin", str(tmp_path / "remote.git"))
+    (made / "a.txt").write_text("a\n")
+    git(made, "add", ".")
+    git(made, "commit", "-q", "-m", "first")
+    return made
+
+
+def canary(tmp_path: Path) -> tuple[Path, Path]:
+    """Return a program and the file that it makes when it is run."""
+    program, sign = tmp_path / "evil.sh", tmp_path / "canary"
+    program.write_text(f'#!/bin/sh\necho "$0 $*" >> {sign}\nexec cat\n')
+    program.chmod(0o755)
+    return program, sign
+
+
+def environment(tmp_path: Path, users: str = "") -> dict[str, str]:
+    """Return the environment of a user with *users* in their own configuration."""
+    home = tmp_path / "home"
+    home.mkdir(exist_ok=True)
+    (home / ".gitconfig").write_text(users)
+    return {"PATH": os.environ["PATH"], "HOME": str(home), "GIT_CONFIG_SYSTEM": "/dev/null"}
+
+
+def smudged(folder: Path) -> None:
+    (folder / ".gitattributes").write_text("*.txt filter=x diff=x merge=x\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "attributes")
+    (folder / "a.txt").write_text("b\n")
+
+
+def test_a_filter_of_the_repository_runs_only_if_it_was_allowed(
+    folder: Path, tmp_path: Path
+) -> None:
+    smudged(folder)
+    program, sign = canary(tmp_path)
+    git(folder, "config", "filter.x.clean", str(program))
+    env = environment(tmp_path)
+    for allowed in (None, {}, {"filter.x.clean": "something else"}):
+        Git(folder, env, allowed=allowed).run("status", "--porcelain")
+        Git(folder, env, allowed=allowed).run("hash-object", "-w", "a.txt")
+    assert not sign.exists()
+    Git(folder, env, allowed=acting_settings(folder, environment=env)).run("hash-object", "a.txt")
+    assert sign.exists()
+
+
+def test_a_filter_of_the_user_counts_as_ever(folder: Path, tmp_path: Path) -> None:
+    smudged(folder)
+    program, sign = canary(tmp_path)
+    git(folder, "config", "filter.x.clean", "false")
+    env = environment(tmp_path, f'[filter "x"]\n\tclean = {program}\n')
+    Git(folder, env, allowed={}).run("hash-object", "a.txt")
+    assert sign.exists()
+
+
+@pytest.mark.parametrize("where", ["include.path", "includeIf.onbranch:main.path"])
+def test_what_is_included_is_the_repositorys_too(folder: Path, tmp_path: Path, where: str) -> None:
+    smudged(folder)
+    program, sign = canary(tmp_path)
+    more = folder / "more"
+    git(folder, "config", where, "../more")
+    env, seen = environment(tmp_path), []
+    for text in ("", f'[filter "x"]\n\tclean = {program}\n'):
+        more.write_text(text)
+        seen.append(acting_settings(folder, environment=env))
+        Git(folder, env).run("status", "--porcelain")
+    assert [set(found) for found in seen] == [set(), {"filter.x.clean"}]
+    assert not sign.exists()
+
+
+def test_what_acts_is_told_with_its_value(folder: Path, tmp_path: Path) -> None:
+    env = environment(tmp_path, "[core]\n\tsshCommand = mine\n[credential]\n\thelper = mine\n")
+    for key, value in (
+        ("core.sshCommand", "ssh -i key"),
+        ("core.fileMode", "true"),
+        ("http.postBuffer", "1000"),
+        ("http.https://example.org/.proxy", "http://evil"),
+        ("remote.other.url", "https://example.org/x"),
+        ("alias.st", "!evil"),
+    ):
+        git(folder, "config", key, value)
+    git(folder, "config", "--add", "credential.helper", "one")
+    git(folder, "config", "--add", "credential.helper", "two")
+    assert acting_settings(folder, "origin", env) == {
+        "core.sshcommand": "ssh -i key",
+        "credential.helper": "one\ntwo",
+        "http.https://example.org/.proxy": "http://evil",
+        "remote.origin.url": str(tmp_path / "remote.git"),
+    }
+    assert "remote.origin.url" not in acting_settings(folder, None, env)
+    assert acting_settings(tmp_path, "origin", env) == {}
+
+
+def settings_of(git_of: Git) -> list[str]:
+    """Return what git goes by in the end, the last word of each key last."""
+    told = git_of.run("config", "--list", "-z").stdout.decode()
+    return told.replace("\n", "=").split("\0")
+
+
+def last(git_of: Git, key: str) -> str:
+    return [line for line in settings_of(git_of) if line.startswith(f"{key}=")][-1]
+
+
+def test_the_users_word_is_the_last_one(folder: Path, tmp_path: Path) -> None:
+    env = environment(tmp_path, "[core]\n\tsshCommand = mine\n[credential]\n\thelper = mine\n")
+    git(folder, "config", "core.sshCommand", "evil")
+    git(folder, "config", "core.attributesFile", "/etc/passwd")
+    git(folder, "config", "credential.https://example.org.helper", "!evil")
+    careful = Git(folder, env, allowed={})
+    assert last(careful, "core.sshcommand") == "core.sshcommand=mine"
+    assert last(careful, "core.attributesfile") == "core.attributesfile="
+    helpers = [line for line in settings_of(careful) if ".helper=" in line or "l.helper" in line]
+    # One that is empty ends the list of those before it.
+    assert helpers[-2:] == ["credential.helper=", "credential.helper=mine"]
+    assert last(Git(folder, env, allowed=EVERYTHING), "core.sshcommand") == "core.sshcommand=evil"
+    plain = Git(folder, environment(tmp_path), allowed={})
+    assert last(plain, "core.sshcommand") == "core.sshcommand=ssh"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("remote.origin.url", "https://example.org/elsewhere"),
+        ("remote.origin.pushurl", "https://example.org/elsewhere"),
+        ("url.https://example.org/.insteadOf", "/"),
+        ("core.gitProxy", "evil"),
+        ("remote.origin.uploadpack", "evil"),
+        ("remote.origin.receivepack", "evil"),
+    ],
+)
+def test_nothing_is_sent_elsewhere_than_was_allowed(
+    folder: Path, tmp_path: Path, key: str, value: str
+) -> None:
+    env = environment(tmp_path)
+    allowed = acting_settings(folder, "origin", env)
+    Git(folder, env, allowed=allowed).run("ls-remote", "--", "origin")
+    git(folder, "config", key, value)
+    with pytest.raises(ConfigurationError, match="not trusted with that"):
+        Git(folder, env, allowed=allowed).run("ls-remote", "--", "origin")
+    Git(folder, env, allowed=allowed).run("status")
+
+
+def test_who_only_looks_reaches_no_remote(folder: Path, tmp_path: Path) -> None:
+    env = environment(tmp_path)
+    for argv in (("ls-remote",), ("fetch",), ("push",)):
+        with pytest.raises(GitFailed, match="only looks asks no remote"):
+            Git(folder, env).run(*argv, "--", "origin")
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("ext::sh -c true", "git-remote-ext"),
+        ("./evil.git", "lies in the project"),
+        ("evil", "lies in the project"),
+        (".", "lies in the project"),
+        ("file://{}/evil.git", "lies in the project"),
+        ("../clone/evil.git", "lies in the project"),
+        ("gopher://example.org/x", "no transport"),
+    ],
+)
+def test_remotes_that_are_never_reached(
+    folder: Path, tmp_path: Path, address: str, words: str
+) -> None:
+    git(folder, "init", "-q", "--bare", "evil.git")
+    address = address.format(folder)
+    for name in ("origin", address):
+        git(folder, "remote", "set-url", "origin", address)
+        with pytest.raises(ConfigurationError, match=words):
+            Git(folder, environment(tmp_path), allowed=EVERYTHING).run("fetch", "--", name)
+
+
+def test_a_bare_repository_among_the_files_is_none(folder: Path, tmp_path: Path) -> None:
+    inner = folder / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q", "--bare", ".")
+    with pytest.raises(GitFailed, match="cannot use bare repository"):
+        Git(inner, environment(tmp_path), allowed=EVERYTHING).run("rev-parse", "--git-dir")
+    assert acting_settings(inner) == {}
+    told = Git(inner, environment(tmp_path), git_dir=inner).text(
+        "rev-parse", "--is-bare-repository"
+    )
+    assert told == "true"
+
+
+def test_both_git_and_this_program_look_for_no_bare_repository(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Git before 2.38 does not know the setting."""
+    inner = folder / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q", "--bare", ".")
+    with pytest.raises(PermissionError, match="cannot use bare repository"):
+        place_of(str(inner))
+    told = Git(folder, environment(tmp_path)).text("config", "safe.bareRepository")
+    assert told == "explicit"
+
+
+def test_an_empty_git_folder_does_not_lead_to_the_one_above(folder: Path, tmp_path: Path) -> None:
+    inner = folder / "inner"
+    (inner / ".git").mkdir(parents=True)
+    with pytest.raises(GitFailed, match="not a git repository"):
+        Git(inner, environment(tmp_path)).run("status")
+
+
+def test_a_work_tree_elsewhere_needs_to_be_allowed(folder: Path, tmp_path: Path) -> None:
+    home = tmp_path / "elsewhere"
+    home.mkdir()
+    git(folder, "config", "core.worktree", str(home))
+    env = environment(tmp_path)
+    top = ("rev-parse", "--show-toplevel")
+    assert Git(folder, env).text(*top) == str(folder)
+    assert Git(folder, env, allowed={"core.worktree": str(home)}).text(*top) == str(home)
+
+
+def test_a_submodules_configuration_does_not_count(folder: Path, tmp_path: Path) -> None:
+    program, sign = canary(tmp_path)
+    inner = folder / "inner"
+    inner.mkdir()
+    git(inner, "init", "-q")
+    (inner / ".gitattributes").write_text("* filter=x\n")
+    (inner / "b").write_text("b\n")
+    git(inner, "add", ".")
+    git(inner, "commit", "-q", "-m", "inner")
+    git(folder, "-c", "advice.addEmbeddedRepo=false", "add", "inner")
+    git(folder, "commit", "-q", "-m", "outer")
+    git(inner, "config", "filter.x.clean", str(program))
+    (inner / "b").write_text("changed\n")
+    env = environment(tmp_path)
+    for allowed in (None, EVERYTHING):
+        Git(folder, env, allowed=allowed).run("status", "--porcelain=v2")
+        Git(folder, env, allowed=allowed).run("diff", "--name-only")
+    assert not sign.exists()
+
+
+def test_a_change_of_the_configuration_is_seen_at_once(folder: Path, tmp_path: Path) -> None:
+    smudged(folder)
+    program, sign = canary(tmp_path)
+    one = Git(folder, environment(tmp_path), allowed={})
+    started = one.started
+    one.run("status")
+    one.run("status")
+    assert one.started - started == 3, "asked once, and then known"
+    git(folder, "config", "filter.x.clean", str(program))
+    (folder / "a.txt").write_text("c\n")
+    one.run("status")
+    assert not sign.exists()

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import CorruptState, RemoteUnreachable
+from sequencer.git.sides import MAX_OTHERS, OtherRun, Relation, is_of_a_run, runs_elsewhere
+from tests.clones import Shared, git
+from tests.unit.cli.sharing import compared, diverged, put_back, shared_project, steps, store_of
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Shared:
+    return shared_project(tmp_path)
+
+
+def test_a_run_that_is_nowhere_leaves_no_folder_behind(shared: Shared) -> None:
+    a = shared.clone("a")
+    sides = compared(a)
+    assert (sides.relation, sides.here, sides.there) == (Relation.NOWHERE, None, None)
+    assert (sides.tip, sides.known) == (None, None)
+    assert not (a / "sync").exists()
+
+
+def test_a_run_that_was_begun_without_git_is_here_only(shared: Shared) -> None:
+    a = shared.clone("a")
+    (a / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
+    steps(a, 2)
+    git(a, "checkout", "-q", "orchestration.yaml")
+    sides = compared(a)
+    assert sides.relation is Relation.UNPUBLISHED
+    assert sides.here is not None
+    assert sides.here.step_index == 2
+    steps(a, 1)
+    assert compared(a).relation is Relation.EQUAL
+    assert shared.tip()
+
+
+def test_a_run_that_was_on_the_branch_only_is_brought(shared: Shared) -> None:
+    steps(shared.clone("a"), 2)
+    b = shared.clone("b")
+    sides = compared(b)
+    assert sides.relation is Relation.NEW
+    assert sides.there is not None
+    assert (sides.here, sides.there.step_index) == (None, 2)
+    assert sides.tip == shared.tip()
+    assert (b / "sync" / "state.json").exists()
+
+
+def test_a_folder_that_is_the_beginning_is_brought_up_to_the_branch(shared: Shared) -> None:
+    a, b = shared.clone("a"), shared.clone("b")
+    steps(a, 1)
+    known = shared.tip()
+    steps(b, 1)
+    sides = compared(a)
+    assert sides.relation is Relation.BEHIND
+    assert sides.here is not None
+    assert sides.there is not None
+    assert (sides.here.step_index, sides.there.step_index) == (1, 2)
+    assert sides.known is not None
+    assert sides.known.tip == known != sides.tip
+    again = compared(a)
+    assert (again.relation, again.here, again.tip) == (Relation.EQUAL, sides.there, sides.tip)
+
+
+def test_a_remote_that_is_away_leaves_what_was_known(shared: Shared) -> None:
+    a = shared.clone("a")
+    steps(a, 1)
+    shared.bare.rename(shared.folder / "away.git")
+    sides = compared(a)
+    assert sides.relation is Relation.UNKNOWN
+    assert isinstance(sides.problem, RemoteUnreachable)
+    assert sides.here is not None
+    assert sides.known is not None
+    assert (sides.there, sides.tip) == (None, None)
+
+
+def test_a_branch_that_somebody_removed(shared: Shared) -> None:
+    a = shared.clone("a")
+    steps(a, 1)
+    git(shared.bare, "update-ref", "-d", "refs/heads/sequencer/default")
+    sides = compared(a)
+    assert (sides.relation, sides.tip) == (Relation.GONE, None)
+    assert isinstance(sides.problem, CorruptState)
+    assert "git push" in (sides.problem.hint or "")
+
+
+def test_a_branch_that_was_put_back_and_has_gone_on(shared: Shared) -> None:
+    a, b = diverged(shared)
+    sides = compared(a)
+    assert sides.relation is Relation.DIVERGED
+    assert sides.here is not None
+    assert sides.there is not None
+    assert (sides.here.step_index, sides.there.step_index) == (3, 2)
+    assert "sequencer sync --take-theirs" in str(sides.problem)
+    assert compared(b).relation is Relation.EQUAL
+
+
+def test_a_branch_that_was_only_put_back_is_no_beginning_of_what_is_here(shared: Shared) -> None:
+    a = shared.clone("a")
+    steps(a, 1)
+    before = shared.tip()
+    steps(a, 1)
+    put_back(shared, before)
+    assert compared(a).relation is Relation.DIVERGED
+
+
+def test_a_branch_with_another_run(shared: Shared) -> None:
+    a, b = shared.clone("a"), shared.clone("b")
+    steps(a, 1)
+    git(shared.bare, "update-ref", "-d", "refs/heads/sequencer/default")
+    steps(b, 1)
+    sides = compared(a)
+    assert sides.relation is Relation.ANOTHER_RUN
+    assert sides.here is not None
+    assert sides.there is not None
+    assert sides.here.run_id != sides.there.run_id
+
+
+def test_a_branch_that_holds_code_and_no_run(shared: Shared) -> None:
+    git(shared.bare, "update-ref", "refs/heads/sequencer/default", "refs/heads/main")
+    sides = compared(shared.clone("a"))
+    assert (sides.relation, sides.there) == (Relation.UNREADABLE, None)
+    assert "no journal" in str(sides.problem)
+
+
+@pytest.mark.parametrize("damage", ["middle", "head"])
+def test_files_here_that_cannot_be_used(shared: Shared, damage: str) -> None:
+    a = shared.clone("a")
+    steps(a, 3)
+    journal, state = a / "sync" / "journal.jsonl", a / "sync" / "state.json"
+    if damage == "middle":
+        lines = journal.read_bytes().splitlines(keepends=True)
+        journal.write_bytes(lines[0] + b"x" * 9 + b"\n" + b"".join(lines[2:]))
+    else:
+        state.write_text('{"revision": "no number"}')
+    sides = compared(a)
+    assert (sides.relation, sides.tip) == (Relation.DAMAGED, shared.tip())
+    assert sides.problem is not None
+    assert sides.relation.allows_taking
+    assert not sides.relation.is_sound
+
+
+def test_a_torn_line_at_the_end_is_no_damage(shared: Shared) -> None:
+    a = shared.clone("a")
+    steps(a, 1)
+    with (a / "sync" / "journal.jsonl").open("a") as journal:
+        journal.write('{"revision":9')
+    assert compared(a).relation is Relation.EQUAL
+    steps(a, 1)
+    assert compared(shared.clone("b")).relation is Relation.NEW
+
+
+# --- other runs ------------------------------------------------------------------------
+
+
+def elsewhere(
+    folder: Path, template: str = "sequencer/{run}", here: Collection[str] = ()
+) -> list[OtherRun]:
+    with closing(store_of(folder)) as store:
+        return runs_elsewhere(store.branch, template, here)
+
+
+@pytest.mark.parametrize("template", ["sequencer/{run}", "state"])
+def test_runs_that_only_the_remote_has(tmp_path: Path, template: str) -> None:
+    shared = shared_project(
+        tmp_path, f"agent: {{default: rehearsal}}\nstore: {{kind: git, branch: '{template}'}}\n"
+    )
+    a, b = shared.clone("a"), shared.clone("b")
+    for run in (None, "nightly", "Big Run"):
+        steps(a, 1, *(("--run", run) if run else ()))
+    found = elsewhere(b, template)
+    assert [one.name for one in found] == ["Big Run", "nightly"]
+    assert [one.head.step_index for one in found if one.head] == [1, 1]
+    assert [one.name for one in elsewhere(b, template, {"nightly"})] == ["Big Run"]
+
+
+def test_a_branch_of_a_run_that_cannot_be_read_is_named_all_the_same(shared: Shared) -> None:
+    git(shared.bare, "update-ref", "refs/heads/sequencer/odd", "refs/heads/main")
+    (found,) = elsewhere(shared.clone("a"))
+    assert (found.branch, found.name, found.head) == ("sequencer/odd", None, None)
+
+
+def test_many_runs_are_not_all_fetched(shared: Shared) -> None:
+    for number in range(MAX_OTHERS + 5):
+        git(shared.bare, "update-ref", f"refs/heads/sequencer/r{number:03}", "refs/heads/main")
+    found = elsewhere(shared.clone("a"))
+    assert len(found) == MAX_OTHERS
+
+
+def test_runs_of_a_remote_that_is_away(shared: Shared) -> None:
+    a = shared.clone("a")
+    shutil.rmtree(shared.bare)
+    with pytest.raises(RemoteUnreachable):
+        elsewhere(a)
+
+
+@pytest.mark.parametrize(
+    ("template", "branch", "is_one"),
+    [
+        ("sequencer/{run}", "sequencer/a.b", True),
+        ("sequencer/{run}", "sequencer/a/b", False),
+        ("sequencer/{run}", "sequencer/", False),
+        ("x+{run}/{run}", "x+n/n", True),
+        ("x+{run}/{run}", "x+n/m", False),
+        ("{run}-state", "nightly-state", True),
+        ("state", "state-nightly", True),
+        ("state", "states", False),
+    ],
+)
+def test_which_branches_are_of_runs(template: str, branch: str, is_one: bool) -> None:
+    assert is_of_a_run(template, branch) is is_one

@@ -1,0 +1,351 @@
+"""Who waits for a shared run is woken from both sides, and costs nothing while it sleeps."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import ClaimHeld, CorruptState, RemoteUnreachable
+from sequencer.git import waiting as polling
+from sequencer.git.own_settings import EVERYTHING
+from sequencer.git.process import Git
+from sequencer.git.remote import RefWatch, Remote, remote_folder
+from sequencer.git.waiting import PollPace, SharedLook, SharedWait
+from sequencer.model.head import Claim
+from sequencer.store import identity
+from sequencer.store.file import FileStore
+from tests.contract import store_cases as cases
+from tests.unit.git import remotes
+from tests.unit.git.remotes import STATE
+
+
+class Side:
+    """One process in a clone, which follows the remote by a turn in the local files."""
+
+    def __init__(self, clone: Path, *, slow_s: float = 15.0, is_watching: bool = True) -> None:
+        self.path = clone / "sync" / "state.json"
+        self.local = FileStore(self.path)
+        self.remote = Remote(Git(clone, timeout_s=10.0, allowed=EVERYTHING), "origin")
+        self.known: str | None = None
+        self.looks = 0
+        self.told: list[str] = []
+        folder = remote_folder(self.remote.git, "origin") if is_watching else None
+        self.waiting = SharedWait(
+            self.local,
+            self.look,
+            PollPace("origin", slow_s=slow_s),
+            shared=SharedLook(clone / "sync" / "look"),
+            refs=None if folder is None else RefWatch(folder, STATE),
+            tell=self.told.append,
+        )
+
+    def look(self) -> bool:
+        self.looks += 1
+        tip = self.remote.tips([STATE, remotes.BEATS]).get(STATE)
+        if tip == self.known:
+            return False
+        self.known = tip
+        cases.claim(FileStore(self.path))
+        return True
+
+    def close(self) -> None:
+        self.waiting.close()
+        self.local.close()
+
+
+class Lab:
+    """A remote with a run, a side that waits for it, and a clone that pushes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bare = remotes.new_remote(folder / "remote.git")
+        self.clone = remotes.new_clone(self.bare, folder / "waiting")
+        self.other = remotes.new_clone(self.bare, folder / "pushing")
+        self.revision = cases.begin(FileStore(self.clone / "sync" / "state.json")).revision
+        self._sides: list[Side] = []
+        self._timers: list[threading.Timer] = []
+
+    def side(self, *, slow_s: float = 15.0, is_watching: bool = True) -> Side:
+        made = Side(self.clone, slow_s=slow_s, is_watching=is_watching)
+        self._sides.append(made)
+        return made
+
+    def push(self, text: str = "x") -> None:
+        remotes.push(self.other, remotes.commit(self.other, {"x": text.encode()}), STATE)
+
+    def act(self) -> None:
+        """Change the run as another process of the waiting clone does."""
+        cases.claim(FileStore(self.clone / "sync" / "state.json"))
+
+    def later(self, delay_s: float, act: object, *arguments: object) -> None:
+        assert callable(act)
+        timer = threading.Timer(delay_s, act, arguments)
+        self._timers.append(timer)
+        timer.start()
+
+    def close(self) -> None:
+        for timer in self._timers:
+            timer.join()
+        for side in self._sides:
+            side.close()
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    made = Lab(tmp_path)
+    yield made
+    made.close()
+
+
+def took(started: float) -> float:
+    return time.monotonic() - started
+
+
+# --- what wakes ------------------------------------------------------------------------
+
+
+def test_a_push_to_a_folder_wakes_long_before_the_next_look(lab: Lab) -> None:
+    side = lab.side(slow_s=60.0)
+    assert not side.waiting.wait(lab.revision, 0.1)
+    lab.later(0.2, lab.push)
+    started = time.monotonic()
+    assert side.waiting.wait(lab.revision, 30.0)
+    assert took(started) < 10.0
+    assert side.known == remotes.tip(lab.bare, STATE)
+    assert side.looks == 2
+
+
+def test_a_push_elsewhere_is_found_by_polling(lab: Lab) -> None:
+    side = lab.side(slow_s=0.2, is_watching=False)
+    assert not side.waiting.wait(lab.revision, 0.1)
+    lab.later(0.2, lab.push)
+    started = time.monotonic()
+    assert side.waiting.wait(lab.revision, 30.0)
+    assert took(started) < 10.0
+
+
+def test_a_push_before_the_first_wait_is_found_at_once(lab: Lab) -> None:
+    lab.push()
+    # Somebody of this clone has looked just now; but what came after that no watch has seen.
+    SharedLook(lab.clone / "sync" / "look").note()
+    side = lab.side(slow_s=60.0)
+    for _ in range(20):
+        side.waiting._pace.looked(has_moved=False, ago_s=100.0)
+    started = time.monotonic()
+    assert side.waiting.wait(lab.revision, 30.0)
+    assert took(started) < 10.0
+
+
+def test_another_process_of_the_clone_wakes_without_any_look(lab: Lab) -> None:
+    side = lab.side(slow_s=60.0, is_watching=False)
+    assert not side.waiting.wait(lab.revision, 0.1)
+    lab.later(0.1, lab.act)
+    started = time.monotonic()
+    assert side.waiting.wait(lab.revision, 30.0)
+    assert took(started) < 10.0
+    assert side.looks == 1
+
+
+def test_after_a_change_here_the_next_look_comes_soon(lab: Lab) -> None:
+    side = lab.side(slow_s=60.0, is_watching=False)
+    pace = side.waiting._pace
+    assert not side.waiting.wait(lab.revision, 0.1)
+    for _ in range(20):
+        pace.looked(has_moved=False)
+    assert pace.due_in() > 40.0
+    lab.act()
+    assert side.waiting.wait(lab.revision, 10.0) is True
+    # It was known without waiting; who waits for the next one is told by the watch.
+    lab.later(0.1, lambda: cases.commit(FileStore(side.path), 1))
+    assert side.waiting.wait(lab.revision + 1, 10.0)
+    assert pace.due_in() < 1.0
+
+
+def test_what_is_known_already_needs_no_look(lab: Lab) -> None:
+    side = lab.side()
+    assert side.waiting.wait(lab.revision - 1, 10.0)
+    assert side.waiting.wait(lab.revision - 1, None)
+    assert side.looks == 0
+
+
+def test_without_time_nothing_is_asked(lab: Lab) -> None:
+    side = lab.side()
+    assert not side.waiting.wait(lab.revision, 0.0)
+    assert side.looks == 0
+
+
+def test_the_time_ends_the_wait(lab: Lab) -> None:
+    side, started = lab.side(), time.monotonic()
+    assert not side.waiting.wait(lab.revision, 0.3)
+    assert 0.29 < took(started) < 5.0
+    assert side.looks == 1
+
+
+def test_a_descriptor_ends_the_wait(lab: Lab) -> None:
+    side = lab.side()
+    read_fd, write_fd = os.pipe()
+    try:
+        lab.later(0.2, os.write, write_fd, b"x")
+        started = time.monotonic()
+        assert not side.waiting.wait(lab.revision, 30.0, wake_fd=read_fd)
+        assert took(started) < 10.0
+        assert side.looks == 1
+        # Who was asked to stop does not ask a remote that may not answer.
+        assert not side.waiting.wait(lab.revision, None, wake_fd=read_fd)
+        assert side.looks == 1
+    finally:
+        os.close(read_fd)
+        os.close(write_fd)
+
+
+# --- with a claim ----------------------------------------------------------------------
+
+
+def claimed_by(pid: int, ttl_s: float) -> Claim:
+    start = identity.process_start(pid)
+    owner = identity.this_process().model_copy(update={"pid": pid, "pid_start": start})
+    return cases.make_claim(owner=owner, ttl_s=ttl_s)
+
+
+def test_the_end_of_a_holder_on_this_machine_ends_the_wait(lab: Lab) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        side, claim = lab.side(slow_s=60.0), claimed_by(child.pid, 900.0)
+        lab.later(0.2, child.kill)
+        started = time.monotonic()
+        assert not side.waiting.wait(lab.revision, None, claim=claim)
+        assert took(started) < 4.5
+        assert identity.is_proven_dead(claim.owner)
+        assert side.looks == 1
+        assert not side.waiting.wait(lab.revision, None, claim=claim)
+        assert side.looks == 1
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def test_a_lease_is_looked_at_in_its_own_time_whatever_the_pace(lab: Lab) -> None:
+    """A look at the remote is no reason to ask again whether the holder lives."""
+    side, claim = lab.side(slow_s=0.05, is_watching=False), claimed_by(os.getpid(), 6.4)
+    started = time.monotonic()
+    assert not side.waiting.wait(lab.revision, None, claim=claim)
+    assert 0.79 < took(started) < 4.5
+    assert side.looks >= 2
+
+
+# --- a remote that fails ---------------------------------------------------------------
+
+
+def test_a_remote_that_is_away_is_told_and_waited_for(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "FIRST_RETRY_S", 0.05)
+    side = lab.side(slow_s=0.1, is_watching=False)
+    remotes.git(lab.clone, "remote", "set-url", "origin", "git://127.0.0.1:1/away.git")
+    assert not side.waiting.wait(lab.revision, 1.5)
+    assert len(side.told) <= 7
+    while len(side.told) < 2:
+        assert not side.waiting.wait(lab.revision, 0.5)
+    assert all(text.startswith("remote 'origin' can't be reached: ") for text in side.told)
+    assert all("; next try in " in text for text in side.told)
+    remotes.git(lab.clone, "remote", "set-url", "origin", str(lab.bare))
+    lab.push()
+    assert side.waiting.wait(lab.revision, 10.0)
+    assert side.told[-1] == "remote 'origin' answers again"
+    assert sum("again" in text for text in side.told) == 1
+
+
+def test_a_push_to_a_folder_ends_the_pause_of_an_unreachable_remote(lab: Lab) -> None:
+    side = lab.side(slow_s=60.0)
+    assert not side.waiting.wait(lab.revision, 0.1)
+    pace = side.waiting._pace
+    for _ in range(8):
+        pace.failed(RemoteUnreachable("remote 'origin' can't be reached"))
+    lab.push()
+    started = time.monotonic()
+    assert side.waiting.wait(lab.revision, 10.0)
+    assert took(started) < 8.0
+    assert side.told == ["remote 'origin' answers again"]
+
+
+def test_a_state_that_cannot_be_believed_ends_the_wait(lab: Lab) -> None:
+    side = lab.side()
+
+    def refuse() -> bool:
+        raise CorruptState("no run")
+
+    side.waiting._look = refuse
+    with pytest.raises(CorruptState):
+        side.waiting.wait(lab.revision, 10.0)
+
+
+def test_a_folder_that_is_locked_for_long_is_looked_at_later(lab: Lab) -> None:
+    """Another process of the clone is pushing; its turn wakes who waits."""
+    side = lab.side(slow_s=0.2, is_watching=False)
+    looks: list[float] = []
+
+    def held() -> bool:
+        looks.append(time.monotonic())
+        raise ClaimHeld("the lock is held")
+
+    side.waiting._look = held
+    lab.later(0.7, lab.act)
+    assert side.waiting.wait(lab.revision, 10.0)
+    assert 2 <= len(looks) <= 30
+    assert not side.told
+    assert SharedLook(lab.clone / "sync" / "look").age_s() is None
+
+
+# --- what it costs ---------------------------------------------------------------------
+
+
+def test_processes_of_a_clone_share_their_looks(lab: Lab) -> None:
+    sides = [lab.side(slow_s=1.0, is_watching=False) for _ in range(4)]
+    for number, side in enumerate(sides):
+        lab.later(0.1 * number, side.waiting.wait, lab.revision, 4.0)
+    lab.close()
+    # Alone, each of the four asks 5 or 6 times.
+    assert 2 <= sum(side.looks for side in sides) <= 12
+
+
+@pytest.mark.parametrize("is_watching", [True, False])
+def test_a_sleep_uses_no_processor_time_and_no_thread(is_watching: bool, lab: Lab) -> None:
+    side = lab.side(is_watching=is_watching)
+    assert not side.waiting.wait(lab.revision, 0.2)
+    for _ in range(12):
+        side.waiting._pace.looked(has_moved=False)
+    looks, threads, before = side.looks, threading.active_count(), time.process_time()
+    assert not side.waiting.wait(lab.revision, 2.0)
+    assert time.process_time() - before < 0.02
+    assert side.looks == looks
+    assert threading.active_count() == threads
+
+
+def test_changes_of_other_refs_are_slept_through(lab: Lab) -> None:
+    side = lab.side(slow_s=60.0)
+    lab.push()
+    assert side.waiting.wait(lab.revision, 10.0)
+    assert not side.waiting.wait(lab.revision + 1, 0.2)
+    looks = side.looks
+    for number in range(5):
+        oid = remotes.commit(lab.other, {"y": str(number).encode()})
+        lab.later(0.1, remotes.push, lab.other, oid, f"refs/heads/sequencer/other-{number}")
+        lab.later(0.1, remotes.push, lab.other, oid, f"refs/heads/sequencer-beats/{number}")
+    assert not side.waiting.wait(lab.revision + 1, 1.0)
+    assert side.looks == looks
+
+
+def test_it_can_be_used_again_after_it_was_closed(lab: Lab) -> None:
+    side = lab.side(slow_s=60.0)
+    assert not side.waiting.wait(lab.revision, 0.1)
+    side.close()
+    side.waiting._pace.looked(has_moved=False, ago_s=100.0)
+    lab.later(0.3, lab.push)
+    assert side.waiting.wait(lab.revision, 10.0)
+    assert side.looks == 3

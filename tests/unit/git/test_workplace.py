@@ -1,0 +1,409 @@
+"""What becomes of an attempt's work when its place is closed."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from sequencer.git.places import PlaceResult
+from tests.unit.git.clones import (
+    SECRET,
+    commit,
+    git,
+    porcelain,
+    said,
+    tree_of,
+    write,
+)
+from tests.unit.git.teams import (
+    RUN_ID,
+    at_once,
+    branches,
+    closed,
+    is_sound,
+    opened,
+    project,
+    remains,
+    users,
+    worked,
+    workplaces,
+)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return project(tmp_path / "here", {"src/a.py": "a = 1\n", "src/b.py": "b = 1\n"})
+
+
+def test_what_an_accepted_attempt_has_left_is_merged_with_its_own_commits(here: Path) -> None:
+    begun = said(here, "rev-parse", "HEAD")
+    place = opened(workplaces(here))
+    commit(place.cwd, {"src/a.py": "a = 2\n"}, "by the agent")
+    write(place.cwd, {"src/new.py": "new\n", "ignored/cache": "x"})
+    (place.cwd / "src/b.py").unlink()
+    left = closed(place)
+    assert (left.result, left.error, left.branch) == (PlaceResult.MERGED, None, None)
+    assert left.commit == said(here, "rev-parse", "HEAD")
+    assert said(here, "rev-parse", "HEAD^1") == begun
+    assert (here / "src/a.py").read_text() == "a = 2\n"
+    assert (here / "src/new.py").read_text() == "new\n"
+    assert not (here / "src/b.py").exists()
+    assert not (here / "ignored").exists()
+    assert porcelain(here) == []
+    assert said(here, "log", "--format=%s", "HEAD^2").splitlines() == [
+        "Add the thing",
+        "by the agent",
+        "first",
+    ]
+    assert (branches(here), remains(here)) == ([], [])
+    assert is_sound(here)
+
+
+def test_each_commit_of_ours_says_of_which_attempt_it_is(here: Path) -> None:
+    worked(workplaces(here, "nightly"), lambda at: write(at, {"x": "x"}), "build it", 7)
+    wanted = ["nightly", "01run", "build it", "7"]
+    for name in ("HEAD", "HEAD^2"):
+        told = said(here, "log", "-1", "--format=%(trailers:valueonly)", name)
+        assert told.split("\n") == wanted
+
+
+def test_the_user_is_the_author_where_git_knows_one_and_else_the_program(here: Path) -> None:
+    worked(workplaces(here), lambda at: write(at, {"x": "x"}))
+    who = "--format=%an <%ae> %cn <%ce>"
+    program = "sequencer <sequencer@localhost>"
+    assert said(here, "log", "-1", who) == f"{program} {program}"
+    git(here, "config", "user.name", "Me")
+    git(here, "config", "user.email", "me@example.org")
+    worked(workplaces(here), lambda at: write(at, {"y": "y"}), token=2)
+    for name in ("HEAD", "HEAD^2"):
+        assert said(here, "log", "-1", who, name) == "Me <me@example.org> Me <me@example.org>"
+    config = (here / ".git/config").read_text()
+    assert "localhost" not in config
+
+
+def test_an_attempt_that_has_changed_nothing_waits_for_nobody_and_merges_nothing(
+    here: Path,
+) -> None:
+    before = users(here)
+
+    def wait() -> None:
+        pytest.fail("there is nothing to merge")
+
+    place = opened(workplaces(here))
+    write(place.cwd, {"ignored/cache": "x", "x.tmp": "x"})
+    left = place.close(is_accepted=True, wait_for_turn=wait)
+    assert (left.result, left.is_failure, left.branch) == (PlaceResult.UNCHANGED, False, None)
+    assert users(here) == before
+    assert (branches(here), remains(here)) == ([], [])
+
+
+def test_index_and_stash_of_the_user_are_untouched_until_something_is_merged(here: Path) -> None:
+    write(here, {"src/a.py": "stashed\n"})
+    git(here, "stash")
+    write(here, {"src/a.py": "staged\n"})
+    git(here, "add", "src/a.py")
+    write(here, {"src/b.py": "not staged\n"})
+    index, stash = (here / ".git/index").read_bytes(), said(here, "rev-parse", "stash")
+    place = opened(workplaces(here))
+    write(place.cwd, {"src/c.py": "c"})
+    assert closed(place, is_accepted=False).result is PlaceResult.KEPT
+    assert (here / ".git/index").read_bytes() == index
+    dirty = porcelain(here)
+    left = worked(workplaces(here), lambda at: write(at, {"src/d.py": "d"}), token=2)
+    assert left.result is PlaceResult.MERGED
+    assert porcelain(here) == dirty
+    assert said(here, "show", ":src/a.py") == "staged"
+    assert said(here, "rev-parse", "stash") == stash
+
+
+def test_the_work_of_an_attempt_that_was_not_accepted_is_kept_on_its_branch(here: Path) -> None:
+    before = said(here, "rev-parse", "HEAD")
+    place = opened(workplaces(here), "try it", 3)
+    write(place.cwd, {"half.py": "half\n"})
+    left = closed(place, is_accepted=False)
+    assert left.result is PlaceResult.KEPT
+    assert left.branch is not None
+    assert branches(here) == [left.branch]
+    assert said(here, "show", f"{left.branch}:half.py") == "half"
+    assert said(here, "rev-parse", "HEAD") == before
+    assert (remains(here), porcelain(here)) == ([], [])
+
+
+def test_what_waiting_raises_is_raised_when_the_work_is_safe(here: Path) -> None:
+    place = opened(workplaces(here))
+    write(place.cwd, {"x": "x\n"})
+
+    def cancelled() -> None:
+        raise TimeoutError("cancelled")
+
+    with pytest.raises(TimeoutError, match="cancelled"):
+        place.close(is_accepted=True, wait_for_turn=cancelled)
+    assert place.branch is not None
+    assert said(here, "show", f"{place.branch}:x") == "x"
+    assert (remains(here), porcelain(here)) == ([], [])
+    again = closed(place)
+    assert (again.result, again.branch) == (PlaceResult.KEPT, place.branch)
+    assert remains(here) == []
+
+
+def test_messages_say_what_the_task_was_about(here: Path) -> None:
+    long = "Let the importer read  dates\nof ISO weeks, " + "and of ordinal days, " * 9
+    place = opened(workplaces(here), "dates", subject=long)
+    write(place.cwd, {"x": "x"})
+    assert closed(place).result is PlaceResult.MERGED
+    merged, done = (said(here, "log", "-1", "--format=%s", name) for name in ("HEAD", "HEAD^2"))
+    assert merged == "Merge task dates: Let the importer read dates of ISO weeks, and of …"
+    assert done == "Let the importer read dates of ISO weeks, and of ordinal days, and of …"
+    assert said(here, "log", "-1", "--format=%b", "HEAD^2").startswith(
+        "What the agent of task dates had not committed itself.\n\nSequencer-Run: "
+    )
+
+
+def test_a_turn_is_waited_for_without_a_lock_so_that_the_earlier_one_can_merge(here: Path) -> None:
+    places = workplaces(here)
+    first, second = opened(places, "first", 1), opened(places, "second", 2)
+    write(first.cwd, {"x": "x\n"})
+    write(second.cwd, {"y": "y\n"})
+
+    def earlier() -> None:
+        assert closed(first).result is PlaceResult.MERGED
+
+    assert second.close(is_accepted=True, wait_for_turn=earlier).result is PlaceResult.MERGED
+    assert said(here, "log", "--first-parent", "--format=%s").splitlines() == [
+        "Merge task second: Add the thing",
+        "Merge task first: Add the thing",
+        "first",
+    ]
+
+
+def test_a_conflict_names_files_and_branch_and_leaves_the_checkout_alone(here: Path) -> None:
+    places = workplaces(here)
+    one, two = opened(places, "one", 1), opened(places, "two", 2)
+    write(one.cwd, {"src/a.py": "a = 'one'\n"})
+    write(two.cwd, {"src/a.py": "a = 'two'\n", "src/other.py": "fits\n"})
+    assert closed(one).result is PlaceResult.MERGED
+    before = users(here)
+    left = closed(two)
+    assert (left.result, left.files, left.is_failure) == (PlaceResult.CONFLICT, ("src/a.py",), True)
+    assert left.branch == "sequencer-team/default/two-2"
+    assert left.error is not None
+    assert "'src/a.py'" in left.error
+    assert left.branch in left.error
+    assert left.hint is not None
+    assert f"git merge {left.branch}" in left.hint
+    assert users(here) == before
+    assert tree_of(here, left.branch)["src/a.py"].endswith("a = 'two'\n")
+    assert tree_of(here, left.branch)["src/other.py"].endswith("fits\n")
+    assert remains(here) == []
+    assert is_sound(here)
+
+
+def test_the_next_attempt_begins_on_what_the_checkout_has_by_now(here: Path) -> None:
+    places = workplaces(here)
+    late = opened(places, "two", 1)
+    worked(places, lambda at: write(at, {"src/a.py": "one\n"}), "one", 2)
+    write(late.cwd, {"src/a.py": "two\n"})
+    assert closed(late).result is PlaceResult.CONFLICT
+    again = opened(places, "two", 3)
+    assert (again.cwd / "src/a.py").read_text() == "one\n"
+    write(again.cwd, {"src/a.py": "one and two\n"})
+    assert closed(again).result is PlaceResult.MERGED
+
+
+@pytest.mark.parametrize("how", ["modified", "staged", "untracked", "ignored"])
+def test_changes_of_the_user_are_never_overwritten(here: Path, how: str) -> None:
+    place = opened(workplaces(here))
+    name = {"modified": "src/a.py", "staged": "src/a.py"}.get(how, "ignored/mine")
+    if how == "untracked":
+        name = "mine.txt"
+    write(place.cwd, {name: "the agent's\n", "fits": "x"})
+    git(place.cwd, "add", "--force", name)
+    write(here, {name: "the user's\n"})
+    if how == "staged":
+        git(here, "add", name)
+    before = users(here)
+    left = closed(place)
+    assert (left.result, left.files) == (PlaceResult.IN_THE_WAY, (name,))
+    assert left.error is not None
+    assert repr(name) in left.error
+    assert (here / name).read_text() == "the user's\n"
+    assert users(here) == before
+    assert left.branch is not None
+    assert said(here, "show", f"{left.branch}:{name}") == "the agent's"
+    assert is_sound(here)
+
+
+def test_a_commit_by_hand_meanwhile_is_merged_with(here: Path) -> None:
+    place = opened(workplaces(here))
+    write(place.cwd, {"x": "x\n"})
+    made = commit(here, {"by-hand": "h\n"})
+    left = closed(place)
+    assert left.result is PlaceResult.MERGED
+    assert said(here, "rev-parse", "HEAD^1") == made
+    assert sorted(tree_of(here)) == [
+        *(".gitignore", "README.md", "by-hand", "src/a.py", "src/b.py", "x")
+    ]
+
+
+def test_a_detached_checkout_is_moved_too(here: Path) -> None:
+    git(here, "checkout", "-q", "--detach")
+    left = worked(workplaces(here), lambda at: write(at, {"x": "x\n"}))
+    assert left.result is PlaceResult.MERGED
+    assert said(here, "rev-parse", "HEAD") == left.commit
+    assert said(here, "rev-parse", "--abbrev-ref", "HEAD") == "HEAD"
+    assert said(here, "rev-parse", "main") == said(here, "rev-parse", "HEAD^1")
+
+
+def test_nothing_is_merged_into_the_middle_of_a_merge(here: Path) -> None:
+    place = opened(workplaces(here))
+    write(place.cwd, {"x": "x\n"})
+    (here / ".git/MERGE_HEAD").write_text(said(here, "rev-parse", "HEAD") + "\n")
+    left = closed(place)
+    assert left.result is PlaceResult.IN_THE_WAY
+    assert left.error is not None
+    assert "a merge is under way" in left.error
+    assert not (here / "x").exists()
+    assert left.branch is not None
+
+
+def test_hooks_and_settings_of_the_user_have_no_part_in_it(here: Path) -> None:
+    for name in ("pre-commit", "commit-msg", "post-checkout", "post-merge", "pre-merge-commit"):
+        hook = here / ".git/hooks" / name
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text(f"#!/bin/sh\ntouch '{here}/ran-{name}'\nexit 1\n")
+        hook.chmod(0o755)
+    for key, value in {
+        "commit.gpgSign": "true",
+        "gpg.program": "/bin/false",
+        "merge.ff": "false",
+        "branch.main.mergeOptions": "--squash --no-commit",
+        "core.safecrlf": "true",
+        "core.autocrlf": "input",
+        "commit.template": "/nowhere",
+        "merge.autoStash": "true",
+        "log.showSignature": "true",
+        "color.ui": "always",
+        "status.showUntrackedFiles": "no",
+        "diff.external": "/bin/false",
+        "core.commentChar": "S",
+    }.items():
+        git(here, "config", key, value)
+    places = workplaces(here)
+    reader = places.open("read", 9, run_id=RUN_ID, writes=False, worktree=False)
+    left = worked(places, lambda at: write(at, {"x": "x\r\n"}))
+    assert left.result is PlaceResult.MERGED
+    assert reader.close(is_accepted=True, wait_for_turn=at_once).written == ()
+    assert places.merged("implement", RUN_ID) == {1}
+    other = opened(places, "other", 2)
+    worked(places, lambda at: write(at, {"src/a.py": "1\n"}), token=3)
+    write(other.cwd, {"src/a.py": "2\n"})
+    assert closed(other).files == ("src/a.py",)
+    assert not list(here.glob("ran-*"))
+    assert porcelain(here) == []
+
+
+def test_a_key_is_not_committed_and_the_worktree_stays(here: Path) -> None:
+    place = opened(workplaces(here))
+    write(place.cwd, {"fine.py": "fine\n", "config.py": f"KEY = '{SECRET}'\n"})
+    left = closed(place)
+    assert (left.result, left.files, left.folder) == (
+        *(PlaceResult.REFUSED, ("config.py",), place.folder),
+    )
+    assert left.error is not None
+    assert "'config.py' holds what looks like a key" in left.error
+    assert SECRET not in left.error
+    assert (place.folder / "config.py").read_text().endswith(f"{SECRET}'\n")
+    assert said(here, "rev-parse", branches(here)[0]) == said(here, "rev-parse", "main")
+    assert said(here, "rev-list", "--all", "--count") == "1"
+    # A person has looked; the next one who cleans forgets it.
+    git(here, "worktree", "remove", "--force", str(place.folder))
+    assert len(remains(here)) == 1
+
+
+def test_an_unfinished_merge_of_the_agent_is_no_success(here: Path) -> None:
+    place = opened(workplaces(here))
+    commit(place.cwd, {"src/a.py": "mine\n"})
+    git(place.cwd, "checkout", "-q", "-b", "elsewhere", "HEAD~1")
+    commit(place.cwd, {"src/a.py": "other\n"})
+    with pytest.raises(Exception, match="merge"):
+        git(place.cwd, "merge", "-q", str(place.branch))
+    left = closed(place)
+    assert left.result is PlaceResult.REFUSED
+    assert left.error is not None
+    assert "in the middle of a merge" in left.error
+    assert "<<<<" in (place.cwd / "src/a.py").read_text()
+
+
+def test_git_that_fails_loses_nothing(here: Path) -> None:
+    place = opened(workplaces(here))
+    write(place.cwd, {"x": "x\n"})
+    index = here / ".git/worktrees/implement-1/index"
+    index.write_bytes(b"no index at all")
+    left = closed(place)
+    assert (left.result, left.folder) == (PlaceResult.REFUSED, place.folder)
+    assert (place.folder / "x").read_text() == "x\n"
+
+
+def test_a_folder_that_forbids_its_removal_is_removed(here: Path) -> None:
+    place = opened(workplaces(here))
+    write(place.cwd, {"ignored/deep/file": "x", "x": "x\n"})
+    (place.cwd / "ignored/deep").chmod(0o500)
+    assert closed(place).result is PlaceResult.MERGED
+    assert remains(here) == []
+
+
+def test_the_project_may_be_a_folder_of_its_repository(tmp_path: Path) -> None:
+    here = project(tmp_path / "here", {"app/main.py": "1\n", "lib/x.py": "1\n"})
+    places = workplaces(here, below="app")
+    place = opened(places)
+    assert place.cwd == place.folder / "app"
+    assert place.folder.parent == here / "app/sync/worktrees"
+    write(place.cwd, {"main.py": "2\n", "../lib/x.py": "2\n"})
+    assert closed(place).result is PlaceResult.MERGED
+    assert (here / "app/main.py").read_text() == "2\n"
+    assert (here / "lib/x.py").read_text() == "2\n"
+    assert remains(here, "app") == []
+
+
+def test_a_checkout_that_is_a_worktree_itself_is_merged_into(here: Path, tmp_path: Path) -> None:
+    git(here, "worktree", "add", "-q", "-b", "side", str(tmp_path / "side"))
+    left = worked(workplaces(tmp_path / "side"), lambda at: write(at, {"x": "x\n"}))
+    assert left.result is PlaceResult.MERGED
+    assert said(here, "rev-parse", "side") == left.commit
+    assert said(here, "rev-parse", "main") != left.commit
+    assert [path.name for path in (here / ".git/worktrees").iterdir()] == ["side"]
+
+
+def test_closing_waits_for_a_git_of_the_user(here: Path) -> None:
+    place = opened(workplaces(here))
+    write(place.cwd, {"x": "x\n"})
+    lock = here / ".git/index.lock"
+
+    def user_begins_and_ends() -> None:
+        lock.touch()
+        threading.Timer(0.3, lock.unlink).start()
+
+    assert (
+        place.close(is_accepted=True, wait_for_turn=user_begins_and_ends).result
+        is PlaceResult.MERGED
+    )
+    assert not lock.exists()
+
+
+def test_of_a_worktree_that_its_agent_has_removed_there_are_its_commits(here: Path) -> None:
+    """Nobody is sent to look at a folder that is not there."""
+    place = opened(workplaces(here))
+    commit(place.cwd, {"src/a.py": "a = 2\n"}, "by the agent")
+    shutil.rmtree(place.folder)
+    left = closed(place)
+    assert left.result is PlaceResult.REFUSED
+    assert left.branch is not None
+    assert left.folder is None
+    assert "was removed while it worked" in (left.error or "")
+    assert left.branch in (left.error or "")
+    assert "look there" not in (left.hint or "")
+    assert said(here, "show", f"{left.branch}:src/a.py") == "a = 2"
+    assert (here / "src/a.py").read_text() == "a = 1\n"

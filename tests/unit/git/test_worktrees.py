@@ -1,0 +1,299 @@
+"""Places to work in: where they are, what is said about them, and where there can be none."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import ConfigurationError, WorkTreeRefused
+from sequencer.executors.redaction import Redaction
+from sequencer.git import checkout as shared
+from sequencer.git.checkout import Checkout
+from sequencer.git.places import Workplaces
+from tests.unit.git.clones import ENVIRONMENT, commit, git, porcelain, said, write
+from tests.unit.git.teams import (
+    RUN_ID,
+    at_once,
+    branches,
+    closed,
+    folders,
+    opened,
+    project,
+    remains,
+    worked,
+    workplaces,
+)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return project(tmp_path / "here", {"a": "a\n"})
+
+
+def test_a_place_is_a_worktree_on_a_branch_of_its_own_in_the_runs_folder(here: Path) -> None:
+    place = opened(workplaces(here, "nightly"), "build", 12)
+    assert place.cwd == here / "sync/worktrees/build-12"
+    assert place.branch == "sequencer-team/nightly/build-12"
+    assert said(place.cwd, "symbolic-ref", "HEAD") == f"refs/heads/{place.branch}"
+    assert said(place.cwd, "rev-parse", "HEAD") == said(here, "rev-parse", "main")
+    assert (place.cwd / "a").read_text() == "a\n"
+    assert place.notices == ()
+
+
+def test_git_of_the_user_sees_nothing_of_it_even_where_the_folder_is_not_ignored(
+    here: Path,
+) -> None:
+    git(here, "rm", "-q", ".gitignore")
+    git(here, "commit", "-q", "-m", "nothing is ignored")
+    place = opened(workplaces(here))
+    assert porcelain(here) == []
+    git(here, "add", "-A")
+    assert porcelain(here) == []
+    note = here / "sync/worktrees/implement-1.json"
+    assert stat.S_IMODE(note.stat().st_mode) == 0o600
+    assert place.cwd.is_dir()
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        *("../../../etc", "-rf", "a b", "x.lock", "a..b", "a\nb", "ä/ö", "x" * 300, "~^:@{*"),
+        *(".", "'; touch pwned; '", "\x1b[31m"),
+    ],
+)
+def test_hostile_names_stay_where_they_belong(here: Path, task: str) -> None:
+    places = workplaces(here, task)
+    place = opened(places, task, 1)
+    assert place.cwd.parent == here / "sync/worktrees"
+    write(place.cwd, {"x": "x\n"})
+    left = closed(place)
+    assert left.commit == said(here, "rev-parse", "HEAD")
+    assert places.merged(task, RUN_ID) == {1}
+    assert (remains(here), branches(here)) == ([], [])
+    assert not list(here.rglob("pwned"))
+
+
+def test_names_that_look_alike_do_not_share_a_place(here: Path) -> None:
+    places = workplaces(here)
+    made = [opened(places, task, 1).cwd for task in ("a/b", "a-b", "A-b", "a b")]
+    assert len(set(made)) == 4
+
+
+def test_a_name_that_is_taken_gets_a_number(here: Path) -> None:
+    git(here, "branch", "sequencer-team/default/build-1")
+    write(here, {"sync/worktrees/build-1-again2/x": "somebody's"})
+    place = opened(workplaces(here), "build", 1)
+    assert place.branch == "sequencer-team/default/build-1-again3"
+    write(place.cwd, {"x": "x"})
+    closed(place)
+    assert branches(here) == ["sequencer-team/default/build-1"]
+    assert (here / "sync/worktrees/build-1-again2/x").read_text() == "somebody's"
+
+
+def test_changes_that_no_commit_holds_are_told_because_they_are_not_there(here: Path) -> None:
+    commit(here, {"b": "b\n"})
+    write(here, {"a": "changed\n", "b": "staged\n", "untracked": "u\n"})
+    git(here, "add", "b")
+    place = opened(workplaces(here))
+    assert place.notices == ("changes that no commit holds are not in the worktree: 'a', 'b'",)
+    assert (place.cwd / "a").read_text() == "a\n"
+    assert not (place.cwd / "untracked").exists()
+
+
+def test_a_secret_in_a_name_is_hidden_in_what_is_told(here: Path) -> None:
+    commit(here, {"hunter2-hunter2": "x\n"})
+    write(here, {"hunter2-hunter2": "changed\n"})
+    assert "hunter2" not in "".join(opened(workplaces(here)).notices)
+
+
+def test_later_tasks_begin_on_what_was_merged(here: Path) -> None:
+    places = workplaces(here)
+    worked(places, lambda at: write(at, {"made": "1\n"}), "first", 1)
+    assert (opened(places, "second", 2).cwd / "made").read_text() == "1\n"
+
+
+def test_the_runs_folder_may_be_outside_of_the_repository(here: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real", target_is_directory=True)
+    (tmp_path / "real").mkdir()
+    elsewhere = folders(here)._replace(state_file=tmp_path / "link/run/state.json")
+    places = Workplaces(elsewhere, None, redaction=Redaction(), environment=ENVIRONMENT)
+    place = opened(places)
+    assert place.cwd == tmp_path / "real/run/worktrees/implement-1"
+    write(place.cwd, {"x": "x"})
+    assert closed(place).is_failure is False
+    assert [path.name for path in (tmp_path / "real/run/worktrees").iterdir()] == [".gitignore"]
+
+
+def test_a_worktree_that_git_refuses_is_an_error_and_leaves_nothing(here: Path) -> None:
+    git(here, "branch", "sequencer-team")
+    with pytest.raises(WorkTreeRefused, match="can't have another worktree"):
+        opened(workplaces(here))
+    assert remains(here) == []
+    assert porcelain(here) == []
+
+
+# --- where there can be none ----------------------------------------------------------------
+
+
+def bare(folder: Path) -> None:
+    git(folder, "init", "-q", "--bare")
+
+
+def unborn(folder: Path) -> None:
+    git(folder, "init", "-q")
+
+
+def below_another(folder: Path) -> None:
+    project(folder.parent)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda _: None, "is in no work tree of git"),
+        (bare, "is in no work tree of git"),
+        (unborn, "the repository has no commit yet"),
+        (below_another, "no commit has the project's folder"),
+    ],
+)
+def test_without_a_commit_to_begin_on_tasks_share_the_folder_and_are_told_once(
+    tmp_path: Path, make: object, reason: str
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    assert callable(make)
+    make(here)
+    places = workplaces(here)
+    first = places.open("one", 1, run_id=RUN_ID, writes=True, worktree=True)
+    assert first.cwd == here
+    (notice,) = first.notices
+    assert reason in notice
+    second = places.open("two", 2, run_id=RUN_ID, writes=True, worktree=True)
+    assert (second.cwd, second.notices) == (here, ())
+    write(here, {"x": "x\n"})
+    left = first.close(is_accepted=True, wait_for_turn=at_once)
+    assert (left.is_failure, left.written) == (False, ())
+    assert not (here / "sync").exists()
+    (problem,) = places.problems()
+    assert reason in problem.message
+    assert problem.hint is not None
+    assert "share the project's folder" in problem.hint
+
+
+def test_without_git_tasks_share_the_folder(here: Path, tmp_path: Path) -> None:
+    places = workplaces(here, environment={"PATH": str(tmp_path / "empty")})
+    place = places.open("one", 1, run_id=RUN_ID, writes=True, worktree=True)
+    assert place.cwd == here
+    assert "git is not installed" in place.notices[0]
+    (problem,) = places.problems()
+    assert isinstance(problem, ConfigurationError)
+    assert problem.message == "git is not installed"
+
+
+# --- what a check says ---------------------------------------------------------------------
+
+
+def with_git(tmp_path: Path, script: str) -> dict[str, str]:
+    """Return an environment in which ``git`` is *script*."""
+    program = tmp_path / "bin/git"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return {"PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+
+def test_nothing_is_wrong_with_a_repository(here: Path) -> None:
+    assert workplaces(here).problems() == ()
+
+
+def test_an_old_git_is_told(here: Path, tmp_path: Path) -> None:
+    old = with_git(tmp_path, "echo git version 2.29.3")
+    (problem,) = workplaces(here, environment=old).problems()
+    assert problem.message == "git version 2.29.3 is too old"
+    assert problem.hint == "install git 2.30 or newer"
+
+
+def test_a_git_that_does_not_run_is_told(here: Path, tmp_path: Path) -> None:
+    broken = with_git(tmp_path, "echo fatal: broken >&2; exit 3")
+    (problem,) = workplaces(here, environment=broken).problems()
+    assert problem.message == "git does not run: broken"
+
+
+def test_a_merge_under_way_is_told(here: Path) -> None:
+    (here / ".git/MERGE_HEAD").write_text(said(here, "rev-parse", "HEAD") + "\n")
+    (problem,) = workplaces(here).problems()
+    assert problem.message == "a merge is under way"
+
+
+# --- what was merged before a kill ---------------------------------------------------------
+
+
+def test_merges_of_earlier_attempts_are_found_by_task_and_run(here: Path) -> None:
+    places = workplaces(here)
+    assert places.merged("build", RUN_ID) == frozenset()
+    worked(places, lambda at: write(at, {"x": "1"}), "build", 3)
+    worked(places, lambda at: write(at, {"x": "2"}), "build", 41)
+    worked(places, lambda at: write(at, {"y": "1"}), "other", 5)
+    commit(here, {"by-hand": "x"}, "by hand\n\nSequencer-Token: 99")
+    assert places.merged("build", RUN_ID) == {3, 41}
+    assert places.merged("other", RUN_ID) == {5}
+    assert places.merged("build", "another run of that name") == frozenset()
+    assert workplaces(here, "nightly").merged("build", RUN_ID) == frozenset()
+
+
+def test_work_that_was_kept_is_not_merged(here: Path) -> None:
+    places = workplaces(here)
+    place = opened(places, "build", 3)
+    write(place.cwd, {"x": "1"})
+    closed(place, is_accepted=False)
+    assert places.merged("build", RUN_ID) == frozenset()
+
+
+def test_where_there_is_no_repository_nothing_was_merged(tmp_path: Path) -> None:
+    assert workplaces(tmp_path).merged("build", RUN_ID) == frozenset()
+
+
+# --- locks that somebody else holds --------------------------------------------------------
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "LOCK_WAIT_S", 0.05)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_worktree_is_not_added_while_somebody_adds_or_removes_one(here: Path) -> None:
+    with (
+        Checkout(folders(here), ENVIRONMENT).repository_lock(),
+        pytest.raises(WorkTreeRefused, match="is kept locked"),
+    ):
+        opened(workplaces(here))
+    assert remains(here) == []
+
+
+@pytest.mark.usefixtures("impatient")
+def test_nothing_is_merged_while_somebody_merges_and_the_worktree_stays(here: Path) -> None:
+    place = opened(workplaces(here))
+    write(place.cwd, {"x": "x\n"})
+    with Checkout(folders(here), ENVIRONMENT).merge_lock():
+        left = closed(place)
+    assert (left.is_failure, left.folder) == (True, place.folder)
+    assert left.error is not None
+    assert "is kept locked" in left.error
+    assert not (here / "x").exists()
+    assert said(here, "show", f"{place.branch}:x") == "x"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_worktree_that_can_not_be_removed_yet_is_told_and_its_merge_stands(here: Path) -> None:
+    place = opened(workplaces(here))
+    write(place.cwd, {"x": "x\n"})
+    with Checkout(folders(here), ENVIRONMENT).repository_lock():
+        left = closed(place)
+    assert (left.is_failure, left.branch) == (False, None)
+    assert left.commit == said(here, "rev-parse", "HEAD")
+    assert "can't be removed" in left.notices[0]
+    assert place.folder.is_dir()
