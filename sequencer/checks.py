@@ -53,7 +53,10 @@ def check_project(project: Project, run: str | None) -> list[Finding]:
     opened = project.run(run)
     with closing(opened.store):
         # First: what it brings is what is looked at.
-        of_run = (*check_git(project, opened), *_check_run(project, opened))
+        of_run = (
+            *check_git(project.settings, opened.store, acts=project.acts),
+            *_check_run(project, opened),
+        )
     found = (
         *(Finding(Level.NOTICE, Area.CONFIGURATION, text) for text in project.settings.notices),
         *of_run,

@@ -301,14 +301,22 @@ def _quiet_words(held: Holder) -> str:
 
 def _code(project: Project, run: Run, store: GitStore, head: Head | None) -> Code | None:
     """Return how the work tree stands to the code of *head*; None where no code is moved."""
-    from sequencer.engine.carrier import NothingCarried  # noqa: PLC0415
-    from sequencer.git.carry import make_carrier, work_tree  # noqa: PLC0415 - git only
+    from sequencer.git.carry import GitCarrier, work_tree  # noqa: PLC0415 - git only
+    from sequencer.settings.git import NONE  # noqa: PLC0415
 
-    objects, remote = store.branch.objects, store.branch.remote
-    carrier = make_carrier(project.settings, run.name, remote, objects, redaction=project.redaction)
-    if isinstance(carrier, NothingCarried):
+    settings, branch = project.settings, store.branch
+    if settings.store.work.branch == NONE:
         return None
-    tree = work_tree(project.settings, objects, allowed=project.allowed)
+    tree = work_tree(settings, branch.objects, allowed=project.allowed)
+    carrier = GitCarrier(
+        tree,
+        branch.remote,
+        store.state_path,
+        run=run.name,
+        work=settings.store.work,
+        commit=settings.commit,
+        redaction=project.redaction,
+    )
     refusal: SequencerError | None = None
     if head is not None and project.acts:
         # Where somebody was killed this ends what they had begun.

@@ -8,25 +8,11 @@ the work tree is nobody's business but the agents'.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from shlex import quote
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from sequencer.errors import WorkTreeRefused
 from sequencer.model.head import Claim, Head, Work
-
-if TYPE_CHECKING:
-    from sequencer.git.remote import RefMove
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """The code that a step has left, ready to be moved with the state."""
-
-    work: Work
-    """For the head."""
-    move: RefMove | None
-    """For the push that carries the head; None: the remote has the code already."""
 
 
 class Carrier(Protocol):
@@ -55,10 +41,11 @@ class Carrier(Protocol):
             RemoteUnreachable: the code had to be fetched, and there was no answer.
         """
 
-    def collect(self, claim: Claim, step: str, head: Head) -> Collected | None:
-        """Commit what is declared, and return what is to move; after a successful *step*.
+    def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
+        """Commit what is declared, and return what the head is to name; after a successful *step*.
 
-        None: there is nothing that the remote does not have, and the run knows its branch.
+        It moves with the state whose head names it. None: there is nothing that the remote does
+        not have, and the run knows its branch.
 
         Raises:
             WorkTreeRefused: the agent has left another branch or another history.
@@ -95,7 +82,7 @@ class NothingCarried:
     def arrive(self, head: Head) -> None:
         """See `Carrier.arrive`: the work tree is right as it is."""
 
-    def collect(self, claim: Claim, step: str, head: Head) -> Collected | None:
+    def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
         """See `Carrier.collect`: nothing moves."""
 
     def keep(self, claim: Claim, step: str, head: Head) -> str | None:

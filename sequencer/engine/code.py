@@ -20,13 +20,13 @@ def collected(carrier: Carrier, claim: Claim, head: Head, ended: Ended) -> Ended
     if not ended.has_worked:
         return ended
     try:
-        found = carrier.collect(claim, claim.step, head)
+        work = carrier.collect(claim, claim.step, head)
     except WorkTreeRefused as refusal:
         return without_code(carrier, claim, head, ended, refusal)
-    if found is None:
+    if work is None:
         return ended
-    record = {**ended.record, "work": found.work.model_dump()}
-    return replace(ended, record=record, work=found.work)
+    record = {**ended.record, "work": work.model_dump()}
+    return replace(ended, record=record, work=work)
 
 
 def left(carrier: Carrier, claim: Claim, head: Head) -> Head:

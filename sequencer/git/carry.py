@@ -12,8 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from shlex import quote
 
-from sequencer.assembly.stores import state_path_of
-from sequencer.engine.carrier import NOTHING_CARRIED, Carrier, Collected, NothingCarried
+from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.git.commit import Committer, RefMoved
@@ -93,7 +92,7 @@ class GitCarrier:
         self,
         tree: WorkTree,
         remote: Remote,
-        tenancy: Tenancy,
+        state: Path,
         *,
         run: str | None,
         work: WorkOptions,
@@ -102,11 +101,12 @@ class GitCarrier:
     ) -> None:
         """Move the code of *run* (None: the default run) between *tree* and *remote*.
 
-        *redaction* finds secrets in files, and hides them in what is told.
+        *state* is where the run's state is on this machine. *redaction* finds secrets in files,
+        and hides them in what is told.
         """
         self._tree = tree
         self._remote = remote
-        self._tenancy = tenancy
+        tenancy = self._tenancy = Tenancy(tree, run, state)
         self._seen: Note | None = None
         """Who had begun in the tree when it was found to be ready."""
         self._told: Note | None = None
@@ -119,6 +119,8 @@ class GitCarrier:
         self._committer = Committer(tree)
         self._back = TakeBack(tree, tenancy, self._committer)
         self._notices: list[str] = []
+        self.cargo: RefMove | None = None
+        """What is to move with what was collected last; None: the remote has the code already."""
         self._left: set[str] = set()
         """Commits that steps have begun with here, or ended with."""
 
@@ -346,8 +348,9 @@ class GitCarrier:
 
     # --- after a step --------------------------------------------------------------
 
-    def collect(self, claim: Claim, step: str, head: Head) -> Collected | None:
+    def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
         """See `Carrier.collect`."""
+        self.cargo = None
         for _ in range(_TRIES):
             status = self._tree.status()
             commit = self._ensure_branch(status, head)
@@ -366,13 +369,12 @@ class GitCarrier:
                 commit = self._committed(selection, status, commit, claim, step)
             except RefMoved:
                 continue
-            is_moved = commit != theirs
-            if not is_moved and (head.work is not None or self._work.branch != CURRENT):
+            self.cargo = RefMove(ref, theirs, commit) if commit != theirs else None
+            if self.cargo is None and (head.work is not None or self._work.branch != CURRENT):
                 return None
             self._left.add(commit)
-            work = Work(branch=str(self.branch), commit=commit)
             # Without a move the run learns its branch, and stays on it.
-            return Collected(work, RefMove(ref, theirs, commit) if is_moved else None)
+            return Work(branch=str(self.branch), commit=commit)
         raise self._tree.refused(
             f"somebody else commits on branch {self.branch} all the time",
             "work in a clone of your own while steps run",
@@ -462,91 +464,60 @@ class GitCarrier:
         return name
 
 
-def make_carrier(
-    settings: Settings,
-    run: str | None,
-    remote: Remote,
-    objects: Objects,
-    *,
-    redaction: Redaction,
-    environment: Mapping[str, str] | None = None,
-) -> Carrier:
-    """Return what moves the code of the run called *run* between the work tree and *remote*."""
-    if settings.store.work.branch == NONE:
-        return NothingCarried()
-    tree = work_tree(settings, objects, environment, remote.git.allowed)
-    return GitCarrier(
-        tree,
-        remote,
-        Tenancy(tree, run, state_path_of(settings, run)),
-        run=run,
-        work=settings.store.work,
-        commit=settings.commit,
-        redaction=redaction,
-    )
-
-
-def carrier_of(settings: Settings, run: str | None, store: Store, redaction: Redaction) -> Carrier:
-    """Return what moves the code of the run that *store* keeps: nothing, where that is no git."""
-    if not isinstance(store, GitStore):
-        return NOTHING_CARRIED
-    branch = store.branch
-    carrier = make_carrier(settings, run, branch.remote, branch.objects, redaction=redaction)
-    return carrier if isinstance(carrier, NothingCarried) else StoreCarrier(carrier, store)
-
-
-class StoreCarrier:
+class StoreCarrier(GitCarrier):
     """A carrier whose code is fetched and pushed by the store of its run, with the state."""
 
-    def __init__(self, carrier: Carrier, store: GitStore) -> None:
-        """Have *store* move what *carrier* says."""
-        self._carrier = carrier
+    def __init__(
+        self, store: GitStore, settings: Settings, run: str | None, redaction: Redaction
+    ) -> None:
+        """Have *store* move the code of *run*."""
+        branch = store.branch
+        tree = work_tree(settings, branch.objects, allowed=branch.git.allowed)
+        super().__init__(
+            tree,
+            branch.remote,
+            store.state_path,
+            run=run,
+            work=settings.store.work,
+            commit=settings.commit,
+            redaction=redaction,
+        )
         self._store = store
-        store.branch.code_refs = lambda: carrier.refs
-
-    @property
-    def refs(self) -> dict[str, str]:
-        """See `Carrier.refs`."""
-        return self._carrier.refs
+        branch.code_refs = lambda: self.refs
 
     def ready(self, head: Head) -> None:
         """See `Carrier.ready`; on the newest code, somebody may have pushed some."""
-        self._store.branch.carried = self._carrier.refs
+        self._store.branch.carried = self.refs
         self._store.bring()
-        with self._told():
-            self._carrier.ready(self._store.view().head or head)
+        with self._handing_over():
+            super().ready(self._store.view().head or head)
 
-    def arrive(self, head: Head) -> None:
-        """See `Carrier.arrive`."""
-        self._carrier.arrive(head)
-
-    def collect(self, claim: Claim, step: str, head: Head) -> Collected | None:
-        """See `Carrier.collect`; what it returns moves with the next state that names it."""
-        with self._told():
-            found = self._carrier.collect(claim, step, head)
-        self._store.branch.cargo = None if found is None else found.move
-        return found
+    def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
+        """See `Carrier.collect`; the code moves with the next state that names it."""
+        with self._handing_over():
+            work = super().collect(claim, step, head)
+        self._store.branch.cargo = self.cargo
+        return work
 
     def keep(self, claim: Claim, step: str, head: Head) -> str | None:
         """See `Carrier.keep`."""
-        with self._told():
-            return self._carrier.keep(claim, step, head)
-
-    def leave(self, head: Head | None) -> None:
-        """See `Carrier.leave`."""
-        self._carrier.leave(head)
-
-    def take_notices(self) -> list[str]:
-        """See `Carrier.take_notices`; mostly they are among those of the store."""
-        return self._carrier.take_notices()
+        with self._handing_over():
+            return super().keep(claim, step, head)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _handing_over(self) -> Iterator[None]:
         """Hand what is found in the block to the store, which is asked for notices more often."""
         try:
             yield
         finally:
-            self._store.branch.drafting.notices += self._carrier.take_notices()
+            self._store.branch.drafting.notices += self.take_notices()
+
+
+def carrier_of(settings: Settings, run: str | None, store: Store, redaction: Redaction) -> Carrier:
+    """Return what moves the code of the run that *store* keeps: nothing, where that is no git."""
+    if not isinstance(store, GitStore) or settings.store.work.branch == NONE:
+        return NOTHING_CARRIED
+    return StoreCarrier(store, settings, run, redaction)
 
 
 def work_tree(

@@ -17,8 +17,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from sequencer.assembly import Project
-from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, RemoteUnreachable, StateRefused
 from sequencer.findings import Area, Finding, Level, of_error, place_of
 from sequencer.git.branch import WHO_MAY_PUSH
@@ -29,7 +27,9 @@ from sequencer.git.remote import NO_ATOMIC, for_pushes, remote_folder
 from sequencer.git.store import GitStore
 from sequencer.git.tree import under_way_in
 from sequencer.settings.git import CURRENT, NONE
+from sequencer.settings.settings import Settings
 from sequencer.store.headfile import read_head
+from sequencer.store.protocol import Store
 
 GIT_TIMEOUT_S = 10.0
 NEEDED = (2, 29)
@@ -45,28 +45,30 @@ _HEADS = "refs/heads/"
 _MARKERS = (".gitignore", ".gitkeep")
 
 
-def check_git(project: Project, run: Run) -> Iterator[Finding]:
-    """Yield what stands in the way of sharing *run*, most basic first; nothing for other stores."""
-    store = run.store
+def check_git(settings: Settings, store: Store, *, acts: bool) -> Iterator[Finding]:
+    """Yield what stands in the way of sharing the run in *store*, most basic first.
+
+    Nothing, if that is no git. *acts*: whether the remote may be asked.
+    """
     if not isinstance(store, GitStore):
         return
-    yield from _check_configuration(project, store)
-    git = Git(project.settings.project_dir, timeout_s=GIT_TIMEOUT_S, allowed=project.allowed)
-    found = list(_check_repository(project, git))
+    yield from _check_configuration(settings, store)
+    git = Git(settings.project_dir, timeout_s=GIT_TIMEOUT_S, allowed=store.branch.git.allowed)
+    found = list(_check_repository(settings, git))
     yield from found
     if found:
         return
-    yield from _check_locks(project, store, git)
-    yield from _check_tracked(project, git)
-    yield from _check_large_files(project, git)
-    found = list(_check_branches(project, store, git))
+    yield from _check_locks(settings, store, git)
+    yield from _check_tracked(settings, git)
+    yield from _check_large_files(settings, git)
+    found = list(_check_branches(settings, store, git))
     yield from found
-    found = list(_check_known(project, git))
+    found = list(_check_known(settings, git))
     yield from found
     if found:
         return
-    if project.acts:
-        yield from _check_remote(project, store)
+    if acts:
+        yield from _check_remote(settings, store)
     else:
         message, hint = "the remote was not asked", "'sequencer check --remote' asks it"
         yield Finding(Level.NOTICE, Area.REMOTE, message, None, hint)
@@ -79,8 +81,7 @@ def _error(message: str, where: str | None, hint: str) -> Finding:
 # --- here ------------------------------------------------------------------------------
 
 
-def _check_configuration(project: Project, store: GitStore) -> Iterator[Finding]:
-    settings = project.settings
+def _check_configuration(settings: Settings, store: GitStore) -> Iterator[Finding]:
     slow_s, where = settings.store.poll.slow_s, place_of(settings, "store", "ttl_s")
     if store.ttl_s < POLLS_IN_A_LEASE * slow_s:
         message = f"a lease of {store.ttl_s:g} s is short for looks every {slow_s:g} s"
@@ -91,9 +92,9 @@ def _check_configuration(project: Project, store: GitStore) -> Iterator[Finding]
         yield Finding(Level.WARNING, Area.CONFIGURATION, message, where, hint)
 
 
-def _check_repository(project: Project, git: Git) -> Iterator[Finding]:
+def _check_repository(settings: Settings, git: Git) -> Iterator[Finding]:
     """Yield why there is no git here to work with."""
-    folder = str(project.settings.project_dir)
+    folder = str(settings.project_dir)
     try:
         version = git.text("version")
     except ConfigurationError as error:
@@ -113,19 +114,18 @@ def _check_repository(project: Project, git: Git) -> Iterator[Finding]:
         yield _error(f"is in no work tree of git: {failed.reason}", folder, hint)
 
 
-def _check_known(project: Project, git: Git) -> Iterator[Finding]:
+def _check_known(settings: Settings, git: Git) -> Iterator[Finding]:
     """Yield that the remote's name is nobody's."""
-    name, names = project.settings.store.remote, git.text("remote").split()
+    name, names = settings.store.remote, git.text("remote").split()
     if name in names or ":" in name or "/" in name or Path(git.folder, name).exists():
         return
     hint = f"known remotes: {', '.join(names) or 'none'}; 'git remote add {name} ADDRESS' adds it"
-    where = place_of(project.settings, "store", "remote")
+    where = place_of(settings, "store", "remote")
     yield _error(f"there is no remote {name!r}", where, hint)
 
 
-def _check_branches(project: Project, store: GitStore, git: Git) -> Iterator[Finding]:
+def _check_branches(settings: Settings, store: GitStore, git: Git) -> Iterator[Finding]:
     """Yield that state and code would be on one branch, or that no code can be moved."""
-    settings = project.settings
     work = settings.store.work.branch
     if work == NONE:
         return
@@ -161,14 +161,14 @@ def _branch_begun_on(store: GitStore) -> str | None:
     return None
 
 
-def _check_locks(project: Project, store: GitStore, git: Git) -> Iterator[Finding]:
+def _check_locks(settings: Settings, store: GitStore, git: Git) -> Iterator[Finding]:
     """Yield the locks that a git has left, here and where the remote is a folder of this machine.
 
     Those of this program's own refs and commits go by themselves.
     """
     own, common = (git.folder / git.text("rev-parse", f"--git-{d}dir") for d in ("", "common-"))
     where = [(Area.FILES, (own, common) if own != common else (own,))]
-    if project.settings.store.work.branch == NONE:
+    if settings.store.work.branch == NONE:
         where.clear()  # no file of the user's is written
     if (there := remote_folder(git, store.branch.remote.name)) is not None:
         where.append((Area.REMOTE, (there,)))
@@ -180,9 +180,8 @@ def _check_locks(project: Project, store: GitStore, git: Git) -> Iterator[Findin
                 yield Finding(Level.WARNING, area, message, str(lock.path), lock.hint)
 
 
-def _check_tracked(project: Project, git: Git) -> Iterator[Finding]:
+def _check_tracked(settings: Settings, git: Git) -> Iterator[Finding]:
     """Yield that git keeps files which every step writes."""
-    settings = project.settings
     top = Path(git.text("rev-parse", "--show-toplevel"))
     state, logs = settings.state_file.parent, settings.logs_dir
     for folder, key in ((state, "state_file"), (logs, "logs_dir")):
@@ -196,9 +195,9 @@ def _check_tracked(project: Project, git: Git) -> Iterator[Finding]:
             yield _tracked(key, os.path.relpath(folder, settings.project_dir), names)
 
 
-def _check_large_files(project: Project, git: Git) -> Iterator[Finding]:
+def _check_large_files(settings: Settings, git: Git) -> Iterator[Finding]:
     """Yield that files are kept by git-lfs, whose contents a push of ours does not upload."""
-    if project.settings.store.work.branch == NONE:
+    if settings.store.work.branch == NONE:
         return
     pattern = "^[^#]*[[:space:]]filter=lfs"
     argv = ("grep", "--untracked", "-l", "-z", "-I", "-e", pattern)
@@ -253,9 +252,9 @@ def check_ignored(folder: Path, state: Path, env: Mapping[str, str]) -> Iterator
 # --- there -----------------------------------------------------------------------------
 
 
-def _check_remote(project: Project, store: GitStore) -> Iterator[Finding]:
+def _check_remote(settings: Settings, store: GitStore) -> Iterator[Finding]:
     """Yield what the remote says, with the run brought here where that can be done."""
-    where = place_of(project.settings, "store", "remote")
+    where = place_of(settings, "store", "remote")
     try:
         store.bring()
     except RemoteUnreachable as error:
@@ -265,15 +264,15 @@ def _check_remote(project: Project, store: GitStore) -> Iterator[Finding]:
         return
     except StateRefused as error:
         yield from of_error(Area.STATE, error)
-    yield from _check_checked_out(project, store)
-    yield from _check_names(project, store)
+    yield from _check_checked_out(settings, store)
+    yield from _check_names(settings, store)
     yield from _check_durable(store)
-    yield from _check_push(project, store, where)
+    yield from _check_push(settings, store, where)
 
 
-def _check_checked_out(project: Project, store: GitStore) -> Iterator[Finding]:
+def _check_checked_out(settings: Settings, store: GitStore) -> Iterator[Finding]:
     """Yield that the remote is somebody's clone, with the branch that is to move checked out."""
-    work = project.settings.store.work.branch
+    work = settings.store.work.branch
     folder = remote_folder(store.branch.git, store.branch.remote.name)
     if folder is None or work == NONE:
         return
@@ -291,9 +290,9 @@ def _check_checked_out(project: Project, store: GitStore) -> Iterator[Finding]:
         yield _error(f"branch {branch} is checked out there, and takes no push", str(folder), hint)
 
 
-def _check_names(project: Project, store: GitStore) -> Iterator[Finding]:
+def _check_names(settings: Settings, store: GitStore) -> Iterator[Finding]:
     """Yield that a branch would be below another one, which git has no room for."""
-    branch, work = store.branch, project.settings.store.work.branch
+    branch, work = store.branch, settings.store.work.branch
     needed = [branch.refs.state, branch.refs.beats]
     try:
         if work == CURRENT:
@@ -316,7 +315,7 @@ def _check_names(project: Project, store: GitStore) -> Iterator[Finding]:
             one, two = (repr(name.removeprefix(_HEADS)) for name in sorted((ref, other)))
             message = f"branches {one} and {two} can't both be: one is below the other"
             hint = "rename the one that is not the run's, or set store.branch"
-            yield _error(message, place_of(project.settings, "store", "branch"), hint)
+            yield _error(message, place_of(settings, "store", "branch"), hint)
 
 
 def _check_durable(store: GitStore) -> Iterator[Finding]:
@@ -337,7 +336,7 @@ def _check_durable(store: GitStore) -> Iterator[Finding]:
     yield Finding(Level.WARNING, Area.REMOTE, message, str(folder), hint)
 
 
-def _check_push(project: Project, store: GitStore, where: str) -> Iterator[Finding]:
+def _check_push(settings: Settings, store: GitStore, where: str) -> Iterator[Finding]:
     """Yield why the remote would not take a push, as far as it says so before one is made."""
     branch, refs = store.branch, store.branch.refs
     tip = branch.tip()
@@ -348,12 +347,12 @@ def _check_push(project: Project, store: GitStore, where: str) -> Iterator[Findi
     argv = ("push", "--dry-run", "--porcelain", "--no-verify", "--atomic", lease, "--")
     try:
         name = branch.remote.name
-        pair, settings = f"{commit}:{refs.state}", for_pushes(name)
-        branch.git.run(*argv, name, pair, settings=settings, accepts=(0, 1))
+        pair, quiet = f"{commit}:{refs.state}", for_pushes(name)
+        branch.git.run(*argv, name, pair, settings=quiet, accepts=(0, 1))
     except GitFailed as failed:
         if NO_ATOMIC not in failed.stderr:
             yield _error(f"takes no push: {failed.reason}", where, WHO_MAY_PUSH)
-        elif project.settings.store.work.branch != NONE:
+        elif settings.store.work.branch != NONE:
             message = "can't move several branches at once, so code can't move with the state"
             hint = "'store: {work: {branch: none}}' leaves code alone; or use another remote"
             yield _error(message, where, hint)

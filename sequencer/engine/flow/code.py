@@ -89,14 +89,13 @@ class FlowCode:
             return None
         claim = worked[0].claim
         try:
-            found = self._carrier.collect(claim, claim.step, head)
+            work = self._carrier.collect(claim, claim.step, head)
         except WorkTreeRefused as refusal:
             self.refuse(ended, head, refusal)
             return None
-        if found is None:
-            return None
-        self._here.add(found.work.commit)
-        return found.work
+        if work is not None:
+            self._here.add(work.commit)
+        return work
 
     def refuse(self, ended: Sequence[Running], head: Head, refusal: WorkTreeRefused) -> None:
         """Make failures of those of *ended* whose code was not taken, and keep their work."""

@@ -15,7 +15,6 @@ from sequencer.git.objects import Objects
 from sequencer.git.own_settings import EVERYTHING
 from sequencer.git.process import Git
 from sequencer.git.remote import PushVerdict, Remote
-from sequencer.git.tenancy import Tenancy
 from sequencer.git.tree import Folders, WorkTree
 from sequencer.model.head import Claim, Head, Owner, Work
 from sequencer.settings.git import CommitOptions, WorkOptions
@@ -154,9 +153,9 @@ class Clone:
         collected = self.carrier.collect(claim(head.step_index, token), step, head)
         if collected is None:
             return head
-        if collected.move is not None:
-            assert self.remote.push([collected.move]).verdict is PushVerdict.ACCEPTED
-        return head.replace(work=collected.work, step_index=head.step_index + 1)
+        if self.carrier.cargo is not None:
+            assert self.remote.push([self.carrier.cargo]).verdict is PushVerdict.ACCEPTED
+        return head.replace(work=collected, step_index=head.step_index + 1)
 
 
 def clone(
@@ -172,7 +171,7 @@ def clone(
     carrier = GitCarrier(
         tree,
         remote,
-        Tenancy(tree, run, folder / project / "sync" / "runs" / str(run) / "state.json"),
+        folder / project / "sync" / "runs" / str(run) / "state.json",
         run=run,
         work=work or WorkOptions(),
         commit=commit or CommitOptions(),

@@ -187,8 +187,8 @@ def test_a_remote_without_the_branch_gets_it(tmp_path: Path) -> None:
     one.carrier.arrive(head())
     collected = one.carrier.collect(claim(), "main", head())
     assert collected is not None
-    assert collected.move is not None
-    assert (collected.move.ref, collected.move.old) == ("refs/heads/feature/x", None)
+    assert one.carrier.cargo is not None
+    assert (one.carrier.cargo.ref, one.carrier.cargo.old) == ("refs/heads/feature/x", None)
     one.push(head())
     assert said(bare, "rev-parse", "feature/x") == said(here, "rev-parse", "HEAD")
 

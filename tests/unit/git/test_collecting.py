@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.carrier import Collected
 from sequencer.errors import WorkTreeRefused
 from sequencer.model.head import Work
 from sequencer.settings.git import CommitOptions, WorkOptions
@@ -46,7 +45,7 @@ def test_a_run_learns_its_branch_where_nothing_moves(tmp_path: Path) -> None:
     one.carrier.ready(head())
     learned = one.carrier.collect(claim(), "main", head())
     work = Work(branch="main", commit=said(here, "rev-parse", "HEAD"))
-    assert learned == Collected(work, None)
+    assert (learned, one.carrier.cargo) == (work, None)
     named = clone(here, work=WorkOptions(branch="main"))
     assert named.carrier.collect(claim(), "main", head()) is None
 
@@ -61,9 +60,9 @@ def test_the_agents_commits_move_without_a_process_of_their_own(tmp_path: Path) 
     started = one.started
     collected = one.carrier.collect(claim(), "main", head())
     assert collected is not None
-    assert collected.move is not None
-    assert (collected.move.old, collected.move.new) == (old, new)
-    assert collected.work == Work(branch="main", commit=new)
+    assert one.carrier.cargo is not None
+    assert (one.carrier.cargo.old, one.carrier.cargo.new) == (old, new)
+    assert collected == Work(branch="main", commit=new)
     assert one.started - started == 1
 
 
@@ -166,7 +165,7 @@ def test_an_amended_commit_of_the_step_itself_is_fine(tmp_path: Path) -> None:
     git(here, "commit", "-q", "--amend", "-m", "better")
     collected = one.carrier.collect(claim(), "main", head())
     assert collected is not None
-    assert collected.work.commit == said(here, "rev-parse", "HEAD")
+    assert collected.commit == said(here, "rev-parse", "HEAD")
 
 
 def test_the_next_step_needs_no_fetch_to_know_what_was_moved(tmp_path: Path) -> None:

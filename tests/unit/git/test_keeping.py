@@ -109,8 +109,8 @@ def test_the_way_on_that_is_told_after_a_refusal(tmp_path: Path) -> None:
     commit(there, {"docs/a": "theirs"})
     other.carrier.ready(head())
     state = other.push(head(), token=2)
-    assert collected.move is not None
-    assert one.remote.push([collected.move]).verdict != "accepted"
+    assert one.carrier.cargo is not None
+    assert one.remote.push([one.carrier.cargo]).verdict != "accepted"
     name = one.carrier.keep(claim(0, 1), "main", head())
     assert tree_of(here, str(name))["docs/a"] == "100644 mine"
     git(here, "fetch", "-q", "origin", "+refs/heads/main:refs/worktree/sequencer-work/origin/main")

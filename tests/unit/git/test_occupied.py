@@ -223,7 +223,7 @@ def test_what_the_person_commits_goes_on_as_the_persons(tmp_path: Path) -> None:
     write(here, {"half.md": "whole"})
     collected = one.carrier.collect(claim(), "main", head())
     assert collected is not None
-    told = git(here, "log", "--format=%s", "--name-only", "-2", collected.work.commit).decode()
+    told = git(here, "log", "--format=%s", "--name-only", "-2", collected.commit).decode()
     assert told.split("\n\n")[-1].split() == ["README.md"]
     assert "half.md" in told.split("by hand")[0]
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sequencer.engine.carrier import Collected
 from sequencer.errors import SequencerError
-from sequencer.git.remote import RefMove
 from sequencer.model.head import Claim, Head, Work
 from tests.unit.engine.flow.labs import Lab
 
@@ -51,13 +49,12 @@ class Cart:
         self.arrived.append(head.work)
         self.prompts.update(self.brings)
 
-    def collect(self, claim: Claim, step: str, head: Head) -> Collected | None:
+    def collect(self, claim: Claim, step: str, head: Head) -> Work | None:
         del claim, step, head
         if not self.moves:
             return None
         self._count += 1
-        made = work(self._count)
-        return Collected(made, RefMove("refs/heads/main", None, made.commit))
+        return work(self._count)
 
     def keep(self, claim: Claim, step: str, head: Head) -> str | None:
         del step, head
