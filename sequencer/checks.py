@@ -41,8 +41,8 @@ from sequencer.store.filesystem import is_network, type_of
 from sequencer.store.folder import opened
 
 if TYPE_CHECKING:
-    from sequencer.resolution.flowcharts.reader import Flow
     from sequencer.resolution.teams.lists import TaskList
+    from sequencer.workflows.flowfile.reader import Flow
 
 MAX_BAD_LINES = 20
 """Bad lines of one journal file that are named one by one."""

@@ -18,8 +18,8 @@ from bench.measuring import Comparison, compare, quartiles, rounds
 from bench.result import Row, absent, capped, compared
 from bench.rows import Setting
 from bench.rows.step import started
-from sequencer.resolution.flowcharts.reader import load_flow
-from sequencer.resolution.flowcharts.scanner import read_chart
+from sequencer.workflows.flowfile.reader import load_flow
+from sequencer.workflows.mermaid.parser import read_chart
 
 PARSE_CAP_MS = 1.0
 SCHEDULING_CAP_US = 25.0

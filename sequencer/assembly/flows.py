@@ -17,15 +17,15 @@ from sequencer.assembly.workflows import (
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
 from sequencer.model.flow_source import FlowSource
 from sequencer.model.names import slug
-from sequencer.resolution.flowcharts.finding import find_flow, flow_files
+from sequencer.workflows.flowfile.reader import find_flow, flow_files
 
 if TYPE_CHECKING:
     from sequencer.assembly.project import Project
     from sequencer.engine.run import Run
     from sequencer.model.head import Head
     from sequencer.model.workflow import Workflow
-    from sequencer.resolution.flowcharts.reader import Flow
     from sequencer.resolution.teams.lists import TaskList
+    from sequencer.workflows.flowfile.reader import Flow
 
 
 def home_of(project: Project) -> Path:

@@ -126,8 +126,8 @@ class Invocation:
         Raises:
             UnsafePath: a link in the folder of the project leads it to a file outside.
         """
-        from sequencer.resolution.flowcharts.finding import ensure_within  # noqa: PLC0415 - same
         from sequencer.settings.location import find_config  # noqa: PLC0415 - same
+        from sequencer.workflows.flowfile.reader import ensure_within  # noqa: PLC0415 - same
 
         here = Path.cwd()
         config = find_config(here, self.config)

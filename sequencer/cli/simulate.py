@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sequencer.model.workflow import Workflow
-    from sequencer.resolution.flowcharts.reader import Flow
-    from sequencer.resolution.flowcharts.script import Script
     from sequencer.resolution.simulation import Replay
     from sequencer.resolution.teams.lists import TaskList
+    from sequencer.workflows.flowfile.reader import Flow
+    from sequencer.workflows.flowfile.script import Script
 
 MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 INVALID = "invalid"
@@ -72,7 +72,7 @@ def simulate(invocation: Invocation, flow: str | None, script: Path | None) -> i
 
 
 def _script(path: Path | None) -> Script:
-    from sequencer.resolution.flowcharts.script import read_script  # noqa: PLC0415
+    from sequencer.workflows.flowfile.script import read_script  # noqa: PLC0415
 
     if path is None:
         return read_script({}, "--script")
@@ -109,8 +109,8 @@ def _found(
     Raises:
         ConfigurationError: it says what can't be run.
     """
-    from sequencer.resolution.flowcharts.reader import load_flow  # noqa: PLC0415
     from sequencer.resolution.teams.reading import has_tasks, load_tasks  # noqa: PLC0415
+    from sequencer.workflows.flowfile.reader import load_flow  # noqa: PLC0415
 
     if asked is None:
         return _of_run(invocation)
@@ -176,7 +176,7 @@ def _of_graph(invocation: Invocation, workflow: Workflow, said: Script) -> Repla
 
 def _is_about(error: ConfigurationError, path: Path) -> bool:
     """Return whether *error* is about the flow that the file *path* is."""
-    from sequencer.resolution.flowcharts.problems import FlowErrors, FlowProblem  # noqa: PLC0415
+    from sequencer.workflows.flowfile.problems import FlowErrors, FlowProblem  # noqa: PLC0415
 
     is_there = all((one.where or "").startswith(str(path)) for one in error.each)
     return isinstance(error, (FlowErrors, FlowProblem)) or is_there

@@ -31,8 +31,8 @@ from sequencer.resolution.teams.entries import Entries, Size
 
 if TYPE_CHECKING:
     from sequencer.model.team import Role, Task
-    from sequencer.resolution.flowcharts.reader import Flow
     from sequencer.resolution.teams.lists import TaskList
+    from sequencer.workflows.flowfile.reader import Flow
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,7 @@ class Registry:
 
         if has_tasks(path):
             return load_tasks(path, self.roles, name=name)
-        from sequencer.resolution.flowcharts.reader import load_flow  # noqa: PLC0415 - few need it
+        from sequencer.workflows.flowfile.reader import load_flow  # noqa: PLC0415 - few need it
 
         return load_flow(path, name=name)
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from sequencer.resolution.flowcharts.chart import ChartError
-from sequencer.resolution.flowcharts.scanner import read_chart
-from sequencer.resolution.flowcharts.shapes import SHAPES
+from sequencer.workflows.mermaid.chart import SHAPES
+from sequencer.workflows.mermaid.parser import read_chart
+from sequencer.workflows.mermaid.text import ChartError
 from tests.flowcharts_peer.asking import ask
 from tests.flowcharts_peer.charts import charts
 

@@ -16,7 +16,7 @@ import pytest
 from sequencer.cli.flow.classes import LOOKS, charted, classed
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import Graph, Node, NodeKind
-from sequencer.resolution.flowcharts.scanner import read_chart
+from sequencer.workflows.mermaid.parser import read_chart
 from tests.flowcharts_peer.asking import ask
 from tests.unit.cli.flow.views import HOSTILE, RELEASE, of, view
 

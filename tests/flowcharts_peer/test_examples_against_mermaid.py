@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.resolution.flowcharts.reader import load_flow
+from sequencer.workflows.flowfile.reader import load_flow
 
 pytestmark = [pytest.mark.mermaid, pytest.mark.timeout(120)]
 

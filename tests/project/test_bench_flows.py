@@ -18,8 +18,8 @@ from bench.rows.flow_child import Fans, Largest, schedule
 from bench.rows.step import started
 from sequencer.engine.work import Mode
 from sequencer.model.limits import InvocationLimits
-from sequencer.resolution.flowcharts.reader import load_flow
-from sequencer.resolution.flowcharts.scanner import read_chart
+from sequencer.workflows.flowfile.reader import load_flow
+from sequencer.workflows.mermaid.parser import read_chart
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the bench is Linux's")
 

@@ -21,11 +21,11 @@ from sequencer.model.graph import NodeKind
 from sequencer.model.head import Head, Status
 from sequencer.model.transitions import Event
 from sequencer.resolution import templates
-from sequencer.resolution.flowcharts.reader import Flow, load_flow
-from sequencer.resolution.flowcharts.scanner import read_chart
-from sequencer.resolution.flowcharts.script import read_script
 from sequencer.resolution.simulation import Replay, simulate
 from sequencer.settings.settings import load
+from sequencer.workflows.flowfile.reader import Flow, load_flow
+from sequencer.workflows.flowfile.script import read_script
+from sequencer.workflows.mermaid.parser import read_chart
 from tests import forked
 from tests.project.documents import ROOT, clean_environment, ensure_true, fences, run_region
 

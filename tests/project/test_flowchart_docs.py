@@ -10,14 +10,16 @@ import pytest
 
 from sequencer.documents.keys import written_fields
 from sequencer.model import graph
-from sequencer.resolution.flowcharts import drawing, grouping, markdown, problems, scanner
-from sequencer.resolution.flowcharts.definition import FrontMatter, NodeSettings, Settings
-from sequencer.resolution.flowcharts.reader import read_chart_only, read_flow
-from sequencer.resolution.flowcharts.steps import TOOLS
+from sequencer.workflows.flowfile import graph as grouping
+from sequencer.workflows.flowfile import markdown, problems
+from sequencer.workflows.flowfile.reader import read_chart_only, read_flow
+from sequencer.workflows.flowfile.settings import TOOLS, FrontMatter, NodeSettings, Settings
+from sequencer.workflows.mermaid import chart as drawing
+from sequencer.workflows.mermaid import parser as scanner
 from tests.project.documents import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "flowcharts.md").read_text()
-SOURCES = sorted((ROOT / "sequencer" / "resolution" / "flowcharts").glob("*.py"))
+SOURCES = sorted((ROOT / "sequencer" / "workflows").rglob("*.py"))
 
 
 def part(heading: str) -> str:

@@ -20,12 +20,13 @@ from sequencer.engine.flow.view import view_of
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, DefinitionChanged, UsageRefused
 from sequencer.model.flow_view import FlowView
-from sequencer.resolution.flowcharts.chart import Chart, ChartError
-from sequencer.resolution.flowcharts.markdown import MAX_CHARS, split
-from sequencer.resolution.flowcharts.problems import Findings
-from sequencer.resolution.flowcharts.reader import Flow
-from sequencer.resolution.flowcharts.scanner import read_chart
 from sequencer.resolution.teams.lists import TaskList
+from sequencer.workflows.flowfile.markdown import MAX_CHARS, split
+from sequencer.workflows.flowfile.problems import Findings
+from sequencer.workflows.flowfile.reader import Flow
+from sequencer.workflows.mermaid.chart import Chart
+from sequencer.workflows.mermaid.parser import read_chart
+from sequencer.workflows.mermaid.text import ChartError
 
 MARKDOWN = ".md"
 

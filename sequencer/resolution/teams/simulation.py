@@ -21,10 +21,10 @@ from sequencer.model.marking import Reference
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step, Validation
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.flowcharts.reader import Overrides
 from sequencer.resolution.simulation import DEFAULT_MS, Part, Replay, Simulation
 from sequencer.resolution.teams.growing import TeamGrower
 from sequencer.resolution.verdict import verdict_of
+from sequencer.workflows.flowfile.reader import Overrides
 
 _DELAYS = {"initialDelay": "initial_delay_s", "maxDelay": "max_delay_s"}
 

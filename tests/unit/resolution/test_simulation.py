@@ -9,9 +9,6 @@ import pytest
 
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.flowcharts.problems import FlowErrors
-from sequencer.resolution.flowcharts.reader import read_chart_only
-from sequencer.resolution.flowcharts.script import read_script
 from sequencer.resolution.simulation import (
     MAX_EVENTS,
     EndlessReplay,
@@ -21,6 +18,9 @@ from sequencer.resolution.simulation import (
     back_edges,
     simulate,
 )
+from sequencer.workflows.flowfile.problems import FlowErrors
+from sequencer.workflows.flowfile.reader import read_chart_only
+from sequencer.workflows.flowfile.script import read_script
 from tests.flows import graph, workflow
 
 FLOWS = json.loads((Path(__file__).parents[2] / "data/flowcharts/flows.json").read_text())

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from sequencer.cli.flow.classes import LOOKS, charted, classed
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import Edge, Graph, Node, NodeKind
-from sequencer.resolution.flowcharts.scanner import read_chart
+from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.views import HOSTILE, flows, graph, of, views
 
 CHART = "flowchart TD\n  a[One] --> b\n  b -->|x| c((End))\n"

@@ -17,7 +17,7 @@ from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
-from sequencer.resolution.flowcharts.reader import read_chart_only
+from sequencer.workflows.flowfile.reader import read_chart_only
 
 FLOWS = Path(__file__).parents[3] / "data" / "flowcharts" / "flows.json"
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from sequencer.resolution.flowcharts.chart import Chart, ChartError
-from sequencer.resolution.flowcharts.scanner import read_chart
+from sequencer.workflows.mermaid.chart import Chart
+from sequencer.workflows.mermaid.parser import read_chart
+from sequencer.workflows.mermaid.text import ChartError
 
 HEADER = "flowchart TD\n"
 

@@ -7,8 +7,8 @@ from textwrap import dedent
 
 import pytest
 
-from sequencer.resolution.flowcharts.problems import FlowErrors, FlowProblem
-from sequencer.resolution.flowcharts.reader import Flow, Overrides, read_chart_only, read_flow
+from sequencer.workflows.flowfile.problems import FlowErrors, FlowProblem
+from sequencer.workflows.flowfile.reader import Flow, Overrides, read_chart_only, read_flow
 
 FILE = Path("flow.md")
 

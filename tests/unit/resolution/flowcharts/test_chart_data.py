@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sequencer.resolution.flowcharts.chart import ChartError
-from sequencer.resolution.flowcharts.scanner import read_chart
-from sequencer.resolution.flowcharts.shapes import BRACKETS, SHAPES
+from sequencer.workflows.mermaid.chart import BRACKETS, SHAPES
+from sequencer.workflows.mermaid.parser import read_chart
+from sequencer.workflows.mermaid.text import ChartError
 
 DATA = Path(__file__).parents[3] / "data" / "flowcharts"
 CHARTS = json.loads((DATA / "charts.json").read_text(encoding="utf-8"))

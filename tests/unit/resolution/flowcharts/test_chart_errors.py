@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.resolution.flowcharts.chart import ChartError
-from sequencer.resolution.flowcharts.drawing import MAX_DECLARED, MAX_EDGES
-from sequencer.resolution.flowcharts.scanner import MAX_CHARACTERS, MAX_DEPTH, read_chart
+from sequencer.workflows.mermaid.chart import MAX_DECLARED, MAX_EDGES
+from sequencer.workflows.mermaid.parser import MAX_CHARACTERS, MAX_DEPTH, read_chart
+from sequencer.workflows.mermaid.text import ChartError
 from tests.unit.resolution.flowcharts.chart_texts import HEADER, is_refused, read, refusal
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.resolution.flowcharts.chart import Chart, ChartError
-from sequencer.resolution.flowcharts.scanner import read_chart
+from sequencer.workflows.mermaid.chart import Chart
+from sequencer.workflows.mermaid.parser import read_chart
+from sequencer.workflows.mermaid.text import ChartError
 from tests.unit.resolution.flowcharts.chart_texts import HEADER
 
 DATA = Path(__file__).parents[3] / "data" / "flowcharts" / "charts.json"

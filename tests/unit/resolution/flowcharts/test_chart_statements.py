@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.resolution.flowcharts.scanner import read_chart
+from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.resolution.flowcharts.chart_texts import edges, is_refused, nodes, read
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.model.graph import Edge, Graph, Node, NodeKind
-from sequencer.resolution.flowcharts.concurrency import MAX_COMPARED, at_once
+from sequencer.workflows.flowfile.concurrency import MAX_COMPARED, at_once
 
 
 def graph_of(*edges: str, entries: tuple[str, ...] = ()) -> Graph:

@@ -4,15 +4,15 @@ import pytest
 from pydantic import ValidationError
 
 from sequencer.model.step import Output, Retry, Step
-from sequencer.resolution.flowcharts.definition import (
+from sequencer.workflows.flowfile.settings import (
     AGENT_KEYS,
     PERSON_KEYS,
     STEP_FIELDS,
     FrontMatter,
     NodeSettings,
     RetrySettings,
+    retry_of,
 )
-from sequencer.resolution.flowcharts.steps import retry_of
 from tests.unit.resolution.flowcharts.flows import (
     flow_text,
     read,

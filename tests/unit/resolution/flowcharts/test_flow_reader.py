@@ -7,13 +7,9 @@ import pytest
 from sequencer.documents.problems import ConfigurationErrors
 from sequencer.model.graph import NodeKind
 from sequencer.model.step import Retry
-from sequencer.resolution.flowcharts.markdown import MAX_CHARS
-from sequencer.resolution.flowcharts.problems import MAX_PROBLEMS, FlowErrors
-from sequencer.resolution.flowcharts.reader import (
-    Overrides,
-    load_flow,
-    read_flow,
-)
+from sequencer.workflows.flowfile.markdown import MAX_CHARS
+from sequencer.workflows.flowfile.problems import MAX_PROBLEMS, FlowErrors
+from sequencer.workflows.flowfile.reader import Overrides, load_flow, read_flow
 from tests.unit.resolution.flowcharts.flows import (
     FILE,
     bare,

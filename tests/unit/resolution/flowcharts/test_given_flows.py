@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.resolution.flowcharts.problems import FlowErrors
-from sequencer.resolution.flowcharts.reader import Flow, Overrides, read_chart_only, read_flow
+from sequencer.workflows.flowfile.problems import FlowErrors
+from sequencer.workflows.flowfile.reader import Flow, Overrides, read_chart_only, read_flow
 from tests.project.documents import ROOT
 from tests.unit.resolution.flowcharts.flows import sections
 

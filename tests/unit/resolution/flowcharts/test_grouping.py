@@ -5,7 +5,7 @@ import time
 import pytest
 
 from sequencer.model.branching import choose
-from sequencer.resolution.flowcharts.problems import FlowErrors
+from sequencer.workflows.flowfile.problems import FlowErrors
 from tests.unit.resolution.flowcharts.flows import bare, flow_text, read, refusal, sections, told
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from sequencer.resolution.flowcharts.problems import FlowErrors
-from sequencer.resolution.flowcharts.reader import Flow, read_chart_only, read_flow
+from sequencer.workflows.flowfile.problems import FlowErrors
+from sequencer.workflows.flowfile.reader import Flow, read_chart_only, read_flow
 from tests.unit.resolution.flowcharts.flows import (
     FILE,
     flow_text,

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from sequencer.resolution.flowcharts.definition import KEYS
-from sequencer.resolution.flowcharts.markdown import (
+from sequencer.workflows.flowfile.markdown import (
     MAX_CHARS,
     MAX_LINES,
     Heading,
@@ -18,7 +17,8 @@ from sequencer.resolution.flowcharts.markdown import (
     Section,
     split,
 )
-from sequencer.resolution.flowcharts.problems import Findings, FlowErrors
+from sequencer.workflows.flowfile.problems import Findings, FlowErrors
+from sequencer.workflows.flowfile.settings import KEYS
 from tests.unit.resolution.flowcharts.flows import shown
 
 CHART = "```mermaid\nflowchart TD\na --> b\n```\n"

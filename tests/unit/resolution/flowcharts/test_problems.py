@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError
-from sequencer.resolution.flowcharts.problems import MAX_LISTED, MAX_PROBLEMS, Findings, FlowErrors
+from sequencer.workflows.flowfile.problems import MAX_LISTED, MAX_PROBLEMS, Findings, FlowErrors
 
 
 def raised(findings: Findings) -> FlowErrors:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.resolution.flowcharts.properties import (
+from sequencer.workflows.mermaid.text import (
     MAX_DEPTH,
     Unreadable,
     as_text,

@@ -7,9 +7,9 @@ import pytest
 
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.model.graph import NodeKind
-from sequencer.resolution.flowcharts.reader import Overrides, read_chart_only
-from sequencer.resolution.flowcharts.script import Script, read_script
 from sequencer.resolution.simulation import Part, Replay, simulate
+from sequencer.workflows.flowfile.reader import Overrides, read_chart_only
+from sequencer.workflows.flowfile.script import Script, read_script
 from tests.flows import graph
 
 CHART = Path("chart.mmd")

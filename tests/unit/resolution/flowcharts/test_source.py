@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.resolution.flowcharts.preparation import prepare, reveal
-from sequencer.resolution.flowcharts.source import Source
+from sequencer.workflows.mermaid.text import Source, prepare, reveal
 
 
 def test_positions_count_from_one_and_from_the_first_line() -> None:

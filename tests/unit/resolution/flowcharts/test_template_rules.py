@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from sequencer.resolution import templates
-from sequencer.resolution.flowcharts import template_rules
+from sequencer.workflows.flowfile import rules as template_rules
 from tests.unit.resolution.flowcharts.flows import (
     flow_text,
     refusal,

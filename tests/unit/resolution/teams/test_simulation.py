@@ -8,13 +8,13 @@ import pytest
 
 from sequencer.errors import ConfigurationError
 from sequencer.model.team import Task
-from sequencer.resolution.flowcharts.reader import Overrides
-from sequencer.resolution.flowcharts.script import read_script
 from sequencer.resolution.simulation import Part, Replay
 from sequencer.resolution.teams.graphs import workflow_of
 from sequencer.resolution.teams.growing import TeamGrower
 from sequencer.resolution.teams.simulation import overridden, simulate_team
 from sequencer.resolution.verdict import verdict_of
+from sequencer.workflows.flowfile.reader import Overrides
+from sequencer.workflows.flowfile.script import read_script
 from tests.unit.engine.flow.labs import failed
 from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, YES, adds, no, task, team
 

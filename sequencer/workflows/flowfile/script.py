@@ -18,14 +18,14 @@ from sequencer.documents.keys import dotted
 from sequencer.documents.problems import problems_of, raise_all
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.model.graph import Graph
-from sequencer.resolution.flowcharts.definition import (
+from sequencer.resolution.simulation import Part
+from sequencer.workflows.flowfile.reader import Overrides
+from sequencer.workflows.flowfile.settings import (
     MAX_TIMEOUT_MS,
     Milliseconds,
     RetrySettings,
     Settings,
 )
-from sequencer.resolution.flowcharts.reader import Overrides
-from sequencer.resolution.simulation import Part
 
 ABOUT = ("name", "mermaid", "why", "expect")
 """What a recorded flow has beside its script."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from markdown_it import MarkdownIt
 
-from sequencer.resolution.flowcharts.problems import Findings
+from sequencer.workflows.flowfile.problems import Findings
 
 if TYPE_CHECKING:
     from markdown_it.rules_block import StateBlock

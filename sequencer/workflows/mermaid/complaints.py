@@ -7,9 +7,8 @@ meant. Every function returns the error for the token that the stream stands at,
 
 from __future__ import annotations
 
-from sequencer.resolution.flowcharts.chart import ChartError
-from sequencer.resolution.flowcharts.source import Source
-from sequencer.resolution.flowcharts.stream import Stream
+from sequencer.workflows.mermaid.scanner import Stream
+from sequencer.workflows.mermaid.text import ChartError, Source
 
 _QUOTE = "put labels with brackets in double quotes"
 _OPERATORS = "write '-->' with a blank on either side; other lines: -.->, ==>, ---, ~~~"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from sequencer.documents.problems import ConfigurationErrors
 from sequencer.errors import ConfigurationError
-from sequencer.resolution.flowcharts.chart import Position
+from sequencer.workflows.mermaid.text import Position
 
 MAX_PROBLEMS = 500
 """More of them are counted and not shown."""

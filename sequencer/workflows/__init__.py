@@ -1,0 +1,1 @@
+"""Workflows: how they are written, found and read."""

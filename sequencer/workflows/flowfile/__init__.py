@@ -1,0 +1,1 @@
+"""Workflow files: Markdown with a chart and a section for each node."""

@@ -1,0 +1,423 @@
+"""What a graph has to be before it may run, and what in it may not be meant.
+
+Labels, options, defaults, reach, and keys of the state; templates are in `template_rules`.
+Each rule looks at the whole graph and tells everything that it finds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sequencer.model.branching import (
+    DEFAULT,
+    TIMEOUT,
+    NoMatchingBranch,
+    choose,
+    groups,
+    is_choice,
+    normalise,
+    takes_other_answers,
+)
+from sequencer.model.graph import Graph, Node, NodeKind
+from sequencer.resolution.templates import GRAPH_ROOTS as ROOTS
+from sequencer.resolution.templates import MAX_DEPTH, parsed
+from sequencer.workflows.flowfile.concurrency import at_once
+from sequencer.workflows.flowfile.problems import Findings
+from sequencer.workflows.flowfile.settings import Front, NodeSource
+from sequencer.workflows.mermaid.text import Position
+
+RESERVED = "_"
+"""Keys of the state that begin with it are the run's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flowgraph:
+    """A graph, and where each part of it is written."""
+
+    graph: Graph
+    front: Front
+    sources: Mapping[str, NodeSource]
+    node_positions: Mapping[str, Position]
+    edge_positions: tuple[Position, ...]
+    incomplete: frozenset[str]
+    """Nodes of which an edge was refused, so that what it lacks is no second problem."""
+
+    def at(self, name: str, *path: str | int) -> Position | None:
+        """Return where *path* of node *name* is written, else its section, else the chart."""
+        return self.sources[name].at(*path) or self.node_positions[name]
+
+
+def check(flow: Flowgraph, findings: Findings) -> None:
+    """Add everything that is wrong with *flow* to *findings*."""
+    for name, node in flow.graph.by_id.items():
+        _check_labels(flow, name, findings)
+        if node.kind is NodeKind.HUMAN:
+            _check_person(flow, name, findings)
+    _check_reach(flow, findings)
+    _check_state(flow, findings)
+    _check_shared_keys(flow, findings)
+
+
+def _check_labels(flow: Flowgraph, name: str, findings: Findings) -> None:
+    graph = flow.graph
+    labels = groups(graph, name)
+    if DEFAULT in labels and "" in labels:
+        second = max(labels[DEFAULT][0], labels[""][0])
+        detail = 'both a "default" edge and an unlabelled edge'
+        hint = "an edge without a label is the way for all other answers, as default is; keep one"
+        findings.error("E-DEFAULT", name, detail, flow.edge_positions[second], hint)
+    is_marker = graph.by_id[name].kind is NodeKind.MARKER
+    if len(labels) == 1 and "" not in labels and not is_marker and not is_choice(graph, name):
+        place = graph.outgoing[name][0]
+        shown = graph.edges[place].label
+        detail = f"the label {shown!r} is no condition: it is the only one, so it is always taken"
+        hint = "draw an edge with another label, or an unlabelled one for all other answers"
+        findings.warn("W-LABEL", name, detail, flow.edge_positions[place], hint)
+    if is_marker and len(labels) > 1:
+        place = graph.outgoing[name][0]
+        detail = "a circle gives no answer, so the output that reached it picks the way"
+        findings.warn("W-LABEL", name, detail, flow.edge_positions[place], "draw {text} instead")
+
+
+def _check_person(flow: Flowgraph, name: str, findings: Findings) -> None:
+    graph, node, source = flow.graph, flow.graph.by_id[name], flow.sources[name]
+    labels = groups(graph, name)
+    if TIMEOUT in labels and node.timeout_ms is None and name not in flow.incomplete:
+        detail = "there is an edge 'timeout' and no time limit, so it is never taken"
+        at = flow.edge_positions[labels[TIMEOUT][0]]
+        findings.warn("W-LABEL", name, detail, at, "timeout: MILLISECONDS in its section")
+    if not takes_other_answers(graph, name):
+        _check_other_answers(flow, name, findings)
+    if not source.values.options or not is_choice(graph, name):
+        return
+    taken: set[str] = set()
+    for place, option in enumerate(source.values.options):
+        value = option.value or option.label
+        try:
+            taken.add(normalise(graph.edges[choose(graph, name, value)[0]].label))
+        except NoMatchingBranch:
+            if name not in flow.incomplete:
+                drawn = [graph.edges[places[0]].label for places in labels.values()]
+                detail = f"the option {value!r} leads nowhere: no edge has that label"
+                hint = findings.known(value, drawn)
+                findings.error("E-OPTION", name, detail, source.at("options", place), hint)
+    if node.allows_custom_input:
+        return
+    known = [option.label for option in node.options]
+    for label, places in labels.items():
+        if label not in taken and label not in ("", DEFAULT, TIMEOUT):
+            shown = graph.edges[places[0]].label
+            detail = f"the label {shown!r} is none of its options"
+            hint = f"{findings.known(shown, known)}; or allowCustomInput: true"
+            findings.error("E-OPTION", name, detail, flow.edge_positions[places[0]], hint)
+
+
+def _check_other_answers(flow: Flowgraph, name: str, findings: Findings) -> None:
+    """Tell which answers fit none of the edges of the person *name*, and are accepted."""
+    graph, node = flow.graph, flow.graph.by_id[name]
+    if name in flow.incomplete:
+        return
+    then = f"the run goes to {graph.on_error!r}" if graph.on_error else "the run fails"
+    hint = "draw an edge 'default', or one without a label"
+    if node.allows_custom_input:
+        detail = f"any text is an answer, but no edge takes one that is no option: {then}"
+        at = flow.at(name, *flow.sources[name].path_of("allowCustomInput"))
+        findings.warn("W-ANSWER", name, detail, at, hint)
+    has_limit = node.timeout_ms is not None and node.on_timeout is None
+    if has_limit and TIMEOUT not in groups(graph, name):
+        detail = f"when its timeout is over no edge is taken: {then}"
+        hint = f"onTimeout: NODE, an edge 'timeout', or {hint.removeprefix('draw ')}"
+        at = flow.at(name, *flow.sources[name].path_of("timeout"))
+        findings.warn("W-ANSWER", name, detail, at, hint)
+
+
+def _check_reach(flow: Flowgraph, findings: Findings) -> None:
+    reachable = flow.graph.reachable
+    begin = ", ".join(flow.graph.entries[:5])
+    for name, node in flow.graph.by_id.items():
+        if node.works and name not in reachable and name not in flow.incomplete:
+            detail = f"it is never run: nothing leads to it from {begin}"
+            findings.warn("W-UNREACHABLE", name, detail, flow.node_positions[name])
+
+
+def _check_state(flow: Flowgraph, findings: Findings) -> None:
+    state = flow.graph.state
+    for key in state:
+        if key.startswith(RESERVED):
+            detail = f"the key {key!r} is the run's own: it begins with {RESERVED!r}"
+            name = findings.file.name
+            findings.error("E-STATE", name, detail, flow.front.at("state", key))
+    for name, node in flow.graph.by_id.items():
+        if node.output_key is None:
+            continue
+        parts = node.output_key.split(".")
+        problem: str | None = None
+        if not all(parts):
+            problem = "a part between its dots is empty"
+        elif parts[0].startswith(RESERVED):
+            problem = f"keys that begin with {RESERVED!r} are the run's own"
+        elif (scalar := _in_the_way(state, parts)) is not None:
+            problem = f"state.{scalar} is no mapping, so nothing can be put below it"
+        if problem is not None:
+            detail = f"output.key {node.output_key!r}: {problem}"
+            findings.error("E-STATE", name, detail, _key_position(flow, name))
+
+
+def _in_the_way(state: Mapping[str, Any], parts: list[str]) -> str | None:
+    here: Any = state
+    for length, part in enumerate(parts[:-1], start=1):
+        if part not in here or here[part] is None:
+            return None
+        here = here[part]
+        if not isinstance(here, Mapping):
+            return ".".join(parts[:length])
+    return None
+
+
+def _check_shared_keys(flow: Flowgraph, findings: Findings) -> None:
+    by_key: dict[str, list[str]] = {}
+    for name, node in flow.graph.by_id.items():
+        if node.output_key is not None:
+            by_key.setdefault(node.output_key, []).append(name)
+    shared = {key: names for key, names in by_key.items() if len(names) > 1}
+    for key, one, other in at_once(flow.graph, shared):
+        detail = f"both may run at once and write state.{key}; the last one to finish wins"
+        findings.warn("W-KEY", f"{one} {other}", detail, _key_position(flow, other))
+    for key, names in by_key.items():
+        for outer in _outer_keys(key):
+            if outer in by_key:
+                detail = f"its output.key {key!r} is below {outer!r}, which {by_key[outer][0]} sets"
+                hint = "that is a text, and nothing can be put below a text"
+                findings.warn("W-KEY", names[0], detail, _key_position(flow, names[0]), hint)
+
+
+def _outer_keys(key: str) -> Iterator[str]:
+    parts = key.split(".")
+    yield from (".".join(parts[:length]) for length in range(1, len(parts)))
+
+
+def _key_position(flow: Flowgraph, name: str) -> Position | None:
+    source = flow.sources[name]
+    flat = source.written("output.key")
+    return flow.at(name, "output.key") if flat else flow.at(name, "output", "key")
+
+
+RUN_STATE: Mapping[str, Any] = {
+    "_completed_nodes": (),
+    "_current_node": None,
+    "_error": {"node": None, "type": None, "message": None, "attempts": None},
+    "_iteration_count": 0,
+    "_started_at": None,
+    "_workflow_id": None,
+}
+"""What a run sets itself in its state, as far as it has a form."""
+
+
+class StatePaths:
+    """What there will be in the state: what it begins with, and where outputs go."""
+
+    def __init__(self, state: Mapping[str, Any], output_keys: Iterable[str]) -> None:
+        """Look into *state*, with outputs at *output_keys*."""
+        self._state = {**state, **RUN_STATE}
+        self._keys = frozenset(tuple(key.split(".")) for key in output_keys)
+        # For each map on the way to an output, what is known to be in it.
+        self._above: dict[tuple[str, ...], dict[str, None]] = {}
+        for key in self._keys:
+            for length in range(len(key)):
+                self._above.setdefault(key[:length], {})[key[length]] = None
+
+    def missing(self, path: tuple[str, ...]) -> tuple[str, list[str]] | None:
+        """Return the part of *path* that nothing sets, and what there is in its place."""
+        if any(path[:length] in self._keys for length in _lengths(path)):
+            return None
+        here: Any = self._state
+        for place, part in enumerate(path):
+            outputs = self._above.get(path[:place], {})
+            if isinstance(here, Mapping) and part in here:
+                here = here[part]
+            elif part in outputs:
+                here = {}
+            elif place and not outputs and _may_become_another(here, part):
+                return None
+            else:
+                return ".".join(path[: place + 1]), _names(here, outputs)
+        return None
+
+
+def missing_below(value: Any, path: tuple[str, ...]) -> tuple[str, list[str]] | None:
+    """Return the part of *path* that is not in *value*, which no run changes."""
+    here = value
+    for place, part in enumerate(path):
+        if isinstance(here, str):
+            if "{{" in here:
+                return None
+            try:
+                here = parsed(here)
+            except KeyError:
+                here = None
+        if isinstance(here, Mapping) and part in here:
+            here = here[part]
+        elif isinstance(here, list) and part.isdecimal() and int(part[:MAX_DEPTH]) < len(here):
+            here = here[int(part[:MAX_DEPTH])]
+        else:
+            return ".".join(path[: place + 1]), _names(here, {})
+    return None
+
+
+def _may_become_another(here: Any, part: str) -> bool:
+    """Return whether a run may begin with something else, in which there is *part*."""
+    if isinstance(here, Mapping):
+        return not here
+    if isinstance(here, (list, tuple)):
+        return not here or part.isdecimal()
+    return here is None or isinstance(here, str)
+
+
+def _names(here: Any, outputs: Mapping[str, None]) -> list[str]:
+    known = [*map(str, here)] if isinstance(here, Mapping) else []
+    # The author's own keys first: they are what was meant.
+    return sorted({*known, *outputs}, key=lambda key: (key in RUN_STATE, key))
+
+
+def _lengths(path: tuple[str, ...]) -> range:
+    return range(1, min(len(path), MAX_DEPTH) + 1)
+
+
+_TEMPLATE = re.compile(r"\{\{\s*([A-Za-z_][\w.\-]*)\s*\}\}")
+_LIKE_ONE = re.compile(r"\{\{\s*(?:" + "|".join(ROOTS) + r")\b[^{}\n]{0,200}\}\}")
+_INPUT = re.compile(r"\{\{\s*input(?:\.[\w.\-]*)?\s*\}\}")
+
+
+class _Text(NamedTuple):
+    """A text in which templates are filled in."""
+
+    text: str
+    at: Position | None
+    is_input: bool = False
+    is_prompt: bool = False
+    """Its position is that of its first character; else that of what holds it."""
+
+
+class _Known(NamedTuple):
+    """What is the same for all templates of a flow."""
+
+    state: StatePaths
+    reached: Collection[str | None]
+    """Nodes that another one's output may come to."""
+
+
+def check_templates(flow: Flowgraph, findings: Findings) -> None:
+    """Add what is wrong with the templates of *flow* to *findings*."""
+    keys = (node.output_key for node in flow.graph.nodes if node.output_key)
+    known = _Known(
+        StatePaths(flow.graph.state, keys),
+        frozenset(edge.target for edge in flow.graph.edges)
+        | {node.on_timeout for node in flow.graph.nodes},
+    )
+    for node in flow.graph.nodes:
+        if not node.works:
+            continue
+        for text in _texts(flow, node):
+            for found in _LIKE_ONE.finditer(text.text):
+                if _TEMPLATE.fullmatch(found[0]) is None and not findings.is_silent:
+                    detail = f"{found[0]} is not read as a template, it stays as it is"
+                    hint = "a template is a path of names and numbers with dots: {{state.a.0}}"
+                    at = _place(text, found.start())
+                    findings.warn("W-TEMPLATE", node.id, detail, at, hint)
+            for found in _TEMPLATE.finditer(text.text):
+                path = tuple(found[1].split("."))
+                if findings.is_full:
+                    return
+                if (problem := _problem(flow, node, path, known, findings)) is None:
+                    continue
+                at = _place(text, found.start())
+                findings.error("E-TEMPLATE", node.id, f"{found[0]}: {problem[0]}", at, problem[1])
+            for found in _INPUT.finditer(text.text) if text.is_input else ():
+                findings.error(
+                    "E-TEMPLATE", node.id, f"{found[0]}: input can't hold itself", text.at
+                )
+
+
+def _texts(flow: Flowgraph, node: Node) -> Iterator[_Text]:
+    source = flow.sources[node.id]
+    if source.section is not None and source.prompt:
+        yield _Text(source.prompt, (source.section.prompt.line, 1), is_prompt=True)
+    elif node.kind is NodeKind.HUMAN:
+        yield _Text(node.label, flow.node_positions[node.id])
+    yield from _texts_below(flow, node.id, node.input, ("input",))
+
+
+def _texts_below(
+    flow: Flowgraph, name: str, value: Any, path: tuple[str | int, ...]
+) -> Iterator[_Text]:
+    if isinstance(value, str):
+        yield _Text(value, flow.at(name, *path), is_input=True)
+    elif isinstance(value, Mapping):
+        for key, below in value.items():
+            yield from _texts_below(flow, name, below, (*path, key))
+    elif isinstance(value, list):
+        for place, below in enumerate(value):
+            yield from _texts_below(flow, name, below, (*path, place))
+
+
+def _place(text: _Text, offset: int) -> Position | None:
+    if not text.is_prompt or text.at is None:
+        return text.at
+    before = text.text.count("\n", 0, offset)
+    return text.at[0] + before, offset - text.text.rfind("\n", 0, offset)
+
+
+_Problem = tuple[str, str | None]
+"""What is wrong, and what to write instead."""
+
+
+def _problem(
+    flow: Flowgraph,
+    node: Node,
+    path: tuple[str, ...],
+    known: _Known,
+    findings: Findings,
+) -> _Problem | None:
+    """Return what is wrong with *path* in a text of *node*."""
+    root, *rest = path
+    if root not in ROOTS:
+        return None
+    if "" in path:
+        return "a name between its dots is empty", None
+    if root == "nodes":
+        return _node_problem(flow, rest, findings)
+    if len(rest) > MAX_DEPTH:
+        return f"at most {MAX_DEPTH} parts are looked into", None
+    return _below_problem(node, root, tuple(rest), known, findings) if rest else None
+
+
+def _below_problem(
+    node: Node, root: str, path: tuple[str, ...], known: _Known, findings: Findings
+) -> _Problem | None:
+    """Return what is wrong with *path* below output, input or state."""
+    if root == "output":
+        detail = "nothing leads to this node, so the output that reached it is empty"
+        return None if node.id in known.reached else (detail, None)
+    is_input = root == "input"
+    missing = missing_below(node.input, path) if is_input else known.state.missing(path)
+    if missing is None:
+        return None
+    hint = findings.known(path[missing[0].count(".")], missing[1])
+    if is_input:
+        return f"input has no key {missing[0]!r}", hint
+    return f"nothing sets state.{missing[0]}", f"{hint}; or set it under 'state:'"
+
+
+def _node_problem(flow: Flowgraph, rest: list[str], findings: Findings) -> _Problem | None:
+    # Ids may have dots, so the longest id that fits is meant.
+    for length in range(min(len(rest), 10), 0, -1):
+        name = ".".join(rest[:length])
+        if name in flow.graph.by_id:
+            if rest[length : length + 1] != ["output"]:
+                return "a node has nothing but its output", f"{{{{nodes.{name}.output}}}}"
+            return None
+    named = rest[0] if rest else ""
+    return f"there is no node {named!r}", findings.known(named, list(flow.graph.by_id))

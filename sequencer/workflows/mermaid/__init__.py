@@ -1,0 +1,1 @@
+"""Mermaid flowcharts: from text to what a chart says."""

@@ -1,0 +1,402 @@
+"""What a Mermaid flowchart says, before anybody asks whether it can be run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import lru_cache
+from html import unescape
+from typing import Any, NamedTuple
+
+from sequencer.workflows.mermaid.text import SPACES, Position, Unreadable, as_text, reveal
+
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+
+
+def drawn(label: str) -> str:
+    """Return *label* as people read it in the picture: that is what they answer with.
+
+    >>> drawn("it&#39;s<br/>5 &lt; 6 &amp; ok")
+    "it's 5 < 6 & ok"
+    """
+    return unescape(_BREAK.sub(" ", label)) if "&" in label or "<" in label else label
+
+
+@dataclass(frozen=True, slots=True)
+class ChartNode:
+    """A node as the chart declares it."""
+
+    id: str
+    label: str
+    shape: str | None
+    """Mermaid's name of the shape; None: a bare id, drawn as a rectangle."""
+    position: Position = (1, 1)
+    """Of the first mention."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChartEdge:
+    """A drawn line between two nodes or groups."""
+
+    source: str
+    target: str
+    label: str
+    stroke: str
+    """normal, dotted, thick or invisible."""
+    type: str
+    """arrow_point, arrow_open, arrow_circle, arrow_cross or double_arrow_…"""
+    length: int
+    position: Position = (1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ChartSubgraph:
+    """A group of nodes."""
+
+    id: str
+    title: str
+    nodes: tuple[str, ...]
+    """Members: nodes, and the ids of nested groups."""
+    dir: str | None
+    position: Position = (1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A whole flowchart."""
+
+    direction: str
+    nodes: tuple[ChartNode, ...]
+    """In the order of first mention."""
+    edges: tuple[ChartEdge, ...]
+    subgraphs: tuple[ChartSubgraph, ...] = ()
+    """In closing order."""
+    classes: frozenset[str] = field(default=frozenset())
+    """Names that classDef, class or ``:::`` use, so that others can avoid them."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Return the ids of the nodes and of the groups."""
+        return frozenset(n.id for n in self.nodes) | {group.id for group in self.subgraphs}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the graph as ``show --chart FILE --json`` prints it."""
+        return {
+            "direction": self.direction,
+            "nodes": [
+                {"id": node.id, "label": node.label, "shape": node.shape} for node in self.nodes
+            ],
+            "edges": [
+                {
+                    "from": edge.source,
+                    "to": edge.target,
+                    "label": edge.label,
+                    "stroke": edge.stroke,
+                    "type": edge.type,
+                    # Mermaid gives a line whose halves don't fit no length.
+                    **({"length": edge.length} if edge.length else {}),
+                }
+                for edge in self.edges
+            ],
+            "subgraphs": [
+                {
+                    "id": group.id,
+                    "title": group.title,
+                    "nodes": list(group.nodes),
+                    "dir": group.dir,
+                }
+                for group in self.subgraphs
+            ],
+        }
+
+
+_HEADS = {"x": ("arrow_cross", "x"), ">": ("arrow_point", "<"), "o": ("arrow_circle", "o")}
+_STARTS = {"x": "arrow_cross", "<": "arrow_point", "o": "arrow_circle"}
+_MAX_LENGTH = 10
+
+
+class Link(NamedTuple):
+    """A line as it is drawn."""
+
+    stroke: str
+    type: str
+    length: int
+
+
+INVALID = Link("INVALID", "INVALID", 0)
+"""Two halves that don't fit; Mermaid reads such a line and can't draw it."""
+
+
+def read_link(end: str, start: str | None = None) -> Link:
+    """Return what the operator *end* means, or the halves *start* and *end* around a label.
+
+    >>> read_link("-.->"), read_link("<==>")
+    (Link(stroke='dotted', type='arrow_point', length=1), Link(stroke='thick', type='double_arrow_point', length=1))
+    >>> read_link("--x", "--"), read_link("-->", "x--")
+    (Link(stroke='normal', type='arrow_cross', length=1), Link(stroke='INVALID', type='INVALID', length=0))
+    """  # noqa: E501 - the output of a doctest can't be wrapped
+    link = _whole(end)
+    if start is None:
+        return link
+    stroke = "dotted" if "." in start else "thick" if "=" in start else "normal"
+    if stroke != link.stroke:
+        return INVALID
+    head = _STARTS.get(start[0])
+    if head is None:
+        return link
+    return link._replace(type=f"double_{head}") if head == link.type else INVALID
+
+
+@lru_cache(maxsize=256)
+def _whole(operator: str) -> Link:
+    line, last = operator[:-1], operator[-1]
+    kind, opening = _HEADS.get(last, ("arrow_open", ""))
+    if opening and operator.startswith(opening):
+        kind = f"double_{kind}"
+        line = line[1:]
+    dots = line.count(".")
+    if dots:
+        return Link("dotted", kind, min(dots, _MAX_LENGTH))
+    stroke = {"=": "thick", "~": "invisible"}.get(line[:1], "normal")
+    return Link(stroke, kind, min(len(line) - 1, _MAX_LENGTH))
+
+
+class Bracket(NamedTuple):
+    """How a label in brackets ends, and which shape each end means."""
+
+    ends: dict[str, str]
+    """Kind of the closing token to Mermaid's name of the shape."""
+    written: str
+    """The closing bracket as people write it."""
+
+
+BRACKETS = {
+    "[": Bracket({"]": "square"}, "]"),
+    "(": Bracket({")": "round"}, ")"),
+    "((": Bracket({")": "circle"}, "))"),
+    "(((": Bracket({")))": "doublecircle"}, ")))"),
+    "(-": Bracket({"-)": "ellipse"}, "-)"),
+    "([": Bracket({"])": "stadium"}, "])"),
+    "[[": Bracket({"]]": "subroutine"}, "]]"),
+    "[(": Bracket({")]": "cylinder"}, ")]"),
+    "{": Bracket({"}": "diamond"}, "}"),
+    "{{": Bracket({"}": "hexagon"}, "}}"),
+    ">": Bracket({"]": "odd"}, "]"),
+    "[/": Bracket({"\\]": "trapezoid", "/]": "lean_right"}, "/]' or '\\]"),
+    "[\\": Bracket({"/]": "inv_trapezoid", "\\]": "lean_left"}, "/]' or '\\]"),
+    "[|": Bracket({"]": "rect"}, "]"),
+}
+"""By the opening bracket; ``((`` and ``{{`` close with two tokens."""
+
+SHAPES = frozenset([
+    "bang", "bolt", "bow-rect", "bow-tie-rectangle", "brace", "brace-l", "brace-r", "braces",
+    "card", "circ", "circle", "cloud", "collate", "com-link", "comment", "cross-circ",
+    "crossed-circle", "curv-trap", "curved-trapezoid", "cyl", "cylinder", "das", "data-store",
+    "database", "datastore", "db", "dbl-circ", "decision", "delay", "diam", "diamond", "disk",
+    "display", "div-proc", "div-rect", "divided-process", "divided-rectangle", "doc", "docs",
+    "document", "documents", "double-circle", "doublecircle", "event", "extract", "f-circ",
+    "filled-circle", "flag", "flip-tri", "flipped-triangle", "fork", "fr-circ", "fr-rect",
+    "framed-circle", "framed-rectangle", "h-cyl", "half-rounded-rectangle", "hex", "hexagon",
+    "horizontal-cylinder", "hourglass", "icon", "in-out", "internal-storage", "inv-trapezoid",
+    "join", "junction", "lean-l", "lean-left", "lean-r", "lean-right", "lightning-bolt",
+    "lin-cyl", "lin-doc", "lin-proc", "lin-rect", "lined-cylinder", "lined-document",
+    "lined-process", "lined-rectangle", "loop-limit", "manual", "manual-file", "manual-input",
+    "notch-pent", "notch-rect", "notched-pentagon", "notched-rectangle", "odd", "out-in",
+    "paper-tape", "pill", "prepare", "priority", "proc", "process", "processes", "procs",
+    "question", "rect", "rectangle", "rounded", "shaded-process", "sl-rect", "sloped-rectangle",
+    "sm-circ", "small-circle", "st-doc", "st-rect", "stacked-document", "stacked-rectangle",
+    "stadium", "start", "stop", "stored-data", "subproc", "subprocess", "subroutine", "summary",
+    "tag-doc", "tag-proc", "tag-rect", "tagged-document", "tagged-process", "tagged-rectangle",
+    "terminal", "text", "trap-b", "trap-t", "trapezoid", "trapezoid-bottom", "trapezoid-top",
+    "tri", "triangle", "win-pane", "window-pane",
+])  # fmt: skip
+"""Every name that ``@{ shape: NAME }`` may give."""
+
+
+MAX_EDGES = 100_000
+"""Ten times those of the widest charts that are run; ``a & b --> c & d`` are four of them."""
+MAX_DECLARED = 40_000
+"""Nodes and groups; a workflow has at most half as many nodes."""
+
+
+class TooLarge(Exception):
+    """The chart goes past a limit, at the offset *start*."""
+
+    def __init__(self, message: str, start: int) -> None:
+        super().__init__(message)
+        self.start = start
+
+
+@dataclass(slots=True)
+class _Node:
+    label: str
+    shape: str | None
+    start: int
+
+
+class Drawing:
+    """Collects nodes, edges and groups; places are offsets in the text until the end."""
+
+    def __init__(self) -> None:
+        self.direction = "TB"
+        self.classes: set[str] = set()
+        self._edges: list[tuple[str, str, str, Link, int]] = []
+        self._nodes: dict[str, _Node] = {}
+        self._edge_ids: set[str] = set()
+        self._pairs: dict[tuple[str, str], int] = {}
+        self._subgraphs: list[tuple[str, str, tuple[str, ...], str | None, int]] = []
+        self._subgraph_ids: set[str] = set()
+        self._members: set[str] = set()
+
+    @property
+    def edge_count(self) -> int:
+        """How many edges there are so far."""
+        return len(self._edges)
+
+    def add_node(
+        self, name: str, start: int, label: str | None = None, shape: str | None = None
+    ) -> None:
+        """Declare the node *name*, or give it another *label* and *shape*.
+
+        Raises:
+            TooLarge: it would be one node too many.
+        """
+        if name in self._edge_ids:
+            return
+        node = self._nodes.get(name)
+        if node is None:
+            self._ensure_room(start)
+            node = self._nodes[name] = _Node(name, None, start)
+        if label is not None:
+            node.label = clean_label(label)
+        if shape is not None:
+            node.shape = shape
+
+    def add_properties(self, name: str, properties: Any) -> None:
+        """Apply ``@{ … }`` to the node *name*; edges and groups have nothing that counts.
+
+        Raises:
+            Unreadable: the properties name no shape that exists.
+        """
+        if (name in self._subgraph_ids and properties) or name in self._edge_ids:
+            return
+        if properties is None:
+            raise Unreadable("it says nothing")
+        node = self._nodes[name]
+        if not isinstance(properties, dict):
+            return
+        shape = properties.get("shape")
+        if shape:
+            if not isinstance(shape, str) or shape not in SHAPES:
+                raise Unreadable(_no_shape(as_text(shape)))
+            node.shape = shape
+        label = properties.get("label")
+        if label:
+            node.label = reveal(as_text(label))
+        if properties.get("icon") or properties.get("img"):
+            if label is not None and not isinstance(label, str):
+                raise Unreadable("the label is not text; put it in double quotes")
+            if not (label or "").strip(SPACES) and node.label == name:
+                node.label = ""
+
+    def add_edges(
+        self,
+        sources: list[str],
+        targets: list[str],
+        link: Link,
+        *,
+        label: str | None,
+        name: str | None,
+        start: int,
+    ) -> None:
+        """Join each of *sources* with each of *targets*.
+
+        Raises:
+            TooLarge: those would be too many; nothing is kept of them, because a line of a
+                few hundred characters can ask for millions.
+        """
+        if len(self._edges) + len(sources) * len(targets) > MAX_EDGES:
+            text = "the edges between nodes that & joins counted each"
+            raise TooLarge(f"the chart has more than {MAX_EDGES:,} edges, {text}", start)
+        text = "" if label is None else clean_label(label)
+        for source in sources:
+            for target in targets:
+                is_named = source == sources[-1] and target == targets[0]
+                self._name_edge(source, target, name if is_named else None)
+                self._edges.append((source, target, text, link, start))
+
+    def _name_edge(self, source: str, target: str, name: str | None) -> None:
+        before = self._pairs.get((source, target), 0)
+        self._pairs[source, target] = before + 1
+        if not name or name in self._edge_ids:
+            name = f"L_{source}_{target}_{before + 1 if before else 0}"
+        self._edge_ids.add(name)
+
+    def add_subgraph(
+        self,
+        name: str | None,
+        title: str,
+        mentioned: Iterable[str],
+        direction: str | None,
+        start: int,
+    ) -> str:
+        """Close a group and return its id; a member of an earlier group stays there.
+
+        Raises:
+            TooLarge: it would be one group too many.
+        """
+        self._ensure_room(start)
+        if name is None:
+            name = f"subGraph{len(self._subgraphs)}"
+        members = tuple(
+            member
+            for member in dict.fromkeys(mentioned)
+            if member.strip(SPACES) and member not in self._members
+        )
+        self._members.update(members)
+        shown = reveal(title).strip(SPACES)
+        self._subgraphs.append((name, shown, members, direction, start))
+        self._subgraph_ids.add(name)
+        return name
+
+    def _ensure_room(self, start: int) -> None:
+        if len(self._nodes) + len(self._subgraphs) >= MAX_DECLARED:
+            raise TooLarge(f"the chart has more than {MAX_DECLARED:,} nodes and groups", start)
+
+    def chart(self, position: Callable[[int], Position]) -> Chart:
+        """Return everything that was collected, with places by *position*."""
+        return Chart(
+            self.direction,
+            tuple(
+                ChartNode(name, node.label, node.shape, position(node.start))
+                for name, node in self._nodes.items()
+            ),
+            tuple(
+                ChartEdge(source, target, label, *link, position(start))
+                for source, target, label, link, start in self._edges
+            ),
+            tuple(
+                ChartSubgraph(name, title, members, direction, position(start))
+                for name, title, members, direction, start in self._subgraphs
+            ),
+            frozenset(self.classes),
+        )
+
+
+def _no_shape(name: str) -> str:
+    near = get_close_matches(name.lower().replace("_", "-"), SHAPES, n=1)
+    return f"there is no shape {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def clean_label(text: str) -> str:
+    """Return *text* without blanks around it and, if they enclose it, without its quotes.
+
+    >>> clean_label('  "a b" ')
+    'a b'
+    """
+    text = text.strip(SPACES)
+    if text.startswith('"') and text.endswith('"'):
+        text = text[1:-1] or text[:1]
+    return reveal(text)
