@@ -10,7 +10,7 @@ import click
 from sequencer.cli.change import tell
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.sanitise import one_line, plain
+from sequencer.cli.views.text import one_line, plain
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName
 
 if TYPE_CHECKING:

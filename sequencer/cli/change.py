@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.sanitise import one_line
+from sequencer.cli.views.text import one_line
+from sequencer.engine.run import Run
 from sequencer.errors import ClaimHeld, DefinitionChanged, TransitionRefused, UsageRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sequencer.engine.run import Run
-    from sequencer.model.head import Head
-    from sequencer.settings.sources import Given
+from sequencer.model.head import Head
+from sequencer.settings.sources import Given
+from sequencer.store.strictjson import parse_object
 
 MAX_LISTED_STEPS = 12
 
@@ -68,8 +66,6 @@ def _next(run: Run, head: Head) -> str:
 
 def chosen(workflow: str | None, review_every: int | None) -> Mapping[tuple[str | int, ...], Given]:
     """Return what the two options say as settings."""
-    from sequencer.settings.sources import Given  # noqa: PLC0415 - pydantic; `--help` needs none
-
     flags: dict[tuple[str | int, ...], Given] = {}
     if workflow is not None:
         flags["workflow", "name"] = Given("--workflow", workflow)
@@ -183,7 +179,6 @@ def set_(invocation: Invocation, assignment: str) -> None:
 
 def _value(text: str) -> Any:
     # The strict reader refuses NaN and numbers without end, which state.json could not hold.
-    from sequencer.store.strictjson import parse_object  # noqa: PLC0415 - `--help` needs none
 
     try:
         return parse_object(b'{"value":' + text.encode("utf-8", "surrogatepass") + b"}")["value"]
@@ -332,3 +327,52 @@ def _holder(run: Run, claim: Any) -> str:
         f"{claim.owner.pid} on {claim.owner.host} with token {claim.token}, attempt "
         f"{claim.attempt}, since {claim.claimed_at}: {said}"
     )
+
+
+@verb("stop")
+@click.option("--reason", metavar="TEXT", help="Kept in the state and shown to everybody.")
+@pass_invocation
+def stop(invocation: Invocation, reason: str | None) -> None:
+    """End the run after the step that runs; every process that waits ends too.
+
+    An agent or a person can do the same with "exit": true in state.json.
+
+    \b
+    Examples:
+      sequencer stop --reason "release is out"
+      sequencer resume                  undoes it
+    """
+    run = invocation.run()
+    head = run.control.stop(reason)
+    after = "; the step that runs is the last" if head.claims else ""
+    tell(invocation, run, head, f"the run is stopped{after}")
+
+
+@verb("pause")
+@pass_invocation
+def pause(invocation: Invocation) -> None:
+    """Hold the run after the step that runs; processes that wait go on waiting.
+
+    \b
+    Examples:
+      sequencer pause
+      sequencer resume                  lets it go on
+    """
+    run = invocation.run()
+    head = run.control.pause()
+    after = " when the step that runs has ended" if head.claims else ""
+    tell(invocation, run, head, f"the run is paused{after}")
+
+
+@verb("resume")
+@pass_invocation
+def resume(invocation: Invocation) -> None:
+    """Let a run go on that was paused or stopped.
+
+    \b
+    Example:
+      sequencer resume && sequencer run
+    """
+    run = invocation.run()
+    head = run.control.resume()
+    tell(invocation, run, head, "the run goes on")

@@ -12,8 +12,7 @@ import click
 
 from sequencer.cli.context import Invocation, ensure_is_one, near
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.sanitise import one_line, plain
-from sequencer.cli.tables import columns
+from sequencer.cli.views.text import columns, one_line, plain
 
 if TYPE_CHECKING:
     from sequencer.findings import Finding
@@ -124,7 +123,7 @@ def _text(finding: Finding) -> str:
 
 
 def _print_settings(invocation: Invocation) -> None:
-    from sequencer.cli.flow.states import hide_in  # noqa: PLC0415 - only who asks needs it
+    from sequencer.cli.options import hide_in  # noqa: PLC0415 - only who asks needs it
 
     project = invocation.project()
     # A remote may hold a login, and an agent's variables a key.

@@ -8,8 +8,7 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.sanitise import one_line
-from sequencer.cli.tables import columns
+from sequencer.cli.views.text import columns, one_line
 
 if TYPE_CHECKING:
     from sequencer.assembly import Project

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from sequencer.cli.sanitise import UNSEEN, plain
-from sequencer.cli.tables import columns_of, fitted
 from sequencer.cli.unattended import News
+from sequencer.cli.views.text import UNSEEN, columns_of, fitted, plain
 from sequencer.errors import ConfigurationError, StorageFailed, UnknownName
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.sanitise import plain
+from sequencer.cli.views.text import plain
 from sequencer.errors import StepFailed, StorageFailed, UsageRefused
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sequencer.assembly import Project
 from sequencer.cli.context import Invocation
-from sequencer.cli.sanitise import one_line
+from sequencer.cli.views.text import one_line
 from sequencer.cli.working import Plan, ensure_sensible, locate, run_of
 from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.fitting import fitted, optional_of

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from sequencer.cli.sanitise import Sanitiser
-from sequencer.cli.wording import size
+from sequencer.cli.views.text import Sanitiser, file_size
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
 
@@ -130,6 +129,6 @@ class Feed:
     def _told(self) -> list[Line]:
         if not self._hidden:
             return []
-        note = f"[{size(self._hidden)} of output are not shown; the step log has them]"
+        note = f"[{file_size(self._hidden)} of output are not shown; the step log has them]"
         self._hidden = 0
         return [*self._cut(), Line(Kind.NOTICE, note)]

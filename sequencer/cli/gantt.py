@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.saving import NewFile
+from sequencer.cli.options import NewFile, pass_invocation, verb
 from sequencer.errors import SequencerError, UsageRefused
 
 if TYPE_CHECKING:
@@ -108,9 +107,9 @@ def _draw(invocation: Invocation, chart: Chart, svg: Path | None, png: Path | No
 
 
 def _print(chart: Chart, width: int | None) -> None:
-    from sequencer.cli.flow.screen import can_write, print_drawing  # noqa: PLC0415
     from sequencer.cli.gantt_text import NEEDED, drawn  # noqa: PLC0415 - as in `_draw`
-    from sequencer.cli.tables import columns_of  # noqa: PLC0415
+    from sequencer.cli.views.diagram import can_write, print_drawing  # noqa: PLC0415
+    from sequencer.cli.views.text import columns_of  # noqa: PLC0415
 
     stream = sys.stdout
     columns = width or columns_of(stream) or COLUMNS

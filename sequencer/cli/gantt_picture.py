@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from xml.sax.saxutils import escape
 
-from sequencer.cli.flow.marks import shown
 from sequencer.cli.gantt_rows import Bar, Chart, Look, Row, summary, ticks
 from sequencer.cli.svg import FAINT, INK, PALE_INK, SMALL, TEXT, beginning, points, words
-from sequencer.cli.tables import short
+from sequencer.cli.views.states import shown
+from sequencer.cli.views.text import short
 from sequencer.errors import UsageRefused
 from sequencer.model.wording import duration
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from sequencer.cli.flow.drawing import Drawing
-from sequencer.cli.flow.marks import shown
 from sequencer.cli.gantt_rows import Bar, Chart, Look, Row, summary, ticks
-from sequencer.cli.tables import cut, short, width
+from sequencer.cli.views.diagram import Drawing
+from sequencer.cli.views.states import shown
+from sequencer.cli.views.text import cut, short, width
 from sequencer.model.wording import duration
 
 LEAST_COLUMNS = 60

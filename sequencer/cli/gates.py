@@ -14,7 +14,7 @@ from sequencer.cli import answer
 from sequencer.cli.change import tell
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.sanitise import one_line, plain
+from sequencer.cli.views.text import one_line, plain
 from sequencer.engine.attempt import SilentObserver
 from sequencer.errors import SequencerError, TransitionRefused
 

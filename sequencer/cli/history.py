@@ -11,8 +11,7 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.sanitise import one_line
-from sequencer.cli.tables import columns
+from sequencer.cli.views.text import columns, one_line
 
 if TYPE_CHECKING:
     from sequencer.engine.run import Run
@@ -135,9 +134,9 @@ def _remark(outcome: dict[str, Any]) -> str:
     if isinstance(usage, dict) and usage.get("seconds"):
         parts.append(f"{float(usage['seconds']):.1f} s")
     if cut_from := outcome.get("output_cut_from"):
-        from sequencer.cli.wording import size  # noqa: PLC0415 - few answers are so long
+        from sequencer.cli.views.text import file_size  # noqa: PLC0415 - few answers are so long
 
-        parts.append(f"its answer of {size(cut_from)} was cut to its end")
+        parts.append(f"its answer of {file_size(cut_from)} was cut to its end")
     if isinstance(usage, dict):
         from sequencer.model.outcome import cost_words, used  # noqa: PLC0415 - `--help` needs none
 

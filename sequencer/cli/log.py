@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
 import click
 
-from sequencer.cli import completion
-from sequencer.cli.context import Invocation
-from sequencer.cli.options import pass_invocation, verb
+from sequencer.assembly import Project
+from sequencer.cli.context import Invocation, near
+from sequencer.cli.options import complete_steps, pass_invocation, verb
+from sequencer.cli.views.text import Sanitiser, one_line
+from sequencer.engine.run import Run
+from sequencer.errors import SequencerError, UnknownName, UnsafePath
+from sequencer.model.names import slug
+from sequencer.store import folder as folders
+from sequencer.store.watch import watch_files
 
 DEFAULT_LOGS = 3
 DEFAULT_LINES = 40
 
 
 @verb("log")
-@click.argument("steps", nargs=-1, metavar="[STEP]...", shell_complete=completion.steps)
+@click.argument("steps", nargs=-1, metavar="[STEP]...", shell_complete=complete_steps)
 @click.option("-f", "--follow", is_flag=True, help="Stay, and show what is written.")
 @click.option(
     "-n",
@@ -56,8 +71,6 @@ def log(
       sequencer log supervisor -n 1 --lines 0
       sequencer log 12 13 --path
     """
-    from sequencer.cli.step_logs import Asked, follow_logs, show_logs  # noqa: PLC0415 - `--help`
-
     if follow and (path or invocation.is_json):
         option = "--path" if path else "--json"
         raise click.UsageError(f"-f shows what is written as it comes; it has no {option}")
@@ -67,3 +80,285 @@ def log(
         follow_logs(invocation, asked)
     else:
         show_logs(invocation, asked, only_paths=path)
+
+
+CHUNK_BYTES = 64 * 1024
+TAIL_BYTES = 1024 * 1024
+"""The last lines are looked for within these: a line may be as long as an agent likes."""
+RECHECK_S = 5.0
+_NAME = re.compile(r"iter-(\d{5,})_(.+?)(?:\.(\d+))?\.log")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Found:
+    """One step log; ordered by iteration and attempt."""
+
+    iteration: int
+    attempt: int
+    step: str
+    """The step's slug."""
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which logs of which run."""
+
+    project: Project
+    run: Run
+    steps: tuple[str, ...] = ()
+    """Names of steps, or iterations; none means all."""
+    count: int = 1
+    lines: int = 0
+
+    @property
+    def folder(self) -> Path:
+        """Return where the logs are; it changes when another branch is checked out."""
+        return self.project.logs(self.run.name, lambda _: None).folder
+
+    def found(self) -> list[Found]:
+        """Return the logs that were asked for, those written last at the end."""
+        wanted = {int(step) if _is_iteration(step) else slug(step) for step in self.steps}
+        found = [
+            log
+            for log in _logs_in(self.folder)
+            if not wanted or log.step in wanted or log.iteration in wanted
+        ]
+        # Not by iteration: a run that was rewound is at an earlier one again.
+        return sorted(found, key=lambda log: (_written_at(log.path), log))
+
+    def ensure_known(self) -> None:
+        """Return if every step that was asked for can have a log.
+
+        Raises:
+            UnknownName: it is neither a step of the workflow nor one that has a log.
+        """
+        known = {log.step for log in _logs_in(self.folder)}
+        try:
+            workflow = self.run.workflow_for(self.run.head)
+        except SequencerError:
+            names: list[str] = []  # a log can be read whatever became of the rest
+        else:
+            names = [step.name for step in workflow.steps]
+            names += [workflow.review.step.name] if workflow.review else []
+        slugs = {slug(name) for name in names}
+        for step in self.steps:
+            if not _is_iteration(step) and slug(step) not in known | slugs:
+                raise UnknownName("step", step, {*names, *(known - slugs)}, where="log")
+
+
+def _is_iteration(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _written_at(path: Path) -> int:
+    try:
+        return path.stat(follow_symlinks=False).st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _logs_in(folder: Path) -> Iterator[Found]:
+    try:
+        names = folders.names(folder)
+    except OSError as error:
+        raise UnsafePath(f"can't be read: {error.strerror}", where=str(folder)) from error
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is not None:
+            yield Found(int(match[1]), int(match[3] or 1), match[2], folder / name)
+
+
+def _open(path: Path) -> BinaryIO:
+    """Open a log; never through a link, and never waiting for a pipe.
+
+    Raises:
+        UnsafePath: it is a link, or can't be read.
+    """
+    try:
+        fd = folders.open_file(path, os.O_RDONLY)
+    except OSError as error:
+        raise UnsafePath(
+            f"can't be read: {error.strerror}", where=str(path), hint="a log is a plain file"
+        ) from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise UnsafePath("is no plain file", where=str(path), hint="move it away")
+    return os.fdopen(fd, "rb")
+
+
+class Printer:
+    """Writes logs to standard output: safe to a terminal, elsewhere the bytes as they are."""
+
+    def __init__(self) -> None:
+        """Look at standard output."""
+        self._is_terminal = sys.stdout is not None and sys.stdout.isatty()
+        self._sanitiser = Sanitiser()
+
+    def title(self, log: Found, note: str = "") -> None:
+        """Say which log follows."""
+        title = near(one_line(f"==> {os.fsdecode(log.path)} <=={note}"))
+        self._out(f"{title}\n".encode())
+
+    def write(self, data: bytes) -> None:
+        """Write a part of the log."""
+        self._out(self._sanitiser.feed(data).encode() if self._is_terminal else data)
+
+    def end(self) -> None:
+        """End the log that was begun."""
+        self._out(self._sanitiser.finish().encode())
+
+    @staticmethod
+    def _out(data: bytes) -> None:
+        if sys.stdout is not None:
+            sys.stdout.buffer.write(data)
+            sys.stdout.flush()
+
+
+def show_logs(invocation: Invocation, asked: Asked, *, only_paths: bool) -> None:
+    """Print the newest logs that were asked for."""
+    asked.ensure_known()
+    logs = asked.found()[-asked.count :]
+    if not logs:
+        _say_none(invocation, asked)
+    if invocation.is_json or only_paths:
+        for log in logs:
+            _print_fact(invocation, log)
+        return
+    printer = Printer()
+    for log in logs:
+        with _open(log.path) as file:
+            start = _start_of_tail(file, asked.lines)
+            end = f" (at most the last {asked.lines} lines; --lines 0: all)"
+            printer.title(log, end if start else "")
+            file.seek(start)
+            _copy(file, printer)
+        printer.end()
+
+
+def _print_fact(invocation: Invocation, log: Found) -> None:
+    if not invocation.is_json:
+        invocation.echo(str(log.path))
+        return
+    facts = {"path": str(log.path), "iteration": log.iteration, "step_index": log.iteration - 1}
+    facts |= {"step": log.step, "attempt": log.attempt, "bytes": log.path.lstat().st_size}
+    invocation.print_json(facts)
+
+
+def _say_none(invocation: Invocation, asked: Asked) -> None:
+    invocation.say(f"there is no such step log yet in {asked.folder}")
+
+
+def _copy(file: BinaryIO, printer: Printer) -> None:
+    while data := file.read(CHUNK_BYTES):
+        printer.write(data)
+
+
+def _start_of_tail(file: BinaryIO, lines: int) -> int:
+    """Return the offset of the last *lines* lines, `TAIL_BYTES` at most; 0 means the whole file."""
+    if not lines:
+        return 0
+    position = file.seek(0, os.SEEK_END)
+    first = max(position - TAIL_BYTES, 0)
+    # The newline that ends the last line does not start another.
+    wanted = lines + 1
+    while position > first:
+        step = min(CHUNK_BYTES, position - first)
+        position -= step
+        file.seek(position)
+        data = file.read(step)
+        here = data.count(b"\n")
+        if here >= wanted:
+            place = len(data)
+            for _ in range(wanted):
+                place = data.rfind(b"\n", 0, place)
+            return position + place + 1
+        wanted -= here
+    return first
+
+
+def follow_logs(invocation: Invocation, asked: Asked) -> None:
+    """Print the end of the newest log, then everything that is written, until Ctrl-C."""
+    asked.ensure_known()
+    following = Following(asked)
+    if following.current is None:
+        _say_none(invocation, asked)
+    try:
+        while True:
+            following.catch_up()
+            following.wait()
+    except KeyboardInterrupt:
+        return
+    finally:
+        following.close()
+
+
+class Following:
+    """Goes from log to log as they are written."""
+
+    def __init__(self, asked: Asked) -> None:
+        """Begin with the newest log, near its end."""
+        self._asked = asked
+        self._printer = Printer()
+        self._file: BinaryIO | None = None
+        self.current: Found | None = None
+        self._watched = _existing(asked.folder)
+        self._watch = watch_files(self._watched)
+        logs = asked.found()
+        self._seen = {log.path for log in logs}
+        self._listed = 0
+        if logs:
+            self._switch(logs[-1], asked.lines)
+
+    def catch_up(self) -> None:
+        """Print what was written since the last call, into whichever logs."""
+        # Listed before the read: what was appended to a log before the next began is there.
+        later = self._new_logs()
+        self._read()
+        for log in later:
+            self._switch(log, 0)
+            self._read()
+
+    def _read(self) -> None:
+        if self._file is not None:
+            _copy(self._file, self._printer)
+
+    def _new_logs(self) -> list[Found]:
+        """Return the logs that were not there before; a folder that is unchanged is not read."""
+        changed = _written_at(self._asked.folder)
+        if changed == self._listed:
+            return []
+        self._listed = changed
+        new = [log for log in self._asked.found() if log.path not in self._seen]
+        self._seen |= {log.path for log in new}
+        return sorted(new)
+
+    def wait(self) -> None:
+        """Sleep until something is written, and look again now and then in any case."""
+        folder = _existing(self._asked.folder)
+        if folder != self._watched:
+            # The first step began, or another branch was checked out.
+            self._watch.close()
+            self._watched, self._watch = folder, watch_files(folder)
+            return
+        self._watch.wait(RECHECK_S, ())
+
+    def close(self) -> None:
+        """Close the log and the watch."""
+        if self._file is not None:
+            self._file.close()
+        self._watch.close()
+
+    def _switch(self, log: Found, lines: int) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._printer.end()
+        self._file, self.current = _open(log.path), log
+        start = _start_of_tail(self._file, lines)
+        self._printer.title(log)
+        self._file.seek(start)
+
+
+def _existing(folder: Path) -> Path:
+    """Return *folder*, or the nearest folder above it that exists."""
+    return next((path for path in (folder, *folder.parents) if path.is_dir()), Path("/"))

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.saving import NewFile, save
+from sequencer.cli.options import NewFile, pass_invocation, save, verb
 from sequencer.errors import SequencerError
 
 if TYPE_CHECKING:

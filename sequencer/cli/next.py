@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 import click
 
-from sequencer.cli import completion
+from sequencer.assembly import Project
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.tables import columns
-from sequencer.errors import DefinitionChanged, UsageRefused
-
-if TYPE_CHECKING:
-    from sequencer.engine.run import Run
-    from sequencer.model.head import Head
-    from sequencer.model.workflow import Workflow
-    from sequencer.resolution.resolver import Description
+from sequencer.cli.flow.watching import look
+from sequencer.cli.options import complete_workflows, pass_invocation, verb
+from sequencer.cli.views.states import shown, state_words
+from sequencer.cli.views.text import columns, cut
+from sequencer.engine.agreement import ensure_definition
+from sequencer.engine.run import Run
+from sequencer.errors import DefinitionChanged, SequencerError, UsageRefused
+from sequencer.model.flow_view import NodeState, NodeView
+from sequencer.model.graph import NodeKind
+from sequencer.model.head import Head
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+from sequencer.resolution.registry import with_defaults
+from sequencer.resolution.resolver import Description, describe_node
+from sequencer.settings.agents import choose_agent
+from sequencer.settings.sources import Given
 
 MAX_COUNT = 1_000_000
 
@@ -28,7 +37,7 @@ def _why_none(run: Run) -> str:
     return "no step is left: the run is complete"
 
 
-def table(steps: list[Description], room: int | None = None) -> str:
+def steps_table(steps: list[Description], room: int | None = None) -> str:
     """Return *steps* as people read them, in *room* columns."""
     head = ("STEP_INDEX", "ITERATION", "CYCLE", "POSITION", "STEP", "PROMPT", "")
     rows = [
@@ -59,7 +68,7 @@ def table(steps: list[Description], room: int | None = None) -> str:
 @click.option(
     "--workflow",
     metavar="NAME",
-    shell_complete=completion.workflows,
+    shell_complete=complete_workflows,
     help="Another workflow than the run's.",
 )
 @click.option(
@@ -94,8 +103,6 @@ def next_(
       sequencer next --count 12 --workflow review_cadence --review-every 2
       sequencer next --step-index 1000000000000 --json
     """
-    from sequencer.settings.sources import Given  # noqa: PLC0415 - `--help` needs none
-
     given: dict[tuple[str | int, ...], Given] = {
         ("workflow", "name"): Given("--workflow", workflow),
         ("workflow", "review_every_n"): Given("--review-every", review_every),
@@ -122,15 +129,13 @@ def next_(
     if invocation.is_json:
         invocation.print_json(steps)
     elif steps:
-        invocation.echo(table(steps, invocation.room))
+        invocation.echo(steps_table(steps, invocation.room))
     else:
         invocation.say(_why_none(run))
 
 
 def _tell_of_changes(invocation: Invocation, head: Head, workflow: Workflow) -> None:
     """Say that the steps are those behind an `adopt`, where the run was begun differently."""
-    from sequencer.engine.agreement import ensure_definition  # noqa: PLC0415 - as above
-
     try:
         ensure_definition(head, workflow)
     except DefinitionChanged as error:
@@ -141,13 +146,84 @@ def _tell_of_changes(invocation: Invocation, head: Head, workflow: Workflow) -> 
 
 
 def _show_nodes(invocation: Invocation, run: Run, workflow: Workflow, count: int) -> None:
-    from sequencer.cli.flow import upcoming  # noqa: PLC0415 - few runs are of graphs
 
-    found = upcoming.nodes(invocation.project(), run, workflow, count)
+    found = ready_nodes(invocation.project(), run, workflow, count)
     if invocation.is_json:
         invocation.print_json(found)
     elif found:
         is_team = workflow.graph is not None and workflow.graph.is_team
-        invocation.echo(upcoming.table(found, is_team=is_team, room=invocation.room))
+        invocation.echo(nodes_table(found, is_team=is_team, room=invocation.room))
     else:
         invocation.say(_why_none(run))
+
+
+MOST_SUBJECT_COLUMNS = 50
+NOTHING = "-"
+
+
+def ready_nodes(project: Project, run: Run, workflow: Workflow, count: int) -> list[dict[str, Any]]:
+    """Return at most *count* nodes of *workflow*, a graph, that may start in *run*.
+
+    Where the run is one of another workflow they are those that the graph begins with.
+
+    Raises:
+        SequencerError: see `Run.next`.
+    """
+    head, graph = run.head, workflow.graph
+    if graph is not None and head is not None and head.workflow_name != workflow.name:
+        steps = [describe_node(workflow, name, 0) for name in graph.entries[:count]]
+        views = {node.id: NodeView(node) for node in graph.nodes}
+    else:
+        steps = run.next(count)
+        views = {one.node.id: one for one in look(run, workflow.name).nodes} if steps else {}
+        if head is not None and steps:
+            workflow = run.flow.workflow_of(head)
+    now = datetime.now(UTC)
+    return [_node(project, workflow, step, views[step["step"]], now) for step in steps]
+
+
+def _node(
+    project: Project, workflow: Workflow, said: Description, view: NodeView, now: datetime
+) -> dict[str, Any]:
+    node, step = view.node, workflow.steps_by_name.get(said["step"])
+    is_begun = view.state is not NodeState.PENDING
+    return {
+        **said,
+        "label": node.label,
+        "kind": str(node.kind),
+        "role": node.task.role if node.task is not None else None,
+        "agent": None if step is None else _agent(project, step),
+        "state": state_words(view, now) if is_begun else str(NodeState.READY),
+    }
+
+
+def _agent(project: Project, step: Step) -> str | None:
+    whole = with_defaults(step, project.settings.step_defaults)
+    try:
+        return choose_agent(project.settings, whole, step.name, project.agents.overrides).name
+    except SequencerError:
+        # `check` says what is wrong with it.
+        return None
+
+
+def nodes_table(found: Sequence[dict[str, Any]], *, is_team: bool, room: int | None = None) -> str:
+    """Return the nodes as people read them, in *room* columns."""
+    head = ("TASK" if is_team else "NODE", "STATE", "SUBJECT", "ROLE", "BY")
+    rows = [
+        (
+            shown(one["step"]),
+            one["state"],
+            cut(shown(one["label"]), MOST_SUBJECT_COLUMNS) or NOTHING,
+            one["role"] or NOTHING,
+            _by(one),
+        )
+        for one in found
+    ]
+    kept = [place for place in range(len(head)) if is_team or head[place] != "ROLE"]
+    return columns([head[n] for n in kept], [[row[n] for n in kept] for row in rows], room=room)
+
+
+def _by(one: dict[str, Any]) -> str:
+    if one["kind"] == NodeKind.HUMAN:
+        return "a person"
+    return shown(one["agent"] or "") or NOTHING

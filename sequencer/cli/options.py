@@ -6,14 +6,22 @@ added here, and their values land in the `Invocation` that all share.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from sequencer import __version__
 from sequencer.cli.context import Invocation
+from sequencer.errors import ConfigurationError, SequencerError, StorageFailed, UsageRefused
+
+if TYPE_CHECKING:
+    from sequencer.assembly import Project
+    from sequencer.executors.redaction import Redaction
 
 
 def _keep(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -44,12 +52,67 @@ def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -
         context.exit()
 
 
-def _complete_run(
-    context: click.Context, _: click.Parameter, incomplete: str
-) -> list[click.shell_completion.CompletionItem]:
-    from sequencer.cli import completion  # noqa: PLC0415 - opens the project
+Completes = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
-    return completion.runs(context, incomplete)
+
+def _offered(
+    context: click.Context, incomplete: str, names: Callable[[Project], Iterable[str]]
+) -> list[CompletionItem]:
+    """Return what the shell offers: asked of the project, and nothing if that is broken."""
+    invocation = context.ensure_object(Invocation)
+    invocation.is_quiet, invocation.acts = True, False
+    try:
+        known = sorted(set(names(invocation.project())))
+    except (SequencerError, OSError):
+        return []
+    # A name is anybody's, and the shell writes it to the terminal as it is.
+    shown = [name for name in known if name.startswith(incomplete) and name.isprintable()]
+    return [CompletionItem(name) for name in shown]
+
+
+def _offering(names: Callable[[Project], Iterable[str]]) -> Completes:
+    return lambda context, _, incomplete: _offered(context, incomplete, names)
+
+
+def _steps_of(project: Project) -> list[str]:
+    workflow = project.settings.chosen_workflow()
+    review = (workflow.review.step,) if workflow.review else ()
+    return [step.name for step in (*workflow.steps, *review)]
+
+
+def _flows_of(project: Project) -> Iterable[str]:
+    from sequencer.assembly.flows import all_flows  # noqa: PLC0415 - completion only
+
+    return all_flows(project)
+
+
+def _agents_of(project: Project) -> Iterable[str]:
+    from sequencer.settings.agents import known_agents  # noqa: PLC0415 - completion only
+
+    return known_agents(project.settings)
+
+
+complete_runs = _offering(lambda project: project.run_names())
+complete_workflows = _offering(lambda project: project.settings.registry.names)
+complete_flows = _offering(_flows_of)
+complete_positions = _offering(
+    lambda project: (step.name for step in project.settings.chosen_workflow().steps)
+)
+complete_steps = _offering(_steps_of)
+complete_agents = _offering(_agents_of)
+
+
+def complete_agents_for_steps(
+    context: click.Context, _: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Return ``STEP=``, and ``STEP=AGENT`` once a step is typed."""
+    step, has_step, _rest = incomplete.partition("=")
+
+    def words(project: Project) -> list[str]:
+        names = _agents_of(project) if has_step else _steps_of(project)
+        return [f"{step}={name}" if has_step else f"{name}=" for name in names]
+
+    return _offered(context, incomplete, words)
 
 
 JSON_OPTION = "is_json"
@@ -71,7 +134,7 @@ def global_options(*, has_json: bool = True) -> list[click.Option]:
             metavar="NAME",
             expose_value=False,
             callback=_keep_run,
-            shell_complete=_complete_run,
+            shell_complete=complete_runs,
             help="A named run instead of the default one.",
         ),
         click.Option(
@@ -153,3 +216,118 @@ def verb(
 
 pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 """Gives a verb's function the `Invocation` as its first argument."""
+
+
+LOOKED_AT_BYTES = 512
+
+
+class NewFile(click.Path):
+    """The type of an option that names the file to write; what it writes is never printed."""
+
+    def __init__(self) -> None:
+        """Take any path; `save` looks at what is there."""
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; ``-`` elsewhere is standard output, so nobody means a file by it."""
+        if os.fspath(value) == "-":
+            self.fail("'-' is no file; './-' would be one of that name", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def save(
+    path: Path, data: bytes, *, is_ours: Callable[[bytes], bool], what: str, mode: int | None = None
+) -> None:
+    """Write *data* to *path*, all of it or nothing, in place of an earlier file of the kind.
+
+    *is_ours* is asked about the beginning of what is there; *what* names the kind. The
+    file's *mode* is as new files have it, unless one is given.
+
+    Raises:
+        UsageRefused: *path* is something else, which a slip of the keyboard must not
+            destroy.
+        StorageFailed: it can't be written.
+    """
+    try:
+        target = path.resolve()
+        if target.exists() and not (target.is_file() and is_ours(_beginning(target))):
+            raise UsageRefused(
+                f"there is something else than {what}; it is left as it is",
+                where=str(path),
+                hint="name another file",
+            )
+        handle, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(data)
+                # What mkstemp makes is for the owner only.
+                os.fchmod(stream.fileno(), _usual_mode() if mode is None else mode)
+            Path(name).replace(target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise StorageFailed(f"can't be written: {error.strerror}", where=str(path)) from error
+
+
+def _beginning(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(LOOKED_AT_BYTES)
+
+
+def _usual_mode() -> int:
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
+
+
+MAX_CHARS = 100_000
+
+
+def read_state(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return the values by key; what is YAML for a number, a list and so on is one.
+
+    ``KEY=@FILE`` takes a file's text as it is.
+    """
+    from sequencer.documents import reader  # noqa: PLC0415 - yaml only where it is needed
+
+    found: dict[str, Any] = {}
+    for given in values:
+        key, separator, text = given.partition("=")
+        if not separator or not key or key.startswith("_"):
+            raise click.BadParameter(f"{given!r} is not KEY=VALUE", ctx=context, param=parameter)
+        try:
+            if text.startswith("@"):
+                found[key] = _of_file(Path(text[1:]))
+            else:
+                found[key] = reader.parse_value(text, Path(f"--state {key}"))
+        except ConfigurationError:
+            # What is no YAML is a text, as people write it.
+            found[key] = text
+        except (OSError, UnicodeDecodeError) as error:
+            raise click.BadParameter(f"{text}: {error}", ctx=context, param=parameter) from None
+    return found
+
+
+def _of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        data = file.read(MAX_CHARS + 1)
+    if len(data) > MAX_CHARS:
+        raise click.BadParameter(f"{path} has more than {MAX_CHARS} bytes")
+    return data.decode("utf-8")
+
+
+def hide_in(redaction: Redaction, value: Any) -> Any:
+    """Return *value* without the secrets that *redaction* knows, in lists and maps as well."""
+    if isinstance(value, str):
+        return redaction.hide_text(value)
+    if isinstance(value, dict):
+        return {hide_in(redaction, key): hide_in(redaction, one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [hide_in(redaction, one) for one in value]
+    # A password of digits alone is a number by now.
+    text = str(value)
+    safe = redaction.hide_text(text)
+    return value if safe == text else safe

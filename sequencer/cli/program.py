@@ -1,7 +1,7 @@
-"""The table of verbs, and the group that imports a verb only when it is used.
+"""The one place where an exception becomes a text and an exit code.
 
-A new verb is one file and one line in `COMMANDS`. Listing the verbs, completing their
-names and suggesting the nearest one work on the table alone.
+Deliberate errors say what, where and what to do. Anything else is a bug, and is called
+one; its traceback is shown on request, and secrets are hidden in both.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -19,10 +20,87 @@ import click
 from click.shell_completion import CompletionItem
 
 from sequencer.cli import unattended
-from sequencer.cli.context import Invocation, complain
-from sequencer.cli.failures import report
+from sequencer.cli.context import Invocation, complain, hidden, tell
 from sequencer.cli.options import global_options
-from sequencer.errors import UnknownName
+from sequencer.errors import (
+    Interrupted,
+    MachineBusy,
+    SequencerError,
+    UnknownName,
+    WaitsForPerson,
+    out_of_resources,
+)
+
+BUG = 70
+USAGE = 2
+INTERRUPTED = Interrupted.exit_code
+_PREFIXES: Mapping[type[SequencerError], str] = {WaitsForPerson: "waiting: ", Interrupted: ""}
+"""What is no error: a question to a person, and an end that a person has asked for."""
+REPORT_TO = "report it with the output of the same command with --verbose, and 'sequencer check'"
+
+
+def report(error: BaseException, *, is_verbose: bool) -> int:
+    """Tell a person about *error* on standard error and return the exit code."""
+    if isinstance(error, BrokenPipeError):
+        _silence_stdout()
+        return 0
+    if isinstance(error, (KeyboardInterrupt, click.Abort)):
+        complain("interrupted")
+        return INTERRUPTED
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        complain(error.format_message())
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        tell(_usage_text(error))
+        return error.exit_code
+    error = _as_shortage(error)
+    if isinstance(error, SequencerError):
+        prefix = _PREFIXES.get(type(error), "error: ")
+        # Of a flow whose client is missing each node says the same.
+        for text in dict.fromkeys(map(str, error.each)):
+            tell(f"{prefix}{text}")
+        if is_verbose and error.__cause__ is not None:
+            complain(hidden(_trace(error)))
+        return error.exit_code
+    tell(f"error: this is a bug: {type(error).__name__}: {error}")
+    if is_verbose:
+        complain(hidden(_trace(error)))
+    else:
+        tell(f"  {REPORT_TO}")
+    return BUG
+
+
+def _as_shortage(error: BaseException) -> BaseException:
+    """Return *error*, as what it is if this machine ran out of something: no bug, no refusal."""
+    busy = out_of_resources(error)
+    if busy is None or busy is error:
+        return error
+    made = busy
+    if isinstance(error, SequencerError):
+        made = MachineBusy(f"{error.message}: {busy.message}", where=error.where, hint=busy.hint)
+    made.__cause__ = error
+    return made
+
+
+def _usage_text(error: click.ClickException) -> str:
+    text = f"error: {error.format_message()}"
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        context = error.ctx
+        text += f"\n  {context.command.get_usage(context)}"
+        text += f"\n  '{context.command_path} --help' explains the options"
+    return text
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+def _silence_stdout() -> None:
+    """Keep the interpreter from failing again when it flushes on the way out."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
 
 NAME = "sequencer"
 
@@ -58,10 +136,10 @@ COMMANDS: Mapping[str, Command] = {
     "simulate": Command(_LOOK, "simulate", "simulate", "Show what a flowchart would do."),
     "show": Command(_LOOK, "show", "show", "Show the workflows, or the steps of one."),
     "commit": Command(_LOOK, "commit", "commit", "Show what a step would commit now."),
-    "stop": Command(_CHANGE, "stops", "stop", "End the run after the step that runs."),
-    "pause": Command(_CHANGE, "stops", "pause", "Hold the run after the step that runs."),
+    "stop": Command(_CHANGE, "change", "stop", "End the run after the step that runs."),
+    "pause": Command(_CHANGE, "change", "pause", "Hold the run after the step that runs."),
     "resume": Command(
-        _CHANGE, "stops", "resume", "Let a paused or stopped run go on.", decides=True
+        _CHANGE, "change", "resume", "Let a paused or stopped run go on.", decides=True
     ),
     "approve": Command(
         _CHANGE, "gates", "approve", "Let a run go on that waits for a person.", decides=True

@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from sequencer.cli.context import complain, near, tell_fitted
 from sequencer.cli.feed import Feed, Line
-from sequencer.cli.sanitise import one_line
-from sequencer.cli.tables import fitted
 from sequencer.cli.unattended import Log
-from sequencer.cli.wording import clock, moment
+from sequencer.cli.views.text import clock, fitted, moment, one_line
 from sequencer.engine.attempt import Attempt, Observer, SilentObserver
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction

@@ -8,7 +8,7 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.sanitise import plain
+from sequencer.cli.views.text import plain
 from sequencer.errors import UsageRefused
 
 if TYPE_CHECKING:

@@ -9,9 +9,14 @@ import unicodedata
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import click
 from pydantic import ValidationError
 
+from sequencer.assembly import Project
+from sequencer.cli.context import Invocation
+from sequencer.cli.options import complete_workflows
 from sequencer.errors import ConfigurationError, UnsafePath, UsageRefused
 from sequencer.logs import current_branch
 from sequencer.model.names import slug
@@ -202,3 +207,51 @@ def free_name(title: str, taken: Collection[str]) -> str:
         number += 1
         name = f"{base}-{number}"
     return name
+
+
+TEXT = click.argument("text", required=False)
+FILE = click.option(
+    "--file",
+    type=click.Path(path_type=Path),
+    metavar="F",
+    help="Read the request from a file: words, or the JSON of an issue; - is standard input.",
+)
+LABEL = click.option(
+    "--label", "labels", multiple=True, metavar="L", help="A label of the request; repeatable."
+)
+PROCEDURE = click.option(
+    "--procedure",
+    metavar="P",
+    shell_complete=complete_workflows,
+    help="As 'start' would be told.",
+)
+"""Of a verb that starts nothing."""
+
+
+def request_from(
+    invocation: Invocation,
+    project: Project,
+    verb: str,
+    *,
+    text: str | None,
+    file: Path | None,
+    **given: Any,
+) -> Request:
+    """Return the request that the options of *verb* describe.
+
+    Raises:
+        UsageRefused: there is none.
+        Raises also what `requests.request_of` does.
+    """
+    if text is None and file is None:
+        raise UsageRefused(
+            "what is to be done?", where=f"sequencer {verb}",
+            hint="give a text, --file F, or - for standard input",
+        )  # fmt: skip
+    wanted = Wanted(text=text, file=file, **given)
+    return request_of(
+        wanted,
+        project.settings.project_dir,
+        project.redaction.hide_text,
+        lambda text: invocation.notices([text]),
+    )

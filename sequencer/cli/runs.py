@@ -10,7 +10,7 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.sanitise import one_line
+from sequencer.cli.views.text import one_line
 from sequencer.errors import SequencerError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
       sequencer runs
       sequencer runs --all --json
     """
-    from sequencer.cli.tables import columns  # noqa: PLC0415 - `--help` needs no engine
+    from sequencer.cli.views.text import columns  # noqa: PLC0415 - `--help` needs no engine
 
     project = invocation.project()
     found = [_facts(project, project.run(name)) for name in (None, *project.run_names())]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.request_options import FILE, LABEL, PROCEDURE, TEXT, request_from
-from sequencer.cli.sanitise import one_line
+from sequencer.cli.requests import FILE, LABEL, PROCEDURE, TEXT, request_from
+from sequencer.cli.views.text import one_line
 from sequencer.errors import UsageRefused
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _size(choice: TeamChoice) -> int:
 
 
 def _table(choice: TeamChoice, room: int | None) -> str:
-    from sequencer.cli.tables import columns  # noqa: PLC0415 - `--help` needs none
+    from sequencer.cli.views.text import columns  # noqa: PLC0415 - `--help` needs none
 
     rows = [
         (f"{reason.points:+d}" if reason.points else "0", one_line(reason.text))

@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sequencer.cli import completion
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.sanitise import one_line
-from sequencer.cli.saving import NewFile
-from sequencer.cli.tables import columns, purposes
+from sequencer.cli.options import NewFile, complete_flows, pass_invocation, verb
+from sequencer.cli.views.text import columns, one_line, purposes
 from sequencer.errors import ConfigurationError, UnknownName, UsageRefused
 
 if TYPE_CHECKING:
@@ -29,7 +26,7 @@ _PATH, _FILE = click.Path(path_type=Path), NewFile()
 
 
 @verb("show")
-@click.argument("name", metavar="[WORKFLOW]", required=False, shell_complete=completion.flows)
+@click.argument("name", metavar="[WORKFLOW]", required=False, shell_complete=complete_flows)
 @click.option("--mermaid", is_flag=True, help="Draw it as a Mermaid chart.")
 @click.option("--diagram", is_flag=True, help="Draw a flowchart in the terminal.")
 @click.option("--svg", type=_FILE, metavar="FILE", help="Draw a flowchart into FILE.")
@@ -121,7 +118,7 @@ def _show_steps(invocation: Invocation, project: Project, name: str, *, mermaid:
     if mermaid and invocation.is_json:
         raise UsageRefused("--mermaid and --json exclude each other", where="sequencer show")
     if mermaid:
-        from sequencer.cli.mermaid import chart  # noqa: PLC0415 - only who draws needs it
+        from sequencer.cli.views.mermaid import chart  # noqa: PLC0415 - only who draws needs it
 
         invocation.echo(chart(workflow), is_verbatim=True)
         return

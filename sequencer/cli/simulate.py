@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sequencer.cli import completion
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.sanitise import one_line
+from sequencer.cli.options import complete_flows, pass_invocation, verb
+from sequencer.cli.views.text import one_line
 from sequencer.errors import ConfigurationError, UsageRefused
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ INVALID = "invalid"
 
 
 @verb("simulate")
-@click.argument("flow", metavar="[FLOW]", required=False, shell_complete=completion.flows)
+@click.argument("flow", metavar="[FLOW]", required=False, shell_complete=complete_flows)
 @click.option(
     "--script",
     type=click.Path(path_type=Path),

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sequencer.cli import completion
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.request_options import FILE, LABEL, PROCEDURE, TEXT, request_from
+from sequencer.cli.options import complete_agents, complete_workflows, pass_invocation, verb
+from sequencer.cli.requests import FILE, LABEL, PROCEDURE, TEXT, request_from
 from sequencer.errors import UsageRefused
 
 if TYPE_CHECKING:
@@ -41,13 +40,13 @@ if TYPE_CHECKING:
 @click.option(
     "--procedure",
     metavar="P",
-    shell_complete=completion.workflows,
+    shell_complete=complete_workflows,
     help="This procedure, whatever the request says.",
 )
 @click.option(
     "--agent",
     metavar="A",
-    shell_complete=completion.agents,
+    shell_complete=complete_agents,
     help="The agent of steps that name none.",
 )
 @click.option(

@@ -6,9 +6,8 @@ import sys
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
-from sequencer.cli.flow.marks import shown
-from sequencer.cli.sanitise import one_line
-from sequencer.cli.tables import columns, columns_of, cut, purposes, width
+from sequencer.cli.views.states import shown
+from sequencer.cli.views.text import columns, columns_of, cut, one_line, purposes, width
 from sequencer.errors import UsageRefused
 from sequencer.model.route import Route
 
@@ -162,7 +161,7 @@ def _draw(invocation: Invocation, definition: Definition, name: str, shape: Shap
                 where=shape.value,
                 hint="--mermaid draws it; --team shares it out",
             )
-        from sequencer.cli.mermaid import chart  # noqa: PLC0415 - only who draws needs it
+        from sequencer.cli.views.mermaid import chart  # noqa: PLC0415 - only who draws needs it
 
         invocation.echo(chart(workflow), is_verbatim=True)
         return
@@ -170,11 +169,11 @@ def _draw(invocation: Invocation, definition: Definition, name: str, shape: Shap
 
     view = view_of(name, graph, None, None, ())
     if shape is Shape.DIAGRAM:
-        from sequencer.cli.flow.screen import print_diagram  # noqa: PLC0415 - see above
+        from sequencer.cli.views.diagram import print_diagram  # noqa: PLC0415 - see above
 
         print_diagram(view, sys.stdout)
         return
-    from sequencer.cli.flow.classes import charted  # noqa: PLC0415 - see above
+    from sequencer.cli.views.mermaid import charted  # noqa: PLC0415 - see above
 
     invocation.echo(charted(view).rstrip(), is_verbatim=True)
 

@@ -12,11 +12,10 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.sanitise import one_line
-from sequencer.cli.tables import columns_of
+from sequencer.cli.views.text import columns_of, one_line
 
 if TYPE_CHECKING:
-    from sequencer.cli.standing_view import Snapshot
+    from sequencer.cli.views.standing import Snapshot
     from sequencer.engine.run import Run
     from sequencer.logs import FileLogs
 
@@ -56,7 +55,7 @@ def status(invocation: Invocation, watch: bool) -> None:
 
 def _look(invocation: Invocation, run: Run, logs: FileLogs) -> Snapshot:
     """Return where *run* stands, with what its activity sinks have not taken."""
-    from sequencer.cli.standing_view import take  # noqa: PLC0415 - `--help` needs no engine
+    from sequencer.cli.views.standing import take  # noqa: PLC0415 - `--help` needs no engine
 
     snapshot = take(run, logs)
     if snapshot.head is None:

@@ -13,8 +13,8 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from sequencer.cli import saving
-from sequencer.cli.tables import width as columns_of
+from sequencer.cli import options as saving
+from sequencer.cli.views.text import width as columns_of
 from sequencer.errors import ConfigurationError
 
 EXTRA = "pip install 'step-sequencer[picture]'"

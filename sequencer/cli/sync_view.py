@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sequencer.cli.sanitise import one_line
-from sequencer.cli.standing_view import LABEL_WIDTH, Snapshot, holder_words, take
-from sequencer.cli.tables import columns
+from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, holder_words, take
+from sequencer.cli.views.text import columns, one_line
 from sequencer.engine.naming import command
 from sequencer.engine.run import Run
 from sequencer.engine.standing import Kind

@@ -6,7 +6,7 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.sanitise import one_line
+from sequencer.cli.views.text import one_line
 from sequencer.errors import TransitionRefused
 
 

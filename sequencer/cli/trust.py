@@ -10,7 +10,7 @@ import click
 
 from sequencer.cli.context import Invocation, ensure_is_one
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.sanitise import one_line
+from sequencer.cli.views.text import one_line
 from sequencer.errors import DecisionRefused, NotTrusted, UsageRefused
 from sequencer.settings.location import is_inside_agent
 

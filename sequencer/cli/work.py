@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sequencer.cli import completion
 from sequencer.cli.context import Invocation
-from sequencer.cli.flow.states import hide_in, read_state
-from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.options import (
+    complete_agents,
+    complete_agents_for_steps,
+    complete_flows,
+    complete_positions,
+    complete_workflows,
+    hide_in,
+    pass_invocation,
+    read_state,
+    verb,
+)
 from sequencer.cli.unattended import OPTION
 from sequencer.errors import UnknownName, UsageRefused
 
@@ -67,10 +75,10 @@ _OPTIONS: tuple[Callable[..., Any], ...] = (
         "positions",
         multiple=True,
         metavar="P",
-        shell_complete=completion.positions,
+        shell_complete=complete_positions,
         help="Run only the steps at this position, by name or place from 0; repeatable.",
     ),
-    click.option("--workflow", metavar="NAME", shell_complete=completion.workflows,
+    click.option("--workflow", metavar="NAME", shell_complete=complete_workflows,
                  help="The workflow of a run that begins."),
     click.option("--review-every", type=click.IntRange(-(2**31), 2**31 - 1), metavar="N",
                  help="A review every N cycles; 0 is never."),
@@ -83,10 +91,10 @@ _OPTIONS: tuple[Callable[..., Any], ...] = (
                  help="Seconds to wait for a turn; default 0, in mode sync without limit."),
     click.option("--step-timeout", type=_MONEY, metavar="S",
                  help="Seconds for a step that has no timeout_s of its own."),
-    click.option("--agent", metavar="A", shell_complete=completion.agents,
+    click.option("--agent", metavar="A", shell_complete=complete_agents,
                  help="The agent of steps that name none."),
     click.option("--agent-step", multiple=True, metavar="STEP=A", callback=_pairs,
-                 shell_complete=completion.agents_for_steps,
+                 shell_complete=complete_agents_for_steps,
                  help="The agent of one step; repeatable."),
     click.option("--agent-prompt", multiple=True, metavar="PROMPT=A", callback=_pairs,
                  help="The agent of one prompt, before all others; repeatable."),
@@ -227,7 +235,7 @@ def _ensure_known_agents(project: Project, overrides: AgentOverrides) -> None:
 
 
 _FLOW_OPTIONS: tuple[Callable[..., Any], ...] = (
-    click.argument("flow", metavar="[FLOW]", required=False, shell_complete=completion.flows),
+    click.argument("flow", metavar="[FLOW]", required=False, shell_complete=complete_flows),
     click.option(
         "--state",
         multiple=True,

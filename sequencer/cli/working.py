@@ -13,9 +13,9 @@ from sequencer.assembly import Project
 from sequencer.cli import deciding, idle
 from sequencer.cli.context import Invocation, in_short, json_text, near
 from sequencer.cli.progress import Progress, progress
-from sequencer.cli.sanitise import one_line
 from sequencer.cli.signals import EndOnSignal
 from sequencer.cli.unattended import News
+from sequencer.cli.views.text import one_line
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.run import Run
 from sequencer.engine.standing import FINAL, Standing, parse_time, standing

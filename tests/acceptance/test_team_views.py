@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli.tables import width
+from sequencer.cli.views.text import width
 from tests.acceptance.cli_process import cli, environment
 from tests.unit.cli.flow.terminals import terminal
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli.tables import width
+from sequencer.cli.views.text import width
 from tests.acceptance.cli_process import cli, environment
 from tests.acceptance.team_projects import make_project
 from tests.unit.cli.flow.terminals import Terminal, terminal

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.cli.program import COMMANDS
-from sequencer.cli.tables import width
+from sequencer.cli.views.text import width
 from tests import forked
 from tests.acceptance.cli_process import cli, environment, scripted_project
 from tests.unit.cli.calling import call

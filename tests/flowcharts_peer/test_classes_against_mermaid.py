@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli.flow.classes import LOOKS, charted, classed
+from sequencer.cli.views.mermaid import LOOKS, charted, classed
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import Graph, Node, NodeKind
 from sequencer.workflows.mermaid.parser import read_chart

@@ -21,6 +21,7 @@ from sequencer.activity.webhook import signature
 from sequencer.cli.standing_view import LABEL_WIDTH
 from sequencer.history.metrics import Metrics
 from sequencer.history.timeline import Figures
+from sequencer.cli.views.standing import LABEL_WIDTH
 from sequencer.model.outcome import Usage
 from sequencer.settings.settings import load
 from tests.project.documents import ROOT, Fence, fences

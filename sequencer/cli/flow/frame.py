@@ -14,11 +14,10 @@ from datetime import datetime
 from typing import IO, TYPE_CHECKING
 
 from sequencer.cli.flow import team_table
-from sequencer.cli.flow.cells import state_words
-from sequencer.cli.flow.marks import ASCII_MARKS, MARKS, STYLES, shown
 from sequencer.cli.flow.table import FLUSH_RIGHT, HEAD, figures, summary
 from sequencer.cli.flow.team_table import Heard
-from sequencer.cli.tables import cut, width
+from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, state_words
+from sequencer.cli.views.text import cut, width
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import IO, TYPE_CHECKING
 from sequencer.cli.context import near
 from sequencer.cli.flow.frame import Frame
 from sequencer.cli.flow.hearing import NodeObserver
-from sequencer.cli.flow.marks import shown
 from sequencer.cli.flow.telling import Fact
+from sequencer.cli.views.states import shown
 from sequencer.engine.attempt import Observer
 from sequencer.executors.redaction import Redaction
 from sequencer.model.flow_view import FlowView, NodeState

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator
 from itertools import pairwise
 
-from sequencer.cli.flow.classes import LOOKS
-from sequencer.cli.flow.drawing import MOST_PLACES, Texts, jumps
-from sequencer.cli.flow.layers import place_count
-from sequencer.cli.flow.layout import Box, Label, Layout, Line, Words, laid_out
-from sequencer.cli.flow.marks import shown
 from sequencer.cli.flow.table import summary
 from sequencer.cli.svg import FAINT, INK, PALE_INK, SMALL, TEXT, beginning, png_of, points, words
+from sequencer.cli.views.diagram import MOST_PLACES, Texts, jumps
+from sequencer.cli.views.layers import place_count
+from sequencer.cli.views.layout import Box, Label, Layout, Line, Words, laid_out
+from sequencer.cli.views.mermaid import LOOKS
+from sequencer.cli.views.states import shown
 from sequencer.errors import UsageRefused
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import NodeKind

@@ -10,10 +10,10 @@ from typing import IO
 
 from sequencer.cli.context import near
 from sequencer.cli.flow.hearing import NodeObserver
-from sequencer.cli.flow.marks import shown
 from sequencer.cli.flow.table import summary, table
 from sequencer.cli.flow.telling import Fact, told
-from sequencer.cli.sanitise import plain
+from sequencer.cli.views.states import shown
+from sequencer.cli.views.text import plain
 from sequencer.engine.attempt import Observer
 from sequencer.engine.standing import parse_time
 from sequencer.executors.redaction import Redaction

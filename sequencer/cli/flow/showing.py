@@ -13,7 +13,7 @@ from sequencer.assembly.flows import open_flow, run_name_of
 from sequencer.cli.context import Invocation
 from sequencer.cli.flow import table
 from sequencer.cli.flow.watching import look
-from sequencer.cli.tables import columns_of
+from sequencer.cli.views.text import columns_of
 from sequencer.documents.file import read_bytes
 from sequencer.documents.reader import decode
 from sequencer.engine.flow.view import view_of
@@ -70,7 +70,7 @@ def _chart(path: Path) -> Chart:
 
 
 def _words(chart: Chart) -> list[str]:
-    from sequencer.cli.sanitise import one_line  # noqa: PLC0415 - a few lines only
+    from sequencer.cli.views.text import one_line  # noqa: PLC0415 - a few lines only
 
     lines = [f"flowchart {chart.direction}"]
     lines += [f"  node {n.id}  {n.shape or 'plain'}  {n.label!r}" for n in chart.nodes]
@@ -142,12 +142,12 @@ def _draw(
     invocation: Invocation, mermaid: str | None, view: FlowView, draw: Mapping[str, Any]
 ) -> None:
     if draw["mermaid"]:
-        from sequencer.cli.flow.classes import charted, classed  # noqa: PLC0415 - as the others
+        from sequencer.cli.views.mermaid import charted, classed  # noqa: PLC0415 - as the others
 
         drawn = charted(view) if mermaid is None else classed(mermaid, view)
         invocation.echo(drawn.rstrip(), is_verbatim=True)
     if draw["diagram"]:
-        from sequencer.cli.flow.screen import print_diagram  # noqa: PLC0415
+        from sequencer.cli.views.diagram import print_diagram  # noqa: PLC0415
 
         print_diagram(view, sys.stdout)
     for option in ("svg", "png"):

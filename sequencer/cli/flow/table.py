@@ -8,10 +8,9 @@ from datetime import datetime
 from typing import Any
 
 from sequencer.cli.flow import team_table
-from sequencer.cli.flow.cells import done, last_line, seconds, state_words
-from sequencer.cli.flow.marks import ACTIVE, shown
 from sequencer.cli.flow.team_table import Heard
-from sequencer.cli.tables import columns
+from sequencer.cli.views.states import ACTIVE, done, last_line, seconds, shown, state_words
+from sequencer.cli.views.text import columns
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.wording import duration
 

@@ -11,10 +11,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from sequencer.cli.flow.cells import LAST_LINE_COLUMNS, amount, seconds
-from sequencer.cli.flow.marks import shown
-from sequencer.cli.tables import cut, width
-from sequencer.cli.wording import clock
+from sequencer.cli.views.states import LAST_LINE_COLUMNS, amount, seconds, shown
+from sequencer.cli.views.text import clock, cut, width
 from sequencer.engine.standing import parse_time
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.outcome import Usage, cost_words

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sequencer.cli.flow.cells import amount
-from sequencer.cli.wording import moment
+from sequencer.cli.views.states import amount
+from sequencer.cli.views.text import moment
 from sequencer.engine.flow.view import LINE_CHARS
 from sequencer.model import flow_trace
 from sequencer.model.flow_view import FlowView, NodeState, NodeView

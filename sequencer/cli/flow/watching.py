@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sequencer.cli.flow.board import Board
-from sequencer.cli.wording import moment
+from sequencer.cli.views.text import moment
 from sequencer.engine.attempt import Attempt, Observer, SilentObserver
 from sequencer.engine.flow.view import view_of
 from sequencer.errors import SequencerError

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from sequencer.cli.failures import report
+from sequencer.cli.program import report
 from sequencer.errors import (
     ClaimHeld,
     ConfigurationError,

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from sequencer.cli.gantt import COLUMNS
-from sequencer.cli.tables import width
+from sequencer.cli.views.text import width
 from tests.acceptance.flow_projects import make_project, write_flow
 from tests.unit.cli.calling import Called, call, project, worked
 

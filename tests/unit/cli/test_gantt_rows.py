@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.cli.gantt_rows import Bar, Look, summary, ticks
-from sequencer.cli.tables import short, width
+from sequencer.cli.views.text import short, width
 from tests.unit.cli.charts import chart, side_by_side, team, troubled
 from tests.unit.history.journal_facts import Told
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from sequencer.assembly import EXECUTORS, open_project
-from sequencer.cli import scaffold
+from sequencer.cli import init as scaffold
 from sequencer.resolution.registry import Registry
 from sequencer.settings.sources import IDENTITY_VARIABLES
 from tests.unit.cli.calling import call

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.cli.mermaid import chart, quoted
+from sequencer.cli.views.mermaid import chart, quoted
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
 

@@ -24,7 +24,7 @@ from sequencer.cli.progress import (
     start_line,
     waiting_line,
 )
-from sequencer.cli.wording import moment
+from sequencer.cli.views.text import moment
 from sequencer.engine.attempt import Attempt
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.saving import save
+from sequencer.cli.options import save
 from sequencer.errors import StorageFailed, UsageRefused
 
 

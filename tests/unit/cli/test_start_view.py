@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.tables import width
+from sequencer.cli.views.text import width
 from tests.acceptance.test_team_views import seen_on_terminal
 from tests.unit.cli.calling import call, project
 

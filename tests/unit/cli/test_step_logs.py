@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.step_logs import TAIL_BYTES, _start_of_tail
+from sequencer.cli.log import TAIL_BYTES, _start_of_tail
 from tests import forked
 from tests.forked import Forked
 from tests.unit.cli.calling import call, project, worked

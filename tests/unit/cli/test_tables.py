@@ -3,8 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.cli.tables import columns, width
-from sequencer.cli.wording import clock, size
+from sequencer.cli.views.text import clock, columns, file_size, width
 from sequencer.model.outcome import Usage
 from sequencer.model.wording import duration, spent
 
@@ -48,7 +47,7 @@ def test_amounts() -> None:
         "1 d 0 h",
     ]
     assert [clock(s) for s in (0, 59, 60, 3600)] == ["0:00", "0:59", "1:00", "1:00:00"]
-    assert [size(n) for n in (0, 1023, 1024, 5 * 1024**3, 7 * 1024**4)] == [
+    assert [file_size(n) for n in (0, 1023, 1024, 5 * 1024**3, 7 * 1024**4)] == [
         "0 bytes",
         "1023 bytes",
         "1.0 KiB",

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import IO
 
-from sequencer.cli.tables import width
+from sequencer.cli.views.text import width
 
 _PIECE = re.compile(r"\x1b\[(?P<args>[?0-9;]*)(?P<what>[A-Za-z])|(?P<text>[^\x1b])")
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from sequencer.cli.flow.classes import LOOKS, charted, classed
+from sequencer.cli.views.mermaid import LOOKS, charted, classed
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import Edge, Graph, Node, NodeKind
 from sequencer.workflows.mermaid.parser import read_chart

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.cli.flow.columns import GAP, Port, middles, ports, spread
-from sequencer.cli.flow.layers import Rows, arranged
+from sequencer.cli.views.layers import GAP, Port, Rows, arranged, middles, ports, spread
 from tests.unit.cli.flow.views import RELEASE, chain, flows, graph
 
 

@@ -13,10 +13,9 @@ from typing import IO
 import pytest
 from hypothesis import given, settings
 
-from sequencer.cli.flow.drawing import drawing, listing
-from sequencer.cli.flow.marks import shown, wrapped
-from sequencer.cli.flow.screen import print_diagram
-from sequencer.cli.tables import cut, width
+from sequencer.cli.views.diagram import drawing, listing, print_diagram
+from sequencer.cli.views.states import shown, wrapped
+from sequencer.cli.views.text import cut, width
 from sequencer.errors import StorageFailed
 from sequencer.model.flow_view import FlowView
 from sequencer.model.graph import Graph, Node, NodeKind

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sequencer.cli.flow.frame import LAYOUTS, USUAL, Frame, chosen, counted
 from sequencer.cli.flow.team_table import Heard
-from sequencer.cli.tables import width
+from sequencer.cli.views.text import width
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import Graph, Node, NodeKind
 from tests.unit.cli.flow.terminals import Terminal, terminal

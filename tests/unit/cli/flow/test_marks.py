@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.style import Style
 
-from sequencer.cli.flow.marks import ACTIVE, ASCII_MARKS, MARKS, STYLES, shown, wrapped
-from sequencer.cli.tables import cut, width
+from sequencer.cli.views.states import ACTIVE, ASCII_MARKS, MARKS, STYLES, shown, wrapped
+from sequencer.cli.views.text import cut, width
 from sequencer.model.flow_view import NodeState
 
 

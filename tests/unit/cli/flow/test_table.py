@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, settings
 
-from sequencer.cli.flow.cells import last_line, state_words
 from sequencer.cli.flow.table import as_json, summary, table
-from sequencer.cli.tables import width
+from sequencer.cli.views.states import last_line, state_words
+from sequencer.cli.views.text import width
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import Node, NodeKind
 from tests.unit.cli.flow.views import HOSTILE, graph, of, view, views

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.flow.tails import TAIL_BYTES, heard_of
+from sequencer.cli.views.standing import TAIL_BYTES, heard_of
 from sequencer.engine.attempt import Attempt
 from sequencer.logs import FileLogs
 from sequencer.model.head import Claim, Owner

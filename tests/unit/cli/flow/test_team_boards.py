@@ -17,7 +17,7 @@ from sequencer.cli.flow.live_board import LiveBoard
 from sequencer.cli.flow.plain_board import PlainBoard
 from sequencer.cli.flow.team_table import Heard
 from sequencer.cli.flow.telling import told
-from sequencer.cli.tables import columns_of, width
+from sequencer.cli.views.text import columns_of, width
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
 from sequencer.model.flow_view import FlowView, NodeState

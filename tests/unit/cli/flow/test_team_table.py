@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.cli.flow.cells import amount
 from sequencer.cli.flow.table import as_json, summary, table
 from sequencer.cli.flow.team_table import (
     BLOCKED,
@@ -32,7 +31,8 @@ from sequencer.cli.flow.team_table import (
     lines,
 )
 from sequencer.cli.flow.team_table import summary as totals
-from sequencer.cli.tables import width
+from sequencer.cli.views.states import amount
+from sequencer.cli.views.text import width
 from sequencer.model.flow_view import FlowView, NodeState, NodeView
 from sequencer.model.graph import Node, NodeKind
 from tests.unit.cli.flow.teams import BEGAN, NOW, TWO_MINUTES_AGO, at_work, graph, numbered, view

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sequencer.cli.flow.telling import told
 from sequencer.cli.flow.watching import News
-from sequencer.cli.wording import moment
+from sequencer.cli.views.text import moment
 from sequencer.model.flow_view import FlowView, NodeState
 from sequencer.model.transitions import Event
 from tests.unit.cli.flow.facts import AT, fact

@@ -8,7 +8,7 @@ from typing import Any
 from sequencer.assembly import open_project
 from sequencer.cli.flow.plain_board import PlainBoard
 from sequencer.cli.flow.watching import News, Told, Watching
-from sequencer.cli.wording import moment
+from sequencer.cli.views.text import moment
 from sequencer.engine.attempt import SilentObserver
 from sequencer.executors.redaction import Redaction
 from sequencer.model.transitions import Event

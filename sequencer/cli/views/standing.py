@@ -5,33 +5,38 @@ Read without the lock. Not promised: that it still holds when it is read.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from sequencer.cli.sanitise import one_line
+from sequencer.activity.pending import Pending
+from sequencer.cli.flow import table
+from sequencer.cli.flow.team_table import Heard
+from sequencer.cli.flow.watching import look
+from sequencer.cli.views.states import shown
+from sequencer.cli.views.text import one_line, plain
 from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.control import fresh_head
+from sequencer.engine.flow.view import LINE_CHARS
 from sequencer.engine.run import Run
 from sequencer.engine.standing import Kind, Standing, parse_time, standing
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
+from sequencer.logs import FileLogs, log_name
+from sequencer.model.flow_view import FlowView
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.wording import duration, spent
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.extension import with_fields
 from sequencer.resolution.resolver import Description, describe_at, place, present
+from sequencer.store import folder as folders
 from sequencer.store.journal import decode, facts_of
 from sequencer.store.journal_file import NAME as JOURNAL
 from sequencer.store.journal_file import read_regular
 from sequencer.store.protocol import Liveness
-
-if TYPE_CHECKING:
-    from sequencer.activity.pending import Pending
-    from sequencer.cli.flow.team_table import Heard
-    from sequencer.logs import FileLogs
-    from sequencer.model.flow_view import FlowView
 
 LABEL_WIDTH = 10
 SHOWN_DENIALS = 3
@@ -90,7 +95,6 @@ class Snapshot:
         seen = {**facts, "next": self.next, "busy": self.busy, "posts": posts}
         if self.flow is None:
             return seen
-        from sequencer.cli.flow import table  # noqa: PLC0415 - few runs are of graphs
 
         return {**seen, "nodes": table.as_json(self.flow, self.heard)["nodes"]}
 
@@ -99,7 +103,6 @@ class Snapshot:
         text = "\n".join(self.lines())
         if self.flow is None:
             return text
-        from sequencer.cli.flow import table  # noqa: PLC0415 - see `as_json`
 
         return f"{text}\n\n{table.table(self.flow, datetime.now(UTC), width, self.heard)}"
 
@@ -296,8 +299,6 @@ def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
     claims = head.claims if head is not None else ()
     flow, stopped_by = None, tuple[str, ...]()
     if workflow is not None and workflow.graph is not None and not notices:
-        from sequencer.cli.flow.watching import look  # noqa: PLC0415 - see `as_json`
-
         flow = look(run, workflow.name)
         if head is not None and not (here is not None and here.kind is Kind.COMPLETE):
             stopped_by = tuple(run.stopped_by(head))
@@ -318,7 +319,6 @@ def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
 
 
 def _heard(claims: Sequence[Claim], logs: FileLogs) -> Mapping[str, Heard]:
-    from sequencer.cli.flow.tails import heard_of  # noqa: PLC0415 - few runs are of graphs
 
     return heard_of(claims, logs.folder) if claims else {}
 
@@ -335,3 +335,52 @@ def _denials(run: Run, head: Head | None) -> tuple[str, ...]:
         return ()
     outcomes = (fact.get("outcome") or {} for fact in facts)
     return tuple(str(line) for outcome in outcomes for line in outcome.get("denials") or ())
+
+
+TAIL_BYTES = 8 * 1024
+FIRST_BYTES = 4 * 1024
+TITLE_LINES = 3
+"""Lines at the beginning of a log that say what it is."""
+ENDED = "\n# ended "
+MAX_LOOKS = 20
+"""A step that was rewound writes to a log with a higher number than its attempt."""
+
+
+def heard_of(claims: Iterable[Claim], folder: Path) -> dict[str, Heard]:
+    """Return the newest line of each step of *claims* that has a log in *folder*."""
+    found = {claim.step: _newest_line(claim, folder) for claim in claims}
+    return {step: Heard(line) for step, line in found.items() if line}
+
+
+def _newest_line(claim: Claim, folder: Path) -> str:
+    first_number = max(claim.attempt, 1)
+    for number in range(first_number, first_number + MAX_LOOKS):
+        name = log_name(claim.step_index, claim.step, number)
+        try:
+            text = _written(folder / name, claim.token)
+        except OSError:
+            return ""
+        if text is not None:
+            # It is over where its own last lines are there, though the run has not heard of it.
+            said = text.rpartition(ENDED)[0] if ENDED in text else text
+            lines = (shown(line) for line in reversed(plain(said).split("\n")))
+            return next((line for line in lines if line), "")[:LINE_CHARS]
+    return ""
+
+
+def _written(path: Path, token: int) -> str | None:
+    """Return the end of what the claim of *token* has written to *path*; None: it is another's."""
+    # Never through a link, and never waiting for a pipe.
+    fd = folders.open_file(path, os.O_RDONLY)
+    try:
+        begin = os.pread(fd, FIRST_BYTES, 0)
+        titles = begin.split(b"\n", TITLE_LINES)
+        if not titles[0].endswith(b" token %d" % token):
+            return None
+        if len(titles) <= TITLE_LINES:
+            return ""
+        told = len(begin) - len(titles[-1])
+        start = max(told, os.fstat(fd).st_size - TAIL_BYTES)
+        return os.pread(fd, TAIL_BYTES, start).decode("utf-8", "replace")
+    finally:
+        os.close(fd)

@@ -1,14 +1,120 @@
-"""Tables of plain text, the same on a terminal, in a pipe and in a mail from cron."""
+"""Text of others made safe to show, on a terminal or in a pipe that ends at one.
+
+Control sequences could retitle the window, move the cursor over what was said before, or
+make the terminal answer; all of them go, also where they are split over chunks. Tabs and
+line ends stay, what a carriage return would overwrite is left out, bytes that are no
+UTF-8 become U+FFFD. Characters that turn the direction of text, and those that nobody sees,
+go too. Pure: nothing is read or written here.
+"""
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import IO
 
-from sequencer.cli.sanitise import one_line
+from sequencer.executors.control_sequences import (
+    CONTROL,
+    CSI,
+    STRING,
+    STRING_CHARS,
+    without_sequences,
+)
+
+BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""What changes the direction of the text around it, so that it reads as what it is not.
+
+Joiners (U+200C, U+200D) are none of them: words and emoji are made with those.
+"""
+UNSEEN = f"{BIDI}\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e0fff"
+"""These, and what takes no place on the screen: two names that differ in it look the same, and
+tag characters spell whole sentences that nobody sees (and that a model reads)."""
+_UNSEEN = re.compile(f"[{UNSEEN}]")
+_SUSPICIOUS = re.compile(f"{CONTROL}|[\r\ud800-\udfff{UNSEEN}]")
+_OPEN = re.compile(f"(?:{CSI}|{STRING}|\x1b[ -/]*)")
+_INTRODUCERS = "\x1b\x9b\x90\x98\x9d\x9e\x9f"
+
+
+def plain(text: str) -> str:
+    r"""Return *text* without control sequences.
+
+    >>> plain("\x1b]0;owned\x07red: \x1b[31mno\x1b[0m\x08 10%\r100%\r\n")
+    '100%\n'
+    """
+    if _SUSPICIOUS.search(text) is None:
+        return text
+    return _without_overwritten(_UNSEEN.sub("", without_sequences(text)))
+
+
+def one_line(text: str) -> str:
+    r"""Return *text* without control sequences, with every run of blanks as one space.
+
+    >>> one_line(" two\n\tlines\x1b[2J ")
+    'two lines'
+    """
+    return " ".join(plain(text).split())
+
+
+def _without_overwritten(text: str) -> str:
+    """Return *text* with each line as a terminal would leave it after its carriage returns."""
+    if "\r" not in text:
+        return text
+    lines = (line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
+    return "\n".join(lines)
+
+
+class Sanitiser:
+    """Makes a stream of bytes safe, chunk by chunk."""
+
+    def __init__(self) -> None:
+        """Start at the beginning of a stream."""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+        self._is_line_begun = False
+
+    def feed(self, data: bytes) -> str:
+        """Return what of the stream so far can be shown and was not yet returned."""
+        shown = self._take(self._decoder.decode(data))
+        if shown:
+            self._is_line_begun = not shown.endswith("\n")
+        return shown
+
+    def finish(self) -> str:
+        """Return the rest; the next chunk begins another stream."""
+        text = self._held + self._decoder.decode(b"", final=True)
+        self._held, self._is_line_begun = "", False
+        self._decoder.reset()
+        return plain(text)
+
+    def _take(self, text: str) -> str:
+        text = self._held + text
+        if _SUSPICIOUS.search(text) is None:
+            self._held = ""
+            return text
+        cut = _open_from(text)
+        self._held = text[cut:]
+        shown = text[:cut]
+        # Whether a carriage return ends a line or begins to overwrite it shows later.
+        body = shown.rstrip("\r")
+        if len(body) < len(shown):
+            self._held = "\r" + self._held
+        elif self._is_line_begun and re.match("\r+(?!\n)", shown):
+            # What it would overwrite has been returned; a new line keeps the two apart.
+            body = "\n" + body
+        return plain(body)
+
+
+def _open_from(text: str) -> int:
+    """Return where an unfinished sequence begins at the end of *text*, else its length."""
+    start = max(text.rfind(introducer) for introducer in _INTRODUCERS)
+    if start < 0 or len(text) - start > STRING_CHARS:
+        return len(text)
+    return start if _OPEN.fullmatch(text, start) else len(text)
+
 
 _BEGINNING = re.compile(r"\s*(?:\| |- |\S+(?: \S+)*\s{2,}(?=\S))?")
 """Of a line: its indentation, and the mark of a quotation or an entry, or the name before it."""
@@ -22,10 +128,10 @@ def width(text: str) -> int:
     """
     if text.isascii():
         return len(text)
-    return sum(map(_cells, text))
+    return sum(map(_columns_of_character, text))
 
 
-def _cells(character: str) -> int:
+def _columns_of_character(character: str) -> int:
     # Thai vowels, say, stand over a letter without being combining in Unicode's sense.
     if unicodedata.category(character) in ("Mn", "Me"):
         return 0
@@ -195,3 +301,43 @@ def purposes(said: Iterable[tuple[str, str]], kind: str = "STEP") -> str:
     """Return a table of what each of a *kind* does, by name; empty if nobody has said it."""
     rows = {one_line(name): one_line(about) for name, about in said if about}
     return columns((kind, "WHAT IT DOES"), list(rows.items())) if rows else ""
+
+
+def clock(seconds: float) -> str:
+    """Return *seconds* as a clock that runs shows them.
+
+    >>> clock(9.9), clock(75), clock(7_260)
+    ('0:09', '1:15', '2:01:00')
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def moment(at: str, now: datetime | None = None) -> str:
+    """Return the ISO time *at* on this machine's clock; of another day than *now* with the date.
+
+    >>> noon = datetime.fromisoformat("2026-11-22T12:00:00").astimezone()
+    >>> moment("2026-11-22T14:05:07.250", noon), moment("2026-11-23T08:00:00", noon)[:19]
+    ('14:05:07', '2026-11-23 08:00:00')
+    """
+    try:
+        due = datetime.fromisoformat(at).astimezone()
+    except ValueError:
+        return at
+    today = (now or datetime.now().astimezone()).date()
+    return f"{due:%H:%M:%S}" if due.date() == today else f"{due:%Y-%m-%d %H:%M:%S %Z}"
+
+
+def file_size(count: int) -> str:
+    """Return *count* bytes in the largest unit that fits.
+
+    >>> file_size(900), file_size(2048), file_size(3 * 1024 * 1024)
+    ('900 bytes', '2.0 KiB', '3.0 MiB')
+    """
+    amount = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":  # noqa: PLR2004 - a binary unit
+            return f"{count} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError
