@@ -18,10 +18,9 @@ from sequencer.activity.protocol import LONGEST_PAUSE_S, Activity, ActivityType,
 from sequencer.activity.sinks import Place, make_sinks
 from sequencer.activity.web import TIMEOUT_S
 from sequencer.activity.webhook import signature
-from sequencer.cli.standing_view import LABEL_WIDTH
+from sequencer.cli.views.standing import LABEL_WIDTH
 from sequencer.history.metrics import Metrics
 from sequencer.history.timeline import Figures
-from sequencer.cli.views.standing import LABEL_WIDTH
 from sequencer.model.outcome import Usage
 from sequencer.settings.settings import load
 from tests.project.documents import ROOT, Fence, fences
