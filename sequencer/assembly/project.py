@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from sequencer.model.flow_source import FlowSource
     from sequencer.model.graph import Graph
     from sequencer.model.request import Request
+    from sequencer.model.team import TeamRules
 
 
 @dataclass(frozen=True)
@@ -107,25 +108,11 @@ class Project:
         With *definition* or *source* the run is one that is still to begin with it.
         """
         store = self.store(name)
-
-        def sourced() -> FlowSource | None:
-            return source or began_with(self.settings, store)
-
-        def defined() -> Definition | None:
-            # Only a named run is made from a request.
-            return definition or (None if name is None else definition_of(store))
-
         return Run(
             name,
             store,
             self.settings.limits,
-            lambda head: workflow_of_run(self.settings, head, defined(), sourced()),
-            lambda workflow, observer: self.performer(
-                workflow, observer, name, defined(), _carrier(self, name, store)
-            ),
-            read_definition=defined,
-            read_source=sourced,
-            read_rules=lambda: self.settings.teams.rules,
+            lambda head: ResolvedRun(self, name, store, head, definition, source),
         )
 
     def store(self, run: str | None) -> Store:
@@ -299,6 +286,57 @@ class Project:
         folder = self.settings.state_file.parent / "runs"
         state = self.settings.state_file.name
         return sorted(_run_name(folder / name / state) or name for name in folders.names(folder))
+
+
+@dataclass(frozen=True)
+class ResolvedRun:
+    """What one run consists of at one head; see `engine.run.Resolution`."""
+
+    project: Project
+    name: str | None
+    store: Store
+    head: Head | None
+    given_definition: Definition | None
+    given_source: FlowSource | None
+
+    @cached_property
+    def definition(self) -> Definition | None:
+        """See `Resolution.definition`."""
+        # Only a named run is made from a request.
+        return self.given_definition or (None if self.name is None else definition_of(self.store))
+
+    @cached_property
+    def source(self) -> FlowSource | None:
+        """See `Resolution.source`."""
+        return self.given_source or began_with(self.project.settings, self.store, self.head)
+
+    @cached_property
+    def workflow(self) -> Workflow:
+        """See `Resolution.workflow`."""
+        return workflow_of_run(self.project.settings, self.head, self.definition, self.source)
+
+    @property
+    def rules(self) -> TeamRules:
+        """See `Resolution.rules`."""
+        return self.project.settings.teams.rules
+
+    @property
+    def is_current(self) -> bool:
+        """See `Resolution.is_current`."""
+        source, settings = self.source, self.project.settings
+        if source is None or source.file is None:
+            return True
+        path = settings.project_dir / source.file
+        return settings.registry.is_as_read(path, name=source.workflow.name)
+
+    def performer(self, observer: Observer) -> Performer:
+        """See `Resolution.performer`.
+
+        Raises:
+            NotTrusted: nobody has said that the project may act here.
+        """
+        carrier = _carrier(self.project, self.name, self.store)
+        return self.project.performer(self.workflow, observer, self.name, self.definition, carrier)
 
 
 def _carrier(project: Project, run: str | None, store: Store) -> Carrier:

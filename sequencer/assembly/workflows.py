@@ -74,8 +74,10 @@ def flow_source_of(store: Store) -> FlowSource | None:
         ) from None
 
 
-def began_with(settings: Settings, store: Store) -> FlowSource | None:
+def began_with(settings: Settings, store: Store, head: Head | None = None) -> FlowSource | None:
     """Return what the run in *store* was begun with, unless another workflow is asked for.
+
+    Without *head* the store is asked for it.
 
     ``--workflow`` is the way out of a run whose own can't be had any more.
 
@@ -86,18 +88,18 @@ def began_with(settings: Settings, store: Store) -> FlowSource | None:
     try:
         source = flow_source_of(store)
     except CorruptState:
-        if is_asked or _has_no_graph(store):
+        if is_asked or _has_no_graph(store, head):
             return None
         raise
-    if source is None or (is_asked and source.file is not None) or _has_no_graph(store):
+    if source is None or (is_asked and source.file is not None) or _has_no_graph(store, head):
         return None
     return source
 
 
-def _has_no_graph(store: Store) -> bool:
+def _has_no_graph(store: Store, head: Head | None) -> bool:
     """Return whether the run is none of a graph; one that was begun again need not be."""
     try:
-        head = store.view().head
+        head = head or store.view().head
     except StateRefused:
         return False
     return head is not None and head.flow is None

@@ -59,6 +59,7 @@ class Invocation:
     news: News = field(default_factory=News)
     """How it ended, for a timer that tells a person only what has changed."""
     _project: Project | None = field(default=None, repr=False)
+    _runs: dict[str | None, Run] = field(default_factory=dict, repr=False)
 
     # --- the project and its run ---------------------------------------------------
 
@@ -104,7 +105,7 @@ class Invocation:
         return self._project
 
     def run(self, *, may_begin: bool = False) -> Run:
-        """Return the run that ``--run`` names, or the default run.
+        """Return the run that ``--run`` names, or the default run: the same one each time.
 
         Raises:
             UnknownName: there is no such run, and this verb does not begin one
@@ -117,7 +118,9 @@ class Invocation:
             known = project.run_names()
             if slug(name) not in map(slug, known):
                 raise UnknownName("run", name, known, where="--run")
-        return project.run(name)
+        if name not in self._runs:
+            self._runs[name] = project.run(name)
+        return self._runs[name]
 
     def own_file(self, path: Path) -> Path:
         """Return *path*, which a person has named; no project needs to be around it.

@@ -108,16 +108,16 @@ def _found(
     Raises:
         ConfigurationError: it says what can't be run.
     """
-    from sequencer.resolution.teams.reading import has_tasks, load_tasks  # noqa: PLC0415
+    from sequencer.resolution.teams.reading import has_tasks, load_tasks, page_of  # noqa: PLC0415
     from sequencer.workflows.flowfile.reader import load_flow  # noqa: PLC0415
 
     if asked is None:
         return _of_run(invocation)
     if path is None:
         return invocation.project().settings.registry.lists[asked]
-    if has_tasks(path):
-        return load_tasks(path, invocation.project().settings.registry.roles)
-    return load_flow(path, overrides=said.overrides)
+    if has_tasks(path, page := page_of(path)):
+        return load_tasks(path, invocation.project().settings.registry.roles, text=page)
+    return load_flow(path, overrides=said.overrides, text=page)
 
 
 def _replay(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.attempt import Observer, SilentObserver
@@ -42,8 +42,38 @@ if TYPE_CHECKING:
     from sequencer.model.flow_source import FlowSource
     from sequencer.model.team import TeamRules
 
-MakePerformer = Callable[[Workflow, Observer], Performer]
-ChooseWorkflow = Callable[[Head | None], Workflow]
+
+class Resolution(Protocol):
+    """What a run consists of, as it was resolved for one head."""
+
+    @property
+    def definition(self) -> Definition | None:
+        """Return what the run was made from; None for one that was not made from a request."""
+        ...
+
+    @property
+    def source(self) -> FlowSource | None:
+        """Return what a graph's run was started with; None for another run."""
+        ...
+
+    @property
+    def workflow(self) -> Workflow:
+        """Return the workflow of the run, or the one that it would start with."""
+        ...
+
+    @property
+    def rules(self) -> TeamRules:
+        """Return the rules of its team."""
+        ...
+
+    @property
+    def is_current(self) -> bool:
+        """Return whether nobody has edited the chart that the workflow was read from."""
+        ...
+
+    def performer(self, observer: Observer) -> Performer:
+        """Return what performs its steps."""
+        ...
 
 
 class Run:
@@ -54,22 +84,26 @@ class Run:
         name: str | None,
         store: Store,
         limits: RunLimits,
-        choose_workflow: ChooseWorkflow,
-        make_performer: MakePerformer,
-        *,
-        read_definition: Callable[[], Definition | None] = lambda: None,
-        read_source: Callable[[], FlowSource | None] = lambda: None,
-        read_rules: Callable[[], TeamRules] | None = None,
+        resolve: Callable[[Head | None], Resolution],
     ) -> None:
-        """Join the parts; `assembly` makes them."""
-        self._read_rules = read_rules
-        self._read_definition = read_definition
-        self._read_source = read_source
+        """Join the parts; `Project.run` makes them."""
         self.name = name
         self.store = store
         self.limits = limits
-        self._choose_workflow = choose_workflow
-        self._make_performer = make_performer
+        self._resolve = resolve
+        self._resolved: tuple[object, Resolution] | None = None
+
+    def _at(self, head: Head | None) -> Resolution:
+        """Return what the run with *head* consists of, resolved once.
+
+        Another process may start the run over or adopt another definition, and a person may
+        edit the chart: only then it is resolved again.
+        """
+        key = None if head is None else _identity(head)
+        kept = self._resolved
+        if kept is None or kept[0] != key or not kept[1].is_current:
+            self._resolved = kept = key, self._resolve(head)
+        return kept[1]
 
     # --- looking -------------------------------------------------------------------
 
@@ -93,7 +127,8 @@ class Run:
         Raises:
             CorruptState: its file can't be read.
         """
-        return self._read_definition()
+        resolved = self._resolve(None) if self._resolved is None else self._resolved[1]
+        return resolved.definition
 
     @property
     def workflow(self) -> Workflow:
@@ -102,15 +137,18 @@ class Run:
         Raises:
             DefinitionChanged: what is configured is not what the run was begun with.
         """
+        return self._current().workflow
+
+    def _current(self) -> Resolution:
         head = self.head
-        workflow = self._choose_workflow(head)
+        resolved = self._at(head)
         if head is not None:
-            ensure_definition(head, workflow)
-        return workflow
+            ensure_definition(head, resolved.workflow)
+        return resolved
 
     def workflow_for(self, head: Head | None) -> Workflow:
         """Return the workflow that the run of *head* is to have, whatever it was begun with."""
-        return self._choose_workflow(head)
+        return self._at(head).workflow
 
     def next(self, count: int = 1, step_index: int | None = None) -> list[Description]:
         """Return the steps that come next, at most *count*; changes nothing.
@@ -120,7 +158,7 @@ class Run:
         head = self.head
         if step_index is None and head is not None and head.status is Status.COMPLETE:
             return []
-        workflow = self._choose_workflow(head)
+        workflow = self.workflow_for(head)
         if workflow.graph is not None:
             if head is not None and step_index is None:
                 ensure_definition(head, workflow)
@@ -170,11 +208,11 @@ class Run:
     def stopped_by(self, head: Head) -> list[str]:
         """Return which budgets of a team, or whose failures, keep its tasks from being begun."""
         flow = self.flow
-        if self._read_rules is None or not flow.begun_with.is_team:
+        if not flow.begun_with.is_team:
             return []
         from sequencer.engine.flow.team_budgets import TeamBudgets  # noqa: PLC0415 - teams only
 
-        caps, marking = TeamBudgets(self._read_rules()), flow.marking(head)[1]
+        caps, marking = TeamBudgets(self._at(head).rules), flow.marking(head)[1]
         broken = caps.broken(marking)
         return [*caps.reached(marking), *([] if broken is None else [broken])]
 
@@ -183,8 +221,10 @@ class Run:
     @property
     def control(self) -> Control:
         """Return the changes that a person makes: stamp, skip, rewind, stop and the rest."""
-        workflow = self._choose_workflow(self.head)
-        return Control(self.store, workflow, self.name, self._read_source())
+        return self._control_of(self._at(self.head))
+
+    def _control_of(self, resolved: Resolution) -> Control:
+        return Control(self.store, resolved.workflow, self.name, resolved.source)
 
     def approve(
         self,
@@ -217,7 +257,7 @@ class Run:
         if head.status is Status.COMPLETE and head.step_index:
             observer = observer or SilentObserver()
             try:
-                performer = self._make_performer(self.workflow, observer)
+                performer = self._current().performer(observer)
                 performer.tell_completed(head.step_index - 1, head)
             except SequencerError as error:
                 observer.notice(f"nobody was told of the end: {error.message}")
@@ -225,9 +265,10 @@ class Run:
 
     # --- working -------------------------------------------------------------------
 
-    def _worker(self, workflow: Workflow, observer: Observer, positions: Collection[str]) -> Worker:
-        performer = self._make_performer(workflow, observer)
-        names = _position_names(workflow, positions)
+    def _worker(self, head: Head | None, observer: Observer, positions: Collection[str]) -> Worker:
+        resolved = self._at(head)
+        performer = resolved.performer(observer)
+        names = _position_names(resolved.workflow, positions)
         return Worker(self.store, performer, self.limits, names)
 
     def work(
@@ -253,22 +294,23 @@ class Run:
             SequencerError: see `work.Invocation.work`; the class has the exit code.
         """
         observer = observer or SilentObserver()
-        workflow = self._choose_workflow(None if mode is Mode.ASYNC else self.head)
+        resolved = self._at(None if mode is Mode.ASYNC else self.head)
+        workflow = resolved.workflow
         if limits is None:
             # A graph ends by itself.
             limits = InvocationLimits(max_steps=20 if workflow.graph is None else None)
         if workflow.graph is not None:
             ensure_no_positions(workflow, positions)
-            work = self._work_on_graph(workflow, observer, board, places)
+            work = self._work_on_graph(resolved, observer, board, places)
             return work.work(mode, limits, on_ready)
         if mode is Mode.ASYNC:
-            performer = self._make_performer(workflow, observer)
+            performer = resolved.performer(observer)
             local = LocalInvocation(performer, limits, step_index, self.store.state_path)
             if on_ready is not None:
                 on_ready(local.interrupt)
             return local.work()
         head = self._begin(observer, positions)
-        worker = self._worker(self._choose_workflow(head), observer, positions)
+        worker = self._worker(head, observer, positions)
         try:
             if on_ready is not None:
                 on_ready(worker.interrupt)
@@ -277,13 +319,12 @@ class Run:
             worker.leave()
 
     def _work_on_graph(
-        self, workflow: Workflow, observer: Observer, board: Board | None, places: int
+        self, resolved: Resolution, observer: Observer, board: Board | None, places: int
     ) -> FlowWork:
         from sequencer.engine.flow.working import FlowWork  # noqa: PLC0415 - graphs only
 
-        control = Control(self.store, workflow, self.name, self._read_source())
-        performer = self._make_performer(workflow, observer)
-        flow = self._flow_of(workflow)
+        control, flow = self._control_of(resolved), self._flow_of(resolved.workflow)
+        performer = resolved.performer(observer)
         return FlowWork(control, flow, performer, self.limits, board, places)
 
     def _begin(self, observer: Observer, positions: Collection[str]) -> Head:
@@ -293,7 +334,7 @@ class Run:
         the definition would be fixed already.
         """
         if self.head is None:
-            worker = self._worker(self._choose_workflow(None), observer, positions)
+            worker = self._worker(None, observer, positions)
             try:
                 if worker.is_mine(0):
                     worker.performer.prepare(place(worker.workflow, 0))
@@ -326,7 +367,7 @@ class Run:
             raise UsageRefused("a graph's nodes can't be performed by the caller")
         head = self.control.begin()
         positions = (position,) if position else ()
-        worker = self._worker(self._choose_workflow(head), SilentObserver(), positions)
+        worker = self._worker(head, SilentObserver(), positions)
         try:
             turn = claim_turn(worker, head, wait=wait)
             opened = OpenTurn(
@@ -341,6 +382,18 @@ class Run:
             yield from perform_by_caller(worker, turn, opened)
         finally:
             worker.leave()
+
+
+def _identity(head: Head) -> tuple[object, ...]:
+    """Return what of *head* says which workflow its run has."""
+    return (
+        head.run_id,
+        head.workflow_name,
+        head.workflow_digest,
+        head.params,
+        head.has_definition,
+        head.flow is None,
+    )
 
 
 def ensure_no_positions(workflow: Workflow, positions: Collection[str]) -> None:

@@ -231,6 +231,7 @@ class Registry:
         self.flows = dict(flows or {})
         self._builtin = BuiltinWorkflows(prompts or BuiltinPrompts())
         self._make_roles = roles
+        self._read: dict[tuple[Path, str | None], tuple[object, Flow | TaskList]] = {}
 
     @cached_property
     def roles(self) -> Mapping[str, Role]:
@@ -271,16 +272,47 @@ class Registry:
     def load(self, path: Path, *, name: str | None = None) -> Flow | TaskList:
         """Return the graph of the file *path*, a flowchart or a list of tasks, called *name*.
 
+        A file that looks as it did the last time is not read again.
+
         Raises:
             ConfigurationError: it can't be read, or has something that can't be run.
         """
-        from sequencer.resolution.teams.reading import has_tasks, load_tasks  # noqa: PLC0415
+        # Before it is read: what is written meanwhile is seen the next time.
+        looks = _looks(path)
+        kept = self._read.get((path, name))
+        if kept is None or looks is None or kept[0] != looks:
+            kept = looks, self._load(path, name)
+            # Asked for by the name that it gives itself, it is the same.
+            self._read[path, name] = self._read[path, kept[1].workflow.name] = kept
+        return kept[1]
 
-        if has_tasks(path):
-            return load_tasks(path, self.roles, name=name)
+    def is_as_read(self, path: Path, *, name: str | None = None) -> bool:
+        """Return whether the file *path* is as it was when it was loaded as *name*."""
+        kept = self._read.get((path, name))
+        return kept is not None and kept[0] == _looks(path)
+
+    def _load(self, path: Path, name: str | None) -> Flow | TaskList:
+        from sequencer.resolution.teams.reading import (  # noqa: PLC0415 - graphs only
+            has_tasks,
+            load_tasks,
+            page_of,
+        )
+
+        text = page_of(path)
+        if has_tasks(path, text):
+            return load_tasks(path, self.roles, name=name, text=text)
         from sequencer.workflows.flowfile.reader import load_flow  # noqa: PLC0415 - few need it
 
-        return load_flow(path, name=name)
+        return load_flow(path, name=name, text=text)
+
+
+def _looks(path: Path) -> tuple[int, ...] | None:
+    """Return what tells the file *path* from what it was before; None: it is not there."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def with_defaults(step: Step, defaults: Mapping[str, Any]) -> Step:

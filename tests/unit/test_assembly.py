@@ -22,8 +22,10 @@ from sequencer.assembly import (
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.scripted import ScriptedExecutor, ScriptedOptions, ScriptedOutcome
+from sequencer.model.flow_source import FlowSource
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.step import Step
+from sequencer.resolution.registry import Registry
 from sequencer.store.file import FileStore
 from tests.unit.engine.projects import OK, events, head_of, open_scripted, reopen, write_project
 
@@ -293,3 +295,27 @@ def test_the_names_of_runs_are_those_that_were_given(tmp_path: Path) -> None:
     damaged = project.run("plain").store.state_path
     damaged.write_text("{")
     assert "plain" in project.run_names()
+
+
+def test_a_run_is_resolved_once_until_its_chart_or_its_head_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_project(tmp_path, workflow={"name": "two"}, workflows={"two": "two.md"})
+    chart = folder / "two.md"
+    text = "# two\n\n```mermaid\nflowchart TD\na --> b\n```\n\n### a\nx\n\n### b\nx\n"
+    chart.write_text(text)
+    workflow = open_project(folder, environment=ENVIRONMENT).run().workflow
+    read: list[Path] = []
+    load = Registry._load
+    monkeypatch.setattr(Registry, "_load", lambda *words: [read.append(words[1]), load(*words)][1])
+    source = FlowSource(file="two.md", workflow=workflow)
+    mine = open_project(folder, environment=ENVIRONMENT).run("mine", source=source)
+    mine.control.begin()
+    assert mine.workflow is mine.workflow
+    assert [mine.next()[0]["step"], len(read)] == ["a", 1]
+    chart.write_text(text.replace("a --> b", "a --> b --> c") + "\n### c\nx\n")
+    with pytest.raises(DefinitionChanged):
+        _ = mine.workflow
+    open_project(folder, environment=ENVIRONMENT).run("mine").control.adopt()
+    assert [step.name for step in mine.workflow.steps] == ["a", "b", "c"]
+    assert len(read) == 3

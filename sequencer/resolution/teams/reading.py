@@ -16,28 +16,35 @@ YAML_SUFFIXES = (".yaml", ".yml")
 MARKDOWN_SUFFIX = ".md"
 
 
-def has_tasks(path: Path) -> bool:
-    """Return whether the file *path* is meant to be a list of tasks; False if it can't be read."""
-    suffix = path.suffix.lower()
-    if suffix in YAML_SUFFIXES:
-        return True
-    if suffix != MARKDOWN_SUFFIX:
-        return False
+def page_of(path: Path) -> str | None:
+    """Return the text of the file *path*; None: it is no Markdown, or can't be read."""
+    if path.suffix.lower() != MARKDOWN_SUFFIX:
+        return None
     try:
         # A character has up to four bytes.
-        return is_task_list(decode(read_bytes(path, 4 * MAX_CHARS), path))
+        return decode(read_bytes(path, 4 * MAX_CHARS), path)
     except ConfigurationError:
-        return False
+        return None
 
 
-def load_tasks(path: Path, roles: Mapping[str, Role], *, name: str | None = None) -> TaskList:
+def has_tasks(path: Path, page: str | None) -> bool:
+    """Return whether the file *path* with the text *page* is meant to be a list of tasks."""
+    return path.suffix.lower() in YAML_SUFFIXES or (page is not None and is_task_list(page))
+
+
+def load_tasks(
+    path: Path, roles: Mapping[str, Role], *, name: str | None = None, text: str | None = None
+) -> TaskList:
     """Return the list of tasks of the file *path*, YAML or Markdown, called *name*.
+
+    *text* is its content, where somebody has read it already.
 
     Raises:
         ConfigurationError: see `lists.list_of`; or the file can't be read.
     """
     if path.suffix.lower() in YAML_SUFFIXES:
         return list_of(parse(read_bytes(path), path), roles, name=name)
-    text = decode(read_bytes(path, 4 * MAX_CHARS), path)
+    if text is None:
+        text = decode(read_bytes(path, 4 * MAX_CHARS), path)
     document, told = read_page(text, path)
     return list_of(document, roles, name=name, told=told)

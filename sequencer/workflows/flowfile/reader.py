@@ -89,8 +89,16 @@ class Flow:
         return f"{self.file}:{place[0]}:{place[1]}"
 
 
-def load_flow(path: Path, *, name: str | None = None, overrides: Overrides | None = None) -> Flow:
+def load_flow(
+    path: Path,
+    *,
+    name: str | None = None,
+    overrides: Overrides | None = None,
+    text: str | None = None,
+) -> Flow:
     """Return the workflow of the file *path*: Markdown, or a chart alone.
+
+    *text* is its content, where somebody has read it already.
 
     Raises:
         FlowErrors: the file can't be read or has something that can't be run.
@@ -98,7 +106,8 @@ def load_flow(path: Path, *, name: str | None = None, overrides: Overrides | Non
     findings = Findings(path)
     try:
         # A character has up to four bytes.
-        text = decode(read_bytes(path, 4 * MAX_CHARS), path)
+        if text is None:
+            text = decode(read_bytes(path, 4 * MAX_CHARS), path)
     except ConfigurationError as error:
         findings.of("E-FILE", path.name, error)
         findings.ensure_none()

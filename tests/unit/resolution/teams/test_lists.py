@@ -11,7 +11,7 @@ from sequencer.documents.problems import ConfigurationErrors
 from sequencer.errors import ConfigurationError
 from sequencer.model.team import Role, Task
 from sequencer.resolution.teams.lists import TaskList, inline_list, list_errors
-from sequencer.resolution.teams.reading import has_tasks, load_tasks
+from sequencer.resolution.teams.reading import has_tasks, load_tasks, page_of
 from sequencer.resolution.teams.roles import roles
 
 YAML = """\
@@ -210,7 +210,8 @@ def test_roles_of_the_project_may_be_named(tmp_path: Path) -> None:
     ],
 )
 def test_which_files_are_lists(tmp_path: Path, name: str, text: str, *, expected: bool) -> None:
-    assert has_tasks(written(tmp_path, text, name)) is expected
+    path = written(tmp_path, text, name)
+    assert has_tasks(path, page_of(path)) is expected
 
 
 def test_what_can_t_be_read_is_no_list(tmp_path: Path) -> None:
