@@ -7,9 +7,8 @@ so the last one waits for each of the others, and all of them wait for a place.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from bench.project import Marks, NoOp, NoOpAgents
+from bench.project import Marks, NoOp, NoOpAgents, run_of
 from sequencer.assembly import Project, make_store
 from sequencer.engine.run import Run
 from sequencer.model.graph import Edge, Graph, Node, NodeKind
@@ -74,10 +73,4 @@ def flow_run(
 ) -> Run:
     """Return the run called *name* of *workflow*, as the assembly makes it, with no-op agents."""
     agents = NoOpAgents(NoOp(Marks(), on_step))
-    return Run(
-        name,
-        make_store(project.settings, name),
-        project.settings.limits,
-        lambda _: workflow,
-        lambda chosen, observer: replace(project.performer(chosen, observer, name), agents=agents),
-    )
+    return run_of(project, make_store(project.settings, name), name, agents, workflow)

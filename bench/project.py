@@ -13,11 +13,18 @@ from pathlib import Path
 from typing import ClassVar
 
 from sequencer.assembly import Project, open_project, workflow_for
+from sequencer.engine.attempt import Observer
+from sequencer.engine.performing import Performer
+from sequencer.engine.prepared import Agents
 from sequencer.engine.run import Run
 from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
+from sequencer.model.definition import Definition
+from sequencer.model.flow_source import FlowSource
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
+from sequencer.model.team import TeamRules
+from sequencer.model.workflow import Workflow
 from sequencer.store.protocol import Change, Store
 
 
@@ -135,6 +142,39 @@ def make_project(folder: Path, extra: str = "") -> Project:
     return open_project(folder, trust=True)
 
 
+@dataclass(frozen=True)
+class Fixed:
+    """A run of one workflow whose steps are performed as somebody says; see `Resolution`."""
+
+    workflow: Workflow
+    perform: Callable[[Workflow, Observer], Performer]
+    definition: Definition | None = None
+    source: FlowSource | None = None
+    rules: TeamRules = field(default_factory=TeamRules)
+    is_current: bool = True
+
+    def performer(self, observer: Observer) -> Performer:
+        return self.perform(self.workflow, observer)
+
+
+def run_of(
+    project: Project,
+    store: Store,
+    name: str | None,
+    agents: Agents,
+    workflow: Workflow | None = None,
+) -> Run:
+    """Return a run as the assembly makes it, but with *agents*, and perhaps with *workflow*."""
+
+    def perform(chosen: Workflow, observer: Observer) -> Performer:
+        return replace(project.performer(chosen, observer, name), agents=agents)
+
+    def resolve(head: Head | None) -> Fixed:
+        return Fixed(workflow or workflow_for(project.settings, head), perform)
+
+    return Run(name, store, project.settings.limits, resolve)
+
+
 def no_op_run(
     project: Project,
     marks: Marks,
@@ -144,12 +184,4 @@ def no_op_run(
     """Return the run called *name* of *project*, as the assembly makes it, with no-op steps."""
     agents = NoOpAgents(NoOp(marks, on_step))
     store = mark_acceptances(project.store(name), marks)
-    return Run(
-        name,
-        store,
-        project.settings.limits,
-        lambda head: workflow_for(project.settings, head),
-        lambda workflow, observer: replace(
-            project.performer(workflow, observer, name), agents=agents
-        ),
-    )
+    return run_of(project, store, name, agents)

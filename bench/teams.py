@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import ClassVar
 
 from bench.layers import Blockers
-from bench.project import NoOpAgents
+from bench.project import NoOpAgents, run_of
 from sequencer.assembly import Project, make_store
 from sequencer.engine.run import Run
 from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
@@ -67,10 +66,4 @@ def team_of(
 def team_run(project: Project, workflow: Workflow, name: str, executor: Executor) -> Run:
     """Return the run called *name* of *workflow*, as the assembly makes it, with *executor*."""
     agents = NoOpAgents(executor)
-    return Run(
-        name,
-        make_store(project.settings, name),
-        project.settings.limits,
-        lambda _: workflow,
-        lambda chosen, observer: replace(project.performer(chosen, observer, name), agents=agents),
-    )
+    return run_of(project, make_store(project.settings, name), name, agents, workflow)

@@ -307,7 +307,12 @@ def test_a_run_is_resolved_once_until_its_chart_or_its_head_is_another(
     workflow = open_project(folder, environment=ENVIRONMENT).run().workflow
     read: list[Path] = []
     load = Registry._load
-    monkeypatch.setattr(Registry, "_load", lambda *words: [read.append(words[1]), load(*words)][1])
+
+    def counted(registry: Registry, path: Path, name: str | None) -> Any:
+        read.append(path)
+        return load(registry, path, name)
+
+    monkeypatch.setattr(Registry, "_load", counted)
     source = FlowSource(file="two.md", workflow=workflow)
     mine = open_project(folder, environment=ENVIRONMENT).run("mine", source=source)
     mine.control.begin()

@@ -291,7 +291,7 @@ def test_a_fix_by_hand_is_judged(tmp_path: Path) -> None:
 def test_who_was_slower_does_not_judge_where_the_fixer_is_due(tmp_path: Path) -> None:
     run = started(tmp_path, *judged(NO, PASS), steps=STEPS[3:])
     seen = head_of(run)
-    slower = run._worker(run.workflow, Recorder(), ())
+    slower = run._worker(run.head, Recorder(), ())
     try:
         reopened(tmp_path).work(Mode.TICK, UNLIMITED)
         assert slower.claim(seen) is None

@@ -113,7 +113,7 @@ def test_files_that_go_between_the_look_and_the_lock_are_no_bug(tmp_path: Path) 
     run = open_scripted(tmp_path)
     run.control.begin()
     head = head_of(run)
-    worker = run._worker(run.workflow, Recorder(), ())
+    worker = run._worker(run.head, Recorder(), ())
     try:
         shutil.rmtree(tmp_path / "sync")
         with pytest.raises(StaleClaim, match="files are gone"):

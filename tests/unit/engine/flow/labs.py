@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from bench.project import Fixed
 from sequencer.engine.attempt import Observer, SilentObserver
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.control import Control
@@ -186,9 +187,10 @@ class Lab:
         return FileStore(self.folder / "sync" / "state.json", ttl_s=self.ttl_s)
 
     def run(self) -> Run:
-        return Run(None, self.store(), self.limits, lambda _: self.workflow, self._performer)
+        resolved = Fixed(self.workflow, self.performer)
+        return Run(None, self.store(), self.limits, lambda _: resolved)
 
-    def _performer(self, made: Workflow, observer: Observer) -> Performer:
+    def performer(self, made: Workflow, observer: Observer) -> Performer:
         return Performer(
             workflow=made,
             agents=Cast(self.actor),
@@ -221,7 +223,7 @@ class Lab:
     def worker(self, store: Store | None = None, places: int = 8) -> FlowWorker:
         """Return one more process, which does nothing by itself."""
         control = FlowControl(store or self.store(), self.workflow)
-        performer = self._performer(self.workflow, SilentObserver())
+        performer = self.performer(self.workflow, SilentObserver())
         board = PlainBoard(performer.observer)
         return FlowWorker(control, performer, self.limits, board, places)
 

@@ -75,10 +75,10 @@ class TeamLab(Lab):
     roles: Mapping[str, Role] = field(default_factory=dict)
     workplaces: Workplaces | None = None
 
-    def _performer(self, made: Any, observer: Observer) -> Performer:
+    def performer(self, made: Any, observer: Observer) -> Performer:
         places = self.workplaces or OneWorkplace(self.folder)
         grower = TeamGrower(self.roles, self.rules.max_tasks)
-        performer = super()._performer(made, observer)
+        performer = super().performer(made, observer)
         team = Team(self.rules, grower, places)
         return replace(performer, team=team, agents=Everybody(self.actor))
 

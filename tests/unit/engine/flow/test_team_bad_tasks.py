@@ -33,8 +33,8 @@ class BadLab(TeamLab):
 
     missing: frozenset[str] = frozenset({"gone.md"})
 
-    def _performer(self, made: Any, observer: Observer) -> Performer:
-        performer = super()._performer(made, observer)
+    def performer(self, made: Any, observer: Observer) -> Performer:
+        performer = super().performer(made, observer)
         prompts = Missing(self.prompts)
         prompts.missing = self.missing
         object.__setattr__(performer, "prompts", prompts)

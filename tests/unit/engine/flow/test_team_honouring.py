@@ -65,8 +65,8 @@ class NarrowLab(TeamLab):
 
     ears: Listening = field(default_factory=Listening)
 
-    def _performer(self, made: Any, observer: Observer) -> Performer:
-        return replace(super()._performer(made, observer), agents=Choosy(self.actor))
+    def performer(self, made: Any, observer: Observer) -> Performer:
+        return replace(super().performer(made, observer), agents=Choosy(self.actor))
 
     def ended_tick(self) -> None:
         """Work on what is due, whether it fails or not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,19 +171,13 @@ def test_what_can_not_start_keeps_the_run_from_beginning(tmp_path: Path) -> None
             return super().choose(step, position)
 
     made = lab(tmp_path, "a --> b --> late")
-    run = made.run()
-    real = run._make_performer
-    run._make_performer = lambda flow, seen: _with(real(flow, seen), agents=Picky(made.actor))
+    real = made.performer
+    picky = Picky(made.actor)
+    made.performer = lambda made, observer: replace(real(made, observer), agents=picky)  # type: ignore[method-assign]
     with pytest.raises(ConfigurationError, match="no such agent"):
-        run.work()
+        made.run().work()
     assert made.actor.asked == []
     assert not (tmp_path / "sync").exists()
-
-
-def _with(performer: Any, **fields: Any) -> Any:
-    from dataclasses import replace  # noqa: PLC0415 - here alone
-
-    return replace(performer, **fields)
 
 
 # --- records -----------------------------------------------------------------------------

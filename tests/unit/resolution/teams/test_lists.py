@@ -215,9 +215,10 @@ def test_which_files_are_lists(tmp_path: Path, name: str, text: str, *, expected
 
 
 def test_what_can_t_be_read_is_no_list(tmp_path: Path) -> None:
-    assert not has_tasks(tmp_path / "missing.md")
+    assert page_of(tmp_path / "missing.md") is None
     (tmp_path / "bad.md").write_bytes(b"\xff\n## a: b\n")
-    assert not has_tasks(tmp_path / "bad.md")
+    assert page_of(tmp_path / "bad.md") is None
+    assert not has_tasks(tmp_path / "bad.md", None)
 
 
 def test_a_list_that_stands_in_another_file(tmp_path: Path) -> None:
