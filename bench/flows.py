@@ -11,7 +11,7 @@ from collections.abc import Callable
 from bench.project import Marks, NoOp, NoOpAgents, run_of
 from sequencer.assembly import Project, make_store
 from sequencer.engine.run import Run
-from sequencer.model.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 

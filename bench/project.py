@@ -18,10 +18,10 @@ from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Agents
 from sequencer.engine.run import Run
 from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
-from sequencer.model.definition import Definition
-from sequencer.model.flow_source import FlowSource
 from sequencer.model.head import Head
+from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.team import TeamRules
 from sequencer.model.workflow import Workflow

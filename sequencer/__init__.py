@@ -10,13 +10,13 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "Decision": "sequencer.model.deciding",
+    "Decision": "sequencer.model.outcome",
     "Executor": "sequencer.executors.protocol",
     "Head": "sequencer.model.head",
     "HookContext": "sequencer.engine.hooking",
     "InvocationLimits": "sequencer.model.limits",
     "Mode": "sequencer.engine.work",
-    "Move": "sequencer.model.deciding",
+    "Move": "sequencer.model.outcome",
     "Outcome": "sequencer.model.outcome",
     "Review": "sequencer.model.workflow",
     "Run": "sequencer.engine.run",
@@ -27,7 +27,7 @@ _HOMES = {
     "hookimpl": "sequencer.hooks.points",
     "open_project": "sequencer.assembly",
     "open_run": "sequencer.assembly",
-    "resolve": "sequencer.resolution.resolver",
+    "resolve": "sequencer.model.line.order",
 }
 
 __all__ = list(_HOMES)

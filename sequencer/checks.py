@@ -21,7 +21,6 @@ from sequencer.assembly.permissions import permissions, told
 from sequencer.assembly.project import guard_of
 from sequencer.assembly.stores import witness_for
 from sequencer.assembly.timers import lost
-from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, NotTrusted, StateRefused, UnsafeFolder
@@ -29,7 +28,7 @@ from sequencer.findings import Area, Finding, Level, of_error, place_of
 from sequencer.git.check import check_git, check_ignored
 from sequencer.model.head import Head
 from sequencer.model.step import Step
-from sequencer.model.workflow import Workflow
+from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.resolution.extension import with_fields
 from sequencer.resolution.registry import with_defaults
 from sequencer.resolution.routing import allowed_prompts

@@ -20,12 +20,12 @@ from bench.project import Marks, make_project, no_op_run
 from bench.serving import Answer, serve
 from sequencer.engine.run import Run
 from sequencer.engine.work import Mode
-from sequencer.model import flow_record
-from sequencer.model.flow_record import Chain
-from sequencer.model.flow_rules import Course
 from sequencer.model.head import Flow, Status
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.marking import FlowStatus, Marking
+from sequencer.model.net import record as flow_record
+from sequencer.model.net.marking import FlowStatus, Marking
+from sequencer.model.net.record import Chain
+from sequencer.model.net.rules import Course
 from sequencer.model.workflow import Workflow
 
 WARM_UP = 50

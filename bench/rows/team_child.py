@@ -18,7 +18,7 @@ from sequencer.assembly import open_project
 from sequencer.engine.run import Run
 from sequencer.engine.work import Mode
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.marking import FlowStatus
+from sequencer.model.net.marking import FlowStatus
 from sequencer.model.workflow import Workflow
 
 WARM_UP = 50

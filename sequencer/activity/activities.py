@@ -31,7 +31,7 @@ from sequencer.engine.flow.boards import Board, PlainBoard
 from sequencer.errors import Interrupted
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
-from sequencer.model.graph import Graph, Node
+from sequencer.model.net.graph import Graph, Node
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.store.protocol import Store
 

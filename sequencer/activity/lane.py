@@ -39,7 +39,7 @@ from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.history.metrics import metrics_of
 from sequencer.model.head import Head
-from sequencer.model.marking import FlowStatus
+from sequencer.model.net.marking import FlowStatus
 from sequencer.model.transitions import Event
 from sequencer.store.clock import utc_now
 from sequencer.store.protocol import Store

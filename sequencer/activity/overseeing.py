@@ -14,8 +14,8 @@ from sequencer.activity.gist import Gist
 from sequencer.engine.attempt import Attempt, Observer
 from sequencer.engine.flow.boards import Board
 from sequencer.executors.protocol import Kind
-from sequencer.model.graph import Graph, Node
 from sequencer.model.head import Head
+from sequencer.model.net.graph import Graph, Node
 from sequencer.model.outcome import Outcome, Usage
 
 

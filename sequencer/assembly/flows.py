@@ -15,8 +15,8 @@ from sequencer.assembly.workflows import (
     workflow_of_source,
 )
 from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
-from sequencer.model.flow_source import FlowSource
 from sequencer.model.names import slug
+from sequencer.model.net.source import FlowSource
 from sequencer.workflows.flowfile.reader import find_flow, flow_files
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from sequencer.errors import StateRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.hooks import load_hooks
 from sequencer.logs import FileLogs, current_branch
-from sequencer.model.definition import Definition
 from sequencer.model.head import Head
 from sequencer.model.names import slug
+from sequencer.model.request import Definition
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.prompts import PromptReader
 from sequencer.resolution.registry import with_defaults
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from sequencer.activity.sinks import Place
     from sequencer.engine.flow.team import Team
     from sequencer.engine.starting import Starter
-    from sequencer.model.flow_source import FlowSource
-    from sequencer.model.graph import Graph
+    from sequencer.model.net.graph import Graph
+    from sequencer.model.net.source import FlowSource
     from sequencer.model.request import Request
     from sequencer.model.team import TeamRules
 

@@ -14,11 +14,11 @@ from sequencer.assembly.plugins import plugin, plugin_names
 from sequencer.assembly.workflows import definition_of, place_of, workflow_for
 from sequencer.errors import UnknownName
 from sequencer.logs import witness_of
-from sequencer.model.decisions import Placed
+from sequencer.model.by_hand import Placed
 from sequencer.model.head import Head
+from sequencer.model.line.order import place
 from sequencer.model.names import slug
 from sequencer.model.transitions import Place
-from sequencer.resolution.resolver import place
 from sequencer.settings.settings import Settings
 from sequencer.store.clock import utc_now
 from sequencer.store.evidence import Witness, no_witness

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from sequencer.engine.agreement import has_definition
-from sequencer.engine.naming import command
 from sequencer.errors import (
     ConfigurationError,
     CorruptState,
@@ -16,19 +14,19 @@ from sequencer.errors import (
     StateRefused,
     UsageRefused,
 )
-from sequencer.model.definition import NAME, Definition
 from sequencer.model.head import FLOW_DOCUMENT, Head
-from sequencer.model.names import slug
+from sequencer.model.line.order import present
+from sequencer.model.names import command, slug
+from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Place
-from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import present
+from sequencer.model.workflow import Workflow, has_definition
 from sequencer.settings.settings import Settings
 from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sequencer.model.flow_source import FlowSource
+    from sequencer.model.net.source import FlowSource
 
 
 def definition_of(store: Store) -> Definition | None:
@@ -37,7 +35,7 @@ def definition_of(store: Store) -> Definition | None:
     Raises:
         CorruptState: the file is no definition. The steps of a run are never guessed.
     """
-    data = store.document(NAME)
+    data = store.document(DEFINITION_FILE)
     if data is None:
         return None
     try:
@@ -47,7 +45,7 @@ def definition_of(store: Store) -> Definition | None:
         place = ".".join(map(str, first["loc"]))
         raise CorruptState(
             f"is no definition of a run: {place + ': ' if place else ''}{first['msg']}",
-            where=str(store.state_path.with_name(NAME)),
+            where=str(store.state_path.with_name(DEFINITION_FILE)),
             hint="bring the file back, or start a new run from the same request",
         ) from None
 
@@ -61,7 +59,7 @@ def flow_source_of(store: Store) -> FlowSource | None:
     data = store.document(FLOW_DOCUMENT)
     if data is None:
         return None
-    from sequencer.model.flow_source import FlowSource  # noqa: PLC0415 - graphs only
+    from sequencer.model.net.source import FlowSource  # noqa: PLC0415 - graphs only
 
     try:
         return FlowSource.model_validate_json(data)
@@ -70,7 +68,7 @@ def flow_source_of(store: Store) -> FlowSource | None:
             f"is not what a graph run was begun with: {error.errors(include_url=False)[0]['msg']}",
             where=str(store.state_path.with_name(FLOW_DOCUMENT)),
             hint="bring the file back; 'sequencer runs' names the runs, and "
-            "'sequencer --run NAME reset --yes --workflow WORKFLOW' begins one again",
+            "'sequencer --run DEFINITION_FILE reset --yes --workflow WORKFLOW' begins one again",
         ) from None
 
 
@@ -146,7 +144,7 @@ def workflow_of_source(settings: Settings, source: FlowSource, head: Head | None
     Raises:
         ConfigurationError: the file is gone, or is no workflow any more.
     """
-    from sequencer.model.flow_source import with_state  # noqa: PLC0415 - graphs only
+    from sequencer.model.net.source import with_state  # noqa: PLC0415 - graphs only
 
     if source.file is None:
         # A named run has the flow that it was begun with, whatever the default run has.
@@ -207,7 +205,7 @@ def _workflow_of_run(
     if definition is None and head is not None and head.has_definition:
         raise CorruptState(
             "the run was made from a request, and its definition is missing",
-            where=f"{NAME} beside its state.json",
+            where=f"{DEFINITION_FILE} beside its state.json",
             hint="bring the file back, or start a new run from the same request",
         )
     if source is not None and definition is None:

@@ -10,19 +10,18 @@ from sequencer.assembly import Project
 from sequencer.cli.context import Invocation
 from sequencer.cli.views.text import one_line
 from sequencer.cli.working import Plan, ensure_sensible, locate, run_of
-from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.run import Run
-from sequencer.engine.standing import Kind
 from sequencer.engine.work import Mode
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Executor
 from sequencer.model.head import Head
+from sequencer.model.line.order import describe, place, resolve
+from sequencer.model.standing import Kind
 from sequencer.model.step import Step
-from sequencer.model.workflow import Workflow
+from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.resolution.prompts import prompt_path
 from sequencer.resolution.registry import with_defaults
-from sequencer.resolution.resolver import describe, place, resolve
 from sequencer.settings.agents import choose_agent
 
 Report = dict[str, Any]

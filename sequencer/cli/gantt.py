@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from sequencer.cli.gantt_rows import Chart
     from sequencer.engine.run import Run
     from sequencer.history.timeline import Figures, Timeline
-    from sequencer.model.graph import Graph
     from sequencer.model.head import Head
+    from sequencer.model.net.graph import Graph
 
 COLUMNS = 100
 """Where it is printed to no terminal."""

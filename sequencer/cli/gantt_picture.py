@@ -10,7 +10,7 @@ from sequencer.cli.svg import FAINT, INK, PALE_INK, SMALL, TEXT, beginning, poin
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import short
 from sequencer.errors import UsageRefused
-from sequencer.model.wording import duration
+from sequencer.model.outcome import duration
 
 MARGIN, GAP = 20, 14
 PLOT = 860

@@ -8,8 +8,8 @@ from enum import StrEnum
 from itertools import pairwise
 
 from sequencer.history.timeline import Execution, Figures, Span, SpanKind, Timeline
-from sequencer.model.graph import Graph
-from sequencer.model.wording import duration
+from sequencer.model.net.graph import Graph
+from sequencer.model.outcome import duration
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 SHORTEST_SHOWN_S = 0.05

@@ -8,7 +8,7 @@ from sequencer.cli.gantt_rows import Bar, Chart, Look, Row, summary, ticks
 from sequencer.cli.views.diagram import Drawing
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import cut, short, width
-from sequencer.model.wording import duration
+from sequencer.model.outcome import duration
 
 LEAST_COLUMNS = 60
 MOST_NAME, MOST_ROLE = 28, 14

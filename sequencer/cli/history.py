@@ -79,7 +79,7 @@ def _is_of_a_graph(run: Run) -> bool:
 
 def _tell_as_trace(invocation: Invocation, facts: Iterable[dict[str, Any]]) -> None:
     """Write one line a fact, in the words of ``simulate``; other facts in theirs."""
-    from sequencer.model import flow_trace  # noqa: PLC0415 - few runs are of graphs
+    from sequencer.model.net import rules as flow_trace  # noqa: PLC0415 - few runs are of graphs
 
     rows, denials = [], 0
     for fact in facts:

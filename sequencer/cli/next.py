@@ -14,16 +14,15 @@ from sequencer.cli.flow.watching import look
 from sequencer.cli.options import complete_workflows, pass_invocation, verb
 from sequencer.cli.views.states import shown, state_words
 from sequencer.cli.views.text import columns, cut
-from sequencer.engine.agreement import ensure_definition
+from sequencer.engine.flow.view import NodeState, NodeView
 from sequencer.engine.run import Run
 from sequencer.errors import DefinitionChanged, SequencerError, UsageRefused
-from sequencer.model.flow_view import NodeState, NodeView
-from sequencer.model.graph import NodeKind
 from sequencer.model.head import Head
+from sequencer.model.line.order import Description, describe_node
+from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
-from sequencer.model.workflow import Workflow
+from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.resolution.registry import with_defaults
-from sequencer.resolution.resolver import Description, describe_node
 from sequencer.settings.agents import choose_agent
 from sequencer.settings.sources import Given
 

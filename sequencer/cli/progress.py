@@ -20,8 +20,7 @@ from sequencer.cli.views.text import clock, fitted, moment, one_line
 from sequencer.engine.attempt import Attempt, Observer, SilentObserver
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
-from sequencer.model.outcome import Outcome, Usage
-from sequencer.model.wording import duration, spent
+from sequencer.model.outcome import Outcome, Usage, duration, spent
 
 if TYPE_CHECKING:
     from rich.text import Text

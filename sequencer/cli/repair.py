@@ -149,7 +149,7 @@ def _report(found: Diagnosis) -> Iterator[str]:
 
 def _documents(invocation: Invocation, found: Diagnosis) -> Iterator[str]:
     """Yield which documents are lost, which only a person can bring back."""
-    from sequencer.engine.naming import command  # noqa: PLC0415 - `--help` needs no engine
+    from sequencer.model.names import command  # noqa: PLC0415 - `--help` needs no engine
 
     for path, why in found.documents:
         yield f"{path}: {why}"

@@ -58,7 +58,7 @@ def _is_behind(facts: Mapping[str, Any]) -> bool:
 
 def _post_words(post: Mapping[str, Any]) -> str:
     from sequencer.activity.pending import Pending  # noqa: PLC0415 - `--help` needs no engine
-    from sequencer.model.wording import duration  # noqa: PLC0415
+    from sequencer.model.outcome import duration  # noqa: PLC0415
 
     return one_line(Pending(**post).text(lambda at: duration(_age_s(at) or 0.0)))
 
@@ -123,7 +123,7 @@ def _began(run: Run) -> tuple[str | None, str | None]:
 
 
 def _age_s(at: str | None) -> float | None:
-    from sequencer.engine.standing import parse_time  # noqa: PLC0415 - `--help` needs no engine
+    from sequencer.model.standing import parse_time  # noqa: PLC0415 - `--help` needs no engine
 
     began = parse_time(at) if at else None
     return None if began is None else max((datetime.now(UTC) - began).total_seconds(), 0.0)
@@ -138,7 +138,7 @@ def _cost(facts: dict[str, Any]) -> str:
 
 
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:
-    from sequencer.model.wording import duration  # noqa: PLC0415 - `--help` needs no engine
+    from sequencer.model.outcome import duration  # noqa: PLC0415 - `--help` needs no engine
 
     name = _name(facts)
     if "error" in facts:

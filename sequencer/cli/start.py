@@ -14,9 +14,7 @@ from sequencer.errors import UsageRefused
 
 if TYPE_CHECKING:
     from sequencer.assembly import Project
-    from sequencer.model.definition import Definition
-    from sequencer.model.request import Request
-    from sequencer.model.route import Route
+    from sequencer.model.request import Definition, Request, Route
 
 
 @verb("start")

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Self
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import columns, columns_of, cut, one_line, purposes, width
 from sequencer.errors import UsageRefused
-from sequencer.model.route import Route
+from sequencer.model.request import Route
 
 if TYPE_CHECKING:
     from sequencer.assembly import Project
     from sequencer.cli.context import Invocation
-    from sequencer.model.definition import Definition
-    from sequencer.model.graph import Graph, Node
+    from sequencer.model.net.graph import Graph, Node
+    from sequencer.model.request import Definition
     from sequencer.model.step import Step
 
 _TASK_KEYS = ("step", "subject", "role", "agent")

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, holder_words, take
 from sequencer.cli.views.text import columns, one_line
-from sequencer.engine.naming import command
 from sequencer.engine.run import Run
-from sequencer.engine.standing import Kind
 from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeBusy, WorkTreeRefused
 from sequencer.git.process import GitFailed
 from sequencer.git.sides import OtherRun, Relation, Sides
 from sequencer.git.store import GitStore
 from sequencer.model.head import Claim, Head
-from sequencer.model.wording import duration
+from sequencer.model.names import command
+from sequencer.model.outcome import duration
+from sequencer.model.standing import Kind
 from sequencer.store.leases import Leases
 from sequencer.store.protocol import Liveness
 

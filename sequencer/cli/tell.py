@@ -28,7 +28,7 @@ def tell(invocation: Invocation, task: str, text: str) -> None:
     """
     from sequencer.cli.gates import decider, hidden  # noqa: PLC0415 - `--help` needs none
     from sequencer.cli.requests import said  # noqa: PLC0415
-    from sequencer.model.marking import FlowStatus  # noqa: PLC0415
+    from sequencer.model.net.marking import FlowStatus  # noqa: PLC0415
 
     run = invocation.run()
     head = run.head

@@ -26,8 +26,8 @@ from sequencer.errors import UnknownName, UsageRefused
 if TYPE_CHECKING:
     from sequencer.assembly import Project
     from sequencer.engine.work import Mode
-    from sequencer.model.flow_source import FlowSource
     from sequencer.model.limits import InvocationLimits
+    from sequencer.model.net.source import FlowSource
     from sequencer.settings.agents import AgentOverrides
 
 SYNC_STEPS = 500

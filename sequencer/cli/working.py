@@ -18,8 +18,6 @@ from sequencer.cli.unattended import News
 from sequencer.cli.views.text import one_line
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.run import Run
-from sequencer.engine.standing import FINAL, Standing, parse_time, standing
-from sequencer.engine.standing import Kind as Answer
 from sequencer.engine.work import Mode, Summary
 from sequencer.errors import (
     ConfigurationError,
@@ -30,14 +28,15 @@ from sequencer.errors import (
     WaitsForPerson,
 )
 from sequencer.executors.protocol import Kind
-from sequencer.model.flow_source import FlowSource
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.outcome import Outcome, Usage
-from sequencer.model.wording import duration, spent
+from sequencer.model.line.order import index_with_prompt
+from sequencer.model.net.source import FlowSource
+from sequencer.model.outcome import Outcome, Usage, duration, spent
+from sequencer.model.standing import FINAL, Standing, parse_time, standing
+from sequencer.model.standing import Kind as Answer
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.prompts import relative_name
-from sequencer.resolution.resolver import index_with_prompt
 from sequencer.resolution.routing import allowed_prompts
 from sequencer.settings.agents import ensure_known_steps
 from sequencer.store.file import FileStore

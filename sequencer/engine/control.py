@@ -6,20 +6,19 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from sequencer.engine.agreement import ensure_definition
 from sequencer.errors import TransitionRefused
-from sequencer.model import decisions, gates, transitions
-from sequencer.model import definition as definition_file
-from sequencer.model.definition import Definition
+from sequencer.model import by_hand, transitions
 from sequencer.model.head import FLOW_DOCUMENT, Flow, Gate, Head, Status
+from sequencer.model.line import gates
+from sequencer.model.line.order import place, present
+from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Event, Place, Transition
-from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import place, present
+from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store.clock import utc_now
 from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
-    from sequencer.model.flow_source import FlowSource
+    from sequencer.model.net.source import FlowSource
 
 BY_TIMEOUT = "timeout"
 """Who decided, where nobody did."""
@@ -80,7 +79,7 @@ class Control:
                     hint="choose another name with --run, or 'sequencer --run NAME run' goes on",
                 )
             # Before the head: after a crash in between, who works on the run begins it so.
-            self._store.keep_document(definition_file.NAME, definition.to_json())
+            self._store.keep_document(DEFINITION_FILE, definition.to_json())
             told = None if definition.team is None else {"team": definition.team}
             return transitions.initialise(self._fresh(has_definition=True), told)
 
@@ -110,7 +109,7 @@ class Control:
         if has_definition is None:
             # Only a named run is made from a request.
             is_named = self._name is not None
-            has_definition = is_named and self._store.document(definition_file.NAME) is not None
+            has_definition = is_named and self._store.document(DEFINITION_FILE) is not None
         return fresh_head(self._workflow, self._name, has_definition=has_definition)
 
     def _keep_source(self) -> None:
@@ -120,7 +119,7 @@ class Control:
             self._store.keep_document(FLOW_DOCUMENT, source.to_json())
 
     def _own_source(self) -> FlowSource:
-        from sequencer.model.flow_source import FlowSource  # noqa: PLC0415 - graphs only
+        from sequencer.model.net.source import FlowSource  # noqa: PLC0415 - graphs only
 
         source = self._source or FlowSource(workflow=self._workflow)
         return source.model_copy(update={"workflow": self._workflow})
@@ -152,17 +151,17 @@ class Control:
         return place(self._workflow, head.step_index + 1)
 
     def stamp_ok(self, note: str | None = None) -> Head:
-        """See `decisions.stamp_ok`; of a fixer only the fixing is accepted."""
+        """See `by_hand.stamp_ok`; of a fixer only the fixing is accepted."""
         self._ensure_line("stamp")
         return self._change(lambda head: self._passed(head, Event.STAMPED, note))
 
     def stamp_fail(self, note: str | None = None) -> Head:
-        """See `decisions.stamp_fail`."""
+        """See `by_hand.stamp_fail`."""
         self._ensure_line("stamp")
-        return self._change(lambda head: decisions.stamp_fail(head, note, at=utc_now()))
+        return self._change(lambda head: by_hand.stamp_fail(head, note, at=utc_now()))
 
     def skip(self, note: str | None = None) -> Head:
-        """See `decisions.skip`; behind a fixer the judgement comes again."""
+        """See `by_hand.skip`; behind a fixer the judgement comes again."""
         self._ensure_line("skip")
         return self._change(lambda head: self._passed(head, Event.SKIPPED, note))
 
@@ -193,20 +192,20 @@ class Control:
         following = self._following(head)
         if head.loop is not None and head.loop.stage == "fix":
             judge = place(self._workflow, head.step_index)
-            return decisions.pass_fixer(head, judge, event, note, at=utc_now())
-        decide = decisions.skip if event is Event.SKIPPED else decisions.stamp_ok
+            return by_hand.pass_fixer(head, judge, event, note, at=utc_now())
+        decide = by_hand.skip if event is Event.SKIPPED else by_hand.stamp_ok
         return decide(head, following, note, at=utc_now())
 
     def retry(self) -> Head:
-        """See `decisions.retry`; of a graph's run see `FlowControl.retry`."""
+        """See `by_hand.retry`; of a graph's run see `FlowControl.retry`."""
         if self._workflow.graph is not None:
             from sequencer.engine.flow.control import FlowControl  # noqa: PLC0415 - graphs only
 
             return FlowControl(self._store, self._workflow).retry()
-        return self._change(lambda head: decisions.retry(head, at=utc_now()))
+        return self._change(lambda head: by_hand.retry(head, at=utc_now()))
 
     def rewind(self, step_index: int) -> Head:
-        """See `decisions.rewind`."""
+        """See `by_hand.rewind`."""
         self._ensure_line("rewind")
 
         def change(head: Head) -> Transition:
@@ -217,26 +216,26 @@ class Control:
                 if step_index <= head.step_index
                 else Place(step_index, "", "")
             )
-            return decisions.rewind(head, here, at=utc_now())
+            return by_hand.rewind(head, here, at=utc_now())
 
         return self._change(change)
 
     def set_field(self, field: str, value: Any) -> Head:
-        """See `decisions.edit_field`."""
+        """See `by_hand.edit_field`."""
 
         def placed(head: Head) -> Place:
             ensure_definition(head, self._workflow)
             return present(self._workflow, head)
 
         return self._change(
-            lambda head: decisions.edit_field(head, field, value, at=utc_now(), placed=placed)
+            lambda head: by_hand.edit_field(head, field, value, at=utc_now(), placed=placed)
         )
 
     def reset(self) -> Head:
-        """See `decisions.reset`; the new run has the workflow that is configured."""
+        """See `by_hand.reset`; the new run has the workflow that is configured."""
 
         def change(head: Head) -> Transition:
-            made = decisions.reset(head, self._fresh_head(), at=utc_now())
+            made = by_hand.reset(head, self._fresh_head(), at=utc_now())
             # Not where it is refused: the run goes on from what it was begun with.
             self._keep_source()
             return made
@@ -244,12 +243,12 @@ class Control:
         return self._change(change)
 
     def adopt(self) -> Head:
-        """See `decisions.adopt`."""
+        """See `by_hand.adopt`."""
         workflow = self._workflow
 
         def change(head: Head) -> Transition:
             here = present(workflow, head)
-            made = decisions.adopt(
+            made = by_hand.adopt(
                 head, workflow.name, workflow.digest(), workflow.params, here, at=utc_now()
             )
             if head.flow is None and workflow.graph is None:
@@ -333,17 +332,17 @@ class Control:
         return self._store.update(apply)
 
     def take_over(self) -> Head:
-        """See `decisions.take_over_by_force`."""
-        return self._change(lambda head: decisions.take_over_by_force(head, at=utc_now()))
+        """See `by_hand.take_over_by_force`."""
+        return self._change(lambda head: by_hand.take_over_by_force(head, at=utc_now()))
 
     def stop(self, reason: str | None = None) -> Head:
-        """See `decisions.stop`."""
-        return self._change(lambda head: decisions.stop(head, reason, at=utc_now()))
+        """See `by_hand.stop`."""
+        return self._change(lambda head: by_hand.stop(head, reason, at=utc_now()))
 
     def pause(self) -> Head:
-        """See `decisions.pause`."""
-        return self._change(lambda head: decisions.pause(head, at=utc_now()))
+        """See `by_hand.pause`."""
+        return self._change(lambda head: by_hand.pause(head, at=utc_now()))
 
     def resume(self) -> Head:
-        """See `decisions.resume`."""
-        return self._change(lambda head: decisions.resume(head, at=utc_now()))
+        """See `by_hand.resume`."""
+        return self._change(lambda head: by_hand.resume(head, at=utc_now()))

@@ -12,17 +12,18 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sequencer.engine.due import due_again, iso, retry_at, why_put_off
 from sequencer.engine.prepared import Performed
+from sequencer.engine.records import chance
 from sequencer.errors import UnknownName
-from sequencer.model import loops, transitions
-from sequencer.model.deciding import Decision, Move
+from sequencer.model import transitions
+from sequencer.model.due import due_again, iso, retry_at, why_put_off
 from sequencer.model.head import Gate, Head, Loop, Work
-from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.line import rounds as loops
+from sequencer.model.line.order import fixer_place, index_of, place
+from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import fixer_place, index_of, place
 from sequencer.store.clock import utc_now
 
 POSTPONED_S = 10.0
@@ -251,7 +252,7 @@ class Ended:
         if reason is not None:
             not_before = iso(now + timedelta(seconds=POSTPONED_S))
         elif self.outcome.is_put_off:
-            not_before = due_again(self.outcome, head.attempt, now)
+            not_before = due_again(self.outcome, head.attempt, now, chance())
             reason = why_put_off(self.outcome, self.performed.agent)
         return transitions.release(
             head,

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from sequencer.errors import StepFailed
-from sequencer.model.deciding import Decision
 from sequencer.model.head import Head
-from sequencer.model.outcome import Outcome
+from sequencer.model.outcome import Decision, Outcome
 from sequencer.model.request import Request
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow

@@ -20,16 +20,16 @@ from sequencer.engine.ending import Ended, ending_of, final_outcome
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Performed
 from sequencer.engine.recall import Memory
-from sequencer.engine.standing import parse_time
 from sequencer.engine.work import LONGEST_SLEEP_S, Summary, counted
 from sequencer.errors import Interrupted, StepFailed
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Head, Owner, Status
 from sequencer.model.limits import InvocationLimits
+from sequencer.model.line.order import place, present
 from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.standing import parse_time
 from sequencer.model.transitions import Place
-from sequencer.resolution.resolver import place, present
 from sequencer.store.clock import utc_now
 
 NOBODY = Owner(host="", boot_id="", pid_ns="", pid=0, pid_start=0, nonce="")

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from sequencer.engine import same_run
-from sequencer.engine.standing import Kind, parse_time
 from sequencer.engine.turn import Turn
 from sequencer.engine.work import LONGEST_SLEEP_S
 from sequencer.engine.worker import Worker
@@ -16,6 +15,7 @@ from sequencer.errors import ClaimHeld, TransitionRefused
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.standing import Kind, parse_time
 
 
 @dataclass(slots=True)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from sequencer.engine.attempt import Attempt, Logs, Observer, StepLog, Tee
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Composer
-from sequencer.engine.due import bounded
 from sequencer.engine.fitting import without_comments
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.judging import as_asked, checked, judged, redacted
@@ -38,15 +37,16 @@ from sequencer.executors.protocol import (
     Listener,
     StepRequest,
 )
-from sequencer.model.definition import Definition
+from sequencer.model.due import bounded
 from sequencer.model.head import Head
 from sequencer.model.limits import RunLimits
-from sequencer.model.loops import round_of
+from sequencer.model.line.order import describe, place, step_at
+from sequencer.model.line.rounds import round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import describe, place, step_at
 from sequencer.resolution.routing import (
     RouterMode,
     RouterSettings,

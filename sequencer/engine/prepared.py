@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sequencer.executors.protocol import Executor
-from sequencer.model.deciding import Decision
-from sequencer.model.outcome import Outcome
+from sequencer.model.outcome import Decision, Outcome
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.resolution.verdict import Verdict

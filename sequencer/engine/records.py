@@ -16,6 +16,11 @@ INLINE_BYTES = 4 * 1024
 """A larger output goes to the results folder instead of the journal record."""
 
 
+def chance() -> float:
+    """Return a random number below 1; the module `random` would cost each tick its import."""
+    return int.from_bytes(os.urandom(4), "big") / 2**32
+
+
 def shown_log(path: Path | None, project: Path) -> str | None:
     """Return a step log's path as records have it: relative to *project* if it is inside."""
     return None if path is None else str(path).removeprefix(f"{project}{os.sep}")

@@ -7,13 +7,11 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.attempt import Observer, SilentObserver
 from sequencer.engine.control import Control
 from sequencer.engine.local import LocalInvocation
 from sequencer.engine.open_turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.performing import Performer
-from sequencer.engine.standing import Standing, standing
 from sequencer.engine.work import Invocation, Mode, Summary
 from sequencer.engine.worker import Worker
 from sequencer.errors import (
@@ -22,24 +20,19 @@ from sequencer.errors import (
     UsageRefused,
 )
 from sequencer.executors.protocol import Cancellation
-from sequencer.model.definition import Definition
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import (
-    Description,
-    describe_at,
-    describe_node,
-    place,
-    present,
-)
+from sequencer.model.line.order import Description, describe_at, describe_node, place, present
+from sequencer.model.request import Definition
+from sequencer.model.standing import Standing, standing
+from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store.protocol import Store, View
 
 if TYPE_CHECKING:
     from sequencer.engine.flow.boards import Board
     from sequencer.engine.flow.control import FlowControl
     from sequencer.engine.flow.working import FlowWork
-    from sequencer.model.flow_source import FlowSource
+    from sequencer.model.net.source import FlowSource
     from sequencer.model.team import TeamRules
 
 

@@ -17,9 +17,7 @@ from sequencer.engine.prepared import Agents, Prompts
 from sequencer.engine.team_starting import TeamStarter, WantedTeam, told
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.executors.protocol import Executor
-from sequencer.model.definition import Definition
-from sequencer.model.request import Request
-from sequencer.model.route import Considered, Route
+from sequencer.model.request import Considered, Definition, Request, Route
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.resolution import templates

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sequencer.errors import UsageRefused
-from sequencer.model.request import Request
-from sequencer.model.route import Route
+from sequencer.model.request import Request, Route
 from sequencer.model.team import Role
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.routing_settings import RoutingSettings

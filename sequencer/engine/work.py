@@ -15,7 +15,6 @@ from enum import StrEnum
 from sequencer.engine import same_run
 from sequencer.engine.prepared import Allowance
 from sequencer.engine.queueing import Queue
-from sequencer.engine.standing import Kind, Standing, parse_time
 from sequencer.engine.turn import Turn
 from sequencer.engine.worker import Worker
 from sequencer.errors import (
@@ -30,8 +29,9 @@ from sequencer.errors import (
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Claim, Gate, Head, Status
 from sequencer.model.limits import InvocationLimits
+from sequencer.model.line.order import describe
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.resolution.resolver import describe
+from sequencer.model.standing import Kind, Standing, parse_time
 
 LONGEST_SLEEP_S = 60.0
 """A date is compared with the wall clock at least this often, since people set that clock."""

@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sequencer.engine import code, same_run
-from sequencer.engine.agreement import ensure_definition, has_definition
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.carrier import NothingCarried
 from sequencer.engine.control import Control
@@ -31,7 +30,6 @@ from sequencer.engine.records import (
     performed_record,
     shown_log,
 )
-from sequencer.engine.standing import Kind, Standing, standing
 from sequencer.engine.turn import Turn
 from sequencer.errors import (
     ClaimHeld,
@@ -45,11 +43,12 @@ from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
-from sequencer.model.loops import round_of
+from sequencer.model.line.order import describe, place, present
+from sequencer.model.line.rounds import round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.standing import Kind, Standing, standing
 from sequencer.model.transitions import Place, Transition
-from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import describe, place, present
+from sequencer.model.workflow import Workflow, ensure_definition, has_definition
 from sequencer.store import results
 from sequencer.store.clock import utc_now
 from sequencer.store.identity import boottime

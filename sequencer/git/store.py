@@ -31,7 +31,7 @@ from sequencer.git.objects import Objects
 from sequencer.git.process import Git, GitFailed
 from sequencer.git.remote import RefWatch, Remote, remote_folder
 from sequencer.git.waiting import FAST_S, SLOW_S, PollPace, SharedLook, SharedWait
-from sequencer.model.decisions import Placed
+from sequencer.model.by_hand import Placed
 from sequencer.model.head import Claim, Head, Owner, Status
 from sequencer.model.names import ref_part, slug
 from sequencer.model.transitions import Transition

@@ -20,9 +20,9 @@ from pydantic import ValidationError
 
 from sequencer.errors import CorruptState
 from sequencer.git.process import Git
-from sequencer.model.frozen import Frozen
 from sequencer.model.head import Counter, Owner
 from sequencer.model.names import ref_part, slug
+from sequencer.model.outcome import Frozen
 from sequencer.store.identity import is_proven_dead, is_same_boot, pid_namespace
 from sequencer.store.journal_file import read_regular
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from sequencer.history.timeline import BEGINNINGS, Figures, figures_of, timeline_of
 from sequencer.history.totals import BY_HAND, Totals, totals_of
-from sequencer.model.outcome import Usage
-from sequencer.model.wording import duration, spent
+from sequencer.model.outcome import Usage, duration, spent
 
 SHORTEST_SHOWN_S = 1.0
 MAX_SHOWN = 20

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from sequencer.history.timeline import BEGINNINGS, is_failed_by_hand
-from sequencer.model.graph import Graph
 from sequencer.model.limits import RunLimits
+from sequencer.model.net.graph import Graph
 from sequencer.model.outcome import Usage, used
 from sequencer.model.team import Budget, TeamRules
 from sequencer.model.transitions import Event

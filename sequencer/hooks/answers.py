@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sequencer.engine.hooking import HookContext
 from sequencer.errors import ConfigurationError
-from sequencer.model.deciding import Decision, Move
+from sequencer.model.outcome import Decision, Move
 from sequencer.model.step import ModelName, Name, Step
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.verdict import ensure_schema

@@ -18,9 +18,8 @@ from sequencer.engine.hooking import HookContext, HookFailed
 from sequencer.hooks import answers
 from sequencer.hooks.loading import line_in, summary
 from sequencer.hooks.points import Implementation
-from sequencer.model.deciding import Decision
 from sequencer.model.head import Head
-from sequencer.model.outcome import Outcome
+from sequencer.model.outcome import Decision, Outcome
 from sequencer.model.request import Request
 from sequencer.model.workflow import Workflow
 

@@ -16,9 +16,8 @@ import pluggy
 
 from sequencer.engine.hooking import HookContext
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.model.deciding import Decision
 from sequencer.model.head import Head
-from sequencer.model.outcome import Outcome
+from sequencer.model.outcome import Decision, Outcome
 from sequencer.model.request import Request
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow

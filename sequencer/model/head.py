@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from sequencer.model.frozen import Frozen
-from sequencer.model.outcome import Usage
+from sequencer.model.outcome import Frozen, Usage
 
 SCHEMA_VERSION = 1
 MAX_COUNTER = 2**63 - 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 
 MAX_COMPONENT_BYTES = 120
 """A slug is at most this long, so that prefix, suffix and attempt still fit into 255 bytes."""
@@ -65,3 +66,13 @@ def is_branch_name(text: str) -> bool:
     (True, False, False)
     """
     return bool(text) and _NO_BRANCH.search(text) is None
+
+
+def command(run_name: str | None, words: str) -> str:
+    """Return ``sequencer WORDS`` about the run called *run_name*, to be typed as it stands."""
+    if run_name is None:
+        return f"'sequencer {words}'"
+    quoted = shlex.quote(run_name)
+    typed = f"sequencer --run {quoted} {words}"
+    # Quotes around quotes would have to be taken apart by hand.
+    return typed if quoted != run_name else f"'{typed}'"

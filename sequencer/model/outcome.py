@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from sequencer.model.frozen import Frozen
+_set = object.__setattr__
+"""A frozen model's own refuses."""
+
+
+class Frozen(BaseModel):
+    """A model whose instances are never changed, compared by value."""
+
+    model_config = ConfigDict(frozen=True)
+
+    def replace(self, **update: Any) -> Self:
+        """Return a copy with other values for the fields of *update*, which are not checked.
+
+        `model_copy` does the same and copies every part besides; a step makes six copies.
+        """
+        new = self.__class__.__new__(self.__class__)
+        _set(new, "__dict__", {**self.__dict__, **update})
+        _set(new, "__pydantic_fields_set__", self.__pydantic_fields_set__ | update.keys())
+        _set(new, "__pydantic_extra__", self.__pydantic_extra__)
+        _set(new, "__pydantic_private__", self.__pydantic_private__)
+        return new
 
 
 class Usage(Frozen):
@@ -134,3 +154,71 @@ class Outcome(Frozen):
     def is_accepted(self) -> bool:
         """Return whether the step counts as done."""
         return self.status in (OutcomeStatus.OK, OutcomeStatus.COMPLETE)
+
+
+class Move(StrEnum):
+    """The ways on from a step whose attempt has ended."""
+
+    NEXT = "next"
+    """Accept it and go to the step behind it."""
+    RETRY = "retry"
+    """Do not accept it: the same step again."""
+    GOTO = "goto"
+    """Accept it and go to the step that is named."""
+    SKIP = "skip"
+    """Accept it and leave out the step behind it."""
+    GATE = "gate"
+    """Accept it and wait for a person."""
+    FAIL = "fail"
+    """Do not accept it: the attempt failed."""
+    COMPLETE = "complete"
+    """Accept it and end the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One way on, and why."""
+
+    move: Move
+    target: str | None = None
+    """For ``goto``: the name of a step of the same workflow."""
+    reason: str = ""
+    """One line, kept in the journal."""
+
+    @property
+    def why(self) -> str:
+        """Return the reason in words, also where none was given."""
+        return self.reason or "no reason given"
+
+
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+
+
+def duration(seconds: float) -> str:
+    """Return *seconds* as a person says them.
+
+    >>> duration(4.25), duration(75), duration(7_260), duration(90_000)
+    ('4.2 s', '1 min 15 s', '2 h 1 min', '1 d 1 h')
+    """
+    whole = int(seconds)
+    if whole < _MINUTE_S:
+        return f"{seconds:.1f} s"
+    if whole < _HOUR_S:
+        return f"{whole // _MINUTE_S} min {whole % _MINUTE_S} s"
+    if whole < _DAY_S:
+        return f"{whole // _HOUR_S} h {whole % _HOUR_S // _MINUTE_S} min"
+    return f"{whole // _DAY_S} d {whole % _DAY_S // _HOUR_S} h"
+
+
+def spent(usage: Usage) -> str:
+    """Return tokens and money; empty for an agent that uses neither.
+
+    >>> spent(Usage(input_tokens=1200, output_tokens=34, cost_usd=0.5)), spent(Usage())
+    ('1,200 + 34 tokens, 0.5000 USD', '')
+    """
+    parts = []
+    if usage.input_tokens or usage.output_tokens:
+        parts.append(f"{usage.input_tokens:,} + {usage.output_tokens:,} tokens")
+    parts += [cost] if (cost := cost_words(usage)) else []
+    parts += [f"{usage.rehearsed} rehearsed: no agent ran"] if usage.rehearsed else []
+    return ", ".join(parts)

@@ -6,9 +6,12 @@ reaches prompts as inserted text, and labels are compared, never run.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+from sequencer.model.step import Name
+from sequencer.model.workflow import Workflow
 
 MAX_TEXT_CHARS = 1_000_000
 MAX_ITEMS = 200
@@ -51,3 +54,69 @@ class Request(BaseModel):
         """Return the request's first label that is one of *wanted*, case aside."""
         folded = {name.casefold() for name in wanted}
         return next((label for label in self.labels if label.casefold() in folded), None)
+
+
+Source = Literal["explicit", "label", "classification", "rules", "fallback", "hook"]
+"""explicit: a person named it. hook: the project's own code changed what was chosen."""
+
+
+class Considered(BaseModel):
+    """One way of choosing that was tried."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    source: Source
+    result: Name | None = None
+    """The procedure that it gives; None: none."""
+    why: str
+    """One line."""
+
+
+class Route(BaseModel):
+    """The choice of a procedure; frozen, kept with the run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    procedure: Name
+    source: Source
+    classification: str | None = None
+    """The word that the request was classified as; None where nobody classified it."""
+    reason: str
+    """One line."""
+    considered: tuple[Considered, ...] = ()
+    """Everything that was tried, in order, what won included."""
+
+
+DEFINITION_FILE = "definition.json"
+
+
+class Definition(BaseModel):
+    """The content of ``definition.json``; frozen."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    created_at: str
+    request: Request
+    route: dict[str, Any]
+    """How the procedure was chosen; for people."""
+    workflow: Workflow
+    """The resolved steps, in the order in which they run."""
+    substitutions: dict[str, str] = {}
+    """Literal texts that are replaced in prompt files."""
+    agent: str | None = None
+    """Was asked for by name, so it also performs what is added to the run later."""
+    team: dict[str, Any] | None = None
+    """Whether a team works on it, and why; for people."""
+    notes: tuple[str, ...] = ()
+    """What was left out or put elsewhere because an agent can't honour it."""
+
+    @field_validator("workflow", mode="before")
+    @classmethod
+    def _accept_a_mapping(cls, value: object) -> object:
+        return Workflow(**value) if isinstance(value, dict) else value
+
+    def to_json(self) -> bytes:
+        """Return the file's content, readable and without what is as ever."""
+        text = self.model_dump_json(exclude_defaults=True, by_alias=True, indent=1)
+        return (text + "\n").encode()

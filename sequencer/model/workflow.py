@@ -16,7 +16,10 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticKnownError
 
-from sequencer.model.graph import Graph, NodeKind
+from sequencer.errors import DefinitionChanged
+from sequencer.model.head import Head
+from sequencer.model.names import command
+from sequencer.model.net.graph import Graph, Growth, NodeKind, grown_graph
 from sequencer.model.step import Name, Purpose, Step
 
 _NO_STEPS = {"field_type": "Tuple", "min_length": 1, "actual_length": 0}
@@ -163,3 +166,65 @@ class Workflow(BaseModel):
     def _digest(self) -> str:
         canonical = json.dumps(self.definition(), sort_keys=True, separators=(",", ":"))
         return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+
+def has_definition(head: Head, workflow: Workflow) -> bool:
+    """Return whether the run of *head* was begun with *workflow* and its parameters."""
+    return (
+        head.workflow_name == workflow.name
+        and head.workflow_digest == workflow.digest()
+        and head.params == workflow.params
+    )
+
+
+def ensure_definition(head: Head, workflow: Workflow) -> None:
+    """Return if *workflow* is the definition, with the parameters, that the run began with.
+
+    Raises:
+        DefinitionChanged: it is not; step_index might mean another step now.
+    """
+    if has_definition(head, workflow):
+        return
+    differences = []
+    if head.workflow_name != workflow.name:
+        differences.append(f"workflow {head.workflow_name!r} -> {workflow.name!r}")
+    elif head.workflow_digest != workflow.digest():
+        differences.append(f"the steps of {workflow.name!r} were changed")
+    if head.params != workflow.params:
+        differences.append(f"parameters {head.params} -> {dict(workflow.params)}")
+    if differences:
+        asked = _asked(head, workflow)
+        raise DefinitionChanged(
+            f"the run was begun differently: {'; '.join(differences)}",
+            where=f"run {head.run_name or 'default'}, step_index {head.step_index}",
+            hint=f"{command(head.run_name, f'adopt{asked}')} continues under the new definition, "
+            f"{command(head.run_name, f'reset{asked}')} starts again",
+        )
+
+
+def _asked(head: Head, workflow: Workflow) -> str:
+    """Return the options that ask a named run for *workflow*, which nothing else does."""
+    if head.run_name is None:
+        return ""
+    asked = f" --workflow {workflow.name}" if head.workflow_name != workflow.name else ""
+    if workflow.params and head.params != workflow.params:
+        asked += f" --review-every {workflow.review_every}"
+    return asked
+
+
+def grown(workflow: Workflow, growths: list[Growth]) -> Workflow:
+    """Return *workflow* with *growths*, one after the other."""
+    graph = workflow.graph
+    if graph is None or not growths:
+        return workflow
+    steps = workflow.steps
+    for growth in growths:
+        graph = grown_graph(graph, growth)
+        steps = (*steps, *growth.steps)
+    return Workflow(workflow.name, steps, kind="graph", graph=graph)
+
+
+def with_graph(workflow: Workflow, growths: list[Growth], graph: Graph) -> Workflow:
+    """Return *workflow* with *growths*, where *graph* has grown by them already."""
+    steps = (*workflow.steps, *(step for growth in growths for step in growth.steps))
+    return Workflow(workflow.name, steps, kind="graph", graph=graph)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from sequencer.model.marking import Marking, Reference
+from sequencer.model.net.marking import Marking, Reference
 
 
 def carried(marking: Marking, name: str) -> Reference | None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from sequencer.errors import UnknownName
-from sequencer.model.request import Request
-from sequencer.model.route import Considered, Route, Source
+from sequencer.model.request import Considered, Request, Route, Source
 from sequencer.resolution.classification import (
     ClassificationFailed,
     Word,

@@ -15,9 +15,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from sequencer.errors import StepFailed
 from sequencer.model.head import Head
+from sequencer.model.line.order import Description
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.prompts import with_suffix
-from sequencer.resolution.resolver import Description
 
 MAX_ANSWER_CHARS = 4096
 SHOWN_CHARS = 200

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sequencer.errors import ConfigurationError
-from sequencer.model import flow_trace
-from sequencer.model.branching import TIMEOUT, groups, is_choice
-from sequencer.model.flow_rules import Course
-from sequencer.model.flow_state import copied, put
-from sequencer.model.graph import Graph, Node, NodeKind
-from sequencer.model.marking import Active, FlowStatus, Marking, Reference
+from sequencer.model.net import rules as flow_trace
+from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
+from sequencer.model.net.rules import TIMEOUT, Course, groups, is_choice
+from sequencer.model.net.source import copied, put
 from sequencer.model.step import Retry
 from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.errors import CorruptState, EditRefused, StateRefused
-from sequencer.model.decisions import Placed, accept_edit
+from sequencer.model.by_hand import Placed, accept_edit
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition, initialise
 from sequencer.store import headfile

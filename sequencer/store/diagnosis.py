@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, SequencerError
-from sequencer.model.decisions import accept_edit
+from sequencer.model.by_hand import accept_edit
 from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.store import evidence, flow_documents
 from sequencer.store.continuity import mark_of, misfit

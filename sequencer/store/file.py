@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.errors import CorruptState, EditRefused, StorageFailed
-from sequencer.model.decisions import Placed
+from sequencer.model.by_hand import Placed
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.transitions import Transition
 from sequencer.store import by_hand, documents, headfile, results

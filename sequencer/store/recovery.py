@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, StateRefused
-from sequencer.model.decisions import accept_edit
+from sequencer.model.by_hand import accept_edit
 from sequencer.model.head import Head
 from sequencer.model.transitions import Event, Place
 from sequencer.store import evidence

@@ -17,8 +17,8 @@ from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.flow.room import Room
 from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.errors import SequencerError
-from sequencer.model import flow_record
 from sequencer.model.head import Head
+from sequencer.model.net import record as flow_record
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.store.file import FileStore
 from sequencer.store.identity import boottime

@@ -16,9 +16,9 @@ from sequencer.assembly import open_project
 from sequencer.assembly.flows import run_of
 from sequencer.engine.run import Run
 from sequencer.engine.work import Mode, Summary
-from sequencer.model.flow_trace import line
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.marking import FlowStatus
+from sequencer.model.net.marking import FlowStatus
+from sequencer.model.net.rules import line
 
 NAME = "flow"
 PLACES = 4

@@ -11,11 +11,11 @@ from typing import Any
 
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Head, Owner
+from sequencer.model.line.order import place
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import place
 from sequencer.store.identity import boottime
 from sequencer.store.journal_file import JournalFile
 from sequencer.store.protocol import Store

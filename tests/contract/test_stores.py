@@ -13,7 +13,8 @@ import pytest
 
 from sequencer.errors import ClaimHeld, StaleClaim
 from sequencer.git.store import GitStore
-from sequencer.model import decisions, transitions
+from sequencer.model import by_hand as decisions
+from sequencer.model import transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.store.file import FileStore

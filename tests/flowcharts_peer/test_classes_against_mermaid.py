@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sequencer.cli.views.mermaid import LOOKS, charted, classed
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
-from sequencer.model.graph import Graph, Node, NodeKind
+from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.flowcharts_peer.asking import ask
 from tests.unit.cli.flow.views import HOSTILE, RELEASE, of, view

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from sequencer.errors import ConfigurationError, CorruptState, NewerSchema, StateRefused
 from sequencer.model.head import Head
+from sequencer.model.line.order import describe
 from sequencer.resolution.prompts import read_prompt, relative_name
-from sequencer.resolution.resolver import describe
 from sequencer.resolution.routing import RouterRefused, parse_answer
 from sequencer.settings.settings import load
 from sequencer.store.headfile import parse_head, read_head, write_head

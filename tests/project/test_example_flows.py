@@ -17,8 +17,8 @@ from sequencer.assembly import open_project, open_run
 from sequencer.checks import check_project
 from sequencer.engine.work import Mode
 from sequencer.findings import Level
-from sequencer.model.graph import NodeKind
 from sequencer.model.head import Head, Status
+from sequencer.model.net.graph import NodeKind
 from sequencer.model.transitions import Event
 from sequencer.resolution import templates
 from sequencer.resolution.simulation import Replay, simulate

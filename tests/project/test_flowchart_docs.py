@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.documents.keys import written_fields
-from sequencer.model import graph
+from sequencer.model.net import graph
 from sequencer.workflows.flowfile import graph as grouping
 from sequencer.workflows.flowfile import markdown, problems
 from sequencer.workflows.flowfile.reader import read_chart_only, read_flow

@@ -19,7 +19,7 @@ from sequencer.cli.program import COMMANDS, group
 from sequencer.engine.control import Control
 from sequencer.engine.run import Run
 from sequencer.executors.protocol import EVERY_EXECUTOR
-from sequencer.model.decisions import EDITABLE
+from sequencer.model.by_hand import EDITABLE
 from sequencer.model.head import Claim, Head, Owner, Session, Status
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.names import slug

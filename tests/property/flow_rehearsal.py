@@ -17,11 +17,12 @@ from sequencer.engine.flow.resulting import rest_of, transition_of
 from sequencer.engine.flow.room import Room
 from sequencer.engine.flow.timing import busy_ms
 from sequencer.engine.flow.transitions import OpenTransition
-from sequencer.model import flow_record, flow_trace
-from sequencer.model.flow_record import Chain, Written
-from sequencer.model.graph import NodeKind
 from sequencer.model.head import Flow, Head
-from sequencer.model.marking import FlowStatus, Marking, Reference
+from sequencer.model.net import record as flow_record
+from sequencer.model.net import rules as flow_trace
+from sequencer.model.net.graph import NodeKind
+from sequencer.model.net.marking import FlowStatus, Marking, Reference
+from sequencer.model.net.record import Chain, Written
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.transitions import Fact
 from sequencer.resolution.carrying import carried, text_of

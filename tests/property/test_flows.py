@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sequencer.model import flow_record
-from sequencer.model.graph import Graph
-from sequencer.model.marking import FlowStatus
+from sequencer.model.net import record as flow_record
+from sequencer.model.net.graph import Graph
+from sequencer.model.net.marking import FlowStatus
 from sequencer.model.transitions import Event
 from sequencer.resolution.simulation import Replay, simulate
 from tests.property.amounts import for_all

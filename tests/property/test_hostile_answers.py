@@ -15,11 +15,11 @@ from sequencer.errors import TooManyFailures
 from sequencer.executors.redaction import MIN_VALUE, Redaction
 from sequencer.logs import FileLogs
 from sequencer.model.limits import RunLimits
+from sequencer.model.line.order import describe, resolve
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.registry import WorkflowDefinition
-from sequencer.resolution.resolver import describe, resolve
 from sequencer.resolution.routing import SHOWN_CHARS, RouterRefused, parse_answer
 from tests.contract.store_cases import new_head
 from tests.property.amounts import FEW, RULES, for_all, in_memory

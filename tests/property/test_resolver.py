@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.errors import UsageRefused
+from sequencer.model.line.order import describe, place, resolve
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
-from sequencer.resolution.resolver import describe, place, resolve
 
 LETTERS = "abcdefgh"
 

@@ -22,8 +22,8 @@ from sequencer.assembly import (
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.scripted import ScriptedExecutor, ScriptedOptions, ScriptedOutcome
-from sequencer.model.flow_source import FlowSource
 from sequencer.model.limits import InvocationLimits
+from sequencer.model.net.source import FlowSource
 from sequencer.model.step import Step
 from sequencer.resolution.registry import Registry
 from sequencer.store.file import FileStore

@@ -16,8 +16,8 @@ from sequencer.cli.flow.live_board import LiveBoard
 from sequencer.cli.flow.plain_board import PlainBoard
 from sequencer.cli.flow.telling import Fact
 from sequencer.engine.attempt import Observer, SilentObserver
+from sequencer.engine.flow.view import FlowView
 from sequencer.executors.redaction import Redaction
-from sequencer.model.flow_view import FlowView
 
 
 class Board(Protocol):

@@ -18,7 +18,7 @@ from sequencer.cli.flow.table import FLUSH_RIGHT, HEAD, figures, summary
 from sequencer.cli.flow.team_table import Heard
 from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, state_words
 from sequencer.cli.views.text import cut, width
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.engine.flow.view import FlowView, NodeState, NodeView
 
 if TYPE_CHECKING:
     from rich.text import Text

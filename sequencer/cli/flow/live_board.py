@@ -18,8 +18,8 @@ from sequencer.cli.flow.hearing import NodeObserver
 from sequencer.cli.flow.telling import Fact
 from sequencer.cli.views.states import shown
 from sequencer.engine.attempt import Observer
+from sequencer.engine.flow.view import FlowView, NodeState
 from sequencer.executors.redaction import Redaction
-from sequencer.model.flow_view import FlowView, NodeState
 
 if TYPE_CHECKING:
     from rich.live import Live

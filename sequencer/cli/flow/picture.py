@@ -13,9 +13,9 @@ from sequencer.cli.views.layers import place_count
 from sequencer.cli.views.layout import Box, Label, Layout, Line, Words, laid_out
 from sequencer.cli.views.mermaid import LOOKS
 from sequencer.cli.views.states import shown
+from sequencer.engine.flow.view import FlowView, NodeState, NodeView
 from sequencer.errors import UsageRefused
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
-from sequencer.model.graph import NodeKind
+from sequencer.model.net.graph import NodeKind
 
 CELL, CELL_ROW = 10, 12
 """Points of one column and of one row."""

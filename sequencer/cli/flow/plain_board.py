@@ -15,9 +15,9 @@ from sequencer.cli.flow.telling import Fact, told
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import plain
 from sequencer.engine.attempt import Observer
-from sequencer.engine.standing import parse_time
+from sequencer.engine.flow.view import FlowView
 from sequencer.executors.redaction import Redaction
-from sequencer.model.flow_view import FlowView
+from sequencer.model.standing import parse_time
 
 OVER = frozenset(
     ("completed", "completed_after_error", "failed", "timed_out", "max_iterations", "cancelled")

@@ -16,10 +16,9 @@ from sequencer.cli.flow.watching import look
 from sequencer.cli.views.text import columns_of
 from sequencer.documents.file import read_bytes
 from sequencer.documents.reader import decode
-from sequencer.engine.flow.view import view_of
+from sequencer.engine.flow.view import FlowView, view_of
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, DefinitionChanged, UsageRefused
-from sequencer.model.flow_view import FlowView
 from sequencer.resolution.teams.lists import TaskList
 from sequencer.workflows.flowfile.markdown import MAX_CHARS, split
 from sequencer.workflows.flowfile.problems import Findings

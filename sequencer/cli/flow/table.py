@@ -11,8 +11,8 @@ from sequencer.cli.flow import team_table
 from sequencer.cli.flow.team_table import Heard
 from sequencer.cli.views.states import ACTIVE, done, last_line, seconds, shown, state_words
 from sequencer.cli.views.text import columns
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
-from sequencer.model.wording import duration
+from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.model.outcome import duration
 
 HEAD = ("NODE", "STATE", "ATTEMPT", "RUNS", "TIME", "COST", "LAST LINE")
 FLUSH_RIGHT = frozenset({2, 3, 4, 5})

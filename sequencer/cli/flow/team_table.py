@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from sequencer.cli.views.states import LAST_LINE_COLUMNS, amount, seconds, shown
 from sequencer.cli.views.text import clock, cut, width
-from sequencer.engine.standing import parse_time
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.engine.flow.view import FlowView, NodeState, NodeView
 from sequencer.model.outcome import Usage, cost_words
+from sequencer.model.standing import parse_time
 
 HEAD = (
     *("TASK", "SUBJECT", "ROLE", "STATE", "TIME"),

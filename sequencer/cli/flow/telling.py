@@ -7,12 +7,10 @@ from typing import Any
 
 from sequencer.cli.views.states import amount
 from sequencer.cli.views.text import moment
-from sequencer.engine.flow.view import LINE_CHARS
-from sequencer.model import flow_trace
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
-from sequencer.model.outcome import cost_words, used
+from sequencer.engine.flow.view import LINE_CHARS, FlowView, NodeState, NodeView
+from sequencer.model.net import rules as flow_trace
+from sequencer.model.outcome import cost_words, duration, used
 from sequencer.model.transitions import Event
-from sequencer.model.wording import duration
 
 Fact = Mapping[str, Any]
 """One fact as `Run.history` yields it."""

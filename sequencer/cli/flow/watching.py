@@ -24,8 +24,8 @@ from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, Usage
 
 if TYPE_CHECKING:
+    from sequencer.engine.flow.view import FlowView
     from sequencer.engine.run import Run
-    from sequencer.model.flow_view import FlowView
 
 SHORTEST_PAUSE_S = 0.1
 SHARE = 10

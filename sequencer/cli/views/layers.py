@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from sequencer.model.graph import Graph
+from sequencer.model.net.graph import Graph
 
 SWEEPS = 12
 

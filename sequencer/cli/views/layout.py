@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from sequencer.cli.views.layers import Port, Rows, arranged, middles, ports
-from sequencer.model.graph import Graph
+from sequencer.model.net.graph import Graph
 
 
 @dataclass(slots=True, eq=False)

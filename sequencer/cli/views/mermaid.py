@@ -9,8 +9,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from sequencer.cli.views.states import shown
-from sequencer.model.flow_view import FlowView, NodeState
-from sequencer.model.graph import Graph, NodeKind
+from sequencer.engine.flow.view import FlowView, NodeState
+from sequencer.model.net.graph import Graph, NodeKind
 from sequencer.model.workflow import Workflow
 
 _PLAIN = frozenset(" _-.,:/'+?")

@@ -18,20 +18,18 @@ from sequencer.cli.flow.team_table import Heard
 from sequencer.cli.flow.watching import look
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import one_line, plain
-from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.control import fresh_head
-from sequencer.engine.flow.view import LINE_CHARS
+from sequencer.engine.flow.view import LINE_CHARS, FlowView
 from sequencer.engine.run import Run
-from sequencer.engine.standing import Kind, Standing, parse_time, standing
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged
 from sequencer.logs import FileLogs, log_name
-from sequencer.model.flow_view import FlowView
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
-from sequencer.model.wording import duration, spent
-from sequencer.model.workflow import Workflow
+from sequencer.model.line.order import Description, describe_at, place, present
+from sequencer.model.outcome import duration, spent
+from sequencer.model.standing import Kind, Standing, parse_time, standing
+from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.resolution.extension import with_fields
-from sequencer.resolution.resolver import Description, describe_at, place, present
 from sequencer.store import folder as folders
 from sequencer.store.journal import decode, facts_of
 from sequencer.store.journal_file import NAME as JOURNAL

@@ -6,9 +6,9 @@ import unicodedata
 from datetime import datetime
 
 from sequencer.cli.views.text import cut, one_line, width
-from sequencer.engine.standing import parse_time
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
-from sequencer.model.wording import duration
+from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.model.outcome import duration
+from sequencer.model.standing import parse_time
 
 MARKS = {
     NodeState.PENDING: "·",

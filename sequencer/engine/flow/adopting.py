@@ -9,15 +9,14 @@ from pydantic import ValidationError
 
 from sequencer.engine.flow.keeping import Keeper
 from sequencer.engine.flow.resulting import rest_of
-from sequencer.engine.naming import command
 from sequencer.errors import CorruptState, TransitionRefused
-from sequencer.model import flow_record
-from sequencer.model.flow_record import Chain
-from sequencer.model.flow_source import FlowSource, differences
-from sequencer.model.graph import Graph
-from sequencer.model.growth import grown_graph
 from sequencer.model.head import FLOW_DOCUMENT, Head
-from sequencer.model.marking import FlowStatus, Marking
+from sequencer.model.names import command
+from sequencer.model.net import record as flow_record
+from sequencer.model.net.graph import Graph, grown_graph
+from sequencer.model.net.marking import FlowStatus, Marking
+from sequencer.model.net.record import Chain
+from sequencer.model.net.source import FlowSource, differences
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow
 from sequencer.store.protocol import Store

@@ -21,7 +21,7 @@ from sequencer.engine.prepared import Performed, Prepared
 from sequencer.errors import MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim
-from sequencer.model.marking import Reference
+from sequencer.model.net.marking import Reference
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.store.watch import readable
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sequencer.engine.naming import command
 from sequencer.errors import StepFailed
 from sequencer.model.head import Head
-from sequencer.model.marking import FlowStatus, Marking
+from sequencer.model.names import command
+from sequencer.model.net.marking import FlowStatus, Marking
 
 
 def failures(marking: Marking) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from sequencer.engine.attempt import Observer
-from sequencer.model.graph import Graph, Node
 from sequencer.model.head import Head
+from sequencer.model.net.graph import Graph, Node
 
 
 class Board(Protocol):

@@ -16,9 +16,9 @@ from sequencer.engine.composing import request_block, request_value, substitute
 from sequencer.engine.flow.values import NodeValues
 from sequencer.engine.recall import end_of
 from sequencer.errors import StorageFailed
-from sequencer.model.branching import shortened
-from sequencer.model.graph import Node
-from sequencer.model.marking import Marking, Reference
+from sequencer.model.net.graph import Node
+from sequencer.model.net.marking import Marking, Reference
+from sequencer.model.net.rules import shortened
 from sequencer.model.request import Request
 from sequencer.resolution import templates
 from sequencer.store import results

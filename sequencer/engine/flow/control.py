@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.engine import same_run
-from sequencer.engine.agreement import ensure_definition
 from sequencer.engine.flow.keeping import Keeper
 from sequencer.engine.flow.resulting import rest_of, transition_of
 from sequencer.engine.flow.room import Room
@@ -25,15 +24,14 @@ from sequencer.errors import (
     UnknownName,
     UsageRefused,
 )
-from sequencer.model import flow_record
-from sequencer.model.branching import is_choice, normalise, takes_other_answers
-from sequencer.model.flow_record import Chain
-from sequencer.model.graph import Graph, Node, Option
-from sequencer.model.growth import Growth, with_graph
 from sequencer.model.head import Head, Work
-from sequencer.model.marking import FlowStatus, Marking, Reference
+from sequencer.model.net import record as flow_record
+from sequencer.model.net.graph import Graph, Growth, Node, Option
+from sequencer.model.net.marking import FlowStatus, Marking, Reference
+from sequencer.model.net.record import Chain
+from sequencer.model.net.rules import is_choice, normalise, takes_other_answers
 from sequencer.model.transitions import Transition
-from sequencer.model.workflow import Workflow
+from sequencer.model.workflow import Workflow, ensure_definition, with_graph
 from sequencer.resolution.carrying import carried, text_of
 from sequencer.store import results
 from sequencer.store.clock import utc_now

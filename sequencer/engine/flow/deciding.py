@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sequencer.engine.prepared import Performed
-from sequencer.model.deciding import Decision, Move
-from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.outcome import Decision, Move, OutcomeStatus
 
 OF_A_GRAPH = (Move.NEXT, Move.RETRY, Move.FAIL)
 

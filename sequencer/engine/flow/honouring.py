@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.performing import Performer
 from sequencer.errors import SequencerError
-from sequencer.model.marking import Marking
+from sequencer.model.net.marking import Marking
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 

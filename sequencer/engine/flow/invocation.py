@@ -20,7 +20,6 @@ from sequencer.engine.flow.control import Act
 from sequencer.engine.flow.timing import busy_ms
 from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.engine.flow.worker import FlowWorker
-from sequencer.engine.standing import Kind, blocked_by, parse_time
 from sequencer.engine.work import LONGEST_SLEEP_S, Mode, Summary
 from sequencer.errors import (
     ClaimHeld,
@@ -33,8 +32,9 @@ from sequencer.errors import (
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.marking import FlowStatus, Marking
+from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.standing import Kind, blocked_by, parse_time
 
 LOOK_AT_HOLDERS_S = 5.0
 """How often several holders in other processes are looked at; one is waited for."""

@@ -7,13 +7,13 @@ read anew from the run's files.
 
 from __future__ import annotations
 
-from sequencer.engine.naming import command
 from sequencer.errors import CorruptState
-from sequencer.model import flow_record
-from sequencer.model.flow_record import Chain
-from sequencer.model.graph import Graph
 from sequencer.model.head import Flow, Head
-from sequencer.model.marking import Marking
+from sequencer.model.names import command
+from sequencer.model.net import record as flow_record
+from sequencer.model.net.graph import Graph
+from sequencer.model.net.marking import Marking
+from sequencer.model.net.record import Chain
 from sequencer.store.flow_documents import is_whole
 from sequencer.store.protocol import Store
 

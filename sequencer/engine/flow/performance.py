@@ -31,7 +31,7 @@ from sequencer.errors import Interrupted, SequencerError
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
 from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Head
-from sequencer.model.marking import Marking
+from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import OutcomeStatus
 
 TURN_POLL_S = 0.05

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sequencer.engine.due import due_again, iso, retry_at
 from sequencer.engine.ending import POSTPONED_S
 from sequencer.engine.flow.attempts import Perform, Running
 from sequencer.engine.flow.control import Act, FlowControl
 from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Performed
-from sequencer.engine.records import INLINE_BYTES, circumstances, journal_record, shown_log
+from sequencer.engine.records import INLINE_BYTES, chance, circumstances, journal_record, shown_log
 from sequencer.errors import AgentMissing, SequencerError, out_of_resources
+from sequencer.model.due import due_again, iso, retry_at
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 
 
@@ -76,7 +76,7 @@ class Recorder:
                 due = iso(datetime.now(UTC) + timedelta(seconds=POSTPONED_S))
             return lambda step: step.release(token, {**record, **more}, outcome.usage, due)
         if outcome.is_put_off:
-            due = due_again(outcome, ended.claim.attempt, datetime.now(UTC))
+            due = due_again(outcome, ended.claim.attempt, datetime.now(UTC), chance())
             return lambda step: step.release(token, record, outcome.usage, due)
         if self._judges(performed):
             return lambda step: self._refuse(step, ended, performed, record)

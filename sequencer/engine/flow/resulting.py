@@ -5,9 +5,9 @@ from __future__ import annotations
 from sequencer.engine.flow.bad_end import failures
 from sequencer.engine.flow.timing import later, rests
 from sequencer.engine.flow.transitions import OpenTransition
-from sequencer.model.branching import shortened
 from sequencer.model.head import Head, Status
-from sequencer.model.marking import FlowStatus, Marking
+from sequencer.model.net.marking import FlowStatus, Marking
+from sequencer.model.net.rules import shortened
 from sequencer.model.transitions import Event, Fact, Transition, changed
 
 ERROR_CHARS = 4000

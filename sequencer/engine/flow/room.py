@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from sequencer.model.head import Head, Owner
-from sequencer.model.marking import Marking
+from sequencer.model.net.marking import Marking
 
 
 @dataclass(frozen=True, slots=True)

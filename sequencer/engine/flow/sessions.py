@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from sequencer.engine.prepared import Performed
 from sequencer.errors import CorruptState
 from sequencer.model.head import Claim, Session
-from sequencer.model.marking import Marking
+from sequencer.model.net.marking import Marking
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.carrying import carried
 from sequencer.store import folder as folders

@@ -18,10 +18,10 @@ from typing import NamedTuple
 from sequencer.engine.flow.team_budgets import BudgetUse, TeamBudgets
 from sequencer.engine.flow.timing import rests
 from sequencer.engine.prepared import Prepared
-from sequencer.model.graph import Graph, NodeKind
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.limits import RunLimits
-from sequencer.model.marking import Marking
+from sequencer.model.net.graph import Graph, NodeKind
+from sequencer.model.net.marking import Marking
 
 USD, TOKENS = "usd", "tokens"
 _MICRO = 1_000_000

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sequencer.engine.flow.workplaces import Workplaces
-from sequencer.model.growth import Growth
+from sequencer.model.net.graph import Growth
 from sequencer.model.team import TeamRules
 from sequencer.model.workflow import Workflow
 

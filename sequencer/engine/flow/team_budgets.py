@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 
 from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.errors import TooManyFailures
-from sequencer.model.marking import Marking
+from sequencer.model.net.marking import Marking, Used
 from sequencer.model.outcome import Usage
 from sequencer.model.team import Budget, TeamRules
-from sequencer.model.team_tally import Used
 
 
 @dataclass(frozen=True, slots=True)

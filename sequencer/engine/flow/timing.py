@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from sequencer.model.head import Head
-from sequencer.model.marking import Active, Marking
+from sequencer.model.net.marking import Active, Marking
 
 
 def rests(active: Active) -> bool:

@@ -16,12 +16,10 @@ from typing import Any
 from sequencer.engine.flow.room import Room
 from sequencer.engine.flow.timing import busy_ms, later, rests
 from sequencer.errors import StorageFailed, TransitionRefused
-from sequencer.model.branching import shortened
-from sequencer.model.flow_rules import Course, FlowFact
-from sequencer.model.graph import NodeKind
-from sequencer.model.growth import Growth
 from sequencer.model.head import Claim, Head
-from sequencer.model.marking import Active, FlowStatus, Marking, Reference
+from sequencer.model.net.graph import Growth, NodeKind
+from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
+from sequencer.model.net.rules import Course, FlowFact, shortened
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.transitions import Event, Fact, held_claim, without_claim
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sequencer.model.graph import Graph
 from sequencer.model.head import Claim
+from sequencer.model.net.graph import Graph
 
 
 class Crowd(NamedTuple):

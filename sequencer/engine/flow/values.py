@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sequencer.model.flow_state import copied, put
-from sequencer.model.graph import Graph, Node
 from sequencer.model.head import Head
-from sequencer.model.marking import Marking, Reference
+from sequencer.model.net.graph import Graph, Node
+from sequencer.model.net.marking import Marking, Reference
+from sequencer.model.net.source import copied, put
 from sequencer.resolution import templates
 from sequencer.resolution.carrying import carried, value_of
 

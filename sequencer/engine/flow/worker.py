@@ -28,7 +28,6 @@ from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Patience
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Prepared
-from sequencer.engine.standing import blocked_by
 from sequencer.errors import (
     ConfigurationError,
     SequencerError,
@@ -39,8 +38,9 @@ from sequencer.errors import (
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
-from sequencer.model.marking import FlowStatus
+from sequencer.model.net.marking import FlowStatus
 from sequencer.model.outcome import OutcomeStatus, Usage
+from sequencer.model.standing import blocked_by
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
 from sequencer.store.identity import boottime

@@ -14,9 +14,9 @@ from sequencer.engine.flow.worker import FlowWorker
 from sequencer.engine.performing import Performer
 from sequencer.engine.work import Mode, Summary
 from sequencer.errors import Interrupted, SequencerError, UsageRefused
-from sequencer.model.graph import Node
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.net.graph import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,7 @@ from sequencer.documents.keys import dotted
 from sequencer.documents.problems import raise_all
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError
-from sequencer.model.graph import Edge, Graph, Node, NodeKind
-from sequencer.model.growth import Growth
+from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.team import MAX_TASKS, Role, Task, TaskTraits
 from sequencer.model.workflow import Workflow

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from sequencer.errors import ConfigurationError
-from sequencer.model.graph import Edge, Graph, Node, NodeKind
-from sequencer.model.growth import Growth
+from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.team import MAX_TASKS, Role, Task, TaskTraits
 from sequencer.model.workflow import Workflow

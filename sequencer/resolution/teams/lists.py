@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from sequencer.documents.problems import problems_of, raise_all
 from sequencer.documents.reader import Document, KeyPath, Position
 from sequencer.errors import ConfigurationError
-from sequencer.model.graph import Graph
+from sequencer.model.net.graph import Graph
 from sequencer.model.team import Role, Task
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.teams.entries import ListFile, TaskEntry

@@ -13,8 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from sequencer.model.request import Request
-from sequencer.model.route import Route
+from sequencer.model.request import Request, Route
 from sequencer.resolution.classification import WORDS, Word
 from sequencer.resolution.routing_settings import RoutingSettings
 from sequencer.resolution.teams.options import (

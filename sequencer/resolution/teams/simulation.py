@@ -15,12 +15,11 @@ from typing import Any
 
 from sequencer.documents.problems import raise_all
 from sequencer.errors import ConfigurationError, SequencerError
-from sequencer.model.graph import Node
-from sequencer.model.growth import Growth, grown
-from sequencer.model.marking import Reference
+from sequencer.model.net.graph import Growth, Node
+from sequencer.model.net.marking import Reference
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step, Validation
-from sequencer.model.workflow import Workflow
+from sequencer.model.workflow import Workflow, grown
 from sequencer.resolution.simulation import DEFAULT_MS, Part, Replay, Simulation
 from sequencer.resolution.teams.growing import TeamGrower
 from sequencer.resolution.verdict import verdict_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
 
-from sequencer.model.branching import groups
-from sequencer.model.graph import Graph
+from sequencer.model.net.graph import Graph
+from sequencer.model.net.rules import groups
 
 MAX_COMPARED = 256
 """Nodes that are compared with each other; those that come later in the chart are not."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sequencer.model.branching import DEFAULT, TIMEOUT, normalise
-from sequencer.model.graph import MAX_NODES, Edge, Graph, Node, NodeKind, Option
+from sequencer.model.net.graph import MAX_NODES, Edge, Graph, Node, NodeKind, Option
+from sequencer.model.net.rules import DEFAULT, TIMEOUT, normalise
 from sequencer.model.step import Step
 from sequencer.workflows.flowfile.markdown import Heading, Section
 from sequencer.workflows.flowfile.problems import MAX_COMPARED, Findings

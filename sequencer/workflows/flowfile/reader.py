@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from sequencer.documents.file import leads_out, read_bytes
 from sequencer.documents.reader import decode
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
-from sequencer.model.graph import Graph
+from sequencer.model.net.graph import Graph
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.teams.markdown import is_task_list
 from sequencer.workflows.flowfile.graph import Building

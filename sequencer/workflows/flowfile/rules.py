@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sequencer.model.branching import (
+from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.net.rules import (
     DEFAULT,
     TIMEOUT,
     NoMatchingBranch,
@@ -21,7 +22,6 @@ from sequencer.model.branching import (
     normalise,
     takes_other_answers,
 )
-from sequencer.model.graph import Graph, Node, NodeKind
 from sequencer.resolution.templates import GRAPH_ROOTS as ROOTS
 from sequencer.resolution.templates import MAX_DEPTH, parsed
 from sequencer.workflows.flowfile.concurrency import at_once

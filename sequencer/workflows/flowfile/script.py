@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from sequencer.documents.keys import dotted
 from sequencer.documents.problems import problems_of, raise_all
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.model.graph import Graph
+from sequencer.model.net.graph import Graph
 from sequencer.resolution.simulation import Part
 from sequencer.workflows.flowfile.reader import Overrides
 from sequencer.workflows.flowfile.settings import (

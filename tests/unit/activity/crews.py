@@ -7,8 +7,8 @@ from typing import Any
 from sequencer.activity.protocol import Activity
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.flow.boards import Board
-from sequencer.model.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.head import Head
+from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.team import TaskTraits
 from sequencer.model.transitions import Event, Fact, Transition

@@ -15,7 +15,7 @@ from sequencer.activity.jsonl import JsonlSink
 from sequencer.activity.linear import content_of
 from sequencer.activity.markdown import result_text
 from sequencer.activity.protocol import Activity, ActivityType, Post
-from sequencer.model.graph import Graph
+from sequencer.model.net.graph import Graph
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow

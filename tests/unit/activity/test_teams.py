@@ -12,8 +12,8 @@ from sequencer.activity.overseeing import subject_of
 from sequencer.activity.protocol import Activity, ActivityType
 from sequencer.engine.flow.boards import Overseer
 from sequencer.executors.protocol import Kind
-from sequencer.model.graph import Node, NodeKind
 from sequencer.model.head import Head
+from sequencer.model.net.graph import Node, NodeKind
 from sequencer.model.team import TaskTraits
 from sequencer.model.transitions import Event
 from sequencer.store.file import FileStore

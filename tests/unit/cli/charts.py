@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from sequencer.cli.gantt_rows import Chart, chart_of
 from sequencer.history.timeline import figures_of, timeline_of
-from sequencer.model.graph import Graph, Node, NodeKind
+from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.team import TaskTraits
 from tests.unit.history.journal_facts import NOON_S, Told
 

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.cli.views.text import clock, columns, file_size, width
-from sequencer.model.outcome import Usage
-from sequencer.model.wording import duration, spent
+from sequencer.model.outcome import Usage, duration, spent
 
 CELLS = st.text(
     alphabet=st.characters(blacklist_categories=["Cc", "Cs", "Zl", "Zp"], blacklist_characters="|"),

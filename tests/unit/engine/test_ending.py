@@ -7,13 +7,12 @@ import pytest
 
 from sequencer.engine.ending import MAX_ROUNDS, Ended, Kind, ending_of, final_outcome, gate_of
 from sequencer.engine.prepared import Performed
-from sequencer.model.deciding import Decision, Move
 from sequencer.model.head import Gate, Head, Loop
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.line.order import fixer_place, place, step_at
+from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import fixer_place, place, step_at
 from sequencer.resolution.verdict import Verdict
 from tests.contract.store_cases import new_head
 

@@ -10,7 +10,7 @@ import pytest
 from sequencer.assembly import Project, open_project
 from sequencer.engine.fitting import OF_A_FLOWCHART, fitted, optional_of
 from sequencer.errors import ConfigurationError
-from sequencer.model.graph import Graph, Node, NodeKind
+from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.team import TaskTraits
 from sequencer.model.workflow import Workflow

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from sequencer.engine.naming import command
+from sequencer.model.names import command
 
 
 def test_the_default_run_needs_no_name() -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine import due, worker
+from sequencer.engine import worker
 from sequencer.engine.run import Run
 from sequencer.engine.work import Mode, Summary
 from sequencer.errors import StepFailed, StorageFailed, TooManyFailures
+from sequencer.model import due
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.outcome import Usage
 from tests.unit.engine.flow.labs import lab, limited

@@ -5,21 +5,21 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.due import (
+from sequencer.engine.records import chance
+from sequencer.model.due import (
     DEFAULT_PAUSE_S,
     JITTER_S,
     SHORTEST_PAUSE_S,
     bounded,
-    chance,
     limit_end,
     outage_end,
     retry_at,
     why_put_off,
 )
-from sequencer.engine.standing import Kind, parse_time, standing
 from sequencer.model.head import Status
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.standing import Kind, parse_time, standing
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
 from tests.contract.store_cases import WORKFLOW, make_claim, new_head
@@ -97,30 +97,30 @@ def test_times_are_utc_unless_they_say_otherwise() -> None:
 def test_the_end_of_a_usage_limit(told: str | None, seconds: float) -> None:
     outcome = Outcome(status=OutcomeStatus.LIMITED, not_before=told)
     expected = NOW + timedelta(seconds=seconds)
-    end = limit_end(outcome, 1, NOW.astimezone(timezone(timedelta(hours=3))), lambda: 0.0)
+    end = limit_end(outcome, 1, NOW.astimezone(timezone(timedelta(hours=3))), 0.0)
     assert end.endswith("Z")
     assert parse_time(end) == expected
-    late = limit_end(outcome, 1, NOW, lambda: 1.0)
+    late = limit_end(outcome, 1, NOW, 1.0)
     assert parse_time(late) == expected + timedelta(seconds=JITTER_S)
 
 
 def test_pauses_grow_with_each_limit_in_a_row() -> None:
     told = Outcome(status=OutcomeStatus.LIMITED, not_before=LATER)
-    ends = [parse_time(limit_end(told, n, NOW, lambda: 0.0)) for n in range(1, 21)]
+    ends = [parse_time(limit_end(told, n, NOW, 0.0)) for n in range(1, 21)]
     pauses = [(end - NOW).total_seconds() for end in ends if end is not None]
     assert pauses[:8] == [11, 60, 120, 240, 480, 960, 1920, 3600]
     assert set(pauses[8:]) == {3600}
     # What a client tells is believed where it is later.
     told = Outcome(status=OutcomeStatus.LIMITED, not_before="2026-01-01T05:00:00Z")
-    assert parse_time(limit_end(told, 9, NOW, lambda: 0.0)) == NOW + timedelta(seconds=18_010)
+    assert parse_time(limit_end(told, 9, NOW, 0.0)) == NOW + timedelta(seconds=18_010)
 
 
 def test_pauses_of_an_outage_grow_to_a_quarter_of_an_hour() -> None:
-    ends = [parse_time(outage_end(n, NOW, lambda: 0.0)) for n in range(1, 21)]
+    ends = [parse_time(outage_end(n, NOW, 0.0)) for n in range(1, 21)]
     pauses = [(end - NOW).total_seconds() for end in ends if end is not None]
     assert pauses[:7] == [30, 60, 120, 240, 480, 900, 900]
     assert set(pauses[7:]) == {900}
-    late = parse_time(outage_end(3, NOW, lambda: 1.0))
+    late = parse_time(outage_end(3, NOW, 1.0))
     assert late == NOW + timedelta(seconds=150), "many that wait don't come back at once"
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from sequencer.assembly import Project, open_project
 from sequencer.errors import ConfigurationError, TransitionRefused, UnknownName
-from sequencer.model.definition import Definition
-from sequencer.model.request import Request
+from sequencer.model.request import Definition, Request
 from tests.unit.engine.projects import write_project
 
 BUG = Request(title="Debug login timeout", labels=("Bug",))

@@ -9,8 +9,7 @@ import pytest
 
 from sequencer.engine.team_starting import WantedTeam
 from sequencer.errors import ConfigurationError, UsageRefused
-from sequencer.model.definition import Definition
-from sequencer.model.request import Request
+from sequencer.model.request import Definition, Request
 from tests.unit.engine.test_starting import BUG, CODE, project
 
 QUESTION = Request(title="How does it work?")

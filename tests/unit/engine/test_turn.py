@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine import due
 from sequencer.engine.work import Mode
 from sequencer.errors import (
     ClaimHeld,
@@ -22,6 +21,7 @@ from sequencer.errors import (
     UnsafeFolder,
 )
 from sequencer.executors.protocol import StopReason
+from sequencer.model import due
 from sequencer.model.limits import InvocationLimits
 from tests.unit.engine.projects import (
     FAILED,

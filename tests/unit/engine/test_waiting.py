@@ -16,7 +16,7 @@ from sequencer.errors import (
     Interrupted,
     StepFailed,
 )
-from sequencer.model import decisions
+from sequencer.model import by_hand as decisions
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.transitions import Place
 from tests.unit.engine.projects import (

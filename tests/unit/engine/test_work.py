@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine import due
 from sequencer.engine.work import Mode
 from sequencer.errors import (
     ConfigurationError,
@@ -18,7 +17,7 @@ from sequencer.errors import (
     TooManyFailures,
     UnknownName,
 )
-from sequencer.model import transitions
+from sequencer.model import due, transitions
 from sequencer.model.limits import InvocationLimits
 from tests.contract import store_cases as cases
 from tests.unit.engine.projects import (

@@ -11,7 +11,7 @@ from sequencer.errors import RemoteUnreachable
 from sequencer.git.own_settings import EVERYTHING
 from sequencer.git.remote import Pushed, PushVerdict, RefMove
 from sequencer.git.store import GitOptions, GitStore, open_git_store
-from sequencer.model import decisions
+from sequencer.model import by_hand as decisions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from tests.clones import Shared

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from sequencer.history.totals import Cap, Spent, caps_of
-from sequencer.model.graph import Graph, Node, NodeKind
 from sequencer.model.limits import RunLimits
+from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.outcome import Usage
 from sequencer.model.team import Budget, TaskTraits, TeamBudget, TeamRules
 

@@ -9,8 +9,7 @@ import pytest
 
 from sequencer.engine.hooking import HookFailed, Hooks, NoHooks
 from sequencer.hooks.calling import MAX_TRACEBACK_CHARS
-from sequencer.model.deciding import Decision, Move
-from sequencer.model.outcome import Outcome
+from sequencer.model.outcome import Decision, Move, Outcome
 from sequencer.model.step import Step
 from sequencer.model.workflow import Review, Workflow
 from tests.unit.hooks.hook_files import HEAD, OUTCOME, REQUEST, WORKFLOW, context, loaded

@@ -11,8 +11,7 @@ import pytest
 
 from sequencer.engine.hooking import Hooks
 from sequencer.hooks import load_hooks
-from sequencer.model.deciding import Decision, Move
-from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus
 from sequencer.model.request import Request
 from sequencer.model.step import Step
 from tests.unit.hooks.hook_files import OUTCOME, context

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.branching import (
+from sequencer.model.net.rules import (
     NoMatchingBranch,
     candidates,
     choose,

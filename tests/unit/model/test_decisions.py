@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sequencer.errors import EditRefused, TransitionRefused
-from sequencer.model import decisions
+from sequencer.model import by_hand as decisions
 from sequencer.model.head import MAX_COUNTER, Head, Status
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import Place, Transition

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sequencer.errors import EditRefused
-from sequencer.model import decisions
+from sequencer.model import by_hand as decisions
 from sequencer.model.head import Gate, Head, Loop, Status, Work
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import Place

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from sequencer.model import flow_record
-from sequencer.model.flow_record import Chain, Written, read, restored, snapshot, write
-from sequencer.model.flow_rules import Course
-from sequencer.model.graph import Graph
 from sequencer.model.head import Flow, Status
-from sequencer.model.marking import Active, FlowStatus, Marking
+from sequencer.model.net import record as flow_record
+from sequencer.model.net.graph import Graph
+from sequencer.model.net.marking import Active, FlowStatus, Marking
+from sequencer.model.net.record import Chain, Written, read, restored, snapshot, write
+from sequencer.model.net.rules import Course
 from tests.contract.store_cases import new_head
 from tests.flows import fan, graph
 from tests.property.flow_rehearsal import ensure_same

@@ -8,12 +8,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
-from sequencer.model import flow_record
-from sequencer.model.flow_record import SINCE_BYTES, Chain
-from sequencer.model.flow_rules import Course
-from sequencer.model.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.head import Flow, Status
-from sequencer.model.marking import Marking
+from sequencer.model.net import record as flow_record
+from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.net.marking import Marking
+from sequencer.model.net.record import SINCE_BYTES, Chain
+from sequencer.model.net.rules import Course
 
 OPERATIONS = some.lists(
     some.lists(some.text(max_size=5) | some.integers(0, 99) | some.none(), min_size=1, max_size=4),

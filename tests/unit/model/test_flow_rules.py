@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from sequencer.model import flow_record, flow_trace
-from sequencer.model.flow_rules import Course, FlowFact
-from sequencer.model.marking import FlowStatus, Marking
+from sequencer.model.net import record as flow_record
+from sequencer.model.net import rules as flow_trace
+from sequencer.model.net.marking import FlowStatus, Marking
+from sequencer.model.net.rules import Course, FlowFact
 from sequencer.model.transitions import Event
 from tests.flows import graph
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.flow_state import copied, put
+from sequencer.model.net.source import copied, put
 
 
 def test_a_copy_has_nothing_in_common() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.flow_trace import line
+from sequencer.model.net.rules import line
 from sequencer.model.transitions import Event
 
 

@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from sequencer.errors import EditRefused, TransitionRefused
-from sequencer.model import decisions, gates, transitions
+from sequencer.model import by_hand as decisions
+from sequencer.model import transitions
 from sequencer.model.head import Gate, Head, Status
+from sequencer.model.line import gates
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.transitions import Event, Place, Transition
 from tests.contract.store_cases import STRANGER, new_head

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sequencer.model.graph import DEFAULT_MAX_ITERATIONS, Edge, Graph, Node, NodeKind
+from sequencer.model.net.graph import DEFAULT_MAX_ITERATIONS, Edge, Graph, Node, NodeKind
 from tests.flows import fan, graph
 
 

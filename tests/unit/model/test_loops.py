@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from sequencer.errors import StaleClaim
-from sequencer.model import loops, transitions
+from sequencer.model import transitions
 from sequencer.model.head import Head, Loop, Status
+from sequencer.model.line import rounds as loops
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Validation
 from sequencer.model.transitions import Event, Place

@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.flow_record import Chain, read, restored, snapshot, write
-from sequencer.model.flow_rules import Course
-from sequencer.model.graph import Edge, Graph, Node, NodeKind
-from sequencer.model.growth import Growth, grown, grown_graph
 from sequencer.model.head import Flow, Status
-from sequencer.model.marking import Active, FlowStatus, Marking
+from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind, grown_graph
+from sequencer.model.net.marking import Active, FlowStatus, Marking
+from sequencer.model.net.record import Chain, read, restored, snapshot, write
+from sequencer.model.net.rules import Course
 from sequencer.model.step import Step
 from sequencer.model.team import TaskTraits
-from sequencer.model.workflow import Workflow
+from sequencer.model.workflow import Workflow, grown
 from tests.flows import graph
 
 ERROR = {"node": "a", "type": "error", "message": "boom", "attempts": 1}

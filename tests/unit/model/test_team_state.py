@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from sequencer.model.graph import Graph, Node, NodeKind
-from sequencer.model.marking import Marking
-from sequencer.model.team_state import TeamState
+from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.net.marking import Marking, TeamState
 
 
 def team(*operations: tuple[object, ...]) -> TeamState:

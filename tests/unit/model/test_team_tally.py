@@ -9,10 +9,10 @@ import pytest
 
 from sequencer.engine.flow.shares import Shares
 from sequencer.engine.flow.team_budgets import TeamBudgets
-from sequencer.model import flow_record
-from sequencer.model.graph import Graph
 from sequencer.model.limits import RunLimits
-from sequencer.model.marking import Marking
+from sequencer.model.net import record as flow_record
+from sequencer.model.net.graph import Graph
+from sequencer.model.net.marking import Marking
 from sequencer.model.team import Budget, Task, TeamRules
 from sequencer.resolution.teams.graphs import workflow_of
 from sequencer.resolution.teams.roles import roles

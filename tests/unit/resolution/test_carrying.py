@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import json
 
-from sequencer.model.graph import Graph
-from sequencer.model.marking import Active, Marking, Reference
+from sequencer.model.net.graph import Graph
+from sequencer.model.net.marking import Active, Marking, Reference
 from sequencer.resolution.carrying import carried, text_of, value_of
 from sequencer.resolution.simulation import Part, simulate
 from tests.flows import graph, workflow

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.model.request import Request
-from sequencer.model.route import Route
+from sequencer.model.request import Request, Route
 from sequencer.resolution.classification import WORDS, ClassificationFailed
 from sequencer.resolution.procedure_routing import ATTEMPTS, MAX_REASON_CHARS, route
 from sequencer.resolution.procedures import PROCEDURES

@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.model.line.order import describe
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.procedures import PROCEDURES, builtin_procedure
@@ -17,7 +18,6 @@ from sequencer.resolution.registry import (
     WorkflowDefinition,
     with_defaults,
 )
-from sequencer.resolution.resolver import describe
 
 
 def prompts_of(workflow: Workflow, count: int) -> list[str]:

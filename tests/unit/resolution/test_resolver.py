@@ -5,10 +5,10 @@ import timeit
 import pytest
 
 from sequencer.errors import UsageRefused
+from sequencer.model.line.order import describe, place, resolve
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Review, Workflow
-from sequencer.resolution.resolver import describe, place, resolve
 
 PLAN, BUILD, CHECK = Step(name="plan"), Step(name="build", prompt="b.md"), Step(name="check")
 REVIEWED = Workflow("demo", (PLAN, BUILD), Review(every=2, step=CHECK))

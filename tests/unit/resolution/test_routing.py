@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from sequencer.errors import StepFailed
 from sequencer.model.head import Claim, Head, Owner, Session
+from sequencer.model.line.order import describe
 from sequencer.resolution.registry import Registry
-from sequencer.resolution.resolver import describe
 from sequencer.resolution.routing import (
     RouterMode,
     RouterRefused,

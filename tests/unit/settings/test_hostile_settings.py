@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sequencer.documents.keys import annotation_at, is_mapping, known_keys, leaves
 from sequencer.documents.problems import ConfigurationErrors
 from sequencer.errors import ConfigurationError
-from sequencer.resolution.resolver import describe
+from sequencer.model.line.order import describe
 from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS
 from sequencer.settings.location import locate
 from sequencer.settings.schema import Schema

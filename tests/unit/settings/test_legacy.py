@@ -8,7 +8,7 @@ import pytest
 
 from sequencer.documents import keys
 from sequencer.errors import ConfigurationError, UnsafePath
-from sequencer.resolution.resolver import resolve
+from sequencer.model.line.order import resolve
 from sequencer.resolution.routing import RouterMode
 from sequencer.settings.legacy import COMMIT_KEYS, FLAT_KEYS, IGNORED_KEYS, VARIABLES
 from sequencer.settings.schema import Schema

@@ -6,7 +6,7 @@ import pytest
 
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.limits import RunLimits
-from sequencer.resolution.resolver import resolve
+from sequencer.model.line.order import resolve
 from sequencer.resolution.routing import RouterMode
 from sequencer.settings.settings import HIDDEN, load
 from sequencer.settings.sources import Given

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.model import flow_record
 from sequencer.model.head import Flow, Head
+from sequencer.model.net import record as flow_record
 from sequencer.store import diagnosis, flow_documents
 from sequencer.store.flow_documents import is_whole, problems
 from tests.unit.engine.flow.labs import lab

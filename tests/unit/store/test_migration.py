@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from sequencer.errors import CorruptState, DefinitionChanged, StateRefused
 from sequencer.model.head import MAX_COUNTER, Head, Status
+from sequencer.model.line.order import resolve
 from sequencer.resolution.registry import Registry
-from sequencer.resolution.resolver import resolve
 from sequencer.store.migration import is_legacy, legacy_workflow, migrate
 
 NEWER: dict[str, Any] = {

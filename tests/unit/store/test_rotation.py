@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sequencer.errors import CorruptState, StorageFailed
-from sequencer.model import decisions
+from sequencer.model import by_hand as decisions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Event, Fact, Transition
 from sequencer.store import journal_file, results

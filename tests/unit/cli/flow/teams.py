@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
-from sequencer.model.graph import Edge, Graph, Node, NodeKind
+from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.team import TaskTraits
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)

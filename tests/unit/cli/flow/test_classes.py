@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 
 from sequencer.cli.views.mermaid import LOOKS, charted, classed
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
-from sequencer.model.graph import Edge, Graph, Node, NodeKind
+from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.views import HOSTILE, flows, graph, of, views
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from sequencer.cli.flow.frame import LAYOUTS, USUAL, Frame, chosen, counted
 from sequencer.cli.flow.team_table import Heard
 from sequencer.cli.views.text import width
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
-from sequencer.model.graph import Graph, Node, NodeKind
+from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.model.net.graph import Graph, Node, NodeKind
 from tests.unit.cli.flow.terminals import Terminal, terminal
 from tests.unit.cli.flow.views import HOSTILE, chain, graph, of, views, with_node
 

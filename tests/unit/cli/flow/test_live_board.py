@@ -13,10 +13,10 @@ import pytest
 
 from sequencer.cli.flow.live_board import MAX_NOTICES, REDRAW_S, LiveBoard
 from sequencer.engine.attempt import Observer
+from sequencer.engine.flow.view import NodeState, NodeView
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
-from sequencer.model.flow_view import NodeState, NodeView
-from sequencer.model.graph import Graph, Node, NodeKind
+from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.outcome import Usage
 from tests.unit.cli.flow.terminals import Terminal, terminal
 from tests.unit.cli.flow.views import HOSTILE, attempt, graph, of, ok, with_node

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 
 from sequencer.cli.flow.picture import png, svg
 from sequencer.cli.svg import EXTRA, save
+from sequencer.engine.flow.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed, UsageRefused
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
-from sequencer.model.graph import Graph, Node, NodeKind
+from sequencer.model.net.graph import Graph, Node, NodeKind
 from tests.unit.cli.flow.views import HOSTILE, RELEASE, chain, flows, graph, of, view, views
 
 SPACE = "{http://www.w3.org/2000/svg}"

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from sequencer.cli.flow.table import as_json, summary, table
 from sequencer.cli.views.states import last_line, state_words
 from sequencer.cli.views.text import width
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
-from sequencer.model.graph import Node, NodeKind
+from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.model.net.graph import Node, NodeKind
 from tests.unit.cli.flow.views import HOSTILE, graph, of, view, views
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)

@@ -18,9 +18,9 @@ from sequencer.cli.flow.plain_board import PlainBoard
 from sequencer.cli.flow.team_table import Heard
 from sequencer.cli.flow.telling import told
 from sequencer.cli.views.text import columns_of, width
+from sequencer.engine.flow.view import FlowView, NodeState
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
-from sequencer.model.flow_view import FlowView, NodeState
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import Event
 from tests.unit.cli.flow.facts import fact

@@ -33,8 +33,8 @@ from sequencer.cli.flow.team_table import (
 from sequencer.cli.flow.team_table import summary as totals
 from sequencer.cli.views.states import amount
 from sequencer.cli.views.text import width
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
-from sequencer.model.graph import Node, NodeKind
+from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.model.net.graph import Node, NodeKind
 from tests.unit.cli.flow.teams import BEGAN, NOW, TWO_MINUTES_AGO, at_work, graph, numbered, view
 from tests.unit.cli.flow.teams import of as run_of
 from tests.unit.cli.flow.views import HOSTILE, of, with_node

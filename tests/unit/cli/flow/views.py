@@ -13,8 +13,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sequencer.engine.attempt import Attempt
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
-from sequencer.model.graph import Edge, Graph, Node, NodeKind
+from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.workflows.flowfile.reader import read_chart_only

@@ -23,9 +23,9 @@ from sequencer.engine.work import Mode, Summary
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
 from sequencer.logs import FileLogs
-from sequencer.model import flow_trace
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.net import rules as flow_trace
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow

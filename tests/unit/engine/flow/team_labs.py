@@ -14,8 +14,8 @@ from sequencer.engine.flow.workplaces import OneWorkplace, Workplaces
 from sequencer.engine.performing import Performer
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Cancellation, Executor, StepRequest
-from sequencer.model.graph import Graph
-from sequencer.model.marking import Marking
+from sequencer.model.net.graph import Graph
+from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 from sequencer.model.team import Role, Task, TeamRules

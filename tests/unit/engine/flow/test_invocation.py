@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.due import iso
 from sequencer.engine.work import Mode
 from sequencer.errors import (
     StepFailed,
     StorageFailed,
     WaitsForPerson,
 )
+from sequencer.model.due import iso
 from sequencer.model.head import Status
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Usage

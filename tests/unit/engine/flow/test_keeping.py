@@ -11,10 +11,10 @@ import pytest
 from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.flow.keeping import Keeper
 from sequencer.errors import CorruptState, StaleClaim, StorageFailed
-from sequencer.model import flow_record
-from sequencer.model.flow_record import Chain
 from sequencer.model.head import Head
-from sequencer.model.marking import Marking
+from sequencer.model.net import record as flow_record
+from sequencer.model.net.marking import Marking
+from sequencer.model.net.record import Chain
 from sequencer.store.memory import MemoryRun
 from sequencer.store.protocol import Store
 from tests.flows import fan, workflow_of

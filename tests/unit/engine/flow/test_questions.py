@@ -16,7 +16,7 @@ from sequencer.errors import (
     UnknownName,
     UsageRefused,
 )
-from sequencer.model.graph import Option
+from sequencer.model.net.graph import Option
 from tests.unit.engine.flow.labs import Lab, lab
 
 YES = Option(label="Looks good", value="approve", description="It is merged then.")

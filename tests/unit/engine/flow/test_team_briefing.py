@@ -13,8 +13,8 @@ from sequencer.engine.flow import briefing
 from sequencer.engine.flow.briefing import LEAST_CHARS, MOST_CHARS, Brief, brief_of
 from sequencer.engine.flow.values import values_of
 from sequencer.errors import StorageFailed
-from sequencer.model.graph import Edge, Graph, Node, NodeKind
-from sequencer.model.marking import Marking
+from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.net.marking import Marking
 from sequencer.model.request import Request
 from sequencer.model.team import TaskTraits
 from sequencer.resolution.templates import MissingValue

@@ -10,9 +10,9 @@ import pytest
 from sequencer.engine.flow.team_budgets import BudgetUse, TeamBudgets
 from sequencer.engine.work import Mode
 from sequencer.errors import StepFailed
-from sequencer.model.growth import Growth
 from sequencer.model.limits import RunLimits
-from sequencer.model.marking import Marking
+from sequencer.model.net.graph import Growth
+from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.team import Budget, TeamRules
 from sequencer.store.memory import MemoryRun

@@ -8,7 +8,7 @@ import pytest
 
 from sequencer.engine.work import Mode
 from sequencer.errors import StepFailed, TransitionRefused
-from sequencer.model.marking import FlowStatus
+from sequencer.model.net.marking import FlowStatus
 from sequencer.store.memory import MemoryRun
 from tests.unit.engine.flow.labs import Hold, failed, let_go, until
 from tests.unit.engine.flow.team_labs import AT_ONCE, TeamLab, adds, crash, fails, task, team

@@ -9,7 +9,7 @@ import pytest
 
 from sequencer.assembly.prompts import builtin_texts
 from sequencer.engine.flow.control import FlowControl
-from sequencer.model.marking import FlowStatus, Marking
+from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.team import Role
 from sequencer.resolution.teams.roles import builtin_roles

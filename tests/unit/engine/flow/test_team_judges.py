@@ -10,7 +10,7 @@ import pytest
 
 from sequencer.engine.work import Mode
 from sequencer.errors import StepFailed
-from sequencer.model.marking import FlowStatus
+from sequencer.model.net.marking import FlowStatus
 from sequencer.model.team import Role
 from sequencer.resolution.teams.growing import TeamGrower
 from sequencer.store.memory import MemoryRun

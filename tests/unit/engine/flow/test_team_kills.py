@@ -9,7 +9,7 @@ import pytest
 
 from sequencer.engine.flow.team_budgets import BudgetUse, TeamBudgets
 from sequencer.executors.protocol import Cancellation, StepRequest
-from sequencer.model.marking import Marking
+from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.team import Budget, TeamRules
 from tests.unit.engine.flow.labs import Hold, let_go, until

@@ -8,8 +8,8 @@ import pytest
 
 from sequencer.engine.flow.turns import Crowd, Turn
 from sequencer.engine.flow.worker import FlowWorker
-from sequencer.model.graph import Graph
 from sequencer.model.head import Claim, Head
+from sequencer.model.net.graph import Graph
 from sequencer.resolution.teams.graphs import workflow_of
 from sequencer.store.identity import this_process
 from sequencer.store.memory import MemoryRun

@@ -7,7 +7,7 @@ import pytest
 from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.errors import StaleClaim
 from sequencer.model.head import Status
-from sequencer.model.marking import Active
+from sequencer.model.net.marking import Active
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from tests.contract.store_cases import STRANGER
 from tests.flows import graph

@@ -10,8 +10,8 @@ import pytest
 
 from sequencer.engine.flow.values import values_of
 from sequencer.errors import StepFailed
-from sequencer.model.graph import Graph
-from sequencer.model.marking import Marking
+from sequencer.model.net.graph import Graph
+from sequencer.model.net.marking import Marking
 from sequencer.model.step import Retry
 from sequencer.resolution.templates import MissingValue
 from tests.flows import graph

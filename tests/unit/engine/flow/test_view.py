@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.flow.view import LINE_CHARS, view_of
-from sequencer.model.flow_view import FlowView, NodeState, NodeView
+from sequencer.engine.flow.view import LINE_CHARS, FlowView, NodeState, NodeView, view_of
 from sequencer.model.outcome import Usage
 from sequencer.model.step import Retry
 from tests.flows import graph

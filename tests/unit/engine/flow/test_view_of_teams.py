@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sequencer.engine.flow.view import Story, view_of
-from sequencer.model.flow_view import FlowView, NodeState
-from sequencer.model.graph import Edge, Graph, Node, NodeKind
-from sequencer.model.growth import Growth
+from sequencer.engine.flow.view import FlowView, NodeState, Story, view_of
 from sequencer.model.head import Head
-from sequencer.model.marking import Marking
+from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
+from sequencer.model.net.marking import Marking
 from sequencer.model.team import TaskTraits
 from sequencer.model.transitions import Event
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.model.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.workflows.flowfile.concurrency import MAX_COMPARED, at_once
 
 

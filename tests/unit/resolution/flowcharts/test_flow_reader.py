@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.documents.problems import ConfigurationErrors
-from sequencer.model.graph import NodeKind
+from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Retry
 from sequencer.workflows.flowfile.markdown import MAX_CHARS
 from sequencer.workflows.flowfile.problems import MAX_PROBLEMS, FlowErrors

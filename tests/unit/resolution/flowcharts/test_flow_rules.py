@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.model.graph import NodeKind
+from sequencer.model.net.graph import NodeKind
 from tests.unit.resolution.flowcharts.flows import (
     bare,
     flow_text,

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from sequencer.model.branching import choose
+from sequencer.model.net.rules import choose
 from sequencer.workflows.flowfile.problems import FlowErrors
 from tests.unit.resolution.flowcharts.flows import bare, flow_text, read, refusal, sections, told
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.model.graph import NodeKind
+from sequencer.model.net.graph import NodeKind
 from sequencer.resolution.simulation import Part, Replay, simulate
 from sequencer.workflows.flowfile.reader import Overrides, read_chart_only
 from sequencer.workflows.flowfile.script import Script, read_script

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sequencer.assembly.prompts import builtin_texts
-from sequencer.model.graph import Graph
+from sequencer.model.net.graph import Graph
 from sequencer.model.step import Step
 from sequencer.model.team import Task
 from sequencer.resolution.procedures import PROCEDURES

@@ -8,11 +8,10 @@ import pytest
 
 from sequencer.documents.problems import ConfigurationErrors
 from sequencer.errors import ConfigurationError
-from sequencer.model.graph import Graph, NodeKind
-from sequencer.model.growth import Growth, grown
+from sequencer.model.net.graph import Graph, Growth, NodeKind
 from sequencer.model.step import Output, Step, Validation
 from sequencer.model.team import Budget, Role, Task
-from sequencer.model.workflow import Workflow
+from sequencer.model.workflow import Workflow, grown
 from sequencer.resolution.registry import with_defaults
 from sequencer.resolution.teams.answers import schema_for
 from sequencer.resolution.teams.graphs import BRIEF, growth_of, workflow_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.growth import Growth
+from sequencer.model.net.graph import Growth
 from sequencer.model.team import Role, Task
 from sequencer.model.workflow import Workflow
 from sequencer.resolution.teams.answers import AnswerRefused

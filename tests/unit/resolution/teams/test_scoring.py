@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.model.request import Request
-from sequencer.model.route import Route
+from sequencer.model.request import Request, Route
 from sequencer.resolution.classification import WORDS, Word
 from sequencer.resolution.procedure_routing import route
 from sequencer.resolution.registry import Registry

@@ -15,11 +15,9 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
-from sequencer.model.graph import Graph
-from sequencer.model.growth import Growth, grown_graph
 from sequencer.model.head import Flow, Status
-from sequencer.model.marking import Active, FlowStatus, Marking, Operation
-from sequencer.model.team_state import TeamState
+from sequencer.model.net.graph import Graph, Growth, grown_graph
+from sequencer.model.net.marking import Active, FlowStatus, Marking, Operation, TeamState
 
 INLINE_ENTRIES = 80
 INLINE_BYTES = 800

@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from sequencer.model.flow_state import copied
-from sequencer.model.graph import Graph
+from sequencer.model.net.graph import Graph
 from sequencer.model.workflow import Workflow
 
 _SAID_IN_FLOWCHARTS = {"timeout_s": "timeout", "continue_session": "mode"}
@@ -120,3 +119,27 @@ def _of_lists(
     if order_old != order_new:
         lines.append(f"the order of the {what}s is another one")
     return lines
+
+
+def copied(value: Any) -> Any:
+    """Return *value* with maps and lists of its own."""
+    if isinstance(value, Mapping):
+        return {key: copied(inner) for key, inner in value.items()}
+    return [copied(inner) for inner in value] if isinstance(value, (list, tuple)) else value
+
+
+def put(state: dict[str, Any], key: str, value: Any) -> None:
+    """Put *value* into *state* at *key*; maps on the way are made, and other things replaced.
+
+    >>> state = {"review": None}
+    >>> put(state, "review.style", "fine")
+    >>> state
+    {'review': {'style': 'fine'}}
+    """
+    *above, last = key.split(".")
+    here = state
+    for part in above:
+        if not isinstance(here.get(part), dict):
+            here[part] = {}
+        here = here[part]
+    here[last] = value

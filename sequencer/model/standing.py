@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from sequencer.engine.naming import command
 from sequencer.errors import TooManyFailures
 from sequencer.model.head import Claim, Gate, Head, Status
 from sequencer.model.limits import RunLimits
+from sequencer.model.line.order import present
+from sequencer.model.names import command
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.resolver import present
 
 
 class Kind(StrEnum):

@@ -6,12 +6,10 @@ clock of the machine that looks.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from sequencer.engine.standing import parse_time
 from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.standing import parse_time
 from sequencer.model.step import Step
 
 DEFAULT_PAUSE_S = 300.0
@@ -36,14 +34,7 @@ LATEST_RESET_S = 32 * 86_400.0
 """A reset further away than a month is not believed."""
 
 
-def chance() -> float:
-    """Return a random number below 1; the module `random` would cost each tick its import."""
-    return int.from_bytes(os.urandom(4), "big") / 2**32
-
-
-def limit_end(
-    outcome: Outcome, attempt: int, now: datetime, jitter: Callable[[], float] = chance
-) -> str:
+def limit_end(outcome: Outcome, attempt: int, now: datetime, jitter: float) -> str:
     """Return when to ask again after a usage limit that the *attempt*-th try has met.
 
     A client may tell no date, one that can't be read, or one that is over. Whatever it
@@ -57,21 +48,24 @@ def limit_end(
     if attempt > 1:
         grown_s = GROWING_PAUSE_S * 2.0 ** min(attempt - 1, 40)
         wait_s = max(wait_s, min(grown_s, LONGEST_PAUSE_S))
-    return iso(now + timedelta(seconds=wait_s + JITTER_S * jitter()))
+    return iso(now + timedelta(seconds=wait_s + JITTER_S * jitter))
 
 
-def outage_end(attempt: int, now: datetime, jitter: Callable[[], float] = chance) -> str:
+def outage_end(attempt: int, now: datetime, jitter: float) -> str:
     """Return when to try again after the *attempt*-th try has found the agent unavailable."""
     grown_s = GROWING_PAUSE_S * 2.0 ** min(attempt - 1, 40)
     wait_s = min(grown_s, LONGEST_OUTAGE_PAUSE_S)
-    return iso(now + timedelta(seconds=wait_s * (1 + OUTAGE_JITTER * jitter())))
+    return iso(now + timedelta(seconds=wait_s * (1 + OUTAGE_JITTER * jitter)))
 
 
-def due_again(outcome: Outcome, attempt: int, now: datetime) -> str:
-    """Return when to try again after *outcome*, which puts the step off."""
+def due_again(outcome: Outcome, attempt: int, now: datetime, jitter: float) -> str:
+    """Return when to try again after *outcome*, which puts the step off.
+
+    *jitter* is a random number below 1: runs that share an account must not all ask at once.
+    """
     if outcome.status is OutcomeStatus.UNAVAILABLE:
-        return outage_end(attempt, now)
-    return limit_end(outcome, attempt, now)
+        return outage_end(attempt, now, jitter)
+    return limit_end(outcome, attempt, now, jitter)
 
 
 def why_put_off(outcome: Outcome, agent: str) -> str:

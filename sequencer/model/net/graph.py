@@ -12,9 +12,9 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from sequencer.model.step import Name
+from sequencer.model.step import Name, Step
 from sequencer.model.team import TaskTraits
 
 MAX_NODES = 20_000
@@ -292,3 +292,48 @@ class Graph(BaseModel):
                     seen.add(target)
                     pending.append(target)
         return frozenset(seen)
+
+
+class Growth(BaseModel):
+    """One addition; frozen. It names nodes of the graph that it is added to in its edges only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nodes: tuple[Node, ...] = Field(min_length=1)
+    edges: tuple[Edge, ...] = ()
+    """Of the new nodes: among each other, and from and to those that were there."""
+    steps: tuple[Step, ...] = ()
+    """Of the new nodes where an agent works, in their order."""
+
+    @property
+    def added_by(self) -> str | None:
+        """Return the node whose answer has asked for it; None: it was nobody's answer.
+
+        Whatever waits for nothing else that is new waits for that node, before all others.
+        """
+        own = {node.id for node in self.nodes}
+        behind = {edge.target for edge in self.edges if edge.source in own}
+        first = own - behind
+        from_outside = (edge.source for edge in self.edges if edge.target in first)
+        return next(from_outside, None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data, without what is as ever."""
+        return self.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+
+
+def grown_graph(graph: Graph, growth: Growth) -> Graph:
+    """Return *graph* with *growth*.
+
+    Raises:
+        ValueError: a node is there already, or an edge leads to one that is not.
+    """
+    fields = {name: getattr(graph, name) for name in Graph.model_fields}
+    more = {
+        "nodes": (*graph.nodes, *growth.nodes),
+        "edges": (*graph.edges, *growth.edges),
+    }
+    try:
+        return Graph(**{**fields, **more})
+    except ValidationError as error:
+        raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None

@@ -1,0 +1,1 @@
+"""Cycles and procedures: one place, from step to step."""

@@ -1,0 +1,1 @@
+"""Flowcharts and teams: a marking, whose tokens go from node to node."""
