@@ -14,7 +14,7 @@ from sequencer.executors.protocol import Cancellation, Executor, Listener, StepR
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.team import Task
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.teams.graphs import workflow_of
+from sequencer.workflows.teams.graphs import workflow_of
 
 MOST = 10_000
 

@@ -29,19 +29,19 @@ from sequencer.git.check import check_git, check_ignored
 from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.resolution.extension import with_fields
-from sequencer.resolution.registry import with_defaults
-from sequencer.resolution.routing import allowed_prompts
-from sequencer.resolution.routing_settings import every_system_prompt
 from sequencer.settings.git import NONE
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.evidence import Witness, no_witness
 from sequencer.store.filesystem import is_network, type_of
 from sequencer.store.folder import opened
+from sequencer.workflows.definitions import with_fields
+from sequencer.workflows.registry import with_defaults
+from sequencer.workflows.requests.options import every_system_prompt
+from sequencer.workflows.router import allowed_prompts
 
 if TYPE_CHECKING:
-    from sequencer.resolution.teams.lists import TaskList
     from sequencer.workflows.flowfile.reader import Flow
+    from sequencer.workflows.teams.lists import TaskList
 
 MAX_BAD_LINES = 20
 """Bad lines of one journal file that are named one by one."""

@@ -15,8 +15,8 @@ from sequencer.executors.prices import price_of
 from sequencer.executors.protocol import Executor
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.extension import with_fields
-from sequencer.resolution.registry import with_defaults
+from sequencer.workflows.definitions import with_fields
+from sequencer.workflows.registry import with_defaults
 
 TELLS_TOKENS = frozenset({"codex", "gemini"})
 """Kinds whose clients tell tokens and no cost."""

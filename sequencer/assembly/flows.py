@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from sequencer.engine.run import Run
     from sequencer.model.head import Head
     from sequencer.model.workflow import Workflow
-    from sequencer.resolution.teams.lists import TaskList
     from sequencer.workflows.flowfile.reader import Flow
+    from sequencer.workflows.teams.lists import TaskList
 
 
 def home_of(project: Project) -> Path:

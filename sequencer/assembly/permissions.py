@@ -14,8 +14,8 @@ from sequencer.errors import ConfigurationError
 from sequencer.executors.protocol import Permits, Permitting
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.extension import with_fields
-from sequencer.resolution.registry import with_defaults
+from sequencer.workflows.definitions import with_fields
+from sequencer.workflows.registry import with_defaults
 
 
 class Permission(NamedTuple):

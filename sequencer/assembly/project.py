@@ -32,9 +32,6 @@ from sequencer.model.head import Head
 from sequencer.model.names import slug
 from sequencer.model.request import Definition
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.prompts import PromptReader
-from sequencer.resolution.registry import with_defaults
-from sequencer.resolution.routing_settings import classifying_agent
 from sequencer.settings.agents import AgentOverrides
 from sequencer.settings.git import CURRENT, NONE
 from sequencer.settings.settings import Settings, load
@@ -42,6 +39,9 @@ from sequencer.settings.sources import Given
 from sequencer.store import folder as folders
 from sequencer.store.headfile import read_head
 from sequencer.store.protocol import Store
+from sequencer.workflows.prompts import PromptReader
+from sequencer.workflows.registry import with_defaults
+from sequencer.workflows.requests.options import classifying_agent
 
 if TYPE_CHECKING:
     from sequencer.activity.pending import Pending
@@ -161,7 +161,7 @@ class Project:
 
     def _classifier(self, agent: str) -> Callable[[Request], str]:
         from sequencer.engine.asking import Questions  # noqa: PLC0415 - see the class
-        from sequencer.resolution.classification import classify_with  # noqa: PLC0415
+        from sequencer.workflows.requests.routing import classify_with  # noqa: PLC0415
 
         settings = self.settings
         within_s = settings.routing.timeout_s

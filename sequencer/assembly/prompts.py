@@ -9,7 +9,7 @@ from importlib.resources import files
 from sequencer.errors import UnknownName
 from sequencer.executors.protocol import Executor
 from sequencer.model.step import Step
-from sequencer.resolution.prompts import PromptReader, prompt_path, relative_name
+from sequencer.workflows.prompts import PromptReader, prompt_path, relative_name
 
 BUILTIN_FOLDERS = ("subroutines", "system", "team")
 """Below the prompts folder; what a project has there goes before what comes along."""

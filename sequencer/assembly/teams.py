@@ -14,7 +14,7 @@ from sequencer.git import places as workplace
 from sequencer.git.carry import folders_of
 from sequencer.git.places import Workplaces
 from sequencer.model.team import TaskTraits
-from sequencer.resolution.teams.growing import TeamGrower
+from sequencer.workflows.teams.growth import TeamGrower
 
 if TYPE_CHECKING:
     from sequencer.assembly.project import Project

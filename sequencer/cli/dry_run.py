@@ -20,9 +20,9 @@ from sequencer.model.line.order import describe, place, resolve
 from sequencer.model.standing import Kind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.resolution.prompts import prompt_path
-from sequencer.resolution.registry import with_defaults
 from sequencer.settings.agents import choose_agent
+from sequencer.workflows.prompts import prompt_path
+from sequencer.workflows.registry import with_defaults
 
 Report = dict[str, Any]
 Found = TypeVar("Found")

@@ -19,12 +19,12 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.errors import UsageRefused
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.prompts import relative_name
-from sequencer.resolution.registry import Registry
 from sequencer.settings.agents import CLIENTS
 from sequencer.settings.location import CONFIG_NAME, is_inside_agent
 from sequencer.settings.settings import Settings, load
 from sequencer.store import folder as folders
+from sequencer.workflows.prompts import relative_name
+from sequencer.workflows.registry import Registry
 
 
 @dataclass(slots=True)

@@ -22,9 +22,9 @@ from sequencer.model.line.order import Description, describe_node
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.resolution.registry import with_defaults
 from sequencer.settings.agents import choose_agent
 from sequencer.settings.sources import Given
+from sequencer.workflows.registry import with_defaults
 
 MAX_COUNT = 1_000_000
 

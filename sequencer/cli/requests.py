@@ -21,8 +21,8 @@ from sequencer.errors import ConfigurationError, UnsafePath, UsageRefused
 from sequencer.logs import current_branch
 from sequencer.model.names import slug
 from sequencer.model.request import MAX_ITEMS, Request
-from sequencer.resolution.tracker_issues import NO_LABELS, TrackerIssue, as_json, issue_of
 from sequencer.store.strictjson import parse_json
+from sequencer.workflows.requests.issues import NO_LABELS, TrackerIssue, as_json, issue_of
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_NAME_CHARS = 40

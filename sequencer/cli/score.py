@@ -13,7 +13,7 @@ from sequencer.cli.views.text import one_line
 from sequencer.errors import UsageRefused
 
 if TYPE_CHECKING:
-    from sequencer.resolution.teams.scoring import TeamChoice
+    from sequencer.workflows.teams.scoring import TeamChoice
 
 
 @verb("score")
@@ -39,7 +39,7 @@ def score(
       sequencer score "Migrate the frontend and backend to the new API"
       sequencer score --file issue.md --label epic --json
     """
-    from sequencer.resolution.teams import scoring  # noqa: PLC0415 - `--help` needs none
+    from sequencer.workflows.teams import scoring  # noqa: PLC0415 - `--help` needs none
 
     project = invocation.project()
     request = request_from(invocation, project, "score", text=text, file=file, labels=labels)

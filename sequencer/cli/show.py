@@ -279,8 +279,8 @@ def _steps(project: Project, workflow: Workflow) -> Iterator[dict[str, Any]]:
 
 
 def _row(project: Project, step: Step, place: str, position: str) -> dict[str, Any]:
-    from sequencer.resolution.registry import with_defaults  # noqa: PLC0415 - loaded already
     from sequencer.settings.agents import choose_agent  # noqa: PLC0415
+    from sequencer.workflows.registry import with_defaults  # noqa: PLC0415 - loaded already
 
     whole = with_defaults(step, project.settings.step_defaults)
     chosen = choose_agent(project.settings, whole, position, project.agents.overrides)

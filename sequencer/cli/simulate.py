@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sequencer.model.workflow import Workflow
-    from sequencer.resolution.simulation import Replay
-    from sequencer.resolution.teams.lists import TaskList
     from sequencer.workflows.flowfile.reader import Flow
     from sequencer.workflows.flowfile.script import Script
+    from sequencer.workflows.simulate import Replay
+    from sequencer.workflows.teams.lists import TaskList
 
 MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 INVALID = "invalid"
@@ -108,8 +108,8 @@ def _found(
     Raises:
         ConfigurationError: it says what can't be run.
     """
-    from sequencer.resolution.teams.reading import has_tasks, load_tasks, page_of  # noqa: PLC0415
     from sequencer.workflows.flowfile.reader import load_flow  # noqa: PLC0415
+    from sequencer.workflows.teams.lists import has_tasks, load_tasks, page_of  # noqa: PLC0415
 
     if asked is None:
         return _of_run(invocation)
@@ -129,7 +129,7 @@ def _replay(
         ConfigurationError: the script says what can't be.
     """
     from sequencer.model.workflow import Workflow  # noqa: PLC0415 - `--help` needs none
-    from sequencer.resolution.simulation import simulate as replay  # noqa: PLC0415
+    from sequencer.workflows.simulate import simulate as replay  # noqa: PLC0415
 
     if isinstance(found, Workflow):
         return (), _of_graph(invocation, found, said)
@@ -159,8 +159,8 @@ def _of_run(invocation: Invocation) -> Workflow:
 def _of_graph(invocation: Invocation, workflow: Workflow, said: Script) -> Replay:
     """Replay *workflow*, a team's or a run's, which the script can't have been laid over yet."""
     from sequencer.cli.working import places  # noqa: PLC0415 - only teams and runs need it
-    from sequencer.resolution.teams.growing import TeamGrower  # noqa: PLC0415
-    from sequencer.resolution.teams.simulation import overridden, simulate_team  # noqa: PLC0415
+    from sequencer.workflows.simulate import overridden, simulate_team  # noqa: PLC0415
+    from sequencer.workflows.teams.growth import TeamGrower  # noqa: PLC0415
 
     project = invocation.project()
     settings = project.settings

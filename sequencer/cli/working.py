@@ -36,10 +36,10 @@ from sequencer.model.outcome import Outcome, Usage, duration, spent
 from sequencer.model.standing import FINAL, Standing, parse_time, standing
 from sequencer.model.standing import Kind as Answer
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.prompts import relative_name
-from sequencer.resolution.routing import allowed_prompts
 from sequencer.settings.agents import ensure_known_steps
 from sequencer.store.file import FileStore
+from sequencer.workflows.prompts import relative_name
+from sequencer.workflows.router import allowed_prompts
 
 if TYPE_CHECKING:
     from sequencer.cli.flow.watching import Watching

@@ -16,7 +16,7 @@ from typing import Any
 from sequencer.engine.recall import Memory
 from sequencer.model.head import Head
 from sequencer.model.request import Request
-from sequencer.resolution import templates
+from sequencer.workflows import templates
 
 
 def request_block(request: Request) -> str:

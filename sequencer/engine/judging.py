@@ -10,8 +10,8 @@ from typing import Any
 from sequencer.engine.prepared import Performed, Prepared
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Output, Step
-from sequencer.resolution.templates import parsed
-from sequencer.resolution.verdict import check_schema, verdict_of
+from sequencer.workflows.templates import parsed
+from sequencer.workflows.verdicts import check_schema, verdict_of
 
 VERDICT_OUTPUT = Output(
     format="json",

@@ -47,16 +47,16 @@ from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.routing import (
+from sequencer.store.clock import utc_milliseconds
+from sequencer.store.results import another
+from sequencer.workflows.router import (
     RouterMode,
     RouterSettings,
     allowed_prompts,
     parse_answer,
     router_input,
 )
-from sequencer.resolution.templates import MissingValue
-from sequencer.store.clock import utc_milliseconds
-from sequencer.store.results import another
+from sequencer.workflows.templates import MissingValue
 
 if TYPE_CHECKING:
     from sequencer.engine.flow.team import Team

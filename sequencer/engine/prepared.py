@@ -10,7 +10,7 @@ from sequencer.executors.protocol import Executor
 from sequencer.model.outcome import Decision, Outcome
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
-from sequencer.resolution.verdict import Verdict
+from sequencer.workflows.verdicts import Verdict
 
 
 class Agents(Protocol):
@@ -44,7 +44,7 @@ class Prompts(Protocol):
     """Reads prompts by name."""
 
     def read(self, name: str) -> str:
-        """Return the text of prompt *name*; see `resolution.prompts`."""
+        """Return the text of prompt *name*; see `workflows.prompts`."""
 
     def read_for(self, step: Step, executor: Executor) -> str:
         """Return the step's prompt; empty for a command without one."""

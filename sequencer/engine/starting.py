@@ -20,13 +20,13 @@ from sequencer.executors.protocol import Executor
 from sequencer.model.request import Considered, Definition, Request, Route
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.resolution import templates
-from sequencer.resolution.procedure_routing import route
-from sequencer.resolution.procedures import PROCEDURES, builtin_procedure
-from sequencer.resolution.registry import Registry, with_defaults
-from sequencer.resolution.routing_settings import RoutingSettings, system_prompts_for
-from sequencer.resolution.teams.scoring import TeamChoice
 from sequencer.store.clock import utc_now
+from sequencer.workflows import templates
+from sequencer.workflows.builtin import PROCEDURES, builtin_procedure
+from sequencer.workflows.registry import Registry, with_defaults
+from sequencer.workflows.requests.options import RoutingSettings, system_prompts_for
+from sequencer.workflows.requests.routing import route
+from sequencer.workflows.teams.scoring import TeamChoice
 
 NO_BUSINESS_OF_A_PROGRAM = ("single_turn", "disallow_all_tools")
 """Fields that say how a model works; a command that is run in its place has no such thing."""

@@ -10,16 +10,11 @@ from sequencer.errors import UsageRefused
 from sequencer.model.request import Request, Route
 from sequencer.model.team import Role
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.routing_settings import RoutingSettings
-from sequencer.resolution.teams.builders import BUILDERS, builder_for
-from sequencer.resolution.teams.graphs import workflow_of
-from sequencer.resolution.teams.options import TeamOptions
-from sequencer.resolution.teams.scoring import (
-    TeamChoice,
-    classification_of,
-    decide,
-    score_request,
-)
+from sequencer.workflows.requests.options import RoutingSettings
+from sequencer.workflows.teams.builders import BUILDERS, builder_for
+from sequencer.workflows.teams.graphs import workflow_of
+from sequencer.workflows.teams.options import TeamOptions
+from sequencer.workflows.teams.scoring import TeamChoice, classification_of, decide, score_request
 
 SUFFIX = "-team"
 """Behind a procedure's name: the workflow in which a team does what the procedure does."""

@@ -15,7 +15,7 @@ from sequencer.errors import ConfigurationError
 from sequencer.model.outcome import Decision, Move
 from sequencer.model.step import ModelName, Name, Step
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.verdict import ensure_schema
+from sequencer.workflows.verdicts import ensure_schema
 
 _SHOWN_CHARS = 80
 _REASON_CHARS = 1000

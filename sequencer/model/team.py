@@ -1,6 +1,6 @@
 """What a team of agents is: its tasks, the roles that do them, and what it may use.
 
-Plain data. How a list of tasks becomes a graph is `resolution.teams`'s to say; a task that
+Plain data. How a list of tasks becomes a graph is `workflows.teams`'s to say; a task that
 stands in a graph keeps its traits at its node.
 """
 

@@ -1,1 +1,1 @@
-"""Which step comes next and what its prompt says: resolver, registry, prompts, routing."""
+"""Which step comes next: the resolver of lines, and the reader of flowcharts."""

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.prompts import relative_name
 from sequencer.settings.schema import BUILTIN_AGENTS
 from sequencer.settings.settings import Settings
+from sequencer.workflows.prompts import relative_name
 
 CLIENTS = ("claude", "codex", "gemini", "opencode")
 """What `auto` looks for on PATH, in this order."""

@@ -12,13 +12,14 @@ from sequencer.documents.problems import located
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.step import Step
-from sequencer.resolution.prompts import relative_name
-from sequencer.resolution.registry import Registry, WorkflowDefinition
-from sequencer.resolution.routing import RouterMode
-from sequencer.resolution.verdict import ensure_schema
 from sequencer.settings.routing_names import RoutingNames, ensure_procedure
 from sequencer.settings.schema import BUILTIN_AGENTS, Schema
 from sequencer.settings.sources import Layers
+from sequencer.workflows.definitions import WorkflowDefinition
+from sequencer.workflows.prompts import relative_name
+from sequencer.workflows.registry import Registry
+from sequencer.workflows.router import RouterMode
+from sequencer.workflows.verdicts import ensure_schema
 
 Found = tuple[KeyPath, ConfigurationError]
 MAX_PUSHED_BYTES = 1024 * 1024

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.resolution.registry import Registry
-from sequencer.resolution.routing_settings import AUTO, RULES, RoutingSettings
+from sequencer.workflows.registry import Registry
+from sequencer.workflows.requests.options import AUTO, RULES, RoutingSettings
 
 Named = Iterator[tuple[KeyPath, str]]
 

@@ -16,12 +16,12 @@ from sequencer.executors.prices import ModelPrice
 from sequencer.model.limits import RunLimits
 from sequencer.model.names import is_branch_name
 from sequencer.model.step import Approval, ModelName, Name, Step, Validation
-from sequencer.resolution.registry import WorkflowDefinition
-from sequencer.resolution.routing import RouterSettings
-from sequencer.resolution.routing_settings import RoutingSettings
-from sequencer.resolution.teams.options import TeamOptions
 from sequencer.settings.git import CommitOptions, WorkOptions
 from sequencer.settings.location import DEFAULT_STATE_FILE
+from sequencer.workflows.definitions import WorkflowDefinition
+from sequencer.workflows.requests.options import RoutingSettings
+from sequencer.workflows.router import RouterSettings
+from sequencer.workflows.teams.options import TeamOptions
 
 MIB = 1024 * 1024
 _PASSWORD = re.compile(r"://[^/@:]*:[^/@]+@|^https?://[^/@]+@")

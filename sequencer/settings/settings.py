@@ -26,11 +26,6 @@ from sequencer.errors import ConfigurationError, UnsafePath
 from sequencer.executors.prices import ModelPrice
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.composition import Composition
-from sequencer.resolution.registry import BuiltinPrompts, BuiltinWorkflows, Registry
-from sequencer.resolution.routing import RouterSettings
-from sequencer.resolution.routing_settings import RoutingSettings
-from sequencer.resolution.teams.options import TeamOptions
 from sequencer.settings import legacy, team_names
 from sequencer.settings.checks import Check, Found
 from sequencer.settings.git import CommitOptions
@@ -52,6 +47,12 @@ from sequencer.settings.sources import (
     lay_environment,
 )
 from sequencer.settings.task_lists import roles_of, task_lists
+from sequencer.workflows.builtin import BuiltinPrompts, BuiltinWorkflows
+from sequencer.workflows.definitions import Composition
+from sequencer.workflows.registry import Registry
+from sequencer.workflows.requests.options import RoutingSettings
+from sequencer.workflows.router import RouterSettings
+from sequencer.workflows.teams.options import TeamOptions
 
 _SECRET_KEY = re.compile(r"(?:.*[_-])?(?:key|token|secret|password)", re.IGNORECASE)
 HIDDEN = "(hidden)"
@@ -100,7 +101,7 @@ class Settings:
     limits: RunLimits
     prices: Mapping[str, ModelPrice]
     step_defaults: Mapping[str, Any]
-    """Step fields for `resolution.registry.with_defaults`."""
+    """Step fields for `workflows.registry.with_defaults`."""
     store: StoreOptions
     commit: CommitOptions
     logs: LogOptions

@@ -14,8 +14,8 @@ from sequencer.settings.sources import Layers
 
 if TYPE_CHECKING:
     from sequencer.model.team import Role
-    from sequencer.resolution.teams.lists import TaskList
-    from sequencer.resolution.teams.options import TeamOptions
+    from sequencer.workflows.teams.lists import TaskList
+    from sequencer.workflows.teams.options import TeamOptions
 
 Found = tuple[KeyPath, ConfigurationError]
 
@@ -24,7 +24,7 @@ def roles_of(options: TeamOptions) -> Callable[[], Mapping[str, Role]]:
     """Return what makes the roles of a project whose section `teams` is *options*."""
 
     def made() -> Mapping[str, Role]:
-        from sequencer.resolution.teams.roles import roles  # noqa: PLC0415 - teams only
+        from sequencer.workflows.teams.options import roles  # noqa: PLC0415 - teams only
 
         return roles(
             options.roles,
@@ -48,7 +48,7 @@ def task_lists(
     """
     made: dict[str, TaskList] = {}
     for name, listed in _written(layers).items():
-        from sequencer.resolution.teams.lists import inline_list, list_errors  # noqa: PLC0415
+        from sequencer.workflows.teams.lists import inline_list, list_errors  # noqa: PLC0415
 
         def where(path: KeyPath, above: KeyPath = ("workflows", name)) -> str:
             return located(layers.where((*above, *path)), (*above, *path))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.resolution.teams.builders import BUILDERS
+from sequencer.workflows.teams.builders import BUILDERS
 from tests.acceptance.cli_process import cli
 from tests.acceptance.team_projects import accepted, events, make_project, told
 

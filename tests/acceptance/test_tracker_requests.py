@@ -17,7 +17,7 @@ from sequencer.cli.requests import Wanted, request_of
 from sequencer.model.request import MAX_ITEMS
 from tests import forked
 from tests.acceptance.cli_process import cli, environment
-from tests.unit.resolution.test_tracker_issues import GH, LINEAR, OPENED, REST, SESSION
+from tests.unit.workflows.requests.test_tracker_issues import GH, LINEAR, OPENED, REST, SESSION
 
 AGENT = """\
 import json, os, sys

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from sequencer.resolution.prompts import MAX_PROMPT_BYTES
+from sequencer.workflows.prompts import MAX_PROMPT_BYTES
 from tests.contract.client_cases import FAKE_CLIENTS
 from tests.long.report import Report, Size
 from tests.unit.cli.calling import call, state

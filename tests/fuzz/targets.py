@@ -17,12 +17,12 @@ from pathlib import Path
 from sequencer.errors import ConfigurationError, CorruptState, NewerSchema, StateRefused
 from sequencer.model.head import Head
 from sequencer.model.line.order import describe
-from sequencer.resolution.prompts import read_prompt, relative_name
-from sequencer.resolution.routing import RouterRefused, parse_answer
 from sequencer.settings.settings import load
 from sequencer.store.headfile import parse_head, read_head, write_head
 from sequencer.store.journal import checksum, decode, facts_of, scan
 from sequencer.store.strictjson import parse_object
+from sequencer.workflows.prompts import read_prompt, relative_name
+from sequencer.workflows.router import RouterRefused, parse_answer
 from tests.property.amounts import in_memory
 from tests.property.test_hostile_state import ensure_believable, made
 

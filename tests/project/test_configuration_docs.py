@@ -14,15 +14,15 @@ from sequencer.documents.keys import dotted, known_keys, leaves, without_none, w
 from sequencer.documents.reader import parse
 from sequencer.model.request import Request
 from sequencer.model.step import Step
-from sequencer.resolution.classification import PROCEDURE_OF
-from sequencer.resolution.classification_rules import classify_by_rules
-from sequencer.resolution.procedures import PROCEDURES
-from sequencer.resolution.registry import Registry, ReviewDefinition, WorkflowDefinition
-from sequencer.resolution.routing_settings import SYSTEM_PROMPTS
 from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS
 from sequencer.settings.schema import BUILTIN_AGENTS, AgentEntry, Schema, StepDefaults
 from sequencer.settings.settings import load
 from sequencer.settings.sources import IDENTITY_VARIABLES
+from sequencer.workflows.builtin import PROCEDURES
+from sequencer.workflows.definitions import ReviewDefinition, WorkflowDefinition
+from sequencer.workflows.registry import Registry
+from sequencer.workflows.requests.options import PROCEDURE_OF, SYSTEM_PROMPTS
+from sequencer.workflows.requests.routing import classify_by_rules
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 ROW = re.compile(r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \| (.+) \|$", re.MULTILINE)

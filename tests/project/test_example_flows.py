@@ -20,12 +20,12 @@ from sequencer.findings import Level
 from sequencer.model.head import Head, Status
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.transitions import Event
-from sequencer.resolution import templates
-from sequencer.resolution.simulation import Replay, simulate
 from sequencer.settings.settings import load
+from sequencer.workflows import templates
 from sequencer.workflows.flowfile.reader import Flow, load_flow
 from sequencer.workflows.flowfile.script import read_script
 from sequencer.workflows.mermaid.parser import read_chart
+from sequencer.workflows.simulate import Replay, simulate
 from tests import forked
 from tests.project.documents import ROOT, clean_environment, ensure_true, fences, run_region
 

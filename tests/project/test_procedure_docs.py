@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from sequencer.model.request import Request
-from sequencer.resolution.routing_settings import system_prompts_for
 from sequencer.settings.settings import Settings, load
+from sequencer.workflows.requests.options import system_prompts_for
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "procedures-of-your-own.md"
 

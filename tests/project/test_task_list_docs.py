@@ -13,15 +13,14 @@ import pytest
 from sequencer.documents.keys import known_keys, leaves
 from sequencer.documents.reader import parse, parse_value
 from sequencer.model.team import MAX_TASKS, STEP_FIELDS
-from sequencer.resolution.teams.answers import MOST, tasks_of_answer
-from sequencer.resolution.teams.builders import BUILDERS
-from sequencer.resolution.teams.entries import FIX, MAX_SIZE, ListFile, TaskEntry
-from sequencer.resolution.teams.graphs import workflow_of
-from sequencer.resolution.teams.lists import list_of
-from sequencer.resolution.teams.markdown import MAX_CHARS, is_task_list, read_page
-from sequencer.resolution.teams.roles import MAX_FIXES, builtin_roles, roles
 from sequencer.settings.settings import load
 from sequencer.workflows.mermaid.parser import read_chart
+from sequencer.workflows.teams.builders import BUILDERS
+from sequencer.workflows.teams.entries import FIX, MAX_SIZE, ListFile, TaskEntry
+from sequencer.workflows.teams.graphs import MOST, workflow_of
+from sequencer.workflows.teams.growth import tasks_of_answer
+from sequencer.workflows.teams.lists import MAX_CHARS, is_task_list, list_of, read_page
+from sequencer.workflows.teams.options import MAX_FIXES, builtin_roles, roles
 from tests.project.documents import ROOT, fences
 
 PAGE = ROOT / "docs" / "reference" / "teams.md"

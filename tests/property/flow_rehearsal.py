@@ -25,7 +25,7 @@ from sequencer.model.net.marking import FlowStatus, Marking, Reference
 from sequencer.model.net.record import Chain, Written
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.transitions import Fact
-from sequencer.resolution.carrying import carried, text_of
+from sequencer.workflows.templates import carried, text_of
 from tests.contract.store_cases import STRANGER, new_head
 from tests.property.random_flows import Case
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Retry
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.simulation import Part
+from sequencer.workflows.simulate import Part
 from tests.flows import workflow_of
 
 MAX_NODES = 12

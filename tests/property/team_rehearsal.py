@@ -22,7 +22,7 @@ from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.team import Task, TaskTraits
 from sequencer.model.transitions import Fact
-from sequencer.resolution.teams.graphs import growth_of, workflow_of
+from sequencer.workflows.teams.graphs import growth_of, workflow_of
 from tests.contract.store_cases import STRANGER, new_head
 from tests.property.flow_rehearsal import ensure_same
 

@@ -12,7 +12,7 @@ from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import FlowStatus
 from sequencer.model.transitions import Event
-from sequencer.resolution.simulation import Replay, simulate
+from sequencer.workflows.simulate import Replay, simulate
 from tests.property.amounts import for_all
 from tests.property.flow_oracle import Oracle
 from tests.property.flow_rehearsal import Rehearsal

@@ -19,8 +19,8 @@ from sequencer.model.line.order import describe, resolve
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.registry import WorkflowDefinition
-from sequencer.resolution.routing import SHOWN_CHARS, RouterRefused, parse_answer
+from sequencer.workflows.definitions import WorkflowDefinition
+from sequencer.workflows.router import SHOWN_CHARS, RouterRefused, parse_answer
 from tests.contract.store_cases import new_head
 from tests.property.amounts import FEW, RULES, for_all, in_memory
 from tests.unit.cli.calling import call, state

@@ -16,7 +16,7 @@ from sequencer.logs import FileLogs, log_name, steps_folder
 from sequencer.model.names import slug
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
-from sequencer.resolution.prompts import read_prompt
+from sequencer.workflows.prompts import read_prompt
 from tests.property.amounts import FEW, PART, for_all, in_memory
 from tests.unit.cli.calling import call
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.resolution.verdict import REASON_CHARS, check_schema, verdict_of
+from sequencer.workflows.verdicts import REASON_CHARS, check_schema, verdict_of
 from tests.property.amounts import PART, RULES, for_all
 
 prose = st.text(st.sampled_from('{}[]"\\:, \nabctrue`1'), max_size=30)

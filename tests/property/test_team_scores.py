@@ -7,10 +7,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.resolution.classification import WORDS, Word
-from sequencer.resolution.teams.options import KEYWORDS, LABELS, ScoreSettings, TeamOptions
-from sequencer.resolution.teams.scoring import Score, decide, score
-from sequencer.resolution.teams.signals import phrases_in, signals_of
+from sequencer.workflows.requests.options import WORDS, Word
+from sequencer.workflows.teams.options import KEYWORDS, LABELS, ScoreSettings, TeamOptions
+from sequencer.workflows.teams.scoring import Score, decide, phrases_in, score, signals_of
 
 SNIPPETS = (
     *(

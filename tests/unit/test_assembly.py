@@ -25,8 +25,8 @@ from sequencer.executors.scripted import ScriptedExecutor, ScriptedOptions, Scri
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.source import FlowSource
 from sequencer.model.step import Step
-from sequencer.resolution.registry import Registry
 from sequencer.store.file import FileStore
+from sequencer.workflows.registry import Registry
 from tests.unit.engine.projects import OK, events, head_of, open_scripted, reopen, write_project
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}

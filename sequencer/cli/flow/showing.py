@@ -19,13 +19,13 @@ from sequencer.documents.reader import decode
 from sequencer.engine.flow.view import FlowView, view_of
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, DefinitionChanged, UsageRefused
-from sequencer.resolution.teams.lists import TaskList
 from sequencer.workflows.flowfile.markdown import MAX_CHARS, split
 from sequencer.workflows.flowfile.problems import Findings
 from sequencer.workflows.flowfile.reader import Flow
 from sequencer.workflows.mermaid.chart import Chart
 from sequencer.workflows.mermaid.parser import read_chart
 from sequencer.workflows.mermaid.text import ChartError
+from sequencer.workflows.teams.lists import TaskList
 
 MARKDOWN = ".md"
 

@@ -29,12 +29,12 @@ from sequencer.model.line.order import Description, describe_at, place, present
 from sequencer.model.outcome import duration, spent
 from sequencer.model.standing import Kind, Standing, parse_time, standing
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.resolution.extension import with_fields
 from sequencer.store import folder as folders
 from sequencer.store.journal import decode, facts_of
 from sequencer.store.journal_file import NAME as JOURNAL
 from sequencer.store.journal_file import read_regular
 from sequencer.store.protocol import Liveness
+from sequencer.workflows.definitions import with_fields
 
 LABEL_WIDTH = 10
 SHOWN_DENIALS = 3

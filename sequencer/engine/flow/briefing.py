@@ -20,8 +20,8 @@ from sequencer.model.net.graph import Node
 from sequencer.model.net.marking import Marking, Reference
 from sequencer.model.net.rules import shortened
 from sequencer.model.request import Request
-from sequencer.resolution import templates
 from sequencer.store import results
+from sequencer.workflows import templates
 
 ROOTS = (*templates.GRAPH_ROOTS, "request", "validation")
 MOST_CHARS = 48_000

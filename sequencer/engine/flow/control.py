@@ -32,10 +32,10 @@ from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import is_choice, normalise, takes_other_answers
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow, ensure_definition, with_graph
-from sequencer.resolution.carrying import carried, text_of
 from sequencer.store import results
 from sequencer.store.clock import utc_now
 from sequencer.store.protocol import Store
+from sequencer.workflows.templates import carried, text_of
 
 MAX_ANSWER_CHARS = 20_000
 _LOOKS = 5

@@ -17,10 +17,10 @@ from sequencer.errors import CorruptState
 from sequencer.model.head import Claim, Session
 from sequencer.model.net.marking import Marking
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.carrying import carried
 from sequencer.store import folder as folders
 from sequencer.store.journal_file import read_regular, write_durably
 from sequencer.store.protocol import Store
+from sequencer.workflows.templates import carried
 
 FILE = "session.json"
 _MAX_BYTES = 10_000

@@ -19,7 +19,6 @@ from sequencer.documents.reader import decode
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.net.graph import Graph
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.teams.markdown import is_task_list
 from sequencer.workflows.flowfile.graph import Building
 from sequencer.workflows.flowfile.markdown import MAX_CHARS, Part, Parts, split
 from sequencer.workflows.flowfile.problems import Findings, FlowProblem
@@ -27,6 +26,7 @@ from sequencer.workflows.flowfile.settings import KEYS, NodeSource, read_front, 
 from sequencer.workflows.mermaid.chart import Chart
 from sequencer.workflows.mermaid.parser import read_chart
 from sequencer.workflows.mermaid.text import ChartError
+from sequencer.workflows.teams.lists import is_task_list
 
 CHART_SUFFIXES = (".mmd", ".mermaid")
 """Files that are a chart and nothing else."""

@@ -18,7 +18,6 @@ from sequencer.documents.keys import dotted
 from sequencer.documents.problems import problems_of, raise_all
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.model.net.graph import Graph
-from sequencer.resolution.simulation import Part
 from sequencer.workflows.flowfile.reader import Overrides
 from sequencer.workflows.flowfile.settings import (
     MAX_TIMEOUT_MS,
@@ -26,6 +25,7 @@ from sequencer.workflows.flowfile.settings import (
     RetrySettings,
     Settings,
 )
+from sequencer.workflows.simulate import Part
 
 ABOUT = ("name", "mermaid", "why", "expect")
 """What a recorded flow has beside its script."""

@@ -10,8 +10,8 @@ import yaml
 
 from sequencer.assembly import EXECUTORS, open_project
 from sequencer.cli import init as scaffold
-from sequencer.resolution.registry import Registry
 from sequencer.settings.sources import IDENTITY_VARIABLES
+from sequencer.workflows.registry import Registry
 from tests.unit.cli.calling import call
 
 PROJECT = Path(__file__).parents[3]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.resolution.procedures import PROCEDURES
+from sequencer.workflows.builtin import PROCEDURES
 from tests.unit.cli.calling import call, project
 
 CONFIGURATION = """\

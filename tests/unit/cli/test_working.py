@@ -12,8 +12,8 @@ from sequencer.engine.run import Run
 from sequencer.engine.work import Summary
 from sequencer.errors import Interrupted, StaleClaim, StepFailed, StorageFailed, UnknownName
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.resolution.registry import BuiltinPrompts, BuiltinWorkflows
 from sequencer.settings.agents import AgentOverrides
+from sequencer.workflows.builtin import BuiltinPrompts, BuiltinWorkflows
 from tests.unit.cli.calling import call, project, state, worked
 from tests.unit.cli.test_progress import LOG, attempt, outcome
 

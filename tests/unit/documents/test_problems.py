@@ -11,8 +11,8 @@ from sequencer.documents.problems import (
 )
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.resolution.teams.entries import ListFile
 from sequencer.settings.schema import Schema
+from sequencer.workflows.teams.entries import ListFile
 
 
 def where(path: KeyPath) -> str:

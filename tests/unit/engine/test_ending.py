@@ -13,7 +13,7 @@ from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usag
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.verdict import Verdict
+from sequencer.workflows.verdicts import Verdict
 from tests.contract.store_cases import new_head
 
 STEPS = [

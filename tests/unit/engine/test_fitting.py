@@ -14,7 +14,7 @@ from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.team import TaskTraits
 from sequencer.model.workflow import Workflow
-from sequencer.resolution.teams.roles import builtin_roles
+from sequencer.workflows.teams.options import builtin_roles
 
 AGENTS = """
 agents:

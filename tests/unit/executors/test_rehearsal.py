@@ -9,7 +9,7 @@ from sequencer.executors.protocol import Cancellation, Kind
 from sequencer.executors.rehearsal import RehearsalExecutor, RehearsalOptions
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step
-from sequencer.resolution.verdict import check_schema
+from sequencer.workflows.verdicts import check_schema
 from tests.contract.executor_cases import Recorder, request_for
 
 

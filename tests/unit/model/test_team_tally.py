@@ -14,8 +14,8 @@ from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
 from sequencer.model.team import Budget, Task, TeamRules
-from sequencer.resolution.teams.graphs import workflow_of
-from sequencer.resolution.teams.roles import roles
+from sequencer.workflows.teams.graphs import workflow_of
+from sequencer.workflows.teams.options import roles
 from tests.contract.store_cases import STRANGER, new_head
 
 ROLES = ["researcher", "implementer", None]

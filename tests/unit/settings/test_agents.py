@@ -7,7 +7,6 @@ import pytest
 
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.model.step import Step
-from sequencer.resolution.registry import Registry
 from sequencer.settings.agents import (
     CLIENTS,
     AgentOverrides,
@@ -18,6 +17,7 @@ from sequencer.settings.agents import (
 )
 from sequencer.settings.schema import BUILTIN_AGENTS
 from sequencer.settings.settings import Settings, load
+from sequencer.workflows.registry import Registry
 
 AGENTS = "agents: {" + ", ".join(f"a{n}: {{kind: command}}" for n in range(1, 8)) + "}\n"
 EVERYTHING = AGENTS + (

@@ -9,10 +9,10 @@ import pytest
 from sequencer.documents import keys
 from sequencer.errors import ConfigurationError, UnsafePath
 from sequencer.model.line.order import resolve
-from sequencer.resolution.routing import RouterMode
 from sequencer.settings.legacy import COMMIT_KEYS, FLAT_KEYS, IGNORED_KEYS, VARIABLES
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import Settings, load
+from sequencer.workflows.router import RouterMode
 
 WHOLE = """\
 workflow:

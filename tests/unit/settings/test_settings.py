@@ -7,9 +7,9 @@ import pytest
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import resolve
-from sequencer.resolution.routing import RouterMode
 from sequencer.settings.settings import HIDDEN, load
 from sequencer.settings.sources import Given
+from sequencer.workflows.router import RouterMode
 from tests.unit.settings.loading import loaded, refusal, refusals
 
 EXAMPLE = """

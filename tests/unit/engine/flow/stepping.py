@@ -15,7 +15,7 @@ from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking, Reference
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.transitions import Fact
-from sequencer.resolution.carrying import carried, text_of
+from sequencer.workflows.templates import carried, text_of
 from tests.contract.store_cases import STRANGER, new_head
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -19,9 +19,9 @@ from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 from sequencer.model.team import Role, Task, TeamRules
-from sequencer.resolution.teams.graphs import workflow_of
-from sequencer.resolution.teams.growing import TeamGrower
 from sequencer.store.memory import MemoryRun
+from sequencer.workflows.teams.graphs import workflow_of
+from sequencer.workflows.teams.growth import TeamGrower
 from tests.unit.engine.flow.labs import Actor, Cast, Lab, Said, failed, said
 
 AT_ONCE: dict[str, Any] = {"retry": {"max_attempts": 3, "initial_delay_s": 0}}

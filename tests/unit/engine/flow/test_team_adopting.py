@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sequencer.errors import DefinitionChanged
 from sequencer.model.team import Task
-from sequencer.resolution.teams.graphs import workflow_of
+from sequencer.workflows.teams.graphs import workflow_of
 from tests.unit.engine.flow.labs import failed
 from tests.unit.engine.flow.team_labs import JUDGE, TeamLab, adds, no, task, team
 

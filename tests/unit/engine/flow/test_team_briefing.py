@@ -17,7 +17,7 @@ from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.net.marking import Marking
 from sequencer.model.request import Request
 from sequencer.model.team import TaskTraits
-from sequencer.resolution.templates import MissingValue
+from sequencer.workflows.templates import MissingValue
 from tests.unit.engine.flow.labs import failed, said
 from tests.unit.engine.flow.team_labs import AT_ONCE, adds, task, team
 

@@ -12,8 +12,8 @@ from sequencer.engine.flow.control import FlowControl
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.team import Role
-from sequencer.resolution.teams.roles import builtin_roles
 from sequencer.store.memory import MemoryRun
+from sequencer.workflows.teams.options import builtin_roles
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
 from tests.unit.engine.flow.team_labs import AT_ONCE, TeamLab, adds, task, team
 

@@ -12,8 +12,8 @@ from sequencer.engine.work import Mode
 from sequencer.errors import StepFailed
 from sequencer.model.net.marking import FlowStatus
 from sequencer.model.team import Role
-from sequencer.resolution.teams.growing import TeamGrower
 from sequencer.store.memory import MemoryRun
+from sequencer.workflows.teams.growth import TeamGrower
 from tests.unit.engine.flow.labs import Hold, failed, let_go
 from tests.unit.engine.flow.team_labs import JUDGE, YES, TeamLab, cost, no, task, team
 

@@ -10,9 +10,9 @@ from sequencer.engine.flow.turns import Crowd, Turn
 from sequencer.engine.flow.worker import FlowWorker
 from sequencer.model.head import Claim, Head
 from sequencer.model.net.graph import Graph
-from sequencer.resolution.teams.graphs import workflow_of
 from sequencer.store.identity import this_process
 from sequencer.store.memory import MemoryRun
+from sequencer.workflows.teams.graphs import workflow_of
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until
 from tests.unit.engine.flow.team_labs import (
     AT_ONCE,

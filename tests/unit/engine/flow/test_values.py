@@ -13,7 +13,7 @@ from sequencer.errors import StepFailed
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
 from sequencer.model.step import Retry
-from sequencer.resolution.templates import MissingValue
+from sequencer.workflows.templates import MissingValue
 from tests.flows import graph
 from tests.unit.engine.flow.labs import Lab, lab, said
 

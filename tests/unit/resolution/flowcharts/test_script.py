@@ -7,9 +7,9 @@ import pytest
 
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.model.net.graph import NodeKind
-from sequencer.resolution.simulation import Part, Replay, simulate
 from sequencer.workflows.flowfile.reader import Overrides, read_chart_only
 from sequencer.workflows.flowfile.script import Script, read_script
+from sequencer.workflows.simulate import Part, Replay, simulate
 from tests.flows import graph
 
 CHART = Path("chart.mmd")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.resolution import templates
+from sequencer.workflows import templates
 from sequencer.workflows.flowfile import rules as template_rules
 from tests.unit.resolution.flowcharts.flows import (
     flow_text,

@@ -1,0 +1,430 @@
+"""Entries of ``workflows:``, and the workflows that they make.
+
+An entry lists its steps, or extends another workflow and changes it. Changes name the steps
+of the workflow that is extended, as it is before any of them is made, so that their order in
+the file has no meaning. Pure: where an entry stands in a file is told by a function that the
+caller gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError, PydanticKnownError
+
+from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.model.step import Name, Purpose, Step
+from sequencer.model.workflow import Review, Workflow
+from sequencer.workflows.teams.entries import Entries, Size
+
+if TYPE_CHECKING:
+    from sequencer.model.team import Task
+
+
+KeyPath = tuple[str | int, ...]
+
+
+Locate = Callable[[KeyPath], str]
+"""From a key's path to the place where it was written."""
+Found = tuple[KeyPath, ConfigurationError]
+
+
+def step_from_name(value: object) -> object:
+    """Return what *value* means where a step may be written as its name alone."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _refuse_name(_value: object) -> object:
+    raise ValueError("a step keeps its name; to have another one there, remove it and add yours")
+
+
+class StepChange(Step):
+    """Fields of a step that are to be different; those left out stay as they are."""
+
+    name: Annotated[Name, BeforeValidator(_refuse_name)] = Field(default="change", exclude=True)
+
+    @model_validator(mode="after")
+    def _approval_has_a_gate(self) -> Self:
+        """Leave the question to the changed step: its gate may be the old one's."""
+        return self
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Return the fields that were written down, by name."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
+
+
+class Changes(BaseModel):
+    """What one entry of ``workflows:`` changes in the workflow that it extends."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    extends: Name | None = None
+    """A workflow; the own name means the built-in one."""
+    replace: dict[Name, StepChange] = {}
+    """By step: other values for some of its fields. Reaches reviews and fixers too."""
+    before: dict[Name, tuple[Step, ...]] = {}
+    after: dict[Name, tuple[Step, ...]] = {}
+    remove: tuple[Name, ...] = ()
+
+    @field_validator("before", "after", mode="before")
+    @classmethod
+    def _accept_names_of_steps(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        return {
+            place: [step_from_name(item) for item in steps]
+            if isinstance(steps, (list, tuple))
+            else steps
+            for place, steps in value.items()
+        }
+
+    @model_validator(mode="after")
+    def _changes_change_something(self) -> Self:
+        written = sorted(_CHANGES & self.model_fields_set)
+        if self.extends is None and written:
+            names = " and ".join(written)
+            raise PydanticCustomError(
+                "extends_missing", "{names} without extends: which workflow?", {"names": names}
+            )
+        return self
+
+    def added_steps(self) -> Iterator[tuple[KeyPath, Step]]:
+        """Yield each step that is added, with its path below the definition."""
+        for key, added in (("before", self.before), ("after", self.after)):
+            for place, steps in added.items():
+                for index, step in enumerate(steps):
+                    yield (key, place, index), step
+
+
+_CHANGES = frozenset(Changes.model_fields) - {"extends"}
+
+
+class Extension:
+    """One look at a workflow and the changes to it; every problem is kept, not the first.
+
+    >>> base = Workflow("base", [Step(name="a"), Step(name="b")])
+    >>> changes = Changes.model_validate({"extends": "base", "before": {"b": ["x"]}})
+    >>> extension = Extension(base, changes, str)
+    >>> [step.name for step in extension.workflow("own").steps], extension.problems
+    (['a', 'x', 'b'], [])
+    """
+
+    def __init__(self, base: Workflow, changes: Changes, locate: Locate) -> None:
+        """Prepare to change *base*; *locate* takes paths below the definition."""
+        self.problems: list[Found] = []
+        self._base = base
+        self._changes = changes
+        self._locate = locate
+
+    def workflow(self, name: str) -> Workflow | None:
+        """Return the changed workflow as *name*; None where `problems` say why there is none."""
+        self._ensure_known()
+        changes, base = self._changes, self._base
+        steps: list[Step] = []
+        for step in base.steps:
+            steps += changes.before.get(step.name, ())
+            if step.name not in changes.remove:
+                steps.append(self._changed(step))
+            steps += changes.after.get(step.name, ())
+        review = base.review
+        if review is not None:
+            review = Review(every=review.every, step=self._changed(review.step))
+        if not steps:
+            self._refuse(("remove",), "takes every step out, so that nothing is left to run")
+        if self.problems:
+            return None
+        try:
+            return Workflow(name, tuple(steps), review, base.kind, description=base.description)
+        except ValidationError as refused:
+            self._refuse((), _first(refused))
+            return None
+
+    def _refuse(self, path: KeyPath, message: str, hint: str | None = None) -> None:
+        error = ConfigurationError(message, where=self._locate(path), hint=hint)
+        self.problems.append((path, error))
+
+    def _ensure_known(self) -> None:
+        changes = self._changes
+        places = [step.name for step in self._base.steps]
+        fields = [step.name for step in with_fields(self._base)]
+        asked: list[tuple[KeyPath, str, list[str]]] = [
+            *((("replace", name), name, fields) for name in changes.replace),
+            *((("before", name), name, places) for name in changes.before),
+            *((("after", name), name, places) for name in changes.after),
+            *((("remove", index), name, places) for index, name in enumerate(changes.remove)),
+        ]
+        for path, name, known in asked:
+            if name not in known:
+                kind = f"{self._base.name} step"
+                error = UnknownName(kind, name, known, where=self._locate(path))
+                self.problems.append((path, error))
+        for name in changes.replace:
+            if name in changes.remove:
+                self._refuse(("replace", name), f"step {name!r} is changed here and removed too")
+
+    def _changed(self, step: Step) -> Step:
+        change = self._changes.replace.get(step.name)
+        if change is not None:
+            try:
+                step = _merged(step, change.fields)
+            except ValidationError as refused:
+                message = f"step {step.name!r} can't be changed so: {_first(refused)}"
+                hint = "what is not written here stays as it was; null takes a field away"
+                self._refuse(("replace", step.name), message, hint)
+        fixer = step.validation.fixer if step.validation is not None else None
+        if fixer is not None:
+            changed = self._changed(fixer)
+            if changed is not fixer:
+                written = {"fixer": changed.model_dump(exclude_unset=True, by_alias=True)}
+                step = _merged(step, {"validation": written})
+        return step
+
+
+def with_fields(workflow: Workflow) -> Iterator[Step]:
+    """Yield every step of *workflow*, its review and the fixers of both included."""
+    review = () if workflow.review is None else (workflow.review.step,)
+    for step in (*workflow.steps, *review):
+        yield step
+        if step.validation is not None and step.validation.fixer is not None:
+            yield step.validation.fixer
+
+
+def _merged(step: Step, fields: Mapping[str, Any]) -> Step:
+    """Return *step* with *fields* laid over it, those of its sections one by one.
+
+    Only what was written down is carried over, so that step defaults fill the same gaps.
+    """
+    written = step.model_dump(exclude_unset=True, by_alias=True)
+    for field, value in fields.items():
+        is_section = isinstance(value, BaseModel)
+        new = value.model_dump(exclude_unset=True, by_alias=True) if is_section else value
+        old = written.get(field)
+        written[field] = {**old, **new} if isinstance(old, dict) and isinstance(new, dict) else new
+    return Step.model_validate(written)
+
+
+def _first(refused: ValidationError) -> str:
+    return str(refused.errors()[0]["msg"]).removeprefix("Value error, ")
+
+
+class ReviewDefinition(BaseModel):
+    """``review:`` of a workflow definition."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    every: int = Field(default=0, ge=-(2**31), lt=2**31)
+    """Cycles; 0 or less means never."""
+    step: Step
+
+    @field_validator("step", mode="before")
+    @classmethod
+    def _accept_a_name(cls, value: object) -> object:
+        return step_from_name(value)
+
+
+_NO_STEPS = {"field_type": "Tuple", "min_length": 1, "actual_length": 0}
+
+
+class WorkflowDefinition(Changes):
+    """One entry of ``workflows:``; a step may be written as its name alone.
+
+    >>> raw = {"steps": ["plan", {"name": "build", "timeout_s": 60}]}
+    >>> [step.prompt_name for step in WorkflowDefinition.model_validate(raw).named("demo").steps]
+    ['plan.md', 'build.md']
+    """
+
+    steps: tuple[Step, ...] = Field(max_length=10_000)
+    """At least one, unless the definition extends another one, which brings its own."""
+    review: ReviewDefinition | None = None
+    kind: Literal["cycle", "procedure"] = "cycle"
+    description: Purpose = ""
+    """What it is for, in a line; of one that extends another, the other's if it has none."""
+    file: str | None = Field(default=None, min_length=1, max_length=4096)
+    """The file of a flowchart or of a list of tasks, relative to the project's folder; all
+    else is in there."""
+    tasks: Entries = ()
+    """Of a team: a graph whose nodes they are."""
+    size: Size | None = None
+    """Of a team: tasks at once."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_a_file_name(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {"file": value, "steps": ()}
+        if not isinstance(value, (Mapping, WorkflowDefinition)):
+            raise ValueError(f"a workflow is a mapping with 'steps', or a file, not {value!r}")  # noqa: TRY004 - pydantic collects ValueErrors
+        own = {*Changes.model_fields, "file", "tasks", "size"}
+        if isinstance(value, Mapping) and "steps" not in value and own & value.keys():
+            return {**value, "steps": ()}
+        return value
+
+    @model_validator(mode="after")
+    def _makes_a_workflow(self) -> WorkflowDefinition:
+        if self.file is not None:
+            if others := sorted(self.model_fields_set - {"file", "steps"}) or self.steps:
+                names = ", ".join(map(str, others)) if isinstance(others, list) else "steps"
+                raise ValueError(f"{names} can't stand beside file, which has all of it")
+            return self
+        if {"tasks", "size"} & self.model_fields_set:
+            return self._is_a_team()
+        if self.extends is not None:
+            own = ["steps"] * bool(self.steps) + ["kind"] * ("kind" in self.model_fields_set)
+            if own:
+                names = " and ".join(own)
+                raise ValueError(f"{names} can't stand beside extends, which brings its own")
+            return self
+        if not self.steps:
+            raise PydanticKnownError("too_short", _NO_STEPS)
+        try:
+            self.named("checked")
+        except ValidationError as error:
+            raise ValueError(str(error.errors()[0]["ctx"]["error"])) from error
+        return self
+
+    def _is_a_team(self) -> WorkflowDefinition:
+        others = sorted(self.model_fields_set - {"tasks", "size", "steps"}) + ["steps"] * bool(
+            self.steps
+        )
+        if others:
+            raise ValueError(f"{' and '.join(others)} can't stand beside tasks")
+        if not self.tasks:
+            raise ValueError("there is no task in it; list at least one below 'tasks'")
+        return self
+
+    def as_tasks(self) -> tuple[Task, ...]:
+        """Return the tasks of a team, in order; none: it is another kind of workflow."""
+        return tuple(entry.as_task() for entry in self.tasks)
+
+    @field_validator("steps", mode="before")
+    @classmethod
+    def _accept_names(cls, value: object) -> object:
+        if value == []:
+            raise PydanticKnownError("too_short", _NO_STEPS)
+        if isinstance(value, (list, tuple)):
+            return [step_from_name(item) for item in value]
+        return value
+
+    def named(self, name: str) -> Workflow:
+        """Return the workflow that this defines under *name*, if it extends no other.
+
+        Raises:
+            ValueError: see `Workflow`; pydantic's ``ValidationError`` is one.
+        """
+        review = Review(every=self.review.every, step=self.review.step) if self.review else None
+        return Workflow(name, self.steps, review, self.kind, description=self.description)
+
+
+MAX_TOLD = 10
+"""Of a circle's links; the rest is as good as these."""
+
+
+class Composition:
+    """What *definitions* make of each other and of the built-in workflows."""
+
+    def __init__(
+        self,
+        definitions: Mapping[str, WorkflowDefinition],
+        builtin: Mapping[str, Workflow],
+        locate: Locate,
+    ) -> None:
+        """Compose *definitions*; *locate* takes paths that begin with a definition's name."""
+        self.problems: list[Found] = []
+        self._definitions = definitions
+        self._builtin = builtin
+        self._locate = locate
+        made: dict[str, Workflow] = {}
+        seen: set[str] = set()
+        for name in definitions:
+            line = self._line(name, seen)
+            for each in reversed(line):
+                self._make(each, made)
+        self.workflows = {name: made[name] for name in definitions if name in made}
+        """In the order of the definitions."""
+
+    def _line(self, name: str, seen: set[str]) -> list[str]:
+        """Return *name* and what it extends, as far as not *seen*; nothing for a circle."""
+        line: list[str] = []
+        here: str | None = name
+        while here is not None and here not in seen:
+            seen.add(here)
+            line.append(here)
+            here = self._extended(here)
+        if here not in line:
+            return line
+        circle = line[line.index(here) :]
+        path = (circle[0], "extends")
+        links = [f"{one!r} extends {other!r}" for one, other in pairwise([*circle, here])]
+        if len(links) > MAX_TOLD:
+            links[MAX_TOLD - 1 : -1] = ["…"]
+        told = ", ".join(links)
+        hint = "let one of them extend another workflow, or list its steps"
+        where = self._locate(path)
+        error = ConfigurationError(f"runs in a circle: {told}", where=where, hint=hint)
+        self.problems.append((path, error))
+        return []
+
+    def _extended(self, name: str) -> str | None:
+        """Return the definition that *name* extends, if it is one and not a built-in workflow."""
+        base = self._definitions[name].extends
+        # Under its own name a definition changes the built-in workflow.
+        return base if base in self._definitions and base != name else None
+
+    def _make(self, name: str, made: dict[str, Workflow]) -> None:
+        definition = self._definitions[name]
+        if definition.extends is None:
+            made[name] = definition.named(name)
+            return
+        base = self._base(name, definition.extends, made)
+        if base is None:
+            return
+
+        def locate(path: KeyPath) -> str:
+            return self._locate((name, *path))
+
+        extension = Extension(base, definition, locate)
+        workflow = extension.workflow(name)
+        self.problems += [((name, *path), error) for path, error in extension.problems]
+        if workflow is not None:
+            about = definition.description or workflow.description
+            made[name] = workflow.model_copy(update={"description": about})
+
+    def _base(self, name: str, extends: str, made: dict[str, Workflow]) -> Workflow | None:
+        """Return the workflow that *name* changes, with the review that it asks for."""
+        if extends in self._definitions and extends != name:
+            base = made.get(extends)
+        else:
+            base = self._builtin.get(extends)
+            if base is None:
+                known = {*self._builtin, *self._definitions} - {name}
+                path = (name, "extends")
+                error = UnknownName("workflow", extends, known, where=self._locate(path))
+                self.problems.append((path, error))
+        review = self._definitions[name].review
+        if base is None or review is None:
+            return base
+        try:
+            return Workflow(
+                base.name,
+                base.steps,
+                Review(every=review.every, step=review.step),
+                base.kind,
+                description=base.description,
+            )
+        except ValidationError as refused:
+            path = (name, "review")
+            text = str(refused.errors()[0]["msg"]).removeprefix("Value error, ")
+            self.problems.append((path, ConfigurationError(text, where=self._locate(path))))
+            return None

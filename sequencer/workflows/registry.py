@@ -1,0 +1,145 @@
+"""Which workflows there are: the built-in ones and those of orchestration.yaml.
+
+A workflow comes out as its author wrote it, because the digest that a run keeps is
+computed on that; step defaults are laid over one step at a time, just before it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sequencer.errors import UnknownName
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+from sequencer.workflows.builtin import PROCEDURES, BuiltinPrompts, BuiltinWorkflows
+
+if TYPE_CHECKING:
+    from sequencer.model.team import Role
+    from sequencer.workflows.flowfile.reader import Flow
+    from sequencer.workflows.teams.lists import TaskList
+
+
+class Registry:
+    """The workflows that a project can run, by name; the same names always mean the same."""
+
+    def __init__(
+        self,
+        configured: Mapping[str, Workflow] | None = None,
+        prompts: BuiltinPrompts | None = None,
+        flows: Mapping[str, Path] | None = None,
+        *,
+        lists: Mapping[str, TaskList] | None = None,
+        roles: Callable[[], Mapping[str, Role]] | None = None,
+    ) -> None:
+        """Hold the built-in workflows and *configured*, which replace those of the same name.
+
+        *flows* are the files of flowcharts and lists of tasks; each is read when its workflow
+        is first asked for. *lists* are configured lists of tasks. *roles* is called when
+        the first task needs its role; None: the roles are the built-in ones.
+        """
+        self.lists = dict(lists or {})
+        self._configured = {
+            **(configured or {}),
+            **{name: made.workflow for name, made in self.lists.items()},
+        }
+        self.flows = dict(flows or {})
+        self._builtin = BuiltinWorkflows(prompts or BuiltinPrompts())
+        self._make_roles = roles
+        self._read: dict[tuple[Path, str | None], tuple[object, Flow | TaskList]] = {}
+
+    @cached_property
+    def roles(self) -> Mapping[str, Role]:
+        """Return the roles that tasks may have."""
+        from sequencer.workflows.teams.options import builtin_roles  # noqa: PLC0415 - teams only
+
+        return builtin_roles() if self._make_roles is None else self._make_roles()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return every known name, in order."""
+        return tuple(sorted({*self._builtin, *self._configured, *self.flows}))
+
+    @property
+    def procedure_names(self) -> tuple[str, ...]:
+        """Return the names of the procedures, in order; none is built for it."""
+        found = set(PROCEDURES) - self._configured.keys() - self.flows.keys()
+        found |= {name for name, made in self._configured.items() if made.kind == "procedure"}
+        return tuple(sorted(found))
+
+    def get(self, name: str, *, where: str | None = None) -> Workflow:
+        """Return the workflow called *name*, as it was written, without step defaults.
+
+        Raises:
+            UnknownName: nobody defined it; *where* says who asked.
+            ConfigurationError: its file can't be read, or is no workflow.
+        """
+        found = self._configured.get(name)
+        if found is not None:
+            return found
+        if name in self.flows:
+            self._configured[name] = self.load(self.flows[name], name=name).workflow
+            return self._configured[name]
+        if name not in self._builtin:
+            raise UnknownName("workflow", name, self.names, where=where)
+        return self._builtin[name]
+
+    def load(self, path: Path, *, name: str | None = None) -> Flow | TaskList:
+        """Return the graph of the file *path*, a flowchart or a list of tasks, called *name*.
+
+        A file that looks as it did the last time is not read again.
+
+        Raises:
+            ConfigurationError: it can't be read, or has something that can't be run.
+        """
+        # Before it is read: what is written meanwhile is seen the next time.
+        looks = _looks(path)
+        kept = self._read.get((path, name))
+        if kept is None or looks is None or kept[0] != looks:
+            kept = looks, self._load(path, name)
+            # Asked for by the name that it gives itself, it is the same.
+            self._read[path, name] = self._read[path, kept[1].workflow.name] = kept
+        return kept[1]
+
+    def is_as_read(self, path: Path, *, name: str | None = None) -> bool:
+        """Return whether the file *path* is as it was when it was loaded as *name*."""
+        kept = self._read.get((path, name))
+        return kept is not None and kept[0] == _looks(path)
+
+    def _load(self, path: Path, name: str | None) -> Flow | TaskList:
+        from sequencer.workflows.teams.lists import (  # noqa: PLC0415 - graphs only
+            has_tasks,
+            load_tasks,
+            page_of,
+        )
+
+        text = page_of(path)
+        if has_tasks(path, text):
+            return load_tasks(path, self.roles, name=name, text=text)
+        from sequencer.workflows.flowfile.reader import load_flow  # noqa: PLC0415 - few need it
+
+        return load_flow(path, name=name, text=text)
+
+
+def _looks(path: Path) -> tuple[int, ...] | None:
+    """Return what tells the file *path* from what it was before; None: it is not there."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
+
+
+def with_defaults(step: Step, defaults: Mapping[str, Any]) -> Step:
+    """Return *step* with *defaults* for the fields that its author left out.
+
+    A field that was written down stays, even if it holds the value that it would have
+    anyway: ``timeout_s: null`` is how a step says that it has no time limit.
+
+    >>> with_defaults(Step(name="a", model="x"), {"model": "y", "max_turns": 3}).model
+    'x'
+    """
+    missing = {field: defaults[field] for field in defaults if field not in step.model_fields_set}
+    return step.model_copy(update=missing) if missing else step

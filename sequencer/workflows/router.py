@@ -1,0 +1,154 @@
+"""The pure part of the router: what it is told, and what its answer may be.
+
+A router is a prompt that an executor runs before a step; its answer names the prompt
+that the step runs. The answer comes from a model, so it is matched whole against a list
+of allowed names, and never repaired: no folding of case, no cutting of paths.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from sequencer.errors import StepFailed
+from sequencer.model.head import Head
+from sequencer.model.line.order import Description
+from sequencer.model.workflow import Workflow
+from sequencer.workflows.prompts import with_suffix
+
+MAX_ANSWER_CHARS = 4096
+SHOWN_CHARS = 200
+
+
+class RouterMode(StrEnum):
+    """Who has the first word on a step's prompt."""
+
+    DEFAULT = "router_default"
+    """The workflow selects, then the router overrides."""
+    FIRST = "router_first"
+    """The router answers; the workflow selects where it gives no answer, or is not set."""
+    ONLY = "router_only"
+    """The router answers; without an answer, or without a router prompt, nothing runs."""
+
+
+_ALIASES = {
+    "default": RouterMode.DEFAULT,
+    "router": RouterMode.DEFAULT,
+    "first": RouterMode.FIRST,
+    "only": RouterMode.ONLY,
+}
+
+
+class RouterSettings(BaseModel):
+    """``router:`` of orchestration.yaml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    enabled: bool = False
+    mode: RouterMode = RouterMode.DEFAULT
+    """Also ``default``, ``first``, ``only``, and hyphens for underscores."""
+    prompt: str | None = Field(default=None, min_length=1, max_length=300)
+    """File below prompts_dir that the router runs."""
+    allowlist: tuple[str, ...] = ()
+    """Prompts that an answer may name; empty: the workflow's own and no others."""
+    timeout_s: float = Field(default=600.0, gt=0, le=86_400, allow_inf_nan=False)
+    """Of one question to it; what steps may take is no limit of the router's."""
+    review_every_n: int | None = Field(default=None, ge=-(2**31), lt=2**31)
+    """Read where ``workflow.review_every_n`` is not set, as hoidn/orchestration does."""
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _accept_aliases(cls, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        word = value.strip().lower().replace("-", "_")
+        return _ALIASES.get(word, word)
+
+    @property
+    def is_active(self) -> bool:
+        """Return whether a router runs before a step."""
+        return self.enabled and self.prompt is not None
+
+    @property
+    def needs_selection(self) -> bool:
+        """Return whether the workflow's own prompt of a step has to be there as well."""
+        return not self.is_active or self.mode is RouterMode.DEFAULT
+
+    @property
+    def may_be_silent(self) -> bool:
+        """Return whether a step runs as the workflow has it where the router says nothing."""
+        return self.mode is not RouterMode.ONLY
+
+
+class RouterRefused(StepFailed):
+    """The router's answer names nothing that may run; the step failed, nothing was run."""
+
+    def __init__(self, problem: str, answer: str, allowed: Collection[str]) -> None:
+        """Say what is wrong with *answer*, show its start, and list the *allowed* prompts."""
+        self.answer = shown(answer)
+        self.allowed = tuple(sorted(allowed))
+        super().__init__(
+            f"the router's answer {problem}: {self.answer}",
+            where="router",
+            hint=f"it has to be one line with one of: {', '.join(self.allowed) or 'none'}",
+        )
+
+
+def allowed_prompts(workflow: Workflow, router: RouterSettings) -> frozenset[str]:
+    """Return the prompts that a router may choose for *workflow*.
+
+    The list is closed: without an allowlist, only what the workflow runs anyway.
+    """
+    if router.allowlist:
+        return frozenset(with_suffix(name) for name in router.allowlist)
+    own = [*workflow.steps, *([workflow.review.step] if workflow.review is not None else ())]
+    # A text in the workflow itself has no name that anybody could answer with.
+    return frozenset(with_suffix(step.prompt_name) for step in own if step.text is None)
+
+
+def parse_answer(text: str, allowed: Collection[str]) -> str:
+    r"""Return the prompt that a router's answer names.
+
+    >>> parse_answer("\n  reviewer \n", {"main.md", "reviewer.md"})
+    'reviewer.md'
+
+    Raises:
+        RouterRefused: the answer is not exactly one non-empty line, or not an allowed name.
+    """
+    # The size first: splitting megabytes of a model's chatter helps nobody.
+    if len(text) > MAX_ANSWER_CHARS:
+        raise RouterRefused(f"has {len(text)} characters instead of one line", text, allowed)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        raise RouterRefused("is empty", text, allowed)
+    if len(lines) > 1:
+        raise RouterRefused(f"has {len(lines)} lines instead of one", text, allowed)
+    name = with_suffix(lines[0])
+    if name not in allowed:
+        raise RouterRefused("is not an allowed prompt", text, allowed)
+    return name
+
+
+def router_input(head: Head, upcoming: Description, allowed: Collection[str]) -> str:
+    """Return what the router gets on stdin: the run's state as one JSON object.
+
+    It is the head without the claims and the session, which say nothing about what to do
+    next, plus ``next`` (what the workflow itself selects) and ``allowed_prompts``.
+    """
+    state = head.model_dump(mode="json", exclude={"claims", "session"})
+    told = {**state, "next": upcoming, "allowed_prompts": sorted(allowed)}
+    return json.dumps(told, indent=2, ensure_ascii=False) + "\n"
+
+
+def shown(answer: str) -> str:
+    r"""Return the start of *answer* on one line, safe for a terminal.
+
+    >>> print(shown("a\x1b[31mb"))
+    'a\x1b[31mb'
+    """
+    if len(answer) > SHOWN_CHARS:
+        return f"{answer[:SHOWN_CHARS]!a}… ({len(answer)} characters)"
+    return ascii(answer)

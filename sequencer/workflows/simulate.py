@@ -1,0 +1,448 @@
+"""A flow on a virtual clock: what it would do, without an agent and without waiting.
+
+The script says what each node answers and how long it takes; the rules are those of real
+runs. Where it does not say, an agent or a person takes 10 ms, a marker none, and a choice
+goes the first way that leads forward.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sequencer.documents.problems import raise_all
+from sequencer.errors import ConfigurationError, SequencerError
+from sequencer.model.net import rules as flow_trace
+from sequencer.model.net.graph import Graph, Growth, Node, NodeKind
+from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
+from sequencer.model.net.rules import TIMEOUT, Course, groups, is_choice
+from sequencer.model.net.source import copied, put
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import Retry, Step, Validation
+from sequencer.model.transitions import Event
+from sequencer.model.workflow import Workflow, grown
+from sequencer.workflows.flowfile.reader import Overrides
+from sequencer.workflows.teams.growth import TeamGrower
+from sequencer.workflows.templates import carried, text_of
+from sequencer.workflows.verdicts import verdict_of
+
+DEFAULT_MS = 10
+MAX_EVENTS = 250_000
+"""Of one replay: two a node, so that the widest chart is run six times over."""
+
+
+class EndlessReplay(ConfigurationError):
+    """A replay has more events than anybody reads; loops may go round a million times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What the script says about one node."""
+
+    out: tuple[Any, ...] = ()
+    """Answers, one an attempt, the last one for all that follow; ``{"error": text}`` fails."""
+    ms: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a flow did."""
+
+    status: str
+    trace: tuple[str, ...]
+    state: Mapping[str, Any]
+    back: tuple[str, ...]
+    """The back edges, as ``from->to[label]``."""
+    iterations: int = 0
+    facts: tuple[tuple[int, Event, str, Mapping[str, Any]], ...] = field(default=(), repr=False)
+    graph: Graph | None = field(default=None, repr=False)
+    """As it was at the end."""
+
+
+def back_edges(graph: Graph) -> tuple[str, ...]:
+    """Return the edges that close a loop, sorted."""
+    found = []
+    for place in graph.back_edges:
+        edge = graph.edges[place]
+        label = f"[{edge.label}]" if edge.label else ""
+        found.append(f"{edge.source}->{edge.target}{label}")
+    return tuple(sorted(found))
+
+
+class Simulation:
+    """One replay."""
+
+    def __init__(self, workflow: Workflow, parts: Mapping[str, Part]) -> None:
+        """Replay *workflow*, a graph, with *parts* by node."""
+        if workflow.graph is None:
+            raise ValueError("only a graph can be simulated")
+        self._workflow, self._parts = workflow, parts
+        self._course = Course(Marking(workflow.graph))
+        self._events: list[tuple[int, int, int, str]] = []
+        """Ends and further tries to come: time, order of the node, execution, node."""
+        self._execution: dict[str, int] = {}
+        self._number = 0
+        self._attempts: dict[str, int] = {}
+        self._begun: dict[str, Active] = self._marking.active
+        """What `_working` is about; an error that ends every execution puts another in place."""
+        self._working: set[str] = set()
+        """Agents that have begun, and have not failed for good; counted, not looked for."""
+        self._resting: set[str] = set()
+        """Those of them that wait for their next try."""
+        self._overdue: list[tuple[int, str]] = []
+        """Those of these whose time has come, and that wait for a free place: a heap in order."""
+        self._outputs: dict[str, str] = {}
+        self._now = self._busy = 0
+        self._facts: list[tuple[int, Event, str, Mapping[str, Any]]] = []
+
+    def run(self) -> Replay:
+        """Return what happens until no token is left.
+
+        Raises:
+            EndlessReplay: it has more than `MAX_EVENTS` events.
+        """
+        self._course.begin()
+        self._start_all()
+        while self._marking.status is FlowStatus.RUNNING and self._events:
+            if not self._advance():
+                continue
+            _, _, execution, name = heapq.heappop(self._events)
+            if self._execution.get(name) != execution or name not in self._marking.active:
+                continue
+            if name in self._resting:
+                self._is_overdue(name)
+            else:
+                self._finish(name)
+                self._take_stock(name)
+            self._try_again()
+            self._start_all()
+        self._take_facts()
+        trace = [(at, flow_trace.line(event, node, more)) for at, event, node, more in self._facts]
+        return Replay(
+            status=str(self._marking.status),
+            trace=tuple(f"{at} {text}" for at, text in trace if text is not None),
+            state=self._state(),
+            back=back_edges(self._graph),
+            iterations=self._marking.iterations,
+            facts=tuple(self._facts),
+            graph=self._graph,
+        )
+
+    @property
+    def _marking(self) -> Marking:
+        return self._course.marking
+
+    @property
+    def _graph(self) -> Graph:
+        """Return the graph, with what was added to it."""
+        return self._course.graph
+
+    def _take_facts(self) -> None:
+        for fact in self._course.facts:
+            self._facts.append((self._now, fact.event, fact.node, fact.details))
+        self._course.facts.clear()
+        if len(self._facts) > MAX_EVENTS:
+            loops = self._marking.iterations
+            raise EndlessReplay(
+                f"the simulation has no end after {MAX_EVENTS:,} events"
+                f" ({loops:,} of at most {self._graph.max_iterations:,} loops)",
+                where=self._workflow.name,
+                hint="lower maxIterations",
+            )
+
+    def _advance(self) -> bool:
+        """Let time go on to the next event; False: the time of the whole run is over before."""
+        self._take_facts()
+        due = self._events[0][0]
+        is_busy = bool(self._working)
+        limit = self._graph.timeout_ms
+        if is_busy and limit is not None and self._busy + (due - self._now) > limit:
+            self._now += limit - self._busy
+            self._course.time_is_up()
+            return False
+        if is_busy:
+            self._busy += due - self._now
+        self._now = due
+        return True
+
+    # --- starting ------------------------------------------------------------------
+
+    def _start_all(self) -> None:
+        while self._marking.status is FlowStatus.RUNNING:
+            name = self._marking.next_startable(agents=self._has_room())
+            if name is None:
+                return
+            self._course.start(name)
+            if self._is_agent(name):
+                self._working.add(name)
+            self._attempt(name)
+
+    def _has_room(self) -> bool:
+        limit = self._graph.max_parallel
+        return limit is None or len(self._working) - len(self._resting) < limit
+
+    def _take_stock(self, name: str) -> None:
+        """Count who works, after the execution of *name* has gone on, or has ended them all."""
+        active = self._marking.active
+        if active is not self._begun:
+            self._begun = active
+            self._working.clear()
+            self._resting.clear()
+            self._overdue.clear()
+        elif name not in active or active[name].error is not None:
+            self._working.discard(name)
+
+    def _is_overdue(self, name: str) -> None:
+        heapq.heappush(self._overdue, (self._graph.order[name], name))
+
+    def _is_agent(self, name: str) -> bool:
+        return self._graph.by_id[name].kind is NodeKind.AGENT
+
+    def _attempt(self, name: str) -> None:
+        number = self._attempts.get(name, 0)
+        self._attempts[name] = number + 1
+        self._at(self._now + self._duration(name, number), name)
+
+    def _at(self, due: int, name: str) -> None:
+        self._number += 1
+        self._execution[name] = self._number
+        heapq.heappush(self._events, (due, self._graph.order[name], self._number, name))
+
+    def _limit(self, name: str) -> int | None:
+        node = self._graph.by_id[name]
+        if node.kind is NodeKind.HUMAN:
+            return node.timeout_ms
+        step = self._workflow.steps_by_name.get(name)
+        return round(step.timeout_s * 1000) if step is not None and step.timeout_s else None
+
+    def _length(self, name: str, number: int) -> int:
+        given = self._parts[name].ms if name in self._parts else ()
+        if given:
+            return given[min(number, len(given) - 1)]
+        return DEFAULT_MS if self._graph.by_id[name].works else 0
+
+    def _duration(self, name: str, number: int) -> int:
+        limit = self._limit(name)
+        length = self._length(name, number)
+        return length if limit is None else min(length, limit)
+
+    # --- ending --------------------------------------------------------------------
+
+    def _finish(self, name: str) -> None:
+        number = self._attempts[name] - 1
+        limit = self._limit(name)
+        node = self._graph.by_id[name]
+        is_late = limit is not None and self._length(name, number) > limit
+        if is_late and node.kind is NodeKind.HUMAN:
+            self._course.expire(name)
+            return
+        if is_late:
+            self._failed(name, "timeout", "timeout")
+            return
+        said = self._said(node, number)
+        if isinstance(said, Mapping) and set(said) == {"error"}:
+            self._failed(name, str(said["error"]))
+            return
+        text = said if isinstance(said, str) else json.dumps(said, separators=(",", ":"))
+        reference: Reference | None = f"{name}-{number}"
+        if node.works:
+            self._outputs[f"{name}-{number}"] = text
+        else:
+            reference = carried(self._marking, name)
+        self._accept(name, text, reference)
+
+    def _accept(self, name: str, text: str, reference: Reference | None) -> None:
+        self._course.succeed(name, text, reference)
+
+    def _said(self, node: Node, number: int) -> Any:
+        part = self._parts.get(node.id)
+        if part is not None and part.out:
+            return part.out[min(number, len(part.out) - 1)]
+        if not node.works:
+            return text_of(carried(self._marking, node.id), self._outputs.__getitem__)
+        return self._unsaid(node)
+
+    def _unsaid(self, node: Node) -> str:
+        """Return what *node* answers where the script has nothing."""
+        return self._forward_label(node.id)
+
+    def _forward_label(self, name: str) -> str:
+        graph = self._graph
+        if not is_choice(graph, name):
+            return ""
+        ways = {label: places for label, places in groups(graph, name).items() if label}
+        ways.pop(TIMEOUT, None)
+        for places in ways.values():
+            if not graph.back_edges.intersection(places):
+                return graph.edges[places[0]].label
+        return ""
+
+    def _failed(self, name: str, message: str, kind: str = "error") -> None:
+        step = self._workflow.steps_by_name.get(name)
+        retry = (step.retry if step is not None else None) or Retry()
+        failures = self._marking.active[name].failures + 1
+        if failures >= retry.max_attempts or not self._is_agent(name):
+            self._course.fail_attempt(name, message, None, kind)
+            return
+        due = self._now + round(retry.delay_s(failures) * 1000)
+        self._course.fail_attempt(name, message, str(due), kind)
+        self._resting.add(name)
+        if due > self._now:
+            self._at(due, name)
+        else:
+            # As in a run, where who may try again at once comes before who may begin.
+            self._is_overdue(name)
+
+    def _try_again(self) -> None:
+        while self._overdue and self._has_room():
+            _, name = heapq.heappop(self._overdue)
+            self._resting.discard(name)
+            failures = self._marking.active[name].failures
+            again = {"retry": failures + 1} if failures else {"again": True}
+            self._course.tell(Event.CLAIMED, name, **again)
+            self._attempt(name)
+
+    def _state(self) -> dict[str, Any]:
+        """Return the state at the end, without what the program keeps for itself."""
+        state: dict[str, Any] = copied(self._graph.state)
+        for key, name in self._marking.keys.items():
+            put(state, key, text_of(self._marking.outputs.get(name), self._outputs.__getitem__))
+        return {key: value for key, value in state.items() if not key.startswith("_")}
+
+
+def simulate(workflow: Workflow, parts: Mapping[str, Part] | None = None) -> Replay:
+    """Return what *workflow*, a graph, does when its nodes answer as *parts* say."""
+    return Simulation(workflow, parts or {}).run()
+
+
+_DELAYS = {"initialDelay": "initial_delay_s", "maxDelay": "max_delay_s"}
+
+
+class TeamSimulation(Simulation):
+    """One replay of a team."""
+
+    def __init__(self, workflow: Workflow, parts: Mapping[str, Part], grower: TeamGrower) -> None:
+        """Replay *workflow*; *grower* makes what is added to it."""
+        super().__init__(workflow, parts)
+        self._grower = grower
+
+    def _length(self, name: str, number: int) -> int:
+        given = self._parts[name].ms if name in self._parts else ()
+        task = self._graph.by_id[name].task
+        if given or task is None:
+            return super()._length(name, number)
+        return max(1, round(DEFAULT_MS * task.weight))
+
+    def _unsaid(self, node: Node) -> str:
+        return json.dumps({"pass": True}) if self._judgement(node.id) is not None else ""
+
+    def _judgement(self, name: str) -> Validation | None:
+        step = self._workflow.steps_by_name.get(name)
+        return step.validation if step is not None else None
+
+    def _accept(self, name: str, text: str, reference: Reference | None) -> None:
+        said = Outcome(status=OutcomeStatus.OK, output=text)
+        validation = self._judgement(name)
+        if validation is not None:
+            verdict = verdict_of(said, is_command=False)
+            if not verdict.is_pass and not self._is_enough(name, validation):
+                self._refuse(name, verdict.reason, validation)
+                return
+        growth = None
+        try:
+            if text:
+                growth = self._grower.of_answer(self._workflow, name, text)
+        except SequencerError as refused:
+            self._failed(name, refused.message)
+            return
+        if growth is not None:
+            # Before its tokens go on: who waits for it waits for what it adds as well.
+            self._grow(growth)
+        self._course.succeed(name, text, reference)
+        if growth is not None:
+            self._course.tell_growth(growth, name)
+
+    def _is_enough(self, name: str, validation: Validation) -> bool:
+        """Return whether another "no" of the judge *name* lets the run go on behind it."""
+        number = self._marking.team.refusals.get(name, 0) + 1
+        return number >= validation.max_attempts and validation.on_exhausted == "continue"
+
+    def _refuse(self, name: str, reason: str, validation: Validation) -> None:
+        number = self._marking.team.refusals.get(name, 0) + 1
+        message = f"the answer is no: {reason}"
+        if number >= validation.max_attempts:
+            self._course.fail(name, "Refused", f"{message} (after {number} judgements)")
+            self._course.look_for_the_end()
+            return
+        fix = self._grower.fix(self._workflow, name, number)
+        self._course.refuse(name, message, fix)
+        if fix is not None:
+            self._workflow = grown(self._workflow, [fix])
+            return
+        # It judges anew, as one whose next try has come.
+        self._resting.add(name)
+        self._is_overdue(name)
+
+    def _grow(self, growth: Growth) -> None:
+        self._course.do("grow", growth.as_json())
+        self._workflow = grown(self._workflow, [growth])
+
+    def _failed(self, name: str, message: str, kind: str = "error") -> None:
+        super()._failed(name, message, kind)
+        # Others need not fail with it; the run ends where only it is left.
+        self._course.look_for_the_end()
+
+
+def overridden(workflow: Workflow, said: Overrides, where: str, size: int | None) -> Workflow:
+    """Return *workflow*, a team's, with what a script says beside the answers of tasks.
+
+    *size* tasks are worked on at once where the list does not say how many.
+
+    Raises:
+        ConfigurationError: it says what only a flowchart has; *where* names the script.
+    """
+    charts = {"entry": said.entry, "onError": said.on_error, "maxIterations": said.max_iterations}
+    text = "is for the file of a flowchart, not for a team or a run"
+    wrong = [key for key, value in charts.items() if value is not None]
+    raise_all([ConfigurationError(text, where=f"{where}: {key}") for key in wrong])
+    graph = workflow.graph
+    if graph is None:
+        raise ValueError(f"workflow {workflow.name!r} is no graph")
+    more = {"timeout_ms": said.timeout, "max_parallel": graph.max_parallel or size}
+    graph = graph.model_copy(update={key: value for key, value in more.items() if value})
+    steps = tuple(_overridden(step, said) for step in workflow.steps)
+    return Workflow(workflow.name, steps, kind="graph", graph=graph)
+
+
+def _overridden(step: Step, said: Overrides) -> Step:
+    fields: dict[str, Any] = {}
+    if step.name in said.timeouts:
+        fields["timeout_s"] = said.timeouts[step.name] / 1000
+    if said.retry is not None and step.retry is None:
+        written = {
+            "max_attempts": said.retry.get("maxAttempts"),
+            "backoff": said.retry.get("backoff"),
+        }
+        for key, field in (("initialDelay", "initial_delay_s"), ("maxDelay", "max_delay_s")):
+            written[field] = said.retry[key] / 1000 if key in said.retry else None
+        kept = {key: value for key, value in written.items() if value is not None}
+        fields["retry"] = Retry.model_validate(kept)
+    return step.model_copy(update=fields) if fields else step
+
+
+def _retry_field(written: tuple[str, Any]) -> tuple[str, Any]:
+    """Return the field of a step's retry that a key of the script's stands for."""
+    key, value = written
+    if key in _DELAYS:
+        return _DELAYS[key], value / 1000
+    return "max_attempts" if key == "maxAttempts" else key, value
+
+
+def simulate_team(
+    workflow: Workflow, parts: Mapping[str, Part] | None, grower: TeamGrower
+) -> Replay:
+    """Return what the team of *workflow* does when its tasks answer as *parts* say."""
+    return TeamSimulation(workflow, parts or {}, grower).run()

@@ -1,0 +1,287 @@
+"""``teams:`` of orchestration.yaml: when a team is used, who is in it, what it may use.
+
+Apart from the scoring and the building themselves, which only those need who start a team.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
+
+from sequencer.documents.keys import HELD_IN
+from sequencer.model.request import Label
+from sequencer.model.step import ModelName, Name
+from sequencer.model.team import MAX_TASKS, Budget, Role, TeamBudget, TeamRules
+from sequencer.workflows.requests.options import Word
+
+MAX_SCORE = 100
+
+Points = Annotated[int, Field(ge=-MAX_SCORE, le=MAX_SCORE)]
+_KEYWORD = re.compile(r"[^|\x00-\x1f]*\w[^|\x00-\x1f]*")
+
+
+def _words(text: str) -> str:
+    if _KEYWORD.fullmatch(text) is None:
+        raise ValueError("a keyword has a letter or a digit, and no '|' or line break")
+    return text
+
+
+def _beside_others(value: object) -> object:
+    if isinstance(value, Mapping) and HELD_IN in value:
+        raise ValueError(f"unknown key {HELD_IN!r}; a step's fields stand beside the role's own")
+    return value
+
+
+Keyword = Annotated[str, StringConstraints(max_length=100), AfterValidator(_words)]
+"""Words as they stand in a text; a ``|`` stands between no two of them."""
+_Score = Annotated[int, Field(ge=0, le=MAX_SCORE)]
+
+CLASSIFICATIONS: Mapping[Word, int] = MappingProxyType({"orchestrator": 80, "debugger": 50})
+"""Points of a request by its kind; the other kinds have none."""
+KEYWORDS: Mapping[str, int] = MappingProxyType(
+    dict.fromkeys(
+        (
+            *("refactor", "migrate", "redesign", "overhaul", "rewrite", "restructure"),
+            *("multiple files", "several files", "many files", "multiple modules"),
+            *("several modules", "multiple services", "several services", "multiple packages"),
+            *("across the codebase", "across the repository", "across the project"),
+            *("throughout the codebase", "end-to-end", "full-stack", "frontend and backend"),
+            *("client and server", "breaking change", "cross-cutting"),
+            *("race condition", "deadlock", "intermittent", "intermittently", "sporadic"),
+            *("sporadically", "flaky", "nondeterministic", "memory leak", "data loss"),
+            *("root cause", "cannot reproduce", "can't reproduce"),
+        ),
+        10,
+    )
+)
+LABELS: Mapping[str, int] = MappingProxyType(
+    {
+        "team": 60,
+        "epic": 30,
+        "size/xl": 30,
+        "large": 20,
+        "size/l": 20,
+        "complex": 20,
+        "small": -30,
+        "size/s": -30,
+        "size/xs": -60,
+        "good first issue": -30,
+        "trivial": -60,
+        "no-team": -100,
+    }
+)
+
+
+class Count(BaseModel):
+    """Points for how often something is there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    each: _Score = 5
+    """Of every one of them, but for the first `free`."""
+    free: int = Field(default=1, ge=0, le=10_000)
+    max: _Score = 20
+    """Of all together."""
+
+
+class Subtasks(Count):
+    """List items on the outermost level, and boxes that are not ticked."""
+
+    max: _Score = 30
+
+
+class Files(Count):
+    """Different paths that are named."""
+
+    each: _Score = 4
+
+
+class TraceLines(Count):
+    """Lines of stack traces, of a request for debugging."""
+
+    each: _Score = 1
+    free: int = Field(default=4, ge=0, le=10_000)
+    max: _Score = 15
+
+
+class ReproductionSteps(Count):
+    """List items below "steps to reproduce", of a request for debugging."""
+
+    each: _Score = 3
+    max: _Score = 15
+
+
+class ScoreSettings(BaseModel):
+    """``teams.score:``, what a request's score is made of; the sum stays within 0 to 100."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    never: tuple[Word, ...] = ("question", "documentation", "transient", "planning")
+    """Kinds of request that score 0, whatever they say."""
+    classifications: dict[Word, Points] = {}
+    """Laid over the built-in `CLASSIFICATIONS`, as the next two are over theirs; 0 takes
+    an entry away."""
+    keywords: dict[Keyword, Points] = {}
+    labels: dict[Label, Points] = {}
+    procedures: dict[Name, Points] = {}
+    long_chars: int = Field(default=2000, ge=0, le=1_000_000)
+    """A text of more characters gets `long_points`; code, addresses and comments aside."""
+    long_points: _Score = 40
+    medium_chars: int = Field(default=800, ge=0, le=1_000_000)
+    medium_points: _Score = 20
+    subtasks: Subtasks = Subtasks()
+    files: Files = Files()
+    components: Count = Count()
+    """Different ones of `component_names`."""
+    component_names: tuple[Keyword, ...] = (
+        *("frontend", "backend", "api", "database", "cli", "ui", "server", "client", "worker"),
+        *("queue", "cache", "scheduler", "infrastructure", "pipeline", "mobile app"),
+    )
+    trace_lines: TraceLines = TraceLines()
+    reproduction_steps: ReproductionSteps = ReproductionSteps()
+    min_size: int = Field(default=2, ge=1, le=64)
+    """Members of a team, and one more from each score of `size_from` on."""
+    size_from: tuple[_Score, ...] = (60, 80)
+
+
+class TeamOptions(BaseModel):
+    """``teams:`` of orchestration.yaml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    enabled: bool = False
+    """Whether `start` may use a team without being asked to."""
+    threshold: _Score = 60
+    """The score from which on a request gets a team."""
+    max_size: int = Field(default=4, ge=1, le=64)
+    classifications: tuple[Word, ...] = ("orchestrator", "debugger", "code")
+    """Kinds of request that may get a team."""
+    lead_model: ModelName | None = None
+    teammate_model: ModelName | None = None
+    """Models of tasks whose role and whose own fields name none."""
+    score: ScoreSettings = ScoreSettings()
+    roles: dict[Name, Annotated[Role, BeforeValidator(_beside_others)]] = {}
+    """Changes to the built-in roles, and roles of one's own."""
+    budget: TeamBudget = TeamBudget()
+    max_failures: int = Field(default=5, ge=1, le=10_000)
+    """Failed attempts in a row, over all tasks, after which no task is started."""
+    max_tasks: int = Field(default=200, ge=1, le=MAX_TASKS)
+    """Of a run, those that were added under way included."""
+    merge: Literal["auto", "listed", "finished"] = "auto"
+    on_write: Literal["warn", "fail"] = "warn"
+    """What a change of the checkout by a task that only reads is."""
+
+    @property
+    def rules(self) -> TeamRules:
+        """Return what a run of a team has to keep to."""
+        return TeamRules(
+            budget=self.budget,
+            role_budgets={
+                name: role.budget for name, role in self.roles.items() if role.budget != Budget()
+            },
+            max_failures=self.max_failures,
+            max_tasks=self.max_tasks,
+            merge=self.merge,
+            on_write=self.on_write,
+        )
+
+
+FOLDER = "team"
+"""Of the roles' system prompts, below prompts_dir."""
+LEAD = "lead"
+LEAD_ATTEMPTS = 3
+FIXER = "implementer"
+"""The role of who mends what a task that judges has refused."""
+UNNAMED = "implementer"
+"""The role of what a lead adds without one: leaving a role out gets nobody around what the
+project's roles may do, where they work and what they may use."""
+MAX_FIXES = 3
+"""How often a verifier judges before its task has failed."""
+
+_SHARED = "system/shared.md"
+_LOOKING = {"read": True, "glob": True, "grep": True, "write": False, "edit": False}
+_READ_ONLY = {**_LOOKING, "bash": False}
+
+_ROLES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "researcher": {"tools": _READ_ONLY},
+        "implementer": {"writes": True, "worktree": True},
+        "verifier": {
+            "tools": {"bash": True, "write": False, "edit": False},
+            "validation": {
+                "fixer": {"name": "validation-fixer", "prompt": "subroutines/validation-fixer.md"},
+                "max_attempts": MAX_FIXES,
+            },
+        },
+        # It may write a message into a file of its own; it changes no file of the project.
+        "git-handler": {"tools": {"bash": True, "edit": False}, "writes": True},
+        "summarizer": {"tools": _READ_ONLY},
+        # A list that is refused is made anew, with the reason in the prompt.
+        LEAD: {
+            "tools": _READ_ONLY,
+            "output": {"format": "json"},
+            "retry": {"max_attempts": LEAD_ATTEMPTS},
+        },
+    }
+)
+"""Role -> what it has beside its system prompt."""
+
+
+@cache
+def builtin_roles() -> Mapping[str, Role]:
+    """Return the roles that exist without a line of configuration, by name.
+
+    >>> sorted(name for name, role in builtin_roles().items() if role.writes)
+    ['git-handler', 'implementer']
+    """
+    return MappingProxyType(
+        {
+            name: Role.model_validate(
+                {"append_system_prompt": (f"{FOLDER}/{name}.md", _SHARED), **fields}
+            )
+            for name, fields in _ROLES.items()
+        }
+    )
+
+
+def roles(
+    options: Mapping[str, Role] | None = None,
+    *,
+    teammate_model: str | None = None,
+    lead_model: str | None = None,
+) -> dict[str, Role]:
+    """Return every role of a project: the built-in ones, changed and added to by *options*.
+
+    What an entry writes down takes the place of the built-in role's, field by field, and a
+    step field is one; `null` takes a step field away. A role without a model has
+    *lead_model* if it is the lead, else *teammate_model*.
+
+    >>> changed = roles({"verifier": Role.model_validate({"max_turns": 9})})["verifier"]
+    >>> changed.step["max_turns"], changed.step["tools"]["edit"]
+    (9, False)
+    """
+    found = dict(builtin_roles())
+    for name, changes in (options or {}).items():
+        found[name] = _changed(found[name], changes) if name in found else changes
+    for name, role in found.items():
+        model = lead_model if name == LEAD else teammate_model
+        if model is not None and "model" not in role.step:
+            found[name] = role.model_copy(update={"step": {**role.step, "model": model}})
+    return found
+
+
+def _changed(role: Role, changes: Role) -> Role:
+    written = {name: getattr(changes, name) for name in changes.model_fields_set - {"step"}}
+    return role.model_copy(update={**written, "step": {**role.step, **changes.step}})

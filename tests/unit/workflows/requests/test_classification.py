@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from sequencer.errors import ConfigurationError, Interrupted, SequencerError, StepFailed
+from sequencer.model.request import Request
+from sequencer.workflows.requests.options import PROCEDURE_OF, WORDS
+from sequencer.workflows.requests.routing import (
+    MAX_TOLD_CHARS,
+    ClassificationFailed,
+    classification_prompt,
+    classify_with,
+    parse_classification,
+)
+
+REQUEST = Request(title="Add a page", text="For users.", labels=("ui", "web"))
+
+
+def answering(answer: str | Exception) -> Callable[[str], str]:
+    def ask(_: str) -> str:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return ask
+
+
+def test_there_are_seven_words_and_each_has_a_procedure() -> None:
+    assert len(WORDS) == 7
+    assert set(PROCEDURE_OF) == set(WORDS)
+    assert PROCEDURE_OF["transient"] == PROCEDURE_OF["question"] == "simple-question"
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize(
+    "form", ["{}", "  {}\n", "{}.", '"{}"', "'{}'.", '"{}."', "`{}`", "\t{}\r\n\n"]
+)
+def test_a_word_is_read_with_a_little_around_it(word: str, form: str) -> None:
+    assert parse_classification(form.format(word)) == word
+    assert parse_classification(form.format(word.upper())) == word
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        " ",
+        ".",
+        "''",
+        "not code",
+        "code, I think",
+        "code\nplanning",
+        "question or code",
+        "**code**",
+        "codes",
+        "'code\"",
+        '""code""',
+        "code..",
+        "\uff43\uff4f\uff44\uff45",
+        "que\u017ftion",
+        "code\x00",
+        "Classification: code",
+        '{"classification": "code"}',
+        "code" + " " * 200,
+    ],
+)
+def test_anything_else_is_refused_and_shown(answer: str) -> None:
+    with pytest.raises(ClassificationFailed) as refused:
+        parse_classification(answer)
+    assert "not one of the seven words" in refused.value.message
+    assert refused.value.hint is not None
+    assert all(word in refused.value.hint for word in WORDS)
+
+
+def test_what_was_answered_is_shown_safely() -> None:
+    with pytest.raises(ClassificationFailed) as refused:
+        parse_classification("\x1b[31mcode\x1b[0m")
+    assert "\\x1b[31mcode" in refused.value.message
+    with pytest.raises(ClassificationFailed) as refused:
+        parse_classification("y" * 100_000)
+    assert len(refused.value.message) < 400
+    assert "100000 characters" in refused.value.message
+
+
+AROUND = st.text(alphabet=" \t\n\"'`.", max_size=4)
+
+
+@given(st.text() | st.builds("".join, st.tuples(AROUND, st.sampled_from(WORDS), AROUND)))
+@example("que\u017ftion")
+@example("\ufb01x")
+def test_only_a_word_is_ever_read(answer: str) -> None:
+    try:
+        word = parse_classification(answer)
+    except ClassificationFailed:
+        return
+    # What was cut off is white space, quotes and full stops, and nothing was folded into it.
+    left = answer.strip().strip("\"'`.")
+    assert left.lower() == word
+    assert left.isascii()
+
+
+def test_the_prompt_tells_the_request_and_all_the_words() -> None:
+    prompt = classification_prompt(REQUEST)
+    assert all(f"\n{word} " in prompt for word in WORDS)
+    for told in ("Title: Add a page", "Labels: ui, web", "For users."):
+        assert told in prompt.split("----- request -----")[1]
+    assert "Labels: none" in classification_prompt(Request(title="x"))
+
+
+def test_of_a_long_text_the_beginning_is_told() -> None:
+    prompt = classification_prompt(Request(title="x", text="y" * (MAX_TOLD_CHARS + 7)))
+    assert "(7 more characters)" in prompt
+    assert len(prompt) < MAX_TOLD_CHARS + 3000
+
+
+def test_a_classifier_asks_and_reads() -> None:
+    asked: list[str] = []
+
+    def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return "Code."
+
+    assert classify_with(ask)(REQUEST) == "code"
+    assert asked == [classification_prompt(REQUEST)]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (StepFailed("exit code 1"), "the classifier failed: exit code 1"),
+        (TimeoutError("10 s are over"), "the classifier failed: 10 s are over"),
+        (TimeoutError(), "the classifier failed: TimeoutError"),
+        (FileNotFoundError(2, "No such file"), "No such file"),
+        (ClassificationFailed("my own"), "^my own"),
+        ("maybe", "not one of the seven words: 'maybe'"),
+    ],
+)
+def test_a_failure_of_the_agent_is_a_failed_classification(
+    error: Exception | str, message: str
+) -> None:
+    with pytest.raises(ClassificationFailed, match=message):
+        classify_with(answering(error))(REQUEST)
+
+
+@pytest.mark.parametrize("error", [ConfigurationError("no such agent"), Interrupted("stop")])
+def test_what_is_no_failure_of_the_agent_passes(error: SequencerError) -> None:
+    with pytest.raises(type(error)):
+        classify_with(answering(error))(REQUEST)

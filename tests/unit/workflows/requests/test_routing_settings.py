@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.model.request import Request
+from sequencer.workflows.requests.options import (
+    SHARED_PROMPT,
+    SYSTEM_PROMPTS,
+    RoutingSettings,
+    classifying_agent,
+    every_system_prompt,
+    system_prompts_for,
+)
+
+
+def settings(**raw: Any) -> RoutingSettings:
+    return RoutingSettings.model_validate(raw)
+
+
+def prompts(*labels: str, **raw: Any) -> tuple[str, ...]:
+    return system_prompts_for(Request(title="x", labels=labels), settings(**raw))
+
+
+@pytest.mark.parametrize(
+    ("labels", "prompt"),
+    [
+        (("bug",), "debugger"),
+        (("Feature",), "builder"),
+        (("ENHANCEMENT", "x"), "builder"),
+        (("prd",), "scoper"),
+        (("x", "epic"), "orchestrator"),
+        (("epic", "bug"), "debugger"),
+        (("prd", "feature"), "builder"),
+    ],
+)
+def test_a_label_chooses_the_system_prompt(labels: tuple[str, ...], prompt: str) -> None:
+    assert prompts(*labels) == (f"system/{prompt}.md", SHARED_PROMPT)
+
+
+def test_without_a_matching_label_there_are_the_shared_instructions_only() -> None:
+    assert prompts() == prompts("ui", "bugs") == (SHARED_PROMPT,)
+
+
+def test_what_is_written_is_looked_at_first_and_in_its_order() -> None:
+    own = {
+        "research": {"labels": ["spike", "prd"], "prompt": "roles/research.md"},
+        "orchestrator": {"labels": ["bug"]},
+    }
+    assert list(settings(system_prompts=own).label_prompts()) == [
+        *("research", "orchestrator"),
+        *("debugger", "builder", "scoper"),
+    ]
+    assert prompts("prd", system_prompts=own)[0] == "roles/research.md"
+    assert prompts("bug", system_prompts=own)[0] == "system/orchestrator.md"
+    assert prompts("bug", "spike", system_prompts=own)[0] == "roles/research.md"
+    assert prompts("epic", system_prompts=own) == (SHARED_PROMPT,)
+    swapped = dict(reversed(own.items()))
+    assert prompts("bug", "spike", system_prompts=swapped)[0] == "system/orchestrator.md"
+
+
+def test_of_a_built_in_entry_one_half_may_be_written() -> None:
+    changed = {"debugger": {"prompt": "roles/detective.md"}}
+    assert prompts("bug", system_prompts=changed) == ("roles/detective.md", SHARED_PROMPT)
+    assert prompts("bug", system_prompts={"debugger": {"labels": []}}) == (SHARED_PROMPT,)
+
+
+@pytest.mark.parametrize("entry", [{}, {"labels": ["a"]}, {"prompt": "a.md"}])
+def test_an_entry_of_ones_own_needs_both(entry: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="'mine' needs labels and a prompt"):
+        settings(system_prompts={"mine": entry})
+
+
+def test_every_prompt_that_may_be_asked_for() -> None:
+    assert every_system_prompt(settings()) == [
+        SHARED_PROMPT,
+        *(entry.prompt for entry in SYSTEM_PROMPTS.values()),
+    ]
+    fewer = {"scoper": {"labels": []}, "mine": {"labels": ["a"], "prompt": "a.md"}}
+    found = every_system_prompt(settings(system_prompts=fewer))
+    assert "a.md" in found
+    assert "system/scoper.md" not in found
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"colour": 1},
+        {"labels": {"builder": ["x"]}},
+        {"labels": {"debugger": ["a\nb"]}},
+        {"labels": {"debugger": [""]}},
+        {"timeout_s": 0},
+        {"timeout_s": float("inf")},
+        {"procedures": {"codes": "x"}},
+        {"substitutions": {"": "x"}},
+        {"system_prompts": {"debugger": {"file": "x"}}},
+    ],
+)
+def test_wrong_settings_are_refused(raw: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        settings(**raw)
+
+
+@pytest.mark.parametrize(
+    ("classifier", "default", "agent"),
+    [
+        ("auto", None, None),
+        ("auto", "claude", "claude"),
+        ("rules", "claude", None),
+        ("quick", "claude", "quick"),
+        ("quick", None, "quick"),
+    ],
+)
+def test_who_classifies(classifier: str, default: str | None, agent: str | None) -> None:
+    assert classifying_agent(settings(classifier=classifier), default) == agent
+
+
+def test_which_procedure_a_word_means() -> None:
+    own = settings(procedures={"code": "mine"})
+    assert own.procedure_for("code") == "mine"
+    assert own.procedure_for("planning") == "plan-mode"

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+
+from sequencer.model.request import Request, Route
+from sequencer.workflows.registry import Registry
+from sequencer.workflows.requests.options import WORDS, LabelOverrides, RoutingSettings, Word
+from sequencer.workflows.requests.routing import route
+from sequencer.workflows.teams.options import (
+    KEYWORDS,
+    LABELS,
+    Count,
+    Files,
+    ScoreSettings,
+    Subtasks,
+    TeamOptions,
+)
+from sequencer.workflows.teams.scoring import (
+    Score,
+    classification_of,
+    decide,
+    score,
+    score_request,
+)
+
+FILLER = "It is about the same thing as before, once more. "
+MEDIUM, LONG = FILLER * 17, FILLER * 41
+"""833 and 2009 characters."""
+TRACE = "Traceback (most recent call last):\n" + '  File "app.py", line 3, in f\n' * 20
+
+
+def scored(word: Word | None, title: str = "x", text: str = "", **more: Any) -> Score:
+    return score(classification=word, title=title, text=text, **more)
+
+
+@pytest.mark.parametrize(
+    ("word", "text", "expected", "size"),
+    [
+        ("orchestrator", "", 80, 4),
+        # An 80 that a long text could never add to, and a sum that passed 100.
+        ("orchestrator", LONG + "Refactor, migrate, redesign, overhaul.", 100, 4),
+        ("debugger", "", 50, 2),
+        # These three had 50 as well, below the threshold of 60 for ever.
+        ("debugger", MEDIUM, 70, 3),
+        ("debugger", LONG, 90, 4),
+        ("debugger", "It is a race condition.", 60, 3),
+        ("code", "", 0, 2),
+        ("code", FILLER * 16, 0, 2),
+        ("code", MEDIUM, 20, 2),
+        ("code", LONG, 40, 2),
+        ("code", "Refactor it, migrate it", 20, 2),
+        ("code", LONG + "Refactor it, and migrate it.", 60, 3),
+        ("code", LONG + "Redesign and overhaul it, full-stack, end-to-end.", 80, 4),
+        ("code", ", ".join(KEYWORDS), 100, 4),
+        (None, MEDIUM, 20, 2),
+        *((word, LONG + ", ".join(KEYWORDS), 0, 1) for word in WORDS[:4]),
+    ],
+)
+def test_the_table(word: Word | None, text: str, expected: int, size: int) -> None:
+    found = scored(word, text=text)
+    assert (found.score, found.team_size) == (expected, size)
+    assert found.uses_team == (expected >= 60)
+    assert sum(reason.points for reason in found.reasons) == expected
+
+
+def test_the_words_of_the_table_that_score_nothing() -> None:
+    assert set(WORDS[:4]) == {"question", "documentation", "transient", "planning"}
+    for word in WORDS[:4]:
+        found = scored(word, labels=["team", "epic"], threshold=0)
+        assert (found.score, found.uses_team, found.team_size) == (0, False, 1)
+        assert found.reasons[0].text.startswith(word)
+
+
+@pytest.mark.parametrize("text", [MEDIUM, TRACE, "We see a deadlock.", "## To do\n- a\n- b\n- c\n"])
+def test_a_debugger_reaches_the_threshold_by_what_it_says(text: str) -> None:
+    assert not scored("debugger").uses_team
+    assert scored("debugger", text=text).uses_team
+
+
+def test_a_debugger_reaches_the_threshold_by_its_label() -> None:
+    assert scored("debugger", labels=["Large"]).score == 70
+
+
+def test_the_title_counts_as_the_text_does() -> None:
+    assert scored("code", "Refactor the parser").score == 10
+    assert scored("code", "Refactor the parser", "We refactor it.").score == 10
+    assert scored("code", "Refactor", "and migrate").score == 20
+
+
+def test_title_and_text_are_no_one_sentence() -> None:
+    assert scored("code", "There are multiple", "files to look at").score == 0
+
+
+def test_signals_of_debugging_count_for_nothing_else() -> None:
+    text = TRACE + "\nSteps to reproduce:\n1. a\n2. b\n3. c\n"
+    points = [reason.points for reason in scored("debugger", text=text).reasons]
+    assert points == [50, 15, 6]
+    assert scored("code", text=text).score == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "points", "told"),
+    [
+        ("- a\n- b\n- c\n", 10, "listed sub-tasks: 3"),
+        ("- a\n" * 50, 30, "listed sub-tasks: 50"),
+        ("Change a.py and b.py and b.py.", 4, "files: 2 (a.py, b.py)"),
+        (" ".join(f"f{n}.py" for n in range(40)), 20, "files: 40 (f0.py, f1.py, f10.py, f11.py"),
+        ("The API and the database and the CLI", 10, "components: 3 (api, database, cli)"),
+    ],
+)
+def test_what_is_counted(text: str, points: int, told: str) -> None:
+    (reason,) = scored("code", text=text).reasons
+    assert reason.points == points
+    assert reason.text.startswith(told)
+    assert reason.text.endswith(" more)") == ("f11.py" in told)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_each_built_in_label(label: str) -> None:
+    base = scored("orchestrator").score
+    expected = min(100, max(0, base + LABELS[label]))
+    assert scored("orchestrator", labels=[label.upper()]).score == expected
+
+
+@pytest.mark.parametrize("label", ["size/XL", "size: XL", "Size-xl", "size_XL", "SIZE XL"])
+def test_labels_are_written_in_many_ways(label: str) -> None:
+    assert scored("code", labels=[label]).score == 30
+
+
+def test_a_label_counts_once_and_a_strange_one_not_at_all() -> None:
+    assert scored("code", labels=["epic", "EPIC", "area/epic", "c++", "🔥", ":"]).score == 30
+
+
+def test_everything_can_have_other_points() -> None:
+    settings = ScoreSettings(
+        never=("question",),
+        classifications={"planning": 7, "code": 5},
+        keywords={"refactor": 0, "port it": 11, "simple": -4},
+        labels={"hot": 13},
+        procedures={"mine": 17},
+        long_chars=100,
+        long_points=19,
+        medium_chars=10,
+        medium_points=3,
+        subtasks=Subtasks(each=1, free=0, max=2),
+        files=Files(each=2, free=0, max=100),
+        component_names=("motor", "wing"),
+        components=Count(each=23, free=1, max=100),
+        min_size=3,
+        size_from=(1, 2, 90),
+    )
+    text = "Refactor the motor and the wing, port it; a.py\n- x\n- y\n- z\nThis is simple."
+    found = scored("code", text=text, labels=["Hot"], procedure="mine", settings=settings)
+    told = {reason.text: reason.points for reason in found.reasons}
+    assert told == {
+        "code": 5,
+        "procedure mine": 17,
+        "a text of more than 10 characters": 3,
+        "keywords: port it": 11,
+        "keywords: simple": -4,
+        "label hot": 13,
+        "listed sub-tasks: 3": 2,
+        "files: 1 (a.py)": 2,
+        "components: 2 (motor, wing)": 23,
+    }
+    assert (found.score, found.team_size) == (72, 5)
+    assert scored("planning", settings=settings).score == 7
+    assert scored("code", text=FILLER * 3, settings=settings).score == 5 + 19
+
+
+def test_the_threshold_is_given() -> None:
+    assert scored("debugger", threshold=50).uses_team
+    assert not scored("debugger", threshold=51).uses_team
+
+
+def test_a_score_can_not_be_changed() -> None:
+    with pytest.raises(FrozenInstanceError):
+        scored("code").score = 100  # type: ignore[misc]
+
+
+# --- the decision ---------------------------------------------------------------------
+
+HIGH, LOW = scored("orchestrator"), scored("code")
+ON = TeamOptions(enabled=True)
+
+
+@pytest.mark.parametrize(
+    ("found", "options", "word", "asked", "told"),
+    [
+        (HIGH, ON, "orchestrator", None, "yes: the score 80 reaches teams.threshold (60)"),
+        (LOW, ON, "code", None, "no: the score 0 is below teams.threshold (60)"),
+        (HIGH, TeamOptions(), "orchestrator", None, "no: teams.enabled is false"),
+        (HIGH, ON, "planning", None, "no: 'planning' is not in teams.classifications"),
+        (HIGH, ON, None, None, "no: its kind is not known"),
+        (LOW, TeamOptions(), "question", True, "yes: --team was given"),
+        (HIGH, ON, "orchestrator", False, "no: --no-team was given"),
+        (
+            *(HIGH, TeamOptions(enabled=True, classifications=("question",))),
+            *("question", None, "no: 'question' is in teams.score.never"),
+        ),
+    ],
+)
+def test_who_gets_a_team(
+    found: Score, options: TeamOptions, word: Word | None, asked: bool | None, told: str
+) -> None:
+    choice = decide(found, options, word, asked)
+    uses_team, _, why = told.partition(": ")
+    assert choice.uses_team is (uses_team == "yes")
+    assert why in choice.why
+    assert choice.score is found
+
+
+@pytest.mark.parametrize(
+    ("found", "largest", "size"), [(HIGH, 4, 4), (HIGH, 3, 3), (HIGH, 1, 1), (LOW, 64, 2)]
+)
+def test_the_size_of_a_team(found: Score, largest: int, size: int) -> None:
+    options = TeamOptions(enabled=True, max_size=largest)
+    assert decide(found, options, "code", asked=True).size == size
+
+
+def test_a_team_that_was_asked_for_is_one_even_for_a_question() -> None:
+    assert decide(scored("question"), ON, "question", asked=True).size == 2
+
+
+# --- which kind of request it is ---------------------------------------------------------
+
+
+def routed(settings: RoutingSettings, *, explicit: str | None = None, **more: Any) -> Word | None:
+    request = Request(**{"title": "Strawberries", **more})
+    known = [*Registry().procedure_names, "mine", "other"]
+    chosen = route(request, explicit=explicit, settings=settings, known=known, classify=None)
+    return classification_of(request, chosen, settings)
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ({}, "code"),
+        ({"title": "How does it work?"}, "question"),
+        ({"title": "Search the web for the newest release"}, "transient"),
+        ({"labels": ("bug",)}, "debugger"),
+        ({"labels": ("Epic",)}, "orchestrator"),
+        ({"explicit": "plan-mode", "labels": ("bug",)}, "planning"),
+        ({"explicit": "release"}, None),
+    ],
+)
+def test_a_procedure_says_what_nobody_said(more: dict[str, Any], word: Word | None) -> None:
+    assert routed(RoutingSettings(), **more) == word
+
+
+@pytest.mark.parametrize(("label", "word"), [("bug", "debugger"), ("epic", "orchestrator")])
+def test_a_label_tells_kinds_apart_that_share_a_procedure(label: str, word: Word) -> None:
+    shared: dict[Word, str] = dict.fromkeys(("code", "debugger", "orchestrator"), "mine")
+    settings = RoutingSettings(procedures=shared)
+    assert routed(settings, labels=(label,)) == word
+    assert routed(settings, labels=("x",), title="Add a page") == "code"
+    assert routed(settings, labels=("x",), explicit="mine") == "code"
+
+
+def test_a_label_does_not_make_a_debugger_of_another_procedure() -> None:
+    settings = RoutingSettings(labels=LabelOverrides(debugger=("bug",)))
+    assert routed(settings, labels=("bug",), explicit="full-development") == "code"
+
+
+def test_a_hook_that_chose_another_procedure() -> None:
+    request, settings = Request(title="x"), RoutingSettings()
+    chosen = Route(procedure="plan-mode", source="hook", classification="code", reason="a hook")
+    assert classification_of(request, chosen, settings) == "planning"
+    own = chosen.model_copy(update={"procedure": "mine"})
+    assert classification_of(request, own, settings) == "code"
+
+
+def test_a_request_and_its_route_are_scored_whole() -> None:
+    request = Request(title="Crash", text="a race condition in a.py", labels=("bug", "large"))
+    settings, options = RoutingSettings(), TeamOptions(threshold=81)
+    chosen = route(
+        request,
+        explicit=None,
+        settings=settings,
+        known=Registry().procedure_names,
+        classify=None,
+    )
+    found = score_request(request, chosen, settings, options)
+    assert [reason.points for reason in found.reasons] == [50, 10, 20]
+    assert (found.score, found.uses_team) == (80, False)
+    priced = options.model_copy(update={"score": ScoreSettings(procedures={"debugger-full": 1})})
+    assert score_request(request, chosen, settings, priced).uses_team

@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.errors import ConfigurationError
+from sequencer.model.team import Task
+from sequencer.workflows.flowfile.reader import Overrides
+from sequencer.workflows.flowfile.script import read_script
+from sequencer.workflows.simulate import Part, Replay, overridden, simulate_team
+from sequencer.workflows.teams.graphs import workflow_of
+from sequencer.workflows.teams.growth import TeamGrower
+from sequencer.workflows.verdicts import verdict_of
+from tests.unit.engine.flow.labs import failed
+from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, YES, adds, no, task, team
+
+NO = {"pass": False, "reason": "2 tests fail"}
+CREW = [task("build"), task("check", "build", **JUDGE), task("ship", "check")]
+
+
+def replay(tasks: list[Task], size: int | None = None, **nodes: Any) -> Replay:
+    """Replay *tasks*; *nodes* are as in a script, ``-`` written as ``_``."""
+    named = {name.replace("_", "-"): node for name, node in nodes.items()}
+    script = read_script({"nodes": named}, "script.json")
+    workflow = workflow_of("crew", tasks, {}, size=size)
+    return simulate_team(workflow, script.parts, TeamGrower({}))
+
+
+def judging(**more: Any) -> list[Task]:
+    check = task("check", "build", validation={**JUDGE["validation"], **more})
+    return [task("build"), check, task("ship", "check")]
+
+
+def test_tasks_side_by_side_and_one_after_the_other() -> None:
+    done = replay([task("a"), task("b"), task("c", "a", "b")], b={"ms": 30})
+    assert done.status == "completed"
+    assert list(done.trace) == [
+        *("0 start a", "0 start b", "10 done a", "30 done b", "30 start c <- a+b", "40 done c"),
+    ]
+
+
+def test_a_task_takes_as_long_as_it_weighs() -> None:
+    done = replay([task("a", weight=4), task("b", weight=0.01)])
+    assert list(done.trace)[2:] == ["1 done b", "40 done a"]
+
+
+def test_no_more_at_once_than_the_team_is_large_and_the_longest_way_first() -> None:
+    tasks = [task("x"), task("y"), task("long", weight=5), task("end", "x", "y", "long")]
+    done = replay(tasks, size=2)
+    assert list(done.trace)[:3] == ["0 start long", "0 start x", "10 done x"]
+    assert done.trace[-1] == "60 done end"
+
+
+def test_a_failed_task_takes_no_place_and_stops_only_what_waits_for_it() -> None:
+    tasks = [task("bad"), task("b", "bad"), task("x"), task("y", "x")]
+    done = replay(tasks, size=1, bad={"out": [{"error": "boom"}]})
+    assert done.status == "failed"
+    assert list(done.trace) == [
+        *("0 start bad", "10 fail bad attempt 1: boom", "10 start x", "20 done x"),
+        *("20 start y", "30 done y"),
+    ]
+
+
+def test_tries_that_are_left_come_first() -> None:
+    done = replay([task("a", **AT_ONCE)], a={"out": [{"error": "x"}, "fine"], "ms": [10, 20]})
+    assert list(done.trace)[1:] == ["10 fail a attempt 1: x", "10 retry a attempt 2", "30 done a"]
+
+
+def test_who_judges_says_yes_unless_the_script_says_no() -> None:
+    assert "check-fix-1" not in "".join(replay(CREW).trace)
+    done = replay(CREW, check={"out": [NO, {"pass": True}]}, check_fix_1={"ms": 500})
+    assert list(done.trace)[2:] == [
+        *("10 start check", "20 no check", "20 add check-fix-1 <- check"),
+        *("20 start check-fix-1", "520 done check-fix-1", "520 start check", "530 done check"),
+        *("530 start ship", "540 done ship"),
+    ]
+    assert done.graph is not None
+    assert "check-fix-1" in done.graph.by_id
+
+
+def test_an_answer_without_a_verdict_is_a_no_as_in_a_run() -> None:
+    done = replay(CREW, check={"out": ["looks good to me"]})
+    assert done.status == "failed"
+    assert done.trace[-1] == (
+        "60 fail check: the answer is no: no verdict in the answer (after 3 judgements)"
+    )
+
+
+def test_it_goes_on_behind_the_last_no_where_it_may() -> None:
+    done = replay(judging(on_exhausted="continue", max_attempts=2), check={"out": [NO]})
+    assert done.status == "completed"
+    assert [line.split(" ", 1)[1] for line in done.trace][-3:] == [
+        *("done check", "start ship", "done ship"),
+    ]
+
+
+def test_without_a_fixer_it_judges_anew() -> None:
+    done = replay(judging(fixer=None), check={"out": [NO, {"pass": True}]})
+    assert list(done.trace)[3:6] == ["20 no check", "20 again check", "30 done check"]
+
+
+def test_what_a_lead_adds_is_done_before_what_waits_for_it() -> None:
+    lead = [task("lead", adds="tasks"), task("end", "lead")]
+    answer = json.loads(adds(("one",), ("two", "one")))
+    done = replay(lead, lead={"out": answer}, two={"ms": 100})
+    assert [line.split(" ", 1)[1] for line in done.trace] == [
+        *("start lead", "done lead", "add one, two <- lead", "start one", "done one"),
+        *("start two", "done two", "start end <- lead+two", "done end"),
+    ]
+    assert done.trace[-1].startswith("130 ")
+    assert replay(lead).status == "completed"
+
+
+@pytest.mark.parametrize("answer", ["no JSON", '{"tasks": [{"id": "end"}]}'])
+def test_an_answer_that_can_not_be_added_fails_the_lead(answer: str) -> None:
+    done = replay([task("lead", adds="tasks"), task("end", "lead")], lead={"out": [answer]})
+    assert done.status == "failed"
+    assert done.trace[1].startswith("10 fail lead attempt 1: no task is added")
+
+
+# --- beside a real run -------------------------------------------------------------------
+
+TEAMS: dict[str, tuple[list[Task], dict[str, Any], dict[str, Part]]] = {
+    "plain": (CREW, {"check": YES}, {}),
+    "two fixes": (
+        CREW,
+        {"check": [no("a"), no("b"), YES]},
+        {"check": Part(out=({"pass": False, "reason": "a"}, NO, {"pass": True}))},
+    ),
+    "patience": (CREW, {"check": no("never")}, {"check": Part(out=({**NO, "reason": "never"},))}),
+    "anew": (
+        judging(fixer=None),
+        {"check": [no("a"), YES]},
+        {"check": Part(out=(NO, {"pass": True}))},
+    ),
+    "retry": (
+        [task("a", **AT_ONCE), task("b", "a")],
+        {"a": [failed("x"), "ok"]},
+        {"a": Part(out=({"error": "x"}, "ok"))},
+    ),
+    "fails": (
+        [task("a"), task("b", "a")],
+        {"a": failed("boom")},
+        {"a": Part(out=({"error": "boom"},))},
+    ),
+    "grows": (
+        [task("lead", adds="tasks"), task("end", "lead")],
+        {"lead": adds(("one",), ("two", "one"))},
+        {"lead": Part(out=(json.loads(adds(("one",), ("two", "one"))),))},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TEAMS)
+def test_a_run_goes_as_the_replay_says(tmp_path: Path, name: str) -> None:
+    tasks, says, parts = TEAMS[name]
+    made = team(tmp_path, tasks, says, size=1)
+    made.ended()
+    workflow = workflow_of("crew", tasks, {}, size=1)
+    done = simulate_team(workflow, parts, TeamGrower({}))
+    assert made.trace() == [line.partition(" ")[2] for line in done.trace]
+    assert str(made.status) == done.status
+    assert {node.id for node in made.graph.nodes} == set(done.graph.by_id if done.graph else ())
+
+
+# --- what the script lays over the list --------------------------------------------------
+
+
+def test_times_and_tries_are_laid_over_the_tasks() -> None:
+    said = read_script(
+        {
+            "nodes": {"a": {"timeout": 1500}},
+            "retry": {"maxAttempts": 2, "initialDelay": 70, "maxDelay": 500, "backoff": "fixed"},
+            "timeout": 9000,
+        },
+        "s.json",
+    ).overrides
+    workflow = workflow_of("crew", [task("a"), task("b", **AT_ONCE)], {})
+    found = overridden(workflow, said, "s.json", 3)
+    a, b = found.steps
+    assert a.timeout_s == 1.5
+    assert a.retry is not None
+    assert (a.retry.max_attempts, a.retry.initial_delay_s, a.retry.max_delay_s) == (2, 0.07, 0.5)
+    assert b.retry is not None
+    assert b.retry.max_attempts == 3
+    assert found.graph is not None
+    assert (found.graph.timeout_ms, found.graph.max_parallel) == (9000, 3)
+    sized = workflow_of("crew", [task("a")], {}, size=2)
+    assert overridden(sized, said, "s.json", 3).graph.max_parallel == 2  # type: ignore[union-attr]
+
+
+def test_what_only_a_chart_has_is_refused_all_at_once() -> None:
+    workflow = workflow_of("crew", [task("a")], {})
+    with pytest.raises(ConfigurationError) as refused:
+        overridden(workflow, Overrides(entry="a", on_error="a", max_iterations=3), "s.json", None)
+    for key in ("entry", "onError", "maxIterations"):
+        assert f"s.json: {key}: is for the file of a flowchart" in str(refused.value)
+
+
+def test_the_no_of_these_tests_is_one() -> None:
+    assert not verdict_of(no(), is_command=False).is_pass

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+
+from sequencer.model.net.graph import Graph
+from sequencer.model.net.marking import Active, Marking, Reference
+from sequencer.workflows.simulate import Part, simulate
+from sequencer.workflows.templates import carried, text_of, value_of
+from tests.flows import graph, workflow
+
+TEXTS = {"0-1": "one", "1-2": "two", "2-3": 'say "ü"'}
+
+
+def reached(sources: tuple[str, ...], outputs: dict[str, Reference]) -> Reference | None:
+    made: Graph = graph("a & b & c & m((M)) --> j")
+    marking = Marking(made, active={"j": Active(sources)}, outputs=outputs)
+    return carried(marking, "j")
+
+
+def test_one_source_is_its_output() -> None:
+    assert reached(("a",), {"a": "0-1", "b": "1-2"}) == "0-1"
+    assert reached(("a",), {"b": "1-2"}) is None
+
+
+def test_nothing_has_reached_an_entry() -> None:
+    assert reached((), {"a": "0-1"}) is None
+
+
+def test_several_sources_are_a_map_in_the_order_of_their_arrival() -> None:
+    found = reached(("b", "a", "c"), {"a": "0-1", "b": "1-2"})
+    assert isinstance(found, dict)
+    assert list(found.items()) == [("b", "1-2"), ("a", "0-1"), ("c", None)]
+
+
+def test_what_was_merged_before_is_merged_flat() -> None:
+    merged = {"a": "0-1", "b": "1-2"}
+    assert reached(("m", "c"), {"m": merged, "c": "2-3"}) == {**merged, "c": "2-3"}
+    assert reached(("m",), {"m": merged}) == merged
+
+
+def test_a_value_is_a_text_or_a_map_of_texts() -> None:
+    assert value_of(None, TEXTS.__getitem__) == ""
+    assert value_of("0-1", TEXTS.__getitem__) == "one"
+    assert value_of({"a": "0-1", "c": None}, TEXTS.__getitem__) == {"a": "one", "c": ""}
+
+
+def test_a_map_as_a_text_is_json_on_one_line() -> None:
+    text = text_of({"b": "2-3", "a": "0-1"}, TEXTS.__getitem__)
+    assert text == '{"b":"say \\"ü\\"","a":"one"}'
+    assert text_of("0-1", TEXTS.__getitem__) == "one"
+    assert text_of(None, TEXTS.__getitem__) == ""
+
+
+def test_only_what_is_asked_for_is_read() -> None:
+    read: list[str] = []
+
+    def reading(name: str) -> str:
+        read.append(name)
+        return name
+
+    text_of({"a": "0-1", "b": "1-2"}, reading)
+    assert read == ["0-1", "1-2"]
+
+
+def test_joined_markers_one_after_the_other_do_not_multiply_what_they_hand_on() -> None:
+    levels = 40
+    lines = ["a & b --> m0((M))"]
+    lines += [
+        f"m{n} --> l{n}((L)) & r{n}((R)); l{n} & r{n} --> m{n + 1}((M))" for n in range(levels)
+    ]
+    lines += [f"m{levels} --> q{{Q}}; q -->|yes| x; q --> y"]
+    found = simulate(
+        workflow("\n".join(lines), entries=("a", "b")), {"a": Part(("1",)), "b": Part(("2",))}
+    )
+    chosen = next(line for line in found.trace if "done q" in line)
+    assert json.loads(chosen.partition(" = ")[2]) == {"a": "1", "b": "2"}

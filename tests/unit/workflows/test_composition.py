@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+from time import process_time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.workflows.builtin import BuiltinPrompts, BuiltinWorkflows
+from sequencer.workflows.definitions import Composition, KeyPath, WorkflowDefinition
+
+BUILTIN = BuiltinWorkflows(BuiltinPrompts())
+
+
+def locate(path: KeyPath) -> str:
+    return f"at {'/'.join(map(str, path))}"
+
+
+def composed(**raw: dict[str, Any]) -> Composition:
+    definitions = {name: WorkflowDefinition.model_validate(one) for name, one in raw.items()}
+    return Composition(definitions, BUILTIN, locate)
+
+
+def steps(made: Composition, name: str) -> list[str]:
+    assert made.problems == []
+    return [step.name for step in made.workflows[name].steps]
+
+
+def test_a_definition_extends_a_built_in_workflow() -> None:
+    made = composed(mine={"extends": "plan-mode", "after": {"preparation": ["review"]}})
+    assert steps(made, "mine") == ["preparation", "review", "plan-summary"]
+    assert made.workflows["mine"].kind == "procedure"
+
+
+def test_a_definition_extends_another_wherever_that_stands_in_the_file() -> None:
+    made = composed(
+        third={"extends": "second", "after": {"b": ["c"]}},
+        second={"extends": "first", "after": {"a": ["b"]}},
+        first={"steps": ["a"]},
+    )
+    assert steps(made, "third") == ["a", "b", "c"]
+    assert list(made.workflows) == ["third", "second", "first"]
+
+
+def test_under_its_own_name_a_definition_changes_the_built_in_one() -> None:
+    made = composed(
+        mine={"extends": "plan-mode"},
+        **{"plan-mode": {"extends": "plan-mode", "remove": ["plan-summary"]}},
+    )
+    assert steps(made, "plan-mode") == ["preparation"]
+    # Who extends the name gets what the project has made of it.
+    assert steps(made, "mine") == ["preparation"]
+
+
+def test_an_unknown_workflow_lists_the_known_ones() -> None:
+    made = composed(mine={"extends": "plan-mod"}, other={"steps": ["a"]})
+    ((path, error),) = made.problems
+    assert isinstance(error, UnknownName)
+    assert (path, error.where) == (("mine", "extends"), "at mine/extends")
+    assert "did you mean 'plan-mode'" in str(error)
+    assert {"other", "standard"} < set(error.known)
+    assert list(made.workflows) == ["other"]
+
+
+def test_to_extend_oneself_there_has_to_be_a_built_in_one() -> None:
+    ((path, error),) = composed(mine={"extends": "mine"}).problems
+    assert path == ("mine", "extends")
+    assert isinstance(error, UnknownName)
+    assert "mine" not in error.known
+
+
+def test_a_circle_is_named_once_and_what_hangs_on_it_is_left_out() -> None:
+    made = composed(
+        outside={"extends": "a"},
+        a={"extends": "b"},
+        b={"extends": "c"},
+        c={"extends": "a"},
+        good={"extends": "standard"},
+        also={"extends": "outside"},
+    )
+    ((path, error),) = made.problems
+    assert path == ("a", "extends")
+    assert error.message == "runs in a circle: 'a' extends 'b', 'b' extends 'c', 'c' extends 'a'"
+    assert list(made.workflows) == ["good"]
+
+
+def test_two_circles_are_two_problems() -> None:
+    made = composed(a={"extends": "b"}, b={"extends": "a"}, c={"extends": "d"}, d={"extends": "c"})
+    assert [path for path, _ in made.problems] == [("a", "extends"), ("c", "extends")]
+
+
+def test_problems_of_a_change_have_the_path_of_the_definition() -> None:
+    made = composed(
+        first={"extends": "standard", "remove": ["nope"]},
+        second={"extends": "first", "remove": ["nope too"]},
+    )
+    ((path, error),) = made.problems
+    assert (path, error.where) == (("first", "remove", 0), "at first/remove/0")
+    assert made.workflows == {}
+
+
+def test_an_extended_cycle_may_have_a_review_of_its_own() -> None:
+    made = composed(
+        mine={"extends": "standard", "review": {"every": 4, "step": "look"}},
+        more={"extends": "mine", "replace": {"look": {"model": "large"}}},
+    )
+    review = made.workflows["more"].review
+    assert review is not None
+    assert (review.every, review.step.name, review.step.model) == (4, "look", "large")
+
+
+def test_a_procedure_has_no_review() -> None:
+    ((path, error),) = composed(
+        mine={"extends": "plan-mode", "review": {"every": 4, "step": "look"}}
+    ).problems
+    assert path == ("mine", "review")
+    assert error.message == "a procedure has no cycles, so it can't have a review"
+
+
+@pytest.mark.parametrize("is_circle", [False, True])
+def test_a_line_of_many_definitions_is_no_deep_recursion(*, is_circle: bool) -> None:
+    count = 3000
+    raw: dict[str, dict[str, Any]] = {f"w{n}": {"extends": f"w{n + 1}"} for n in range(count)}
+    raw[f"w{count}"] = {"extends": "w0" if is_circle else "plan-mode"}
+    began = process_time()
+    made = composed(**raw)
+    assert process_time() - began < 5
+    assert len(made.problems) == is_circle
+    assert all(len(error.message) < 400 for _, error in made.problems)
+    assert all(error.message.endswith("…, 'w3000' extends 'w0'") for _, error in made.problems)
+    assert len(made.workflows) == (0 if is_circle else count + 1)
+
+
+NAMES = st.sampled_from("abcdefg")
+
+
+@given(st.dictionaries(NAMES, NAMES | st.sampled_from(["standard", "plan-mode"]), max_size=7))
+def test_every_definition_is_made_or_hangs_on_one_problem(extends: dict[str, str]) -> None:
+    made = composed(**{name: {"extends": base} for name, base in extends.items()})
+
+    def ends_well(name: str) -> bool:
+        seen: set[str] = set()
+        while name in extends and name not in seen:
+            seen.add(name)
+            name = extends[name]
+        return name in BUILTIN
+
+    assert set(made.workflows) == {name for name in extends if ends_well(name)}
+    assert bool(made.problems) == (len(made.workflows) < len(extends))
+    assert all(isinstance(error, ConfigurationError) for _, error in made.problems)

@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from sequencer.errors import UnknownName
+from sequencer.model.step import Approval, Retry, Step
+from sequencer.model.workflow import Review, Workflow
+from sequencer.workflows.builtin import builtin_procedure
+from sequencer.workflows.definitions import (
+    Changes,
+    Extension,
+    Found,
+    KeyPath,
+    StepChange,
+    with_fields,
+)
+from sequencer.workflows.registry import with_defaults
+
+BASE = builtin_procedure("full-development")
+DEBUGGER = builtin_procedure("debugger-full")
+CYCLE = Workflow(
+    "cycle",
+    (Step(name="plan"), Step(name="build")),
+    Review(every=3, step=Step(name="look", prompt="look.md")),
+)
+
+
+def locate(path: KeyPath) -> str:
+    return f"at {'/'.join(map(str, path))}"
+
+
+def extending(base: Workflow, **changes: Any) -> Extension:
+    written = {"extends": base.name, **changes}
+    return Extension(base, Changes.model_validate(written), locate)
+
+
+def extended(base: Workflow, **changes: Any) -> Workflow:
+    extension = extending(base, **changes)
+    made = extension.workflow("own")
+    assert extension.problems == []
+    assert made is not None
+    return made
+
+
+def problems(base: Workflow, **changes: Any) -> list[Found]:
+    extension = extending(base, **changes)
+    assert extension.workflow("own") is None
+    assert extension.problems
+    return extension.problems
+
+
+def names(workflow: Workflow) -> list[str]:
+    return [step.name for step in workflow.steps]
+
+
+def step_of(workflow: Workflow, name: str) -> Step:
+    return next(step for step in with_fields(workflow) if step.name == name)
+
+
+def test_without_changes_it_is_the_same_under_another_name() -> None:
+    made = extended(BASE)
+    assert (made.name, made.kind, made.steps) == ("own", "procedure", BASE.steps)
+
+
+def test_a_step_gets_other_values_and_keeps_the_rest() -> None:
+    made = extended(BASE, replace={"verifications": {"executor": "tests", "timeout_s": 60}})
+    step, old = step_of(made, "verifications"), step_of(BASE, "verifications")
+    assert (step.executor, step.timeout_s) == ("tests", 60)
+    assert (step.prompt, step.validation) == (old.prompt, old.validation)
+    assert names(made) == names(BASE)
+    assert made.steps[0] is BASE.steps[0]
+
+
+def test_a_section_of_a_step_is_changed_key_by_key() -> None:
+    made = extended(
+        DEBUGGER,
+        replace={
+            "get-approval": {"approval": {"timeout_s": 3600}},
+            "verifications": {"validation": {"max_attempts": 2}},
+        },
+    )
+    approval = Approval(timeout_s=3600, feedback_to="debugger-reproduction")
+    assert step_of(made, "get-approval").approval == approval
+    validation = step_of(made, "verifications").validation
+    assert validation is not None
+    assert (validation.max_attempts, validation.on_exhausted) == (2, "fail")
+    assert validation.fixer == step_of(DEBUGGER, "validation-fixer")
+
+
+def test_null_takes_a_field_away() -> None:
+    made = extended(
+        DEBUGGER,
+        replace={"get-approval": {"requires_approval": False, "approval": None}},
+    )
+    step = step_of(made, "get-approval")
+    assert (step.requires_approval, step.approval, step.single_turn) == (False, None, True)
+
+
+def test_a_fixer_and_a_review_are_reached_by_their_names() -> None:
+    made = extended(BASE, replace={"validation-fixer": {"model": "small"}})
+    assert step_of(made, "validation-fixer").model == "small"
+    assert step_of(made, "validation-fixer").prompt == "subroutines/validation-fixer.md"
+    validation = step_of(made, "verifications").validation
+    assert validation is not None
+    assert validation.max_attempts == 4
+    reviewed = extended(CYCLE, replace={"look": {"model": "large"}})
+    assert reviewed.review is not None
+    assert (reviewed.review.every, reviewed.review.step.model) == (3, "large")
+    assert reviewed.review.step.prompt == "look.md"
+
+
+def test_a_fixer_that_is_written_out_takes_the_place_of_the_old_one_whole() -> None:
+    change = {"validation": {"fixer": {"name": "mend", "model": "small"}}}
+    made = extended(BASE, replace={"verifications": change})
+    validation = step_of(made, "verifications").validation
+    assert validation is not None
+    assert validation.fixer == Step(name="mend", model="small")
+
+
+def test_what_nobody_wrote_is_still_filled_by_step_defaults() -> None:
+    made = extended(BASE, replace={"git-gh": {"model": None, "retry": {"max_attempts": 2}}})
+    step = with_defaults(step_of(made, "git-gh"), {"model": "default", "timeout_s": 9.0})
+    assert (step.model, step.timeout_s, step.retry) == (None, 9.0, Retry(max_attempts=2))
+
+
+def test_steps_are_added_before_and_after_in_the_order_written() -> None:
+    made = extended(
+        BASE,
+        before={"coding-activity": ["plan"], "git-gh": ["a", {"name": "b", "model": "m"}]},
+        after={"git-gh": ["c", "d"], "concise-summary": ["end"]},
+    )
+    assert names(made) == [
+        *("plan", "coding-activity", "verifications"),
+        *("a", "b", "git-gh", "c", "d", "concise-summary", "end"),
+    ]
+    assert step_of(made, "b").model == "m"
+
+
+def test_a_removed_step_leaves_its_place_to_those_around_it() -> None:
+    assert names(extended(BASE, remove=["verifications", "concise-summary"])) == [
+        "coding-activity",
+        "git-gh",
+    ]
+    made = extended(BASE, remove=["git-gh"], after={"git-gh": [{"name": "git-gh", "model": "x"}]})
+    assert names(made) == names(BASE)
+    assert step_of(made, "git-gh").prompt_name == "git-gh.md"
+
+
+def test_changes_name_the_steps_as_they_were_before_any_change() -> None:
+    (found,) = problems(BASE, before={"git-gh": ["new"]}, after={"new": ["newer"]})
+    assert isinstance(found[1], UnknownName)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "known"),
+    [
+        ({"replace": {"nope": {}}}, ("replace", "nope"), "validation-fixer"),
+        ({"before": {"nope": ["a"]}}, ("before", "nope"), "git-gh"),
+        ({"after": {"nope": ["a"]}}, ("after", "nope"), "git-gh"),
+        ({"remove": ["git-gh", "nope"]}, ("remove", 1), "git-gh"),
+    ],
+)
+def test_an_unknown_step_lists_the_known_ones(
+    changes: dict[str, Any], path: KeyPath, known: str
+) -> None:
+    ((found, error),) = problems(BASE, **changes)
+    assert isinstance(error, UnknownName)
+    assert (found, error.where) == (path, locate(path))
+    assert "unknown full-development step 'nope'" in str(error)
+    assert known in error.known
+
+
+@pytest.mark.parametrize("key", ["before", "after"])
+def test_nothing_can_be_put_beside_a_fixer(key: str) -> None:
+    ((_, error),) = problems(BASE, **{key: {"validation-fixer": ["a"]}})
+    assert isinstance(error, UnknownName)
+    assert "validation-fixer" not in error.known
+
+
+def test_every_problem_is_told_at_once() -> None:
+    found = problems(
+        BASE,
+        replace={"x": {}, "git-gh": {"approval": {"timeout_s": 1}}},
+        remove=["y", "coding-activity"],
+        after={"z": ["a"]},
+    )
+    assert [path for path, _ in found] == [
+        ("replace", "x"),
+        ("after", "z"),
+        ("remove", 0),
+        ("replace", "git-gh"),
+    ]
+
+
+def test_a_change_that_makes_a_step_impossible_is_refused() -> None:
+    ((path, error),) = problems(DEBUGGER, replace={"get-approval": {"requires_approval": False}})
+    assert path == ("replace", "get-approval")
+    assert "'get-approval' can't be changed so: approval is for a step with" in error.message
+    assert error.hint is not None
+    assert "null takes a field away" in error.hint
+
+
+def test_to_change_and_to_remove_a_step_contradict_each_other() -> None:
+    ((path, error),) = problems(BASE, replace={"git-gh": {"model": "x"}}, remove=["git-gh"])
+    assert path == ("replace", "git-gh")
+    assert "removed too" in error.message
+
+
+def test_two_steps_of_one_name_are_refused() -> None:
+    ((path, error),) = problems(BASE, before={"git-gh": ["verifications"]})
+    assert path == ()
+    assert "twice: verifications" in error.message
+
+
+def test_nothing_may_not_be_left() -> None:
+    ((path, error),) = problems(CYCLE, remove=["plan", "build"])
+    assert path == ("remove",)
+    assert "nothing is left" in error.message
+    assert names(extended(CYCLE, remove=["plan", "build"], after={"build": ["x"]})) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"extends": "a", "replace": {"b": {"name": "c"}}}, "a step keeps its name"),
+        ({"extends": "a", "replace": {"b": {"colour": 1}}}, "Extra inputs"),
+        ({"extends": "a", "replace": {"b": {"approval": {"feedback": "x"}}}}, "Extra inputs"),
+        ({"extends": "a", "before": {"b": "c"}}, "valid tuple"),
+        ({"extends": "a", "after": ["b"]}, "valid dictionary"),
+        ({"extends": "a", "colour": 1}, "Extra inputs"),
+        ({"remove": ["b"]}, "remove without extends"),
+        ({"before": {}, "after": {"b": ["c"]}}, "after and before without extends"),
+    ],
+)
+def test_wrong_changes_are_refused(raw: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        Changes.model_validate(raw)
+
+
+def test_a_change_may_hold_every_field_of_a_step_but_its_name() -> None:
+    assert set(StepChange.model_fields) == set(Step.model_fields)
+    assert StepChange().fields == {}
+    # Half a statement: whether there is a gate is the changed step's to say.
+    assert StepChange.model_validate({"approval": {}}).fields == {"approval": Approval()}
+
+
+STEPS = st.lists(st.sampled_from("abcdef"), min_size=1, max_size=6, unique=True)
+SOME = st.lists(st.sampled_from("abcdef"), max_size=4, unique=True)
+
+
+@given(steps=STEPS, before=SOME, after=SOME, remove=SOME)
+def test_whatever_is_asked_either_a_workflow_or_a_problem_comes_out(
+    steps: list[str], before: list[str], after: list[str], remove: list[str]
+) -> None:
+    base = Workflow("base", [Step(name=name) for name in steps])
+    extension = extending(
+        base,
+        before={name: [f"before {name}"] for name in before},
+        after={name: [f"after {name}"] for name in after},
+        remove=remove,
+    )
+    made = extension.workflow("own")
+    is_known = {*before, *after, *remove} <= set(steps)
+    is_anything_left = bool(set(steps) - set(remove) or before or after)
+    assert (made is not None) == (is_known and is_anything_left)
+    assert (made is None) == bool(extension.problems)
+    if made is not None:
+        kept = [name for name in steps if name not in remove]
+        assert [name for name in names(made) if name in steps] == kept
+        assert len(made.steps) == len(kept) + len(before) + len(after)

@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
+from sequencer.workflows.prompts import (
+    MAX_PROMPT_BYTES,
+    existing_prompts,
+    read_prompt,
+    relative_name,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "prompts"
+    (made / "team").mkdir(parents=True)
+    (made / "main.md").write_text("do it\n", encoding="utf-8")
+    (made / "team" / "plan.txt").write_text("plan", encoding="utf-8")
+    (tmp_path / "secret.md").write_text("secret", encoding="utf-8")
+    return made
+
+
+@pytest.mark.parametrize("name", ["main.md", "main", "prompts/main.md", "prompts/main"])
+def test_the_spellings_of_one_prompt(folder: Path, name: str) -> None:
+    assert read_prompt(folder, name) == "do it\n"
+    assert relative_name(folder, name) == "main.md"
+
+
+def test_a_prompt_in_a_sub_folder_with_its_own_suffix(folder: Path) -> None:
+    assert read_prompt(folder, "team/plan.txt") == "plan"
+
+
+def test_an_unknown_prompt_lists_the_existing_ones(folder: Path) -> None:
+    with pytest.raises(UnknownName) as refused:
+        read_prompt(folder, "mian")
+    assert refused.value.known == ("main.md", "team/plan.txt")
+    assert "did you mean 'main.md'?" in str(refused.value)
+    assert refused.value.where == str(folder)
+
+
+def test_a_folder_that_is_not_there_has_no_prompts(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="known prompts: none"):
+        read_prompt(tmp_path / "nowhere", "main.md")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "../secret.md",
+        "../prompts/main.md",
+        "team/../main.md",
+        "./main.md",
+        "team//plan.txt",
+        "main.md/",
+        "/etc/passwd",
+        "main.md\0",
+        "main\n.md",
+        "main\u2028.md",
+        "..\\secret.md",
+        "x" * 301,
+        "\x1b[2J",
+    ],
+)
+def test_an_unsafe_name_is_refused(folder: Path, name: str) -> None:
+    with pytest.raises(UnsafePath) as refused:
+        read_prompt(folder, name)
+    text = str(refused.value)
+    assert "\0" not in text
+    assert "\x1b" not in text
+    assert len(text) < 400
+
+
+def test_three_hundred_characters_are_a_name(folder: Path) -> None:
+    with pytest.raises(UnknownName):
+        read_prompt(folder, "x/" * 148 + "x.md")
+
+
+def test_a_link_out_of_the_folder_is_refused(folder: Path) -> None:
+    (folder / "out.md").symlink_to("../secret.md")
+    (folder / "up").symlink_to("..")
+    for name in ("out.md", "up/secret.md"):
+        with pytest.raises(UnsafePath, match="outside the prompts folder"):
+            read_prompt(folder, name)
+
+
+def test_a_sibling_folder_with_a_longer_name_is_outside(folder: Path) -> None:
+    twin = folder.parent / "prompts-old"
+    twin.mkdir()
+    (twin / "a.md").write_text("old", encoding="utf-8")
+    (folder / "a.md").symlink_to(twin / "a.md")
+    with pytest.raises(UnsafePath):
+        read_prompt(folder, "a.md")
+
+
+def test_a_link_inside_and_a_linked_folder_are_fine(folder: Path, tmp_path: Path) -> None:
+    (folder / "alias.md").symlink_to("main.md")
+    assert read_prompt(folder, "alias.md") == "do it\n"
+    (tmp_path / "linked").symlink_to(folder)
+    assert read_prompt(tmp_path / "linked", "main") == "do it\n"
+
+
+def test_a_broken_link_and_a_loop_are_unknown(folder: Path) -> None:
+    (folder / "gone.md").symlink_to("nothing.md")
+    (folder / "loop.md").symlink_to("loop.md")
+    for name in ("gone.md", "loop.md"):
+        with pytest.raises((UnknownName, UnsafePath)):
+            read_prompt(folder, name)
+
+
+@pytest.mark.timeout(5)
+def test_a_fifo_a_socket_and_a_folder_never_hang(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(folder / "fifo.md")
+    (folder / "folder.md").mkdir()
+    monkeypatch.chdir(folder)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket.md")
+        for name in ("fifo.md", "folder.md", "socket.md"):
+            with pytest.raises(UnsafePath, match="not a regular file"):
+                read_prompt(folder, name)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
+def test_refusing_a_folder_leaves_no_descriptor_open(folder: Path) -> None:
+    (folder / "folder.md").mkdir()
+    before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    for _ in range(20):
+        with pytest.raises(UnsafePath):
+            read_prompt(folder, "folder")
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) <= before + 1
+
+
+def test_a_name_in_another_case_is_another_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnknownName, match=r"did you mean 'main\.md'"):
+        read_prompt(folder, "Main.md")
+    # A system that folds case finds the file under either name; the directory has only one.
+    (folder / "MAIN.md").symlink_to("main.md")
+    real = Path.iterdir
+    monkeypatch.setattr(
+        Path, "iterdir", lambda path: (e for e in real(path) if e.name != "MAIN.md")
+    )
+    assert (folder / "MAIN.md").read_text(encoding="utf-8") == "do it\n"
+    with pytest.raises(UnknownName):
+        read_prompt(folder, "MAIN.md")
+
+
+def test_bytes_that_are_not_utf8_are_named_with_line_and_offset(folder: Path) -> None:
+    (folder / "bad.md").write_bytes(b"one\ntwo\nthr\xffee\n")
+    with pytest.raises(ConfigurationError, match=r"byte 0xff at offset 11") as refused:
+        read_prompt(folder, "bad")
+    assert refused.value.where == f"{folder / 'bad.md'}:3"
+
+
+def test_a_byte_order_mark_is_no_text(folder: Path) -> None:
+    (folder / "bom.md").write_bytes(b"\xef\xbb\xbfhello")
+    assert read_prompt(folder, "bom") == "hello"
+
+
+def test_five_mebibytes_are_the_limit(folder: Path) -> None:
+    (folder / "big.md").write_bytes(b"x" * MAX_PROMPT_BYTES)
+    assert len(read_prompt(folder, "big")) == MAX_PROMPT_BYTES
+    (folder / "big.md").write_bytes(b"x" * (MAX_PROMPT_BYTES + 1))
+    with pytest.raises(ConfigurationError, match="more than 5242880 bytes"):
+        read_prompt(folder, "big")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_that_may_not_be_read_says_so(folder: Path) -> None:
+    (folder / "main.md").chmod(0)
+    with pytest.raises(ConfigurationError, match="can't be read"):
+        read_prompt(folder, "main")
+
+
+def test_the_list_is_sorted_and_bounded(folder: Path) -> None:
+    (folder / ".hidden.md").touch()
+    (folder / ".git").mkdir()
+    (folder / ".git" / "x.md").touch()
+    assert existing_prompts(folder) == ["main.md", "team/plan.txt"]
+    for number in range(300):
+        (folder / f"p{number:03}.md").touch()
+    assert len(existing_prompts(folder)) == 200

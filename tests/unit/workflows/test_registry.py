@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.model.line.order import describe
+from sequencer.model.step import Retry, Step
+from sequencer.model.workflow import Workflow
+from sequencer.workflows.builtin import (
+    PROCEDURES,
+    BuiltinPrompts,
+    BuiltinWorkflows,
+    builtin_procedure,
+)
+from sequencer.workflows.definitions import WorkflowDefinition
+from sequencer.workflows.registry import Registry, with_defaults
+
+
+def prompts_of(workflow: Workflow, count: int) -> list[str]:
+    return [describe(workflow, index)["prompt"] for index in range(count)]
+
+
+def test_the_built_in_workflows() -> None:
+    registry = Registry()
+    cycles = {"review_cadence", "review_cadence2", "standard", "standard2"}
+    assert registry.names == tuple(sorted({*cycles, *PROCEDURES}))
+    assert prompts_of(registry.get("standard"), 4) == ["supervisor.md", "main.md"] * 2
+    assert prompts_of(registry.get("standard2"), 2) == ["supervisor2.md", "main2.md"]
+    reviewed = registry.get("review_cadence2").with_review_every(1)
+    assert prompts_of(reviewed, 2) == ["reviewer.md", "reviewer.md"]
+
+
+@pytest.mark.parametrize("name", ["review_cadence", "review_cadence2"])
+def test_without_n_a_review_never_comes(name: str) -> None:
+    workflow = Registry().get(name)
+    assert workflow.params == {"review_every_n_cycles": 0}
+    assert not any(describe(workflow, index)["review"] for index in range(200))
+
+
+@pytest.mark.parametrize("name", ["standard", "standard2", "review_cadence", "review_cadence2"])
+def test_the_built_in_positions_are_supervisor_and_main(name: str) -> None:
+    assert [step.name for step in Registry().get(name).steps] == ["supervisor", "main"]
+
+
+def test_other_prompts_for_the_built_in_steps() -> None:
+    registry = Registry(prompts=BuiltinPrompts("lead.md", "work.md", "look.md"))
+    assert prompts_of(registry.get("standard"), 2) == ["lead.md", "work.md"]
+    assert prompts_of(registry.get("standard2"), 2) == ["supervisor2.md", "main2.md"]
+    for name in ("review_cadence", "review_cadence2"):
+        assert prompts_of(registry.get(name).with_review_every(1), 1) == ["look.md"]
+
+
+def test_a_configured_workflow_replaces_a_built_in_one() -> None:
+    own = Workflow("standard", [Step(name="only")])
+    registry = Registry({"standard": own})
+    assert registry.get("standard") is own
+    assert registry.names == Registry().names
+
+
+def test_the_built_in_procedures_are_there_by_name() -> None:
+    registry = Registry()
+    assert registry.get("plan-mode") is builtin_procedure("plan-mode")
+    assert registry.procedure_names == tuple(sorted(PROCEDURES))
+    assert {registry.get(name).kind for name in registry.procedure_names} == {"procedure"}
+
+
+def test_what_is_configured_decides_whether_a_name_is_a_procedure() -> None:
+    configured = {
+        "plan-mode": Workflow("plan-mode", [Step(name="a")]),
+        "mine": Workflow("mine", [Step(name="a")], kind="procedure"),
+    }
+    registry = Registry(configured)
+    expected = {*PROCEDURES, "mine"} - {"plan-mode"}
+    assert registry.procedure_names == tuple(sorted(expected))
+    assert {"mine", "plan-mode"} < set(registry.names)
+
+
+def test_a_registry_builds_a_workflow_only_when_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built: list[str] = []
+
+    class Counted(Workflow):
+        def __init__(self, name: str, *rest: Any, **more: Any) -> None:
+            built.append(name)
+            super().__init__(name, *rest, **more)
+
+    monkeypatch.setattr("sequencer.workflows.registry.Workflow", Counted)
+    monkeypatch.setattr("sequencer.workflows.builtin.Workflow", Counted)
+    builtin_procedure.cache_clear()
+    registry = Registry()
+    assert len(registry.names) == 12
+    assert len(registry.procedure_names) == 8
+    assert built == []
+    assert registry.get("standard") is registry.get("standard")
+    assert registry.get("release") is registry.get("release")
+    assert built == ["standard", "release"]
+    builtin_procedure.cache_clear()
+
+
+def test_the_built_in_workflows_are_a_mapping() -> None:
+    builtin = BuiltinWorkflows(BuiltinPrompts())
+    assert len(builtin) == len(list(builtin)) == 12
+    assert set(builtin) == set(Registry().names)
+    assert all(builtin[name].name == name for name in builtin)
+    assert "nope" not in builtin
+    assert builtin.get("nope") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("standard", "788014560460e5a75128c62536dce0300cf8276aa4873720cf1fd3d2dfd21871"),
+        ("review_cadence", "b49b920605bb551f200e8d1f69a889166ff974ed7841c3c9168b320a66e4293b"),
+        ("standard2", "98187d1b0a8a1eabf719dc75ceb21847885aba7f815166ac2bd70d8d270cbb12"),
+        ("review_cadence2", "639863588c780d4a01783bd0d028c86e9e32fa103c320ac7213b47edb662547f"),
+    ],
+)
+def test_runs_of_earlier_versions_go_on_under_the_same_digest(name: str, digest: str) -> None:
+    assert Registry().get(name).digest() == f"sha256:{digest}"
+
+
+def test_an_unknown_workflow_lists_the_known_ones() -> None:
+    with pytest.raises(UnknownName) as refused:
+        Registry().get("standart", where="--workflow")
+    assert refused.value.known == Registry().names
+    assert str(refused.value).startswith("--workflow: unknown workflow 'standart'")
+    assert "did you mean 'standard'?" in str(refused.value)
+
+
+def define(**raw: Any) -> Workflow:
+    return WorkflowDefinition.model_validate(raw).named("nightly")
+
+
+def test_a_definition_mixes_names_and_mappings() -> None:
+    workflow = define(
+        steps=["supervisor", {"name": "main", "prompt": "m.md", "timeout_s": 60}],
+        review={"every": 4, "step": "reviewer"},
+    )
+    assert workflow.name == "nightly"
+    assert [step.prompt_name for step in workflow.steps] == ["supervisor.md", "m.md"]
+    assert workflow.steps[1].timeout_s == 60
+    assert workflow.review is not None
+    assert (workflow.review.every, workflow.review.step.name) == (4, "reviewer")
+
+
+def test_a_name_and_its_mapping_are_one_definition() -> None:
+    assert define(steps=["a"]).digest() == define(steps=[{"name": "a"}]).digest()
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        ({"steps": []}, "at least 1 item"),
+        ({"steps": ["a", "a"]}, "twice: a"),
+        ({"steps": ["a"], "kind": "procedure", "review": {"every": 1, "step": "b"}}, "no cycles"),
+        ({"steps": ["a"], "kind": "graph"}, "'cycle' or 'procedure'"),
+        ({"steps": "a"}, "valid tuple"),
+        ({"steps": [{"prompt": "x.md"}]}, "Field required"),
+        ({"steps": ["a"], "review": {"every": 2}}, "Field required"),
+        ({"steps": ["a"], "colour": 1}, "Extra inputs"),
+        ({}, r"steps\n  Field required"),
+        ({"kind": "procedure"}, r"steps\n  Field required"),
+        ({"extends": None}, "at least 1 item"),
+        ({"extends": "b", "steps": []}, "at least 1 item"),
+        ({"steps": ["a"], "extends": "b"}, "steps can't stand beside extends"),
+        ({"kind": "cycle", "extends": "b"}, "kind can't stand beside extends"),
+        ({"steps": ["a"], "remove": ["a"]}, "remove without extends"),
+    ],
+)
+def test_a_wrong_definition_is_refused(raw: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        define(**raw)
+
+
+def test_a_definition_may_be_the_name_of_a_flowchart() -> None:
+    assert WorkflowDefinition.model_validate("x.md").file == "x.md"
+    assert WorkflowDefinition.model_validate({"file": "x.md"}).file == "x.md"
+
+
+@pytest.mark.parametrize("more", [{"steps": ["a"]}, {"kind": "procedure"}, {"extends": "standard"}])
+def test_a_flowchart_has_all_of_its_workflow(more: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match="can't stand beside file"):
+        WorkflowDefinition.model_validate({"file": "x.md", **more})
+
+
+@pytest.mark.parametrize("value", [3, True, ["a"]])
+def test_a_definition_is_a_mapping_or_a_file(value: object) -> None:
+    with pytest.raises(ValidationError, match="is a mapping with 'steps', or a file"):
+        WorkflowDefinition.model_validate(value)
+
+
+def test_a_flowchart_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "release.md"
+    registry = Registry(flows={"release": file, "other": tmp_path / "gone.md"})
+    assert {"release", "other"} < set(registry.names)
+    assert "release" not in registry.procedure_names
+    file.write_text("```mermaid\nflowchart TD\na --> b\n```\n### a\n\nDo.\n### b\n\nMore.\n")
+    workflow = registry.get("release")
+    assert (workflow.name, workflow.kind) == ("release", "graph")
+    assert [step.text for step in workflow.steps] == ["Do.", "More."]
+    assert registry.get("release") is workflow
+    with pytest.raises(ConfigurationError, match=r"(?i)no such file"):
+        registry.get("other")
+
+
+def test_defaults_fill_only_what_was_left_out() -> None:
+    defaults = {"model": "small", "timeout_s": 9.0, "retry": Retry(max_attempts=2)}
+    step = Step(name="a", model="large", timeout_s=None)
+    filled = with_defaults(step, defaults)
+    assert (filled.model, filled.timeout_s, filled.retry) == ("large", None, Retry(max_attempts=2))
+    assert step.retry is None
+
+
+def test_defaults_do_not_change_the_digest_of_a_run() -> None:
+    workflow = Registry().get("standard")
+    before = workflow.digest()
+    with_defaults(workflow.steps[0], {"model": "x"})
+    assert Registry().get("standard").digest() == before == workflow.digest()
+
+
+def test_without_defaults_the_step_is_the_same_object() -> None:
+    step = Step(name="a")
+    assert with_defaults(step, {}) is step

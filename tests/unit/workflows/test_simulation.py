@@ -1,0 +1,308 @@
+from __future__ import annotations
+
+import cProfile
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.model.step import Retry, Step
+from sequencer.model.workflow import Workflow
+from sequencer.workflows.flowfile.problems import FlowErrors
+from sequencer.workflows.flowfile.reader import read_chart_only
+from sequencer.workflows.flowfile.script import read_script
+from sequencer.workflows.simulate import (
+    MAX_EVENTS,
+    EndlessReplay,
+    Part,
+    Replay,
+    Simulation,
+    back_edges,
+    simulate,
+)
+from tests.flows import graph, workflow
+
+FLOWS = json.loads((Path(__file__).parents[2] / "data/flowcharts/flows.json").read_text())
+VALID = [flow for flow in FLOWS if flow["expect"]["status"] != "invalid"]
+INVALID = [flow for flow in FLOWS if flow["expect"]["status"] == "invalid"]
+
+
+def recorded(flow: dict[str, Any]) -> Replay:
+    """Replay a recorded flow all the way from the text of its chart."""
+    script = read_script(flow, "script.json")
+    chart = read_chart_only(flow["mermaid"], file=Path("flow.mmd"), overrides=script.overrides)
+    script.check(chart.graph)
+    return simulate(chart.workflow, script.parts)
+
+
+def ran(text: str, parts: dict[str, Part] | None = None, **settings: Any) -> list[str]:
+    return list(simulate(workflow(text, **settings), parts).trace)
+
+
+def test_there_are_thirty_recorded_flows() -> None:
+    assert (len(VALID), len(INVALID)) == (28, 2)
+
+
+@pytest.mark.parametrize("flow", VALID, ids=lambda flow: flow["name"])
+def test_a_recorded_flow_goes_as_it_was_recorded(flow: dict[str, Any]) -> None:
+    found, expect = recorded(flow), flow["expect"]
+    assert list(found.trace) == expect["trace"]
+    assert found.status == expect["status"]
+    assert found.state == expect["state"]
+    assert list(found.back) == expect["back"]
+    assert found.iterations == expect["iterations"]
+
+
+@pytest.mark.parametrize("flow", INVALID, ids=lambda flow: flow["name"])
+def test_a_flow_that_can_not_be_loaded_says_why(flow: dict[str, Any]) -> None:
+    with pytest.raises(FlowErrors) as refused:
+        recorded(flow)
+    (problem,) = refused.value.problems
+    assert [f"load error: {problem.message}"] == flow["expect"]["trace"]
+
+
+def test_only_a_graph_is_simulated() -> None:
+    with pytest.raises(ValueError, match="only a graph"):
+        Simulation(Workflow("w", (Step(name="a"),)), {})
+
+
+def test_without_a_script_a_choice_goes_the_first_way_forward() -> None:
+    trace = ran("a --> q{{Q}}; q -->|again| a; q -->|timeout| t; q -->|yes| b; q -->|no| c")
+    assert trace[3] == "20 done q = yes"
+
+
+def test_without_a_way_forward_that_is_labelled_the_default_is_taken() -> None:
+    assert ran("a --> b; b -->|again| a; b --> c")[3:5] == ["20 done b = ", "20 start c"]
+
+
+def test_a_decision_goes_by_the_output_that_reached_it() -> None:
+    parts = {"a": Part(("no",))}
+    trace = ran("a --> m((M)) --> q{Q}; q -->|yes| b; q -->|no| c", parts)
+    assert trace[2:] == [
+        "10 start m",
+        "10 done m",
+        "10 start q",
+        "10 done q = no",
+        "10 start c",
+        "20 done c",
+    ]
+
+
+def test_several_outputs_reach_a_decision_as_json() -> None:
+    parts = {"a": Part(("x",)), "b": Part(('say "y"',), (5,))}
+    trace = ran("s((S)) --> a & b --> q{Q}; q -->|yes| c; q --> d", parts)
+    assert '10 done q = {"b":"say \\"y\\"","a":"x"}' in trace
+
+
+def test_an_answer_that_is_no_text_is_json() -> None:
+    parts = {"a": Part(({"decision": "no"},))}
+    assert ran("a -->|yes| b; a -->|no| c", parts)[1:3] == [
+        '10 done a = {"decision":"no"}',
+        "10 start c",
+    ]
+
+
+def test_a_long_answer_is_cut_in_the_trace() -> None:
+    trace = ran("a -->|yes| b; a --> c", {"a": Part(("x" * 500,))})
+    assert trace[1] == f"10 done a = {'x' * 200}…"
+
+
+def test_the_last_answer_and_length_hold_for_all_that_follow() -> None:
+    parts = {"a": Part(("again", "again", "on"), (1, 2))}
+    trace = ran("a -->|again| a; a -->|on| b", parts)
+    assert [line for line in trace if "done" in line] == [
+        "1 done a = again",
+        "3 done a = again",
+        "5 done a = on",
+        "15 done b",
+    ]
+
+
+def test_nodes_that_end_at_once_are_handled_in_order() -> None:
+    trace = ran("s --> b & a & c; b --> x", {"s": Part((), (0,))})
+    assert trace[5:] == [
+        "10 done b",
+        "10 start x",
+        "10 done a",
+        "10 done c",
+        "20 done x",
+    ]
+
+
+def test_no_more_agents_than_may_run_at_once() -> None:
+    trace = ran("s((S)) --> a & b & c & h{{H}} & m((M))", max_parallel=2)
+    assert trace == [
+        "0 start s",
+        "0 done s",
+        "0 start a",
+        "0 start b",
+        "0 start h",
+        "0 start m",
+        "0 done m",
+        "10 done a",
+        "10 start c",
+        "10 done b",
+        "10 done h",
+        "20 done c",
+    ]
+
+
+def test_a_try_that_is_due_waits_for_a_place_and_comes_before_new_nodes() -> None:
+    retry = Retry(max_attempts=2, initial_delay_s=0.005)
+    parts = {"a": Part(({"error": "boom"}, "ok"))}
+    trace = ran("s((S)) --> a & b & c", parts, retry=retry, max_parallel=1)
+    assert trace[2:] == [
+        "0 start a",
+        "10 fail a attempt 1: boom",
+        "10 start b",
+        "20 done b",
+        "20 retry a attempt 2",
+        "30 done a",
+        "30 start c",
+        "40 done c",
+    ]
+
+
+def test_a_node_that_an_error_ended_while_it_rested_starts_like_any_other() -> None:
+    retry = {"a": Retry(max_attempts=2, initial_delay_s=0.05)}
+    parts = {"a": Part(({"error": "boom"}, "ok")), "b": Part(({"error": "bad"},), (20,))}
+    trace = ran("s((S)) --> a & b; h --> a", parts, retry=retry, on_error="h", max_parallel=2)
+    assert trace[4:] == [
+        "10 fail a attempt 1: boom",
+        "20 fail b attempt 1: bad",
+        "20 onError -> h; cancelled a",
+        "20 start h",
+        "30 done h",
+        "30 start a",
+        "40 done a",
+    ]
+
+
+def test_a_person_who_is_late_takes_the_way_for_that() -> None:
+    late = {"h": Part(("yes",), (50,))}
+    limits = {"h": {"timeout_ms": 20}}
+    labelled = ran("h{{H}} -->|yes| a; h -->|timeout| b", late, nodes=limits)
+    assert labelled[1:3] == ["20 done h = timeout", "20 start b"]
+    default = ran("h{{H}} -->|yes| a; h -->|default| b", late, nodes=limits)
+    assert default[1:3] == ["20 done h = timeout", "20 start b"]
+    plain = ran("h{{H}} --> a", late, nodes=limits)
+    assert plain[1:3] == ["20 timeout h", "20 start a"]
+    jump = {"h": {"timeout_ms": 20, "on_timeout": "z"}}
+    assert ran("h{{H}} -->|yes| a; z", late, nodes=jump)[1:3] == ["20 timeout h -> z", "20 start z"]
+    nowhere = ran("h{{H}} -->|yes| a", late, nodes=limits)
+    assert nowhere[1:] == ["20 done h = timeout", "20 fail h: no matching branch for 'timeout'"]
+
+
+def test_a_person_who_is_just_in_time_is_not_late() -> None:
+    trace = ran("h{{H}} --> a", {"h": Part((), (20,))}, nodes={"h": {"timeout_ms": 20}})
+    assert trace[1] == "20 done h"
+
+
+def test_a_failure_while_a_person_is_asked_needs_no_attempts_left() -> None:
+    parts = {"h": Part(({"error": "gone"},))}
+    found = simulate(workflow("h{{H}} --> a", retry=Retry(max_attempts=5)), parts)
+    assert found.trace == ("0 start h", "10 fail h attempt 1: gone")
+    assert found.status == "failed"
+
+
+def test_time_in_which_a_try_is_awaited_counts_and_what_ends_in_time_is_good() -> None:
+    retry = Retry(max_attempts=2, initial_delay_s=0.08)
+    parts = {"a": Part(({"error": "boom"}, "ok"))}
+    assert ran("a", parts, retry=retry, timeout_ms=100)[-1] == "100 done a"
+    assert ran("a", parts, retry=retry, timeout_ms=99)[-1] == "99 workflow timeout; cancelled a"
+    assert ran("a", parts, retry=retry, timeout_ms=50)[-1] == "50 workflow timeout; cancelled a"
+
+
+def test_the_state_is_what_nodes_wrote_last_and_nothing_of_the_program() -> None:
+    keys = {"a": {"output_key": "m.x"}, "b": {"output_key": "m.y"}, "c": {"output_key": "k"}}
+    found = simulate(
+        workflow("a --> b --> c; c -->|again| c; c --> d", nodes=keys, state={"m": None, "n": 1}),
+        {"a": Part(("1",)), "b": Part(("2",)), "c": Part(("again", "3"))},
+    )
+    assert found.state == {"m": {"x": "1", "y": "2"}, "n": 1, "k": "3"}
+
+
+def test_the_state_of_the_workflow_is_not_changed() -> None:
+    made = workflow("a", nodes={"a": {"output_key": "m.x"}}, state={"m": {"y": 1}})
+    assert simulate(made, {"a": Part(("1",))}).state == {"m": {"x": "1", "y": 1}}
+    assert made.graph is not None
+    assert made.graph.state == {"m": {"y": 1}}
+
+
+def test_a_text_in_the_way_of_a_key_is_a_failure_for_good() -> None:
+    keys = {"a": {"output_key": "m"}, "b": {"output_key": "m.x"}}
+    retry = Retry(max_attempts=3)
+    found = simulate(workflow("a --> b", nodes=keys, retry=retry), {"a": Part(("t",))})
+    assert found.trace[-1] == "20 fail b: output.key 'm.x': 'm' in the state is no map"
+    assert (found.status, found.state) == ("failed", {"m": "t"})
+
+
+def test_an_empty_answer_replaces_an_earlier_one() -> None:
+    keys = {"a": {"output_key": "k"}}
+    made = workflow("a --> q{Q}; q -->|x| a; q --> b", nodes=keys)
+    found = simulate(made, {"a": Part(("x", ""))})
+    assert found.state == {"k": ""}
+    assert found.trace[-4:-1] == ("20 start q", "20 done q = ", "20 start b")
+
+
+def test_back_edges_are_listed_with_their_labels() -> None:
+    assert back_edges(graph("a --> b; b -->|x| a; b --> a; b -->|y| b")) == (
+        "b->a",
+        "b->a[x]",
+        "b->b[y]",
+    )
+
+
+def test_facts_carry_their_time() -> None:
+    found = simulate(workflow("a --> b"))
+    assert [(at, str(event), node) for at, event, node, _ in found.facts] == [
+        (0, "claimed", "a"),
+        (10, "succeeded", "a"),
+        (10, "claimed", "b"),
+        (20, "succeeded", "b"),
+    ]
+
+
+def calls(made: Workflow, parts: dict[str, Part] | None = None) -> int:
+    """Return how many functions a replay of *made* calls."""
+    profile = cProfile.Profile()
+    profile.runcall(simulate, made, parts)
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def side_by_side(width: int, **settings: Any) -> Workflow:
+    text = "; ".join(f"s --> n{place}; n{place} --> e" for place in range(width))
+    return workflow(text, **settings)
+
+
+FAILING = {"out": ({"error": "no"}, "yes")}
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        ({}, {}),
+        ({"max_parallel": 3}, {}),
+        ({"max_parallel": 3, "retry": Retry(max_attempts=2)}, FAILING),
+        ({"retry": Retry(max_attempts=2, initial_delay_s=0.0)}, FAILING),
+    ],
+)
+def test_a_replay_costs_what_happens_however_many_run_at_once(
+    settings: dict[str, Any], parts: dict[str, Any]
+) -> None:
+    wide, wider = (
+        calls(side_by_side(width, **settings), {f"n{n}": Part(**parts) for n in range(width)})
+        for width in (200, 800)
+    )
+    assert wider < 4.6 * wide
+
+
+def test_a_flow_without_an_end_is_told_so() -> None:
+    made = workflow("a --> b; b --> a", max_iterations=1_000_000)
+    with pytest.raises(EndlessReplay) as endless:
+        simulate(made)
+    assert endless.value.exit_code == 2
+    assert f"no end after {MAX_EVENTS:,} events" in endless.value.message
+    assert "1,000,000 loops" in endless.value.message
+    assert "maxIterations" in (endless.value.hint or "")

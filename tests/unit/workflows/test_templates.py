@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sequencer.workflows.templates import MissingValue, as_text, look_up, names, parsed, render
+
+
+def value_of(path: tuple[str, ...]) -> Any:
+    return look_up({"output": "{{feedback}}", "steps": {"a": {"output": "A"}}}, path)
+
+
+def test_each_template_is_replaced_once() -> None:
+    assert render("{{output}}-{{ steps.a.output }}", value_of) == "{{feedback}}-A"
+
+
+def test_what_is_no_template_stays() -> None:
+    for text in ("{{ other.x }}", "{{}}", "{{ }}", "{output}", "{{output", "{{1.a}}", "{{a b}}"):
+        assert render(text, value_of) == text
+
+
+def test_a_missing_value_names_itself() -> None:
+    with pytest.raises(MissingValue, match=r"\{\{steps\.b\.output\}\}") as raised:
+        render("x {{steps.b.output}}", value_of)
+    assert raised.value.hint == "there is no 'b'; known: a"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("a", "a"), (None, ""), (True, "true"), (1.5, "1.5"), ({"a": [1]}, '{"a":[1]}'), ("é", "é")],
+)
+def test_how_values_stand_in_a_prompt(value: Any, text: str) -> None:
+    assert as_text(value) == text
+
+
+def test_json_in_a_text_may_be_looked_into() -> None:
+    fenced = '```json\n{"a": [{"b": 2}]}\n```\n'
+    assert look_up({"output": fenced}, ("output", "a", "0", "b")) == 2
+    assert parsed('{"x": 1}') == {"x": 1}
+    for text in ("no json", "", "[" * 100_000):
+        with pytest.raises(KeyError):
+            parsed(text)
+
+
+@pytest.mark.parametrize("path", [("a", "x"), ("l", "2"), ("l", "-1"), ("l", "9" * 30), ("n", "x")])
+def test_a_path_that_leads_nowhere(path: tuple[str, ...]) -> None:
+    with pytest.raises(KeyError):
+        look_up({"a": {"b": 1}, "l": [1, 2], "n": 5}, path)
+    with pytest.raises(KeyError, match="at most"):
+        look_up({}, ("a",) * 11)
+
+
+@given(st.text(), st.text())
+def test_inserted_text_is_never_looked_at(text: str, inserted: str) -> None:
+    assert render("{{output}}", lambda _: inserted) == inserted
+    asked = list(names(text))
+    assert render(text, lambda _: "") is not None or asked
+
+
+@given(st.text(alphabet="{} outpsefdbackv.x\n", max_size=200))
+def test_any_text_is_rendered_or_left(text: str) -> None:
+    rendered = render(text, lambda path: f"<{'.'.join(path)}>")
+    assert rendered.count("<") == len(list(names(text)))
