@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache
 from html import unescape
 from typing import Any, NamedTuple
 
-from sequencer.workflows.mermaid.text import SPACES, Position, Unreadable, as_text, reveal
+from sequencer.workflows.mermaid.text import (
+    SPACES,
+    ChartText,
+    Position,
+    Unreadable,
+    as_text,
+    reveal,
+)
 
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
@@ -83,31 +90,20 @@ class Chart:
 
     def as_json(self) -> dict[str, Any]:
         """Return the graph as ``show --chart FILE --json`` prints it."""
+        edges = []
+        for edge in self.edges:
+            line = {"stroke": edge.stroke, "type": edge.type, "length": edge.length}
+            if not edge.length:
+                # Mermaid gives a line whose halves don't fit no length.
+                del line["length"]
+            edges.append({"from": edge.source, "to": edge.target, "label": edge.label} | line)
         return {
             "direction": self.direction,
-            "nodes": [
-                {"id": node.id, "label": node.label, "shape": node.shape} for node in self.nodes
-            ],
-            "edges": [
-                {
-                    "from": edge.source,
-                    "to": edge.target,
-                    "label": edge.label,
-                    "stroke": edge.stroke,
-                    "type": edge.type,
-                    # Mermaid gives a line whose halves don't fit no length.
-                    **({"length": edge.length} if edge.length else {}),
-                }
-                for edge in self.edges
-            ],
+            "nodes": [{"id": one.id, "label": one.label, "shape": one.shape} for one in self.nodes],
+            "edges": edges,
             "subgraphs": [
-                {
-                    "id": group.id,
-                    "title": group.title,
-                    "nodes": list(group.nodes),
-                    "dir": group.dir,
-                }
-                for group in self.subgraphs
+                {"id": one.id, "title": one.title, "nodes": list(one.nodes), "dir": one.dir}
+                for one in self.subgraphs
             ],
         }
 
@@ -163,32 +159,26 @@ def _whole(operator: str) -> Link:
     return Link(stroke, kind, min(len(line) - 1, _MAX_LENGTH))
 
 
-class Bracket(NamedTuple):
-    """How a label in brackets ends, and which shape each end means."""
-
-    ends: dict[str, str]
-    """Kind of the closing token to Mermaid's name of the shape."""
-    written: str
-    """The closing bracket as people write it."""
-
-
-BRACKETS = {
-    "[": Bracket({"]": "square"}, "]"),
-    "(": Bracket({")": "round"}, ")"),
-    "((": Bracket({")": "circle"}, "))"),
-    "(((": Bracket({")))": "doublecircle"}, ")))"),
-    "(-": Bracket({"-)": "ellipse"}, "-)"),
-    "([": Bracket({"])": "stadium"}, "])"),
-    "[[": Bracket({"]]": "subroutine"}, "]]"),
-    "[(": Bracket({")]": "cylinder"}, ")]"),
-    "{": Bracket({"}": "diamond"}, "}"),
-    "{{": Bracket({"}": "hexagon"}, "}}"),
-    ">": Bracket({"]": "odd"}, "]"),
-    "[/": Bracket({"\\]": "trapezoid", "/]": "lean_right"}, "/]' or '\\]"),
-    "[\\": Bracket({"/]": "inv_trapezoid", "\\]": "lean_left"}, "/]' or '\\]"),
-    "[|": Bracket({"]": "rect"}, "]"),
+BRACKETS: dict[str, tuple[str, dict[str, str]]] = {
+    "[": ("]", {"]": "square"}),
+    "(": (")", {")": "round"}),
+    "((": ("))", {")": "circle"}),
+    "(((": (")))", {")))": "doublecircle"}),
+    "(-": ("-)", {"-)": "ellipse"}),
+    "([": ("])", {"])": "stadium"}),
+    "[[": ("]]", {"]]": "subroutine"}),
+    "[(": (")]", {")]": "cylinder"}),
+    "{": ("}", {"}": "diamond"}),
+    "{{": ("}}", {"}": "hexagon"}),
+    ">": ("]", {"]": "odd"}),
+    "[/": ("/]' or '\\]", {"\\]": "trapezoid", "/]": "lean_right"}),
+    "[\\": ("/]' or '\\]", {"/]": "inv_trapezoid", "\\]": "lean_left"}),
+    "[|": ("]", {"]": "rect"}),
 }
-"""By the opening bracket; ``((`` and ``{{`` close with two tokens."""
+"""By the opening bracket: the closing one as people write it, and what each closing token means.
+
+``((`` and ``{{`` close with two tokens.
+"""
 
 SHAPES = frozenset([
     "bang", "bolt", "bow-rect", "bow-tie-rectangle", "brace", "brace-l", "brace-r", "braces",
@@ -219,36 +209,33 @@ MAX_EDGES = 100_000
 """Ten times those of the widest charts that are run; ``a & b --> c & d`` are four of them."""
 MAX_DECLARED = 40_000
 """Nodes and groups; a workflow has at most half as many nodes."""
+SMALLER = "make several workflows of it"
+"""What to do about a chart that is past a limit."""
 
 
-class TooLarge(Exception):
-    """The chart goes past a limit, at the offset *start*."""
+class ChartBuilder:
+    """Collects nodes, edges and groups: what is declared, and what a later mention changes.
 
-    def __init__(self, message: str, start: int) -> None:
-        super().__init__(message)
-        self.start = start
+    The last label and the last shape of a node win, its place is its first mention. A name
+    that already belongs to an edge is never a node.
+    """
 
-
-@dataclass(slots=True)
-class _Node:
-    label: str
-    shape: str | None
-    start: int
-
-
-class Drawing:
-    """Collects nodes, edges and groups; places are offsets in the text until the end."""
-
-    def __init__(self) -> None:
+    def __init__(self, source: ChartText) -> None:
         self.direction = "TB"
         self.classes: set[str] = set()
-        self._edges: list[tuple[str, str, str, Link, int]] = []
-        self._nodes: dict[str, _Node] = {}
+        self._source = source
+        self._edges: list[ChartEdge] = []
+        self._nodes: dict[str, ChartNode] = {}
         self._edge_ids: set[str] = set()
         self._pairs: dict[tuple[str, str], int] = {}
-        self._subgraphs: list[tuple[str, str, tuple[str, ...], str | None, int]] = []
+        self._subgraphs: list[ChartSubgraph] = []
         self._subgraph_ids: set[str] = set()
         self._members: set[str] = set()
+
+    def build(self) -> Chart:
+        """Return everything that was collected."""
+        collected = tuple(self._nodes.values()), tuple(self._edges), tuple(self._subgraphs)
+        return Chart(self.direction, *collected, frozenset(self.classes))
 
     @property
     def edge_count(self) -> int:
@@ -261,18 +248,18 @@ class Drawing:
         """Declare the node *name*, or give it another *label* and *shape*.
 
         Raises:
-            TooLarge: it would be one node too many.
+            ChartError: it would be one node too many.
         """
         if name in self._edge_ids:
             return
+        text = None if label is None else clean_label(label)
         node = self._nodes.get(name)
         if node is None:
             self._ensure_room(start)
-            node = self._nodes[name] = _Node(name, None, start)
-        if label is not None:
-            node.label = clean_label(label)
-        if shape is not None:
-            node.shape = shape
+            position = self._source.position(start)
+            self._nodes[name] = ChartNode(name, name if text is None else text, shape, position)
+        elif text is not None:
+            self._nodes[name] = replace(node, label=text, shape=shape)
 
     def add_properties(self, name: str, properties: Any) -> None:
         """Apply ``@{ … }`` to the node *name*; edges and groups have nothing that counts.
@@ -284,22 +271,18 @@ class Drawing:
             return
         if properties is None:
             raise Unreadable("it says nothing")
-        node = self._nodes[name]
         if not isinstance(properties, dict):
             return
-        shape = properties.get("shape")
-        if shape:
-            if not isinstance(shape, str) or shape not in SHAPES:
-                raise Unreadable(_no_shape(as_text(shape)))
-            node.shape = shape
-        label = properties.get("label")
-        if label:
-            node.label = reveal(as_text(label))
+        node, shape, label = self._nodes[name], properties.get("shape"), properties.get("label")
+        if shape and (not isinstance(shape, str) or shape not in SHAPES):
+            raise Unreadable(_no_shape(as_text(shape)))
+        text = reveal(as_text(label)) if label else node.label
         if properties.get("icon") or properties.get("img"):
             if label is not None and not isinstance(label, str):
                 raise Unreadable("the label is not text; put it in double quotes")
-            if not (label or "").strip(SPACES) and node.label == name:
-                node.label = ""
+            if not (label or "").strip(SPACES) and text == name:
+                text = ""
+        self._nodes[name] = replace(node, label=text, shape=shape or node.shape)
 
     def add_edges(
         self,
@@ -314,18 +297,20 @@ class Drawing:
         """Join each of *sources* with each of *targets*.
 
         Raises:
-            TooLarge: those would be too many; nothing is kept of them, because a line of a
+            ChartError: those would be too many; nothing is kept of them, because a line of a
                 few hundred characters can ask for millions.
         """
         if len(self._edges) + len(sources) * len(targets) > MAX_EDGES:
             text = "the edges between nodes that & joins counted each"
-            raise TooLarge(f"the chart has more than {MAX_EDGES:,} edges, {text}", start)
+            message = f"the chart has more than {MAX_EDGES:,} edges, {text}"
+            raise self._source.refusal(message, start, SMALLER)
         text = "" if label is None else clean_label(label)
+        position = self._source.position(start)
         for source in sources:
             for target in targets:
                 is_named = source == sources[-1] and target == targets[0]
                 self._name_edge(source, target, name if is_named else None)
-                self._edges.append((source, target, text, link, start))
+                self._edges.append(ChartEdge(source, target, text, *link, position))
 
     def _name_edge(self, source: str, target: str, name: str | None) -> None:
         before = self._pairs.get((source, target), 0)
@@ -345,7 +330,7 @@ class Drawing:
         """Close a group and return its id; a member of an earlier group stays there.
 
         Raises:
-            TooLarge: it would be one group too many.
+            ChartError: it would be one group too many.
         """
         self._ensure_room(start)
         if name is None:
@@ -356,33 +341,15 @@ class Drawing:
             if member.strip(SPACES) and member not in self._members
         )
         self._members.update(members)
-        shown = reveal(title).strip(SPACES)
-        self._subgraphs.append((name, shown, members, direction, start))
+        shown, position = reveal(title).strip(SPACES), self._source.position(start)
+        self._subgraphs.append(ChartSubgraph(name, shown, members, direction, position))
         self._subgraph_ids.add(name)
         return name
 
     def _ensure_room(self, start: int) -> None:
         if len(self._nodes) + len(self._subgraphs) >= MAX_DECLARED:
-            raise TooLarge(f"the chart has more than {MAX_DECLARED:,} nodes and groups", start)
-
-    def chart(self, position: Callable[[int], Position]) -> Chart:
-        """Return everything that was collected, with places by *position*."""
-        return Chart(
-            self.direction,
-            tuple(
-                ChartNode(name, node.label, node.shape, position(node.start))
-                for name, node in self._nodes.items()
-            ),
-            tuple(
-                ChartEdge(source, target, label, *link, position(start))
-                for source, target, label, link, start in self._edges
-            ),
-            tuple(
-                ChartSubgraph(name, title, members, direction, position(start))
-                for name, title, members, direction, start in self._subgraphs
-            ),
-            frozenset(self.classes),
-        )
+            message = f"the chart has more than {MAX_DECLARED:,} nodes and groups"
+            raise self._source.refusal(message, start, SMALLER)
 
 
 def _no_shape(name: str) -> str:

@@ -12,9 +12,8 @@ characters are measured once and remembered.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from sequencer.workflows.mermaid.chart import Link, read_link
 from sequencer.workflows.mermaid.text import LETTERS, SPACES, S
 
 # What is tried before anything else outside of labels; the name of a group is the kind.
@@ -79,32 +78,15 @@ NOT_BLANK = re.compile(f"[^{SPACES}]+")
 NO_ARGUMENTS = re.compile(rf"\({S}*\)")
 NEW_LINE = re.compile(rf"\n{S}*")
 
-_PLAIN = r'[A-Za-z0-9][^\[\](){}|"]*'
-QUICK_NODE = re.compile(
-    rf"""([A-Za-z_][A-Za-z0-9_]*)
-    (?:\[(?:"([^"`]+)"|({_PLAIN}))\]
-    |\((?:"([^"`]+)"|({_PLAIN}))\)
-    |\(\((?:"([^"`]+)"|({_PLAIN}))\)\)
-    |\{{(?:"([^"`]+)"|({_PLAIN}))\}}
-    |\{{\{{(?:"([^"`]+)"|({_PLAIN}))\}}\}})?(?=[ \n;])""",
-    re.VERBOSE,
+ID_KINDS = frozenset(
+    ["NODE", "NUM", "DOWN", "MINUS", "DEFAULT", "COMMA", "COLON", "AMP", "BRKT", "MULT", "LETTER"]
 )
-"""A node in the forms that leave no doubt: the id, then two groups for each of these shapes."""
-QUICK_SHAPES = ("square", "round", "circle", "diamond", "hexagon")
-QUICK_LINK = re.compile(
-    rf"""[ ](-->|---|-\.->|==>)
-    (?:[ ](?=[A-Za-z_])|[ ]?\|(?:"([^"`]+)"|({_PLAIN}))\|[ ]?(?=[A-Za-z_]))""",
-    re.VERBOSE,
-)
-"""A line in the forms that leave no doubt."""
-NO_QUICK_NODE = frozenset([
-    "style", "linkStyle", "interpolate", "classDef", "class", "graph", "flowchart", "subgraph",
-    "end", "_self", "_blank", "_parent", "_top", "call", "click", "href", "accTitle", "accDescr",
-])  # fmt: skip
-"""Words that are no ids, or not always."""
+"""What ids consist of."""
+SEPARATORS = frozenset({"NEWLINE", "SEMI", "EOF"})
+"""What ends a statement."""
 
 
-class Cursor:
+class Scanner:
     """The present token, as ``kind``, ``text`` and ``start``; `advance` goes to the next.
 
     The last one is ``STOP``, or ``BAD`` where no rule fits. A mode is a method that takes
@@ -114,17 +96,27 @@ class Cursor:
     def __init__(self, source: str) -> None:
         self.kind = self.text = self.previous = ""
         self.start = 0
-        self._source = source
-        self._pos = 0
-        self._length = len(source)
-        self._at_end = False
+        self._source, self._length, self._pos = source, len(source), 0
+        self._at_end = self._has_header = False
+        self._mode: Callable[[], bool] = self._base
         self._outer: list[Callable[[], bool]] = []
-        self._mode: Callable[[], bool] = self._bad
+        self._stroke = ""
+        self._blank_end, self._line_end = 0, -1
+        self._run = (0, -1)
+        self._directions = [
+            (match.start(), match.end(), match[1])
+            for match in (DIRECTION.finditer(source) if "direction" in source else ())
+        ][::-1]
+        self._has_link_ids = "@" in source and re.search(r'@[^{"]', source) is not None
+        self._is_plain = not (self._directions or self._has_link_ids)
+        """No rule applies that looks further than the next character or two."""
+        self.advance()
 
-    def _mode_of(self, name: str) -> Callable[[], bool]:
-        """Return the method that reads in the mode *name*."""
-        mode: Callable[[], bool] = getattr(self, f"_{name}")
-        return mode
+    @property
+    def start_of_text(self) -> int:
+        """Where the token stands, without the blanks that belong to it."""
+        text = self.text.lstrip(SPACES)
+        return self.start + len(self.text) - len(text) if text else self.start
 
     def advance(self) -> None:
         """Go to the next token."""
@@ -138,6 +130,26 @@ class Cursor:
         if not (is_first and self._mode()):
             self.kind, self.text, self.start = "STOP", "", self._pos
 
+    def skip_spaces(self) -> bool:
+        """Pass the blanks that stand here, and say whether there were any."""
+        found = self.kind == "SPACE"
+        while self.kind == "SPACE":
+            self.advance()
+        return found
+
+    def take(self, kinds: Collection[str] = ()) -> str:
+        """Return this token's text and that of those of *kinds* that follow, and pass them."""
+        text = self.text
+        self.advance()
+        while self.kind in kinds:
+            text += self.text
+            self.advance()
+        return text
+
+    def take_id(self) -> str:
+        """Return the id that begins here, and pass it."""
+        return self.take(ID_KINDS)
+
     def _take(self, kind: str, end: int) -> bool:
         self.kind = kind
         self.start = self._pos
@@ -145,180 +157,23 @@ class Cursor:
         self._pos = end
         return True
 
-    def _bad(self) -> bool:
-        self.kind, self.start = "BAD", self._pos
-        self.text = self._source[self._pos : self._pos + 1]
-        return True
+    def _take_to(self, mark: str, kind: str) -> bool:
+        end = self._source.find(mark, self._pos)
+        return self._take(kind, end if end >= 0 else self._length)
 
     def _push(self, mode: str) -> None:
         self._outer.append(self._mode)
-        self._mode = self._mode_of(mode)
+        self._mode = getattr(self, f"_{mode}")
 
     def _pop(self) -> None:
         if self._outer:
             self._mode = self._outer.pop()
 
-    def _anywhere(self) -> bool:
-        """What means the same in every mode: quotes and opening brackets."""
-        source, pos = self._source, self._pos
-        if source.startswith('"', pos):
-            is_markdown = source.startswith('"`', pos)
-            self._push("markdown" if is_markdown else "string")
-            self._pos = pos + 1 + is_markdown
-            return False
-        if match := BRACKET.match(source, pos):
-            self._push({"(-": "ellipse", "[/": "slanted", "[\\": "slanted"}.get(match[0], "label"))
-            return self._take(match[0], match.end())
-        return self._bad()
-
-    def _chunk(self, pattern: re.Pattern[str], kind: str) -> bool:
-        """Take what *pattern* fits; where it does not, what means the same in every mode."""
-        if self._pos >= self._length:
-            return False
-        match = pattern.match(self._source, self._pos)
-        return self._take(kind, match.end()) if match else self._anywhere()
-
-
-class LabelModes(Cursor):
-    """Labels of nodes and lines, and what stands in ``@{ … }``."""
-
-    def _label(self) -> bool:
-        """Between brackets, and between the pipes of an edge's label."""
-        source, pos = self._source, self._pos
-        if pos >= len(source):
-            return False
-        if source[pos] == "~" or source[pos] in BLANK:
-            tildes = TILDES.match(source, pos)
-            if tildes:
-                return self._take("LINK", tildes.end())
-        if match := LABEL.match(source, pos):
-            return self._take("TEXT", match.end())
-        match = LABEL_BRACKET.match(source, pos)
-        if match is None or match[0][0] in "([{":
-            return self._anywhere()
+    def _leave(self, length: int) -> bool:
+        """Pass what ends this mode."""
         self._pop()
-        return self._take(match[0], match.end())
-
-    def _string(self) -> bool:
-        source, pos = self._source, self._pos
-        if source.startswith('"', pos) and not source.startswith('"`', pos):
-            self._pop()
-            self._pos = pos + 1
-            return False
-        return self._chunk(IN_STRING, "STR")
-
-    def _markdown(self) -> bool:
-        if self._source.startswith('`"', self._pos):
-            self._pop()
-            self._pos += 2
-            return False
-        return self._chunk(IN_MARKDOWN, "MD_STR")
-
-    def _normal(self) -> bool:
-        return self._edge_text("normal")
-
-    def _thick(self) -> bool:
-        return self._edge_text("thick")
-
-    def _dotted(self) -> bool:
-        return self._edge_text("dotted")
-
-    def _edge_text(self, stroke: str) -> bool:
-        """Between the two halves of an operator: ``-- text -->``."""
-        source, pos = self._source, self._pos
-        if match := EDGE_END[stroke].match(source, pos):
-            self._pop()
-            return self._take("LINK", match.end())
-        run = EDGE_TEXT[stroke].match(source, pos)
-        if run is None:
-            return pos < self._length and self._anywhere()
-        end = run.end()
-        start = end
-        if stroke == "dotted" and source[start - 1] == "-":
-            start -= 1
-        if start > pos and source[start - 1] in "xo<":
-            start -= 1
-        while start > pos and source[start - 1] in BLANK:
-            start -= 1
-        # The blanks and the head in front of the second half belong to it.
-        is_end = start > pos and EDGE_END[stroke].match(source, start) is not None
-        return self._take("EDGE_TEXT", start if is_end else end)
-
-    def _ellipse(self) -> bool:
-        source, pos = self._source, self._pos
-        if match := TILDES.match(source, pos) if source[pos : pos + 1] == "~" else None:
-            return self._take("LINK", match.end())
-        if match := BLANKS.match(source, pos):
-            tildes = TILDES.match(source, match.end())
-            return self._take("LINK" if tildes else "TEXT", (tildes or match).end())
-        if source[pos : pos + 1] in ("-", "/", ")") and source[pos + 1 : pos + 2] == ")":
-            self._pop()
-            return self._take("-)", pos + 2)
-        if match := ELLIPSE.match(source, pos):
-            return self._take("TEXT", match.end())
-        if source[pos : pos + 1] in ("-", "/", "~"):
-            return self._take("TEXT", pos + 1)
-        return self._anywhere()
-
-    def _slanted(self) -> bool:  # noqa: PLR0911 - the rules of this mode in their order
-        """In a label that a slash or a backslash opens or closes."""
-        source, pos = self._source, self._pos
-        if source.startswith('"', pos):
-            return self._anywhere()
-        if match := TILDES.match(source, pos):
-            return self._take("LINK", match.end())
-        pair = source[pos : pos + 2]
-        if pair in ("(-", "([", "[[", "[(") or source.startswith("(((", pos):
-            return self._anywhere()
-        if len(pair) == 2 and pair[1] == "]" and pair[0] in "\\(?=])/":  # noqa: PLR2004
-            self._pop()
-            return self._take("/]" if pair[0] == "/" else "\\]", pos + 2)
-        if match := SLANTED.match(source, pos):
-            return self._take("TEXT", match.end())
-        if pair[:1] in ("/", "\\"):
-            return self._take("TEXT", pos + 1)
-        return self._anywhere()
-
-    def _shape_data(self) -> bool:
-        source, pos = self._source, self._pos
-        if source.startswith('"', pos):
-            self._push("shape_string")
-            return self._take("SHAPE_DATA", pos + 1)
-        if source.startswith("}", pos):
-            self._pop()
-            self._pos = pos + 1
-            return False
-        return self._chunk(IN_SHAPE_DATA, "SHAPE_DATA")
-
-    def _shape_string(self) -> bool:
-        if self._source.startswith('"', self._pos):
-            self._pop()
-            return self._take("SHAPE_DATA", self._pos + 1)
-        if not self._chunk(IN_STRING, "SHAPE_DATA"):
-            return False
-        # A label over several lines is one label with breaks.
-        self.text = NEW_LINE.sub("<br/>", self.text)
-        return True
-
-
-class Tokens(LabelModes):
-    """All tokens of a chart."""
-
-    def __init__(self, source: str) -> None:
-        super().__init__(source)
-        self._mode = self._base
-        self._has_header = False
-        self._blank_end = 0
-        self._line_end = -1
-        self._run = (0, -1)
-        self._directions = [
-            (match.start(), match.end(), match[1])
-            for match in (DIRECTION.finditer(source) if "direction" in source else ())
-        ][::-1]
-        self._has_link_ids = "@" in source and re.search(r'@[^{"]', source) is not None
-        self._is_plain = not (self._directions or self._has_link_ids)
-        """No rule applies that looks further than the next character or two."""
-        self.advance()
+        self._pos += length
+        return False
 
     def _base(self) -> bool:  # noqa: C901, PLR0911 - the rules of this mode in their order
         """Outside of labels: words, ids, operators, opening brackets."""
@@ -394,7 +249,7 @@ class Tokens(LabelModes):
             ends = [end for _, end, name in here if name == wanted]
             if ends:
                 end = self._source.find("\n", ends[-1])
-                return (end if end >= 0 else len(self._source)), wanted
+                return (end if end >= 0 else self._length), wanted
         return None
 
     def _link_id(self, pos: int) -> int:
@@ -433,7 +288,8 @@ class Tokens(LabelModes):
         kind = match.lastgroup or ""
         if kind.startswith("LINK"):
             return self._take("LINK", match.end())
-        self._push(kind.lower())
+        self._stroke = kind.lower()
+        self._push("edge_text")
         return self._take("START_LINK", match.end())
 
     def _direction(self) -> bool:
@@ -446,122 +302,155 @@ class Tokens(LabelModes):
 
     def _title(self) -> bool:
         self._pop()
-        end = self._source.find("\n", self._pos)
-        return self._take("ACC_VALUE", end if end >= 0 else len(self._source))
+        return self._take_to("\n", "ACC_VALUE")
 
     def _description(self) -> bool:
-        if self._source.startswith("}", self._pos):
-            self._pop()
-            self._pos += 1
-            return False
-        end = self._source.find("}", self._pos)
-        return self._take("ACC_BLOCK_VALUE", end if end >= 0 else len(self._source))
+        return self._up_to("}", "ACC_BLOCK_VALUE")
+
+    def _arguments(self) -> bool:
+        return self._up_to(")", "ARGUMENTS")
+
+    def _up_to(self, closing: str, kind: str) -> bool:
+        is_end = self._source.startswith(closing, self._pos)
+        return self._leave(1) if is_end else self._take_to(closing, kind)
 
     def _click(self) -> bool:
         source, pos = self._source, self._pos
         if source.startswith('"', pos):
             return self._anywhere()
         if source[pos : pos + 1] and source[pos] in BLANK:
-            self._pop()
-            self._pos = pos + 1
-            return False
+            return self._leave(1)
         word = NOT_BLANK.match(source, pos)
         return self._take("CLICK", word.end() if word else pos)
 
     def _callback(self) -> bool:
-        source, pos = self._source, self._pos
-        if source.startswith("(", pos):
-            self._pop()
-            empty = NO_ARGUMENTS.match(source, pos)
-            if empty is None:
-                self._push("arguments")
-            self._pos = empty.end() if empty else pos + 1
-            return False
-        end = source.find("(", pos)
-        return self._take("CALLBACK", end if end >= 0 else len(source))
+        if not self._source.startswith("(", self._pos):
+            return self._take_to("(", "CALLBACK")
+        empty = NO_ARGUMENTS.match(self._source, self._pos)
+        self._leave(len(empty[0]) if empty else 1)
+        if not empty:
+            self._push("arguments")
+        return False
 
-    def _arguments(self) -> bool:
-        if self._source.startswith(")", self._pos):
-            self._pop()
-            self._pos += 1
+    def _anywhere(self) -> bool:
+        """What means the same in every mode: quotes and opening brackets."""
+        source, pos = self._source, self._pos
+        if source.startswith('"', pos):
+            is_markdown = source.startswith('"`', pos)
+            self._push("markdown" if is_markdown else "string")
+            self._pos = pos + 1 + is_markdown
             return False
-        end = self._source.find(")", self._pos)
-        return self._take("ARGUMENTS", end if end >= 0 else len(self._source))
+        if match := BRACKET.match(source, pos):
+            self._push({"(-": "ellipse", "[/": "slanted", "[\\": "slanted"}.get(match[0], "label"))
+            return self._take(match[0], match.end())
+        self.kind, self.start, self.text = "BAD", pos, source[pos : pos + 1]
+        return True
+
+    def _label(self) -> bool:
+        """Between brackets, and between the pipes of an edge's label."""
+        source, pos = self._source, self._pos
+        if pos >= self._length:
+            return False
+        if (source[pos] == "~" or source[pos] in BLANK) and (tildes := TILDES.match(source, pos)):
+            return self._take("LINK", tildes.end())
+        if match := LABEL.match(source, pos):
+            return self._take("TEXT", match.end())
+        match = LABEL_BRACKET.match(source, pos)
+        if match is None or match[0][0] in "([{":
+            return self._anywhere()
+        self._pop()
+        return self._take(match[0], match.end())
+
+    def _enclosed(self, closing: str, inside: re.Pattern[str], kind: str) -> bool:
+        """In quotes or ``@{ … }``: what *inside* fits, up to *closing*."""
+        if self._source.startswith(closing, self._pos):
+            return self._leave(len(closing))
+        if self._pos >= self._length:
+            return False
+        match = inside.match(self._source, self._pos)
+        return self._take(kind, match.end()) if match else self._anywhere()
+
+    def _string(self) -> bool:
+        if self._source.startswith('"`', self._pos):
+            return self._anywhere()
+        return self._enclosed('"', IN_STRING, "STR")
+
+    def _markdown(self) -> bool:
+        return self._enclosed('`"', IN_MARKDOWN, "MD_STR")
+
+    def _shape_data(self) -> bool:
+        if self._source.startswith('"', self._pos):
+            self._push("shape_string")
+            return self._take("SHAPE_DATA", self._pos + 1)
+        return self._enclosed("}", IN_SHAPE_DATA, "SHAPE_DATA")
+
+    def _shape_string(self) -> bool:
+        if self._source.startswith('"', self._pos):
+            self._pop()
+            return self._take("SHAPE_DATA", self._pos + 1)
+        if self._pos < self._length:
+            self._take_to('"', "SHAPE_DATA")
+            # A label over several lines is one label with breaks.
+            self.text = NEW_LINE.sub("<br/>", self.text)
+            return True
+        return False
+
+    def _edge_text(self) -> bool:
+        """Between the two halves of an operator: ``-- text -->``."""
+        source, pos, stroke = self._source, self._pos, self._stroke
+        if match := EDGE_END[stroke].match(source, pos):
+            self._pop()
+            return self._take("LINK", match.end())
+        run = EDGE_TEXT[stroke].match(source, pos)
+        if run is None:
+            return pos < self._length and self._anywhere()
+        end = run.end()
+        start = end
+        if stroke == "dotted" and source[start - 1] == "-":
+            start -= 1
+        if start > pos and source[start - 1] in "xo<":
+            start -= 1
+        while start > pos and source[start - 1] in BLANK:
+            start -= 1
+        # The blanks and the head in front of the second half belong to it.
+        is_end = start > pos and EDGE_END[stroke].match(source, start) is not None
+        return self._take("EDGE_TEXT", start if is_end else end)
+
+    def _ellipse(self) -> bool:
+        source, pos = self._source, self._pos
+        if match := TILDES.match(source, pos) if source[pos : pos + 1] == "~" else None:
+            return self._take("LINK", match.end())
+        if match := BLANKS.match(source, pos):
+            tildes = TILDES.match(source, match.end())
+            return self._take("LINK" if tildes else "TEXT", (tildes or match).end())
+        if source[pos : pos + 1] in ("-", "/", ")") and source[pos + 1 : pos + 2] == ")":
+            self._pop()
+            return self._take("-)", pos + 2)
+        if match := ELLIPSE.match(source, pos):
+            return self._take("TEXT", match.end())
+        if source[pos : pos + 1] in ("-", "/", "~"):
+            return self._take("TEXT", pos + 1)
+        return self._anywhere()
+
+    def _slanted(self) -> bool:  # noqa: PLR0911 - the rules of this mode in their order
+        """In a label that a slash or a backslash opens or closes."""
+        source, pos = self._source, self._pos
+        if source.startswith('"', pos):
+            return self._anywhere()
+        if match := TILDES.match(source, pos):
+            return self._take("LINK", match.end())
+        pair = source[pos : pos + 2]
+        if pair in ("(-", "([", "[[", "[(") or source.startswith("(((", pos):
+            return self._anywhere()
+        if len(pair) == 2 and pair[1] == "]" and pair[0] in "\\(?=])/":  # noqa: PLR2004
+            self._pop()
+            return self._take("/]" if pair[0] == "/" else "\\]", pos + 2)
+        if match := SLANTED.match(source, pos):
+            return self._take("TEXT", match.end())
+        if pair[:1] in ("/", "\\"):
+            return self._take("TEXT", pos + 1)
+        return self._anywhere()
 
 
 def _is_word(char: str) -> bool:
     return char == "_" or (char.isascii() and char.isalnum())
-
-
-ID_KINDS = frozenset(
-    ["NODE", "NUM", "DOWN", "MINUS", "DEFAULT", "COMMA", "COLON", "AMP", "BRKT", "MULT", "LETTER"]
-)
-"""What ids consist of."""
-
-SEPARATORS = frozenset({"NEWLINE", "SEMI", "EOF"})
-"""What ends a statement."""
-
-
-Step = tuple[Link | None, str | None, str, str | None, str | None, int, int]
-"""The line from the step before and its label; a node, its label and shape; where both stand."""
-
-_LINKS = {operator: read_link(operator) for operator in ("-->", "---", "-.->", "==>")}
-
-
-class Stream(Tokens):
-    """Tokens that can be skipped and joined."""
-
-    @property
-    def start_of_text(self) -> int:
-        """Where the token stands, without the blanks that belong to it."""
-        text = self.text.lstrip(SPACES)
-        return self.start + len(self.text) - len(text) if text else self.start
-
-    def skip_spaces(self) -> bool:
-        """Pass the blanks that stand here, and say whether there were any."""
-        found = self.kind == "SPACE"
-        while self.kind == "SPACE":
-            self.advance()
-        return found
-
-    def take_id(self) -> str:
-        """Return the id that begins here, and pass it."""
-        name = self.text
-        self.advance()
-        while self.kind in ID_KINDS:
-            name += self.text
-            self.advance()
-        return name
-
-    def take_plain_steps(self) -> list[Step]:
-        """Return the nodes and lines that follow in plain forms, and pass them.
-
-        Nothing is passed, and the list is empty, unless the first node is plain. What the
-        last node is followed by, if anything, has not been read.
-        """
-        steps: list[Step] = []
-        if not self._is_plain:
-            return steps
-        source, pos = self._source, self.start
-        link = edge_label = None
-        line = end = pos
-        while node := QUICK_NODE.match(source, pos):
-            name, index = node[1], node.lastindex or 1
-            if name in NO_QUICK_NODE:
-                break
-            if index == 1:
-                steps.append((link, edge_label, name, None, None, pos, line))
-            else:
-                shape = QUICK_SHAPES[index // 2 - 1]
-                steps.append((link, edge_label, name, node[index], shape, pos, line))
-            end = node.end()
-            following = QUICK_LINK.match(source, end)
-            if following is None:
-                break
-            operator, quoted, unquoted = following.groups()
-            link, edge_label = _LINKS[operator], quoted or unquoted
-            line, pos = end + 1, following.end()
-        if steps:
-            self._pos = end
-            self.advance()
-        return steps

@@ -23,7 +23,7 @@ class ChartError(ConfigurationError):
     """The text is no flowchart; ``where`` has file, line and column."""
 
 
-class Source:
+class ChartText:
     """A text from which pieces are cut, and that still knows where everything stood."""
 
     __slots__ = ("_breaks", "_cuts", "_first_line", "_line", "_original", "file", "text")
@@ -160,7 +160,7 @@ _COLOUR = re.compile(rf":[^{SPACES}#:]*#")
 _AFTER_BRACE = re.compile(rf"\}}({S}*+)")
 
 
-def prepare(source: Source) -> None:
+def prepare(source: ChartText) -> None:
     """Leave in *source* what is scanned: no front matter, no directive, no comment.
 
     Raises:
@@ -196,7 +196,7 @@ def _hide_entity(match: re.Match[str]) -> str:
     return f"{_NUMBERED if name.isdecimal() else _NAMED}{name}{_END}"
 
 
-def _soften_tag_quotes(source: Source) -> None:
+def _soften_tag_quotes(source: ChartText) -> None:
     # Up to the last '>', so that each '<' finds its end and none scans in vain.
     end = source.text.rfind(">") + 1
     if '="' in source.text and end:
@@ -204,7 +204,7 @@ def _soften_tag_quotes(source: Source) -> None:
         source.text = head + source.text[end:]
 
 
-def _drop_front_matter(source: Source) -> None:
+def _drop_front_matter(source: ChartText) -> None:
     text = source.text
     opening = _FRONT.match(text)
     if opening is None or "\n" not in opening[2]:

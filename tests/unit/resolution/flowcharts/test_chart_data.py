@@ -73,6 +73,6 @@ def test_a_wrong_shape_brings_the_nearest_to_mind() -> None:
 
 
 def test_no_shape_is_meant_by_two_brackets() -> None:
-    shapes = [shape for bracket in BRACKETS.values() for shape in bracket.ends.values()]
+    shapes = [shape for _, ends in BRACKETS.values() for shape in ends.values()]
 
     assert len(shapes) == len(set(shapes)) == 16

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.workflows.mermaid.text import Source, prepare, reveal
+from sequencer.workflows.mermaid.text import ChartText, prepare, reveal
 
 
 def test_positions_count_from_one_and_from_the_first_line() -> None:
-    source = Source("ab\ncd\n", None, 10)
+    source = ChartText("ab\ncd\n", None, 10)
 
     assert [source.position(offset) for offset in range(7)] == [
         (10, 1),
@@ -27,15 +27,15 @@ def test_positions_count_from_one_and_from_the_first_line() -> None:
 
 
 def test_a_refusal_names_the_file_if_there_is_one() -> None:
-    assert Source("ab", None, 1).refusal("bad", 1).where == "line 1, column 2"
-    assert Source("ab", Path("x.md"), 4).refusal("bad", 1, "hint").where == "x.md:4:2"
-    assert str(Source("ab", Path("x.md"), 4).refusal("bad", 1, "do")) == "x.md:4:2: bad\n  do"
+    assert ChartText("ab", None, 1).refusal("bad", 1).where == "line 1, column 2"
+    assert ChartText("ab", Path("x.md"), 4).refusal("bad", 1, "hint").where == "x.md:4:2"
+    assert str(ChartText("ab", Path("x.md"), 4).refusal("bad", 1, "do")) == "x.md:4:2: bad\n  do"
 
 
 @given(st.text("ab\n", max_size=30), st.data())
 def test_what_is_left_keeps_its_place(text: str, data: st.DataObject) -> None:
-    original = Source(text, None, 1)
-    source = Source(text, None, 1)
+    original = ChartText(text, None, 1)
+    source = ChartText(text, None, 1)
     offsets = list(range(len(text)))
     for _ in range(data.draw(st.integers(0, 3))):
         ends = data.draw(
@@ -53,7 +53,7 @@ def test_what_is_left_keeps_its_place(text: str, data: st.DataObject) -> None:
 
 
 def prepared(text: str) -> str:
-    source = Source(text, None, 1)
+    source = ChartText(text, None, 1)
     prepare(source)
     return reveal(source.text)
 
