@@ -31,9 +31,9 @@ from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.settings.git import NONE
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
-from sequencer.store.evidence import Witness, no_witness
-from sequencer.store.filesystem import is_network, type_of
 from sequencer.store.folder import opened
+from sequencer.store.lock import is_network, type_of
+from sequencer.store.recovery import Witness, no_witness
 from sequencer.workflows.definitions import with_fields
 from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.requests.options import every_system_prompt

@@ -23,9 +23,9 @@ from sequencer.executors.redaction import Redaction
 from sequencer.model.names import slug
 from sequencer.model.outcome import Outcome, Usage, cost_words
 from sequencer.store import folder as folders
-from sequencer.store.clock import utc_now
-from sequencer.store.evidence import Trace, Witness, names_in
 from sequencer.store.folder import Folder
+from sequencer.store.identity import utc_now
+from sequencer.store.recovery import Trace, Witness, names_in
 
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
 NO_BRANCH = "local"

@@ -20,8 +20,8 @@ from sequencer.activity.protocol import LONGEST_PAUSE_S
 from sequencer.errors import SequencerError
 from sequencer.model.names import slug
 from sequencer.store import folder as folders
-from sequencer.store.clock import utc_now
-from sequencer.store.journal_file import read_regular, sync_folder, write_durably
+from sequencer.store.folder import read_regular, sync_folder, write_durably
+from sequencer.store.identity import utc_now
 from sequencer.store.strictjson import parse_object
 
 FOLDER = "activity"

@@ -17,7 +17,7 @@ from sequencer.activity.polish import without_controls
 from sequencer.activity.protocol import Activity, ActivityType
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
-from sequencer.store.clock import utc_now
+from sequencer.store.identity import utc_now
 
 HELD_BYTES = 256 * 1024
 """What waits between two posts at most."""

@@ -41,7 +41,7 @@ from sequencer.history.metrics import metrics_of
 from sequencer.model.head import Head
 from sequencer.model.net.marking import FlowStatus
 from sequencer.model.transitions import Event
-from sequencer.store.clock import utc_now
+from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
 
 THOUGHT_EVERY_S = 2.0

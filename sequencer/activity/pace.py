@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sequencer.errors import CorruptState, UnsafeFolder
 from sequencer.store import folder as folders
-from sequencer.store.journal_file import read_regular
+from sequencer.store.folder import read_regular
 
 _MAX_BYTES = 64
 

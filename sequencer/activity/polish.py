@@ -12,11 +12,10 @@ from pathlib import Path
 
 from sequencer.activity.protocol import Activity
 from sequencer.errors import CorruptState, SequencerError
-from sequencer.executors.control_sequences import without_sequences
-from sequencer.executors.redaction import Redaction
+from sequencer.executors.redaction import Redaction, without_sequences
 from sequencer.history.metrics import Metrics
 from sequencer.store import results
-from sequencer.store.journal_file import read_regular
+from sequencer.store.folder import read_regular
 
 MAX_NAMES = 100
 MAX_SHORT_CHARS = 2_000

@@ -29,7 +29,7 @@ from sequencer.executors.protocol import (
     Objection,
     Particular,
 )
-from sequencer.executors.rehearsal import RehearsalExecutor, RehearsalOptions
+from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
 from sequencer.model.step import Step
 from sequencer.settings.agents import AgentOverrides, choose_agent, resolve_auto
 from sequencer.settings.settings import Agent, Settings
@@ -49,6 +49,10 @@ def _client(kind: str) -> Recipe:
     return Recipe(f"sequencer.executors.{kind}", f"{name}Executor", f"{name}Options")
 
 
+def _stand_in(kind: str) -> Recipe:
+    return _client(kind)._replace(module="sequencer.executors.stand_ins", needs_core=False)
+
+
 EXECUTORS: Mapping[str, Recipe] = {
     "anthropic": Recipe("sequencer.executors.messages_api", "MessagesExecutor", "MessagesOptions"),
     "claude": _client("claude"),
@@ -56,8 +60,8 @@ EXECUTORS: Mapping[str, Recipe] = {
     "command": _client("command"),
     "gemini": _client("gemini"),
     "opencode": _client("opencode"),
-    "rehearsal": _client("rehearsal")._replace(needs_core=False),
-    "scripted": _client("scripted")._replace(needs_core=False),
+    "rehearsal": _stand_in("rehearsal"),
+    "scripted": _stand_in("scripted"),
 }
 """Kind of agent -> how it is made. An entry point of ``sequencer.executors`` is a function
 ``(name, options, core) -> Executor`` that takes the options as they were written."""

@@ -37,7 +37,7 @@ from sequencer.settings.git import CURRENT, NONE
 from sequencer.settings.settings import Settings, load
 from sequencer.settings.sources import Given
 from sequencer.store import folder as folders
-from sequencer.store.headfile import read_head
+from sequencer.store.head import read_head
 from sequencer.store.protocol import Store
 from sequencer.workflows.prompts import PromptReader
 from sequencer.workflows.registry import with_defaults

@@ -20,11 +20,11 @@ from sequencer.model.line.order import place
 from sequencer.model.names import slug
 from sequencer.model.transitions import Place
 from sequencer.settings.settings import Settings
-from sequencer.store.clock import utc_now
-from sequencer.store.evidence import Witness, no_witness
 from sequencer.store.file import FileStore
-from sequencer.store.migration import migrate
+from sequencer.store.head import migrate
+from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
+from sequencer.store.recovery import Witness, no_witness
 
 
 def _file_store(

@@ -276,7 +276,7 @@ def _show(invocation: Invocation, folder: Path, steps: int, took_s: float) -> No
 
 def _owners(run: Run, steps: int) -> int:
     """Return how many processes held claims in the first *steps* steps."""
-    from sequencer.store.journal_file import JournalFile  # noqa: PLC0415
+    from sequencer.store.journal import JournalFile  # noqa: PLC0415
 
     journal = JournalFile(run.store.state_path.parent, 2**40, 1)
     owners = {

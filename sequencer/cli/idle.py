@@ -132,7 +132,7 @@ def _places(arguments: Sequence[str]) -> dict[str, str] | None:
 
 def recall(question: Question, now: float | None = None) -> Answer | None:
     """Return the answer that *question* had, if nothing has changed since."""
-    from sequencer.store.journal_file import read_regular  # noqa: PLC0415 - see `ask`
+    from sequencer.store.folder import read_regular  # noqa: PLC0415 - see `ask`
 
     path = question.state_path
     try:
@@ -159,7 +159,7 @@ def remember(state_path: Path, answer: Answer, arguments: Sequence[str]) -> None
     Failing to is nobody's error: the next tick takes the long way again.
     """
     from sequencer.store import folder as folders  # noqa: PLC0415 - see `ask`
-    from sequencer.store.journal_file import open_new, read_regular  # noqa: PLC0415
+    from sequencer.store.folder import open_new, read_regular  # noqa: PLC0415
 
     with contextlib.suppress(OSError, SequencerError):
         question = ask(arguments, os.environ)
@@ -181,7 +181,7 @@ def remember(state_path: Path, answer: Answer, arguments: Sequence[str]) -> None
 
 def _kept(path: Path, digest: str) -> dict[str, Any]:
     """Return the answers that are still about the present state."""
-    from sequencer.store.journal_file import read_regular  # noqa: PLC0415 - see `ask`
+    from sequencer.store.folder import read_regular  # noqa: PLC0415 - see `ask`
 
     try:
         memory = _parsed(read_regular(path, max_bytes=MAX_BYTES))
@@ -193,9 +193,9 @@ def _kept(path: Path, digest: str) -> dict[str, Any]:
 
 def _is_newest(state_path: Path, state: bytes) -> bool:
     """Return whether *state* is what the journal's last record says, and nothing follows it."""
+    from sequencer.store.folder import read_regular  # noqa: PLC0415
+    from sequencer.store.journal import NAME as JOURNAL  # noqa: PLC0415
     from sequencer.store.journal import decode  # noqa: PLC0415 - see `ask`
-    from sequencer.store.journal_file import NAME as JOURNAL  # noqa: PLC0415
-    from sequencer.store.journal_file import read_regular  # noqa: PLC0415
 
     head = _parsed(state)
     offset = head.get("journal_offset")

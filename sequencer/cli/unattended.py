@@ -176,7 +176,7 @@ def _news(path: Path, code: int, news: News) -> str:
 
 
 def _told(path: Path) -> Told | None:
-    from sequencer.store.journal_file import read_regular  # noqa: PLC0415 - see `idle.ask`
+    from sequencer.store.folder import read_regular  # noqa: PLC0415 - see `idle.ask`
     from sequencer.store.strictjson import parse_object  # noqa: PLC0415
 
     try:
@@ -198,8 +198,8 @@ def _remember(path: Path, told: Told | None) -> str:
             folders.remove(place)
             return ""
         folders.made(place.parent)
-        with os.fdopen(folders.open_new(fresh), "w", encoding="utf-8") as file:
-            json.dump(told._asdict(), file)
+        with folders.open_new(fresh) as file:
+            file.write(json.dumps(told._asdict()).encode())
         folders.replace(fresh, place)
     except (OSError, SequencerError) as error:
         return f"\n{place}: can't be written ({_reason(error)}), so this is said each time"

@@ -14,7 +14,7 @@ from sequencer.model.line.order import place, present
 from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Event, Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.store.clock import utc_now
+from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:

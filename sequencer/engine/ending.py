@@ -24,7 +24,7 @@ from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow
-from sequencer.store.clock import utc_now
+from sequencer.store.identity import utc_now
 
 POSTPONED_S = 10.0
 """Before it nobody tries again what a machine had no process or descriptor for."""

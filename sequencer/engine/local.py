@@ -30,7 +30,7 @@ from sequencer.model.line.order import place, present
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.standing import parse_time
 from sequencer.model.transitions import Place
-from sequencer.store.clock import utc_now
+from sequencer.store.identity import utc_now
 
 NOBODY = Owner(host="", boot_id="", pid_ns="", pid=0, pid_start=0, nonce="")
 """Holds a step that no run knows of."""

@@ -28,8 +28,8 @@ from sequencer.errors import (
     UnsafeFolder,
     out_of_resources,
 )
+from sequencer.executors.answers import apply_completion
 from sequencer.executors.attempt_lock import AttemptLock
-from sequencer.executors.completion import apply_completion
 from sequencer.executors.protocol import (
     EVERY_EXECUTOR,
     Cancellation,
@@ -47,7 +47,7 @@ from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
-from sequencer.store.clock import utc_milliseconds
+from sequencer.store.identity import utc_milliseconds
 from sequencer.store.results import another
 from sequencer.workflows.router import (
     RouterMode,

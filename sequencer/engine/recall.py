@@ -14,7 +14,7 @@ from typing import Any
 from sequencer.errors import StorageFailed
 from sequencer.model.transitions import Event
 from sequencer.store import results
-from sequencer.store.journal_file import read_regular
+from sequencer.store.folder import read_regular
 
 MAX_OUTPUT_BYTES = 4 * 1024 * 1024
 """Of one output in a prompt; a client would refuse more anyway."""

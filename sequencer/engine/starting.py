@@ -20,7 +20,7 @@ from sequencer.executors.protocol import Executor
 from sequencer.model.request import Considered, Definition, Request, Route
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.store.clock import utc_now
+from sequencer.store.identity import utc_now
 from sequencer.workflows import templates
 from sequencer.workflows.builtin import PROCEDURES, builtin_procedure
 from sequencer.workflows.registry import Registry, with_defaults

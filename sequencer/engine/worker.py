@@ -50,8 +50,7 @@ from sequencer.model.standing import Kind, Standing, standing
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, has_definition
 from sequencer.store import results
-from sequencer.store.clock import utc_now
-from sequencer.store.identity import boottime
+from sequencer.store.identity import boottime, utc_now
 from sequencer.store.protocol import Store
 
 CALLER = "caller"

@@ -1,24 +1,414 @@
 """The part that the executors of all command-line clients share.
 
 A client's own module says how its program is called and how its events are understood;
-here an attempt is put together from that.
+here an attempt is put together from that: the keys of the entry, the lines of a JSON event
+stream, the session that a later step continues. A line that is no JSON object is passed
+through, and an unknown event is ignored, because clients gain new ones every week. Nothing
+here has a default that would switch a client's permission checks off.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from sequencer.executors.client_events import Rules
-from sequencer.executors.client_options import ClientOptions, missing_program, write_files
+from pydantic import BaseModel, ConfigDict, Field
+
+from sequencer.errors import StorageFailed
+from sequencer.executors.answers import make_folder, with_structured
+from sequencer.executors.client_limits import (
+    DEFAULT_WAIT_S,
+    Clock,
+    is_limit,
+    is_temporary,
+    local_clock,
+    not_before,
+)
 from sequencer.executors.environment import agent_environment
-from sequencer.executors.process import EventParser, ProcessCore, perform_process
-from sequencer.executors.protocol import Cancellation, Listener, StepRequest
-from sequencer.executors.result_file import make_folder
-from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.executors.prices import ModelPrice, estimated
+from sequencer.executors.process import EventParser, ProcessCore, ProcessEnd, perform_process
+from sequencer.executors.protocol import Cancellation, Kind, Listener, StepRequest
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.step import ModelName, Step
+from sequencer.store.folder import open_new
+
+
+class ClientOptions(BaseModel):
+    """Keys of every ``agents: {NAME: {kind: CLIENT, …}}``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    program: str = Field(min_length=1, pattern=r"^[^\x00-\x1f]+$")
+    """Name on PATH, or a path."""
+    model: ModelName | None = None
+    """For steps that name none; without it the client's own default."""
+    extra_args: tuple[str, ...] = ()
+    """Arguments for the client, before those that the step asks for."""
+    env: dict[str, str] = {}
+    """Variables for the agent, beside the allow-listed ones."""
+    pass_env: tuple[str, ...] = ()
+    """Names of further variables of this process that the agent gets."""
+    fail_on_denial: bool = False
+    """A refused tool call fails the step; otherwise it is a warning."""
+    limit_wait_s: float = Field(default=DEFAULT_WAIT_S, gt=0, le=86_400)
+    """When to ask again after a limit whose end the client does not tell."""
+    prices: dict[str, ModelPrice] = {}
+    """By model, in USD per million tokens; those of the project are added."""
+
+
+def permission_words(options: ClientOptions, words: tuple[str, ...]) -> list[str]:
+    """Return the names of the arguments in *options* that are among *words*: they say it already.
+
+    Not their values, which may be settings with secrets.
+    """
+    names = [argument.partition("=")[0] for argument in options.extra_args]
+    return [name for name in names if name in words]
+
+
+def missing_program(name: str, options: ClientOptions, install: str) -> list[str]:
+    """Return a problem if the program of agent *name* can't be found, else nothing."""
+    if shutil.which(options.program, path=options.env.get("PATH")):
+        return []
+    where = "is not a program" if "/" in options.program else "is not on PATH"
+    return [f"agents.{name}: {options.program!r} {where}; {install}"]
+
+
+SYSTEM_PROMPT = "system-prompt.md"
+APPENDED_PROMPT = "append-system-prompt.md"
+
+
+def prompt_path(request: StepRequest, name: str) -> Path:
+    """Return where the system prompt called *name* is written for this attempt.
+
+    A system prompt goes into a file and not into an argument: an argument ends at
+    128 KiB, and every user of the machine can read it.
+    """
+    return request.result_path.parent / name
+
+
+def write_files(request: StepRequest, more: Mapping[str, str]) -> None:
+    """Write the request's system prompts, and *more* by name, to where `prompt_path` says.
+
+    Raises:
+        StorageFailed: the folder of the run's results can't be written.
+    """
+    for name, text in (
+        (SYSTEM_PROMPT, request.system_prompt),
+        (APPENDED_PROMPT, request.append_system_prompt),
+        *more.items(),
+    ):
+        if text is None:
+            continue
+        path = prompt_path(request, name)
+        try:
+            with open_new(path) as file:
+                file.write(text.encode())
+        except OSError as error:
+            message = f"can't be written: {error.strerror or error}"
+            raise StorageFailed(message, where=str(path)) from error
+
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,199}")
+_FACT = re.compile(r"([a-z_]{1,30})=([A-Za-z0-9.+-]{1,40})")
+
+
+def marked(session_id: str, facts: Mapping[str, float | int | str]) -> str:
+    """Return *session_id* with its *facts*.
+
+    >>> marked("0199", {"cost_usd": 0.5, "version": "2.1.330"})
+    '0199;cost_usd=0.5;version=2.1.330'
+    """
+    return ";".join([session_id, *(f"{name}={value}" for name, value in facts.items())])
+
+
+def split_mark(mark: str) -> tuple[str, dict[str, str]]:
+    """Return the id and the facts of a *mark*; facts that can't be read are left out.
+
+    Raises:
+        ValueError: the id is none that a client would give. It becomes a program argument,
+            and state.json, from which it comes, may have been edited by anyone.
+    """
+    session_id, *rest = mark.split(";")
+    if not _ID.fullmatch(session_id):
+        message = f"{session_id[:60]!r} is no session id"
+        raise ValueError(message)
+    facts = (_FACT.fullmatch(part) for part in rest)
+    return session_id, {fact[1]: fact[2] for fact in facts if fact}
+
+
+def number(facts: Mapping[str, str], name: str) -> float:
+    """Return a numeric fact; 0 if it is absent or no number.
+
+    >>> number({"cost_usd": "0.5", "version": "x"}, "cost_usd")
+    0.5
+    """
+    try:
+        return max(float(facts.get(name, 0)), 0.0)
+    except ValueError:
+        return 0.0
+
+
+ANTHROPIC = frozenset({"anthropic"})
+GOOGLE = frozenset({"google"})
+OPENAI = frozenset({"openai"})
+
+
+def qualified_model(step: Step) -> str | None:
+    """Return the step's model with its provider in front, if it names one.
+
+    >>> qualified_model(Step(name="a", model="gpt-5", provider="openai"))
+    'openai/gpt-5'
+    >>> qualified_model(Step(name="a", model="gpt-5"))
+    'gpt-5'
+    """
+    if step.model is None or step.provider is None:
+        return step.model
+    return f"{step.provider}/{step.model}"
+
+
+LINE_CHARS = 300
+"""How much of a tool's input or result is shown; the client's own transcript has all."""
+ERROR_CHARS = 1_000
+_STDERR_LINES = 20
+WIDE_BYTES = 2 * 1024 * 1024
+"""Longest event that may hold more than ASCII: one such letter makes all take four bytes."""
+STRUCTURE_BYTES = 256 * 1024
+"""What an event may have outside of its texts: a million lists take 25 times their size."""
+_MAX_QUOTES = 100_000
+# Ends at the line's end as well, or a text without an end would be looked for again and again.
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
+_IMPLAUSIBLE = 2**53
+"""Neither a count nor an amount: above it a float is no longer exact."""
+
+Event = dict[str, Any]
+
+
+def one_line(value: object, limit: int = LINE_CHARS) -> str:
+    r"""Return *value* on one line, cut at *limit* characters.
+
+    >>> one_line({"path": "a.txt", "text": "x\ny"}), one_line("a  b\n c"), one_line("abcdef", 3)
+    ('path="a.txt" text="x\\ny"', 'a b c', 'abc…')
+    """
+    if isinstance(value, dict):
+        text = " ".join(f"{key}={_json(item)}" for key, item in value.items())
+    elif isinstance(value, str):
+        # Cut before the split: a result may be megabytes long.
+        text = " ".join(value[: limit * 4].split())
+    else:
+        text = _json(value)
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def is_affordable(line: bytes) -> bool:
+    """Return whether *line*, a JSON text, takes no more than a few times its size when read."""
+    if len(line) <= STRUCTURE_BYTES:
+        return True
+    if len(line) > WIDE_BYTES and not (line.isascii() and b"\\u" not in line):
+        return False
+    quotes = line.count(b'"') - line.count(b'\\"')
+    return quotes <= _MAX_QUOTES and len(_TEXT.sub(b"", line)) <= STRUCTURE_BYTES
+
+
+def as_dict(value: object) -> Event:
+    """Return *value* if it is an object, else an empty one: events are not trusted."""
+    return value if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[Any]:
+    """Return *value* if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def as_number(value: object) -> float | None:
+    """Return *value* if it is a number that can be an amount, else None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if 0 <= value < _IMPLAUSIBLE else None
+
+
+def as_count(value: object) -> int:
+    """Return *value* if it can be a number of tokens, else 0."""
+    return int(as_number(value) or 0)
+
+
+def as_cost(value: object) -> float:
+    """Return *value* if it can be a sum of money, else 0."""
+    return as_number(value) or 0.0
+
+
+def sum_of_costs(values: Iterable[object]) -> Usage:
+    """Return the sum of what a client told as *values*; one that is no amount is unknown."""
+    known = [as_number(value) for value in values]
+    cost = sum(value for value in known if value is not None)
+    return Usage(cost_usd=round(cost, 9), unpriced=int(None in known))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How a parser judges what is not the client's to say."""
+
+    fail_on_denial: bool = False
+    limit_wait_s: float = DEFAULT_WAIT_S
+    clock: Clock = field(default=local_clock)
+    model: str | None = None
+    """That was asked for; None: the client's own choice."""
+    prices: Mapping[str, ModelPrice] = field(default_factory=dict)
+
+
+class JsonEventParser(ABC):
+    """Base of the clients' parsers; one instance for one attempt."""
+
+    client: str
+    """The client's name, for messages."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.session_id: str | None = None
+        self.denials: list[str] = []
+        # It ran, and until the client says so nobody knows at what cost.
+        self.usage = Usage(unpriced=1)
+        self._stderr: deque[str] = deque(maxlen=_STDERR_LINES)
+
+    def feed_line(self, line: bytes, listener: Listener) -> bool:
+        """Take one line of stdout; see `process.EventParser`."""
+        event, is_readable = None, is_affordable(line)
+        if is_readable:
+            with suppress(ValueError, RecursionError):
+                event = json.loads(line)
+        if isinstance(event, dict):
+            self.take(event, listener)
+            return self.is_progress(event)
+        if line.strip():
+            listener.write(line + b"\n", Kind.OUTPUT)
+        # What is too large to be read is a tool's result, and no sign of life.
+        return not is_readable
+
+    def feed_stderr(self, line: bytes) -> None:
+        """Keep the last lines of stderr, where usage errors are."""
+        text = line.decode("utf-8", "replace").strip()
+        if text:
+            self._stderr.append(text)
+
+    @abstractmethod
+    def take(self, event: Event, listener: Listener) -> None:
+        """Take one event."""
+
+    @abstractmethod
+    def is_progress(self, event: Event) -> bool:
+        """Return whether *event* has text, a tool call or its result.
+
+        A client that hangs goes on sending events that have none of them.
+        """
+
+    @abstractmethod
+    def finish(self, end: ProcessEnd) -> Outcome:
+        """Judge an attempt that ended by itself."""
+
+    @property
+    def stderr_text(self) -> str:
+        """Return the last lines of stderr as one line."""
+        return one_line(" ".join(self._stderr), ERROR_CHARS)
+
+    def say(self, listener: Listener, text: str, kind: Kind) -> None:
+        """Write *text* as a line of its own."""
+        if text:
+            listener.write(f"{text}\n".encode("utf-8", "replace"), kind)
+
+    def count(self, listener: Listener, usage: Usage) -> None:
+        """Tell the usage so far, if it differs from what was told."""
+        if usage != self.usage:
+            self.usage = usage
+            listener.used(usage)
+
+    def count_tokens(self, listener: Listener, usage: Usage, cached: int = 0) -> None:
+        """Tell the tokens of a client that knows no cost: that is estimated, or unknown."""
+        rules = self.rules
+        unknown = usage.replace(unpriced=1)
+        self.count(listener, estimated(unknown, rules.model, rules.prices, cached))
+
+    def answered(self, text: str, end: ProcessEnd, structured: Any = None) -> Outcome:
+        """Return the outcome of an attempt that the client calls a success."""
+        if self.denials and self.rules.fail_on_denial:
+            listed = "; ".join(self.denials[:3])
+            return self.failed(
+                f"{self.client} was refused {len(self.denials)} tool call(s): {listed}\n"
+                "allow them in the agent's entry, or set fail_on_denial: false",
+                end,
+                output=text,
+            )
+        outcome = self._outcome(OutcomeStatus.OK, end, output=text)
+        return with_structured(outcome, structured)
+
+    def done(self, end: ProcessEnd) -> Outcome:
+        """Return the outcome of an attempt whose file has appeared; see `EventParser`."""
+        return self.answered("", end)
+
+    def failed(self, error: str, end: ProcessEnd, *, output: str = "") -> Outcome:
+        """Return the outcome of an attempt that failed for a reason other than a limit."""
+        text = error if len(error) <= ERROR_CHARS else f"{error[:ERROR_CHARS]}…"
+        return self._outcome(OutcomeStatus.FAILED, end, output=output, error=text)
+
+    def refused_or_failed(
+        self,
+        error: str,
+        end: ProcessEnd,
+        *,
+        status: int | None = None,
+        epoch_s: float | None = None,
+        hint: str = "",
+    ) -> Outcome:
+        """Return *limited* or *unavailable* if *error* or *status* says so, else *failed*.
+
+        Only for what the client itself said in its structured output. What its tools printed
+        may be of any other service's limit, and *failed* is for that.
+        """
+        if epoch_s is None and not is_limit(error, status):
+            if is_temporary(error, status):
+                text = one_line(error, ERROR_CHARS)
+                return self._outcome(OutcomeStatus.UNAVAILABLE, end, error=text)
+            return self.failed(f"{error}\n{hint}" if hint else error, end)
+        when = not_before(
+            error, self.rules.clock(), default_wait_s=self.rules.limit_wait_s, epoch_s=epoch_s
+        )
+        text = f"limit reached: {one_line(error)}"
+        return self._outcome(OutcomeStatus.LIMITED, end, error=text, not_before_at=when)
+
+    def marked_session(self) -> str | None:
+        """Return the session id, with what a later step has to know about it."""
+        return self.session_id
+
+    def _outcome(
+        self,
+        status: OutcomeStatus,
+        end: ProcessEnd,
+        *,
+        output: str = "",
+        error: str | None = None,
+        not_before_at: str | None = None,
+    ) -> Outcome:
+        return Outcome(
+            status=status,
+            output=output,
+            error=error,
+            usage=self.usage.model_copy(update={"seconds": end.seconds}),
+            session_id=self.marked_session(),
+            denials=tuple(self.denials),
+            exit_code=end.exit_code,
+            not_before=not_before_at,
+        )
+
 
 OptionsT = TypeVar("OptionsT", bound=ClientOptions)
 

@@ -16,6 +16,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
+from sequencer.executors.answers import make_folder
+from sequencer.executors.client import qualified_model
 from sequencer.executors.environment import (
     Pattern,
     VariableName,
@@ -32,8 +34,6 @@ from sequencer.executors.process import (
     launch_of,
 )
 from sequencer.executors.protocol import Cancellation, Kind, Listener, Objection, StepRequest
-from sequencer.executors.providers import qualified_model
-from sequencer.executors.result_file import make_folder
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.store import folder as folders
@@ -233,5 +233,5 @@ def _program(first: str) -> str:
 
 def _write_private(path: Path, text: str) -> None:
     """Write *text* for this user alone; a link in its place is not followed."""
-    with os.fdopen(folders.open_new(path), "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
+    with folders.open_new(path) as file:
+        file.write(text.encode("utf-8", "surrogateescape"))

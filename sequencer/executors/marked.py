@@ -12,7 +12,7 @@ from signal import SIGKILL, SIGSTOP
 
 import psutil
 
-from sequencer.executors.guarding import MARK
+from sequencer.executors.pump import MARK
 
 _ROUNDS = 100
 _PAUSE_S = 0.02

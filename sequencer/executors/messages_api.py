@@ -17,19 +17,22 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
 
+from sequencer.executors.answers import apply_result, parsed, schema_of, with_structured
+from sequencer.executors.client import ANTHROPIC
 from sequencer.executors.client_limits import DEFAULT_WAIT_S, Clock, local_clock
 from sequencer.executors.environment import agent_environment
-from sequencer.executors.messages_call import (
+from sequencer.executors.messages_loop import (
     CallFailed,
     CallLimited,
     CallRules,
     CallUnanswered,
+    Conversation,
+    ConversationFailed,
+    Plan,
 )
-from sequencer.executors.messages_loop import Conversation, ConversationFailed, Plan
 from sequencer.executors.prices import ModelPrice, missing_price, price_of
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.project_folder import SECRETS, ProjectFolder
-from sequencer.executors.project_tools import TOOLS, Workbench
+from sequencer.executors.project_tools import SECRETS, TOOLS, ProjectFolder, Workbench
 from sequencer.executors.protocol import (
     Cancellation,
     Listener,
@@ -38,9 +41,6 @@ from sequencer.executors.protocol import (
     StepRequest,
     time_is_over,
 )
-from sequencer.executors.providers import ANTHROPIC
-from sequencer.executors.result_file import apply_result
-from sequencer.executors.structured import parsed, schema_of, with_structured
 from sequencer.executors.tool_words import MESSAGES, granted, objections, taken
 from sequencer.model.addresses import takes_secrets
 from sequencer.model.outcome import Outcome, OutcomeStatus

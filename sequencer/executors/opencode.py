@@ -4,28 +4,39 @@ Out of the box it runs everything without asking. So that an entry says what its
 do, edits, commands and downloads are set to "ask" unless ``permission`` or the step's
 ``tools`` say otherwise, and in a run without a person to ask that means refused. Verified
 with 1.18.33. Not available: a limit of cost (it is counted), an added system prompt.
+
+Success is exit code 0, no error event, and a last step that ended with reason "stop". At a
+refused tool call opencode ends at once, with exit code 0 and without an answer: that is a
+failure whatever fail_on_denial says, because the step was broken off.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Any, ClassVar
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from sequencer.executors.client import Call, ClientExecutor
-from sequencer.executors.client_options import ClientOptions
-from sequencer.executors.opencode_events import OpencodeParser
-from sequencer.executors.opencode_permissions import (
-    Verdict,
-    general,
-    of_the_agent,
-    permission_objections,
+from sequencer.executors.client import (
+    Call,
+    ClientExecutor,
+    ClientOptions,
+    Event,
+    JsonEventParser,
+    Rules,
+    as_count,
+    as_dict,
+    one_line,
+    qualified_model,
+    split_mark,
+    sum_of_costs,
 )
-from sequencer.executors.protocol import Objection, Permits, StepRequest
-from sequencer.executors.providers import qualified_model
-from sequencer.executors.session_marks import split_mark
+from sequencer.executors.process import ProcessEnd
+from sequencer.executors.protocol import Kind, Listener, Objection, Permits, StepRequest
 from sequencer.executors.tool_words import OPENCODE, granted, objections, taken
+from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 
 INSTALL = "npm install -g opencode-ai"
@@ -44,6 +55,80 @@ _MAIN_AGENT = "build"
 """The agent that opencode uses if none is named."""
 _WEB_SEARCH = "OPENCODE_ENABLE_EXA"
 """Without it there is no websearch."""
+
+
+Verdict = Literal["allow", "ask", "deny"]
+PermissionRules = dict[str, Verdict | dict[str, Verdict]]
+Permission = Mapping[str, Verdict | dict[str, Verdict]]
+
+# Three places count, the last that matches wins: the general permissions, those of the agent,
+# and those of a subagent, which knows the general ones only. So what a step takes away is
+# denied in general, and what it grants is allowed to its agent alone.
+_CHANGING = ("edit", "write", "patch", "multiedit")
+"""The tools behind opencode's one permission to edit."""
+_ALLOWED: Mapping[str, dict[str, Verdict]] = {
+    "read": {"*": "allow", "*.env": "ask", "*.env.*": "ask", "*.env.example": "allow"}
+}
+"""Where opencode's own idea of "allow" has exceptions, which stay."""
+
+
+def permission_of(tool: str) -> str:
+    """Return the permission that *tool* needs.
+
+    >>> permission_of("write"), permission_of("bash")
+    ('edit', 'bash')
+    """
+    return "edit" if tool in _CHANGING else tool
+
+
+def general(permission: Permission, gone: Iterable[str]) -> PermissionRules:
+    """Return the permissions for every agent: *permission*, and none for the tools in *gone*."""
+    denied: PermissionRules = {permission_of(tool): "deny" for tool in gone}
+    return _last(permission, denied)
+
+
+def of_the_agent(permission: Permission, tools: Mapping[str, bool], step: Step) -> PermissionRules:
+    """Return the permissions of the step's own agent, to which *tools* are offered."""
+    # A permission of the agent would give a tool back that `tools` takes away.
+    left = {key: verdict for key, verdict in permission.items() if _is_left(key, tools)}
+    lifted: PermissionRules = {}
+    for tool in granted(step, OPENCODE):
+        key = permission_of(tool)
+        lifted[key] = dict(_ALLOWED[key]) if key in _ALLOWED else "allow"
+    return _last(left, lifted)
+
+
+def _last(permission: Permission, stronger: Permission) -> PermissionRules:
+    """Return both with *stronger* behind, also where the other has the key: the last wins."""
+    return {**{key: rule for key, rule in permission.items() if key not in stronger}, **stronger}
+
+
+def permission_objections(permission: Permission, step: Step, name: str) -> list[Objection]:
+    """Return where the rules of agent *name* are against the tools of *step*."""
+    words = step.tools or {}
+    found = []
+    if "write" in words and "edit" in words and words["write"] != words["edit"]:
+        reason = "tools: write and edit differ, and opencode has one permission for both"
+        found.append(Objection(reason, "give write and edit the same value"))
+    for word in (word for word, is_on in words.items() if is_on):
+        key = permission_of(word)
+        rules = permission.get(key, permission.get("*", "ask"))
+        if rules in ("allow", "ask"):
+            continue
+        where = f"agents.{name}.permission"
+        says = "denies it" if rules == "deny" else "has rules for it, which a step can't lift"
+        reason = f"tools: {word}: true, but {where} {says}"
+        found.append(Objection(reason, f"write allow for {key} there, or leave {word} out"))
+    return found
+
+
+def _is_left(permission: str, tools: Mapping[str, bool]) -> bool:
+    """Return whether all tools that *permission* is about are offered."""
+    names: tuple[str, ...] = _CHANGING if permission == "edit" else (permission,)
+    rest = tools.get("*", True)
+    return not any(tools.get(name) is False for name in names) and (
+        rest or any(tools.get(name, False) for name in names)
+    )
 
 
 class OpencodeOptions(ClientOptions):
@@ -187,3 +272,106 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
             fixed[_WEB_SEARCH] = "1"
         environment = self.environment(request, defaults, fixed)
         return Call(argv, environment, OpencodeParser(self.rules(request)))
+
+
+_REFUSED = re.compile(
+    r"rejected permission|prevents you from using|unavailable tool", re.IGNORECASE
+)
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_UNAUTHORIZED = 401
+
+
+class OpencodeParser(JsonEventParser):
+    """Parser of ``opencode run --format=json``."""
+
+    client = "opencode"
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__(rules)
+        self._answer: list[str] = []
+        self._error: Event | None = None
+        self._last_reason: str | None = None
+        self._sum = Usage()
+
+    def take(self, event: Event, listener: Listener) -> None:
+        """Take one event."""
+        session = event.get("sessionID")
+        if isinstance(session, str):
+            self.session_id = session
+        part = as_dict(event.get("part"))
+        match event.get("type"):
+            case "text":
+                text = str(part.get("text", ""))
+                self._answer.append(text)
+                self.say(listener, text, Kind.RESPONSE)
+            case "reasoning":
+                self.say(listener, str(part.get("text", "")), Kind.THOUGHT)
+            case "tool_use":
+                self._take_tool(part, listener)
+            case "step_finish":
+                self._take_step(part, listener)
+            case "error":
+                self._error = as_dict(event.get("error"))
+                self.say(listener, f"opencode: {self._error_text()}", Kind.ERROR)
+
+    def is_progress(self, event: Event) -> bool:
+        """See `JsonEventParser`."""
+        kind = event.get("type")
+        is_spoken = kind in ("text", "reasoning")
+        return kind == "tool_use" or (is_spoken and bool(as_dict(event.get("part")).get("text")))
+
+    def finish(self, end: ProcessEnd) -> Outcome:
+        """Judge by the exit code, the errors and the end of the last step together."""
+        answer = "\n".join(self._answer)
+        if self._error is not None:
+            data = as_dict(self._error.get("data"))
+            status = as_count(data.get("statusCode")) or None
+            # The headers come along for a reset time that the message lacks.
+            headers = one_line(as_dict(data.get("responseHeaders")), 600)
+            wait = re.search(r"retry-after\S*|resets?_at\S*", headers)
+            text = f"opencode: {self._error_text()}" + (f" ({wait[0]})" if wait else "")
+            hint = "log in: opencode auth login" if status == _UNAUTHORIZED else ""
+            return self.refused_or_failed(text, end, status=status, hint=hint)
+        if end.exit_code != 0:
+            reason = _ANSI.sub("", self.stderr_text) or "no reason given"
+            text = f"opencode ended with exit code {end.exit_code}: {reason}"
+            return self.failed(text, end)
+        if self._last_reason == "stop":
+            return self.answered(answer, end)
+        if self.denials:
+            text = f"opencode broke off at a refused tool call: {self.denials[-1]}"
+            return self.failed(f"{text}\nallow it under permission: in the agent's entry", end)
+        return self.failed(f"opencode ended without an answer ({self._last_reason})", end)
+
+    def _take_tool(self, part: Event, listener: Listener) -> None:
+        self._answer.clear()  # said before a tool call, so not the final answer
+        state = as_dict(part.get("state"))
+        given = as_dict(state.get("input"))
+        call = f"{part.get('tool')} {one_line(given)}"
+        self.say(listener, f"-> {call}", Kind.ACTION)
+        # A tool that was taken away is called by way of one that is named so.
+        is_invalid = part.get("tool") == "invalid"
+        error = given.get("error") if is_invalid else state.get("error")
+        if state.get("status") != "error" and not is_invalid:
+            self.say(listener, f"<- {one_line(state.get('output'))}", Kind.ACTION)
+            return
+        self.say(listener, f"<- error: {one_line(error)}", Kind.ACTION)
+        if _REFUSED.search(str(error)):
+            self.denials.append(one_line(call, 160))
+
+    def _take_step(self, part: Event, listener: Listener) -> None:
+        self._last_reason = str(part.get("reason"))
+        tokens = as_dict(part.get("tokens"))
+        cache = as_dict(tokens.get("cache"))
+        sent = (tokens.get("input"), cache.get("read"), cache.get("write"))
+        step = sum_of_costs([part.get("cost")]).replace(
+            input_tokens=sum(map(as_count, sent)),
+            output_tokens=as_count(tokens.get("output")) + as_count(tokens.get("reasoning")),
+        )
+        self._sum = self._sum.plus(step)
+        self.count(listener, self._sum.replace(unpriced=min(self._sum.unpriced, 1)))
+
+    def _error_text(self) -> str:
+        error = self._error or {}
+        message = as_dict(error.get("data")).get("message") or error.get("message")
+        return one_line(f"{error.get('name')}: {message}")

@@ -2,14 +2,23 @@
 
 Each tool is the schema of its input and one method. What a tool returns or raises goes
 back to the model as text; only `PathRefused` counts as a refused call. Searches and
-commands run under the process core, so that a step's end ends them too.
+commands run under the process core, so that a step's end ends them too. A path counts as
+inside only after its links are resolved; version control, the run's own state and files that
+look like secrets are never touched.
+
+Not promised: a wall against somebody who changes links between the check and the use; a
+tool that runs commands can do that, and can read what it likes anyway.
 """
 
 from __future__ import annotations
 
+import os
+import stat
+import tempfile
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -19,7 +28,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.process import Launch, OutputConsumer, ProcessCore, ProcessEnd
-from sequencer.executors.project_folder import FileFailed, PathRefused, ProjectFolder
 from sequencer.executors.protocol import Cancellation
 
 MAX_ANSWER_CHARS = 30_000
@@ -281,3 +289,151 @@ def _matches(folder: ProjectFolder, output: bytes) -> Iterable[str]:
         name, separator, rest = line.partition("\x00")
         if separator and folder.allows(folder.root / name):
             yield f"{PurePosixPath(name).as_posix()}:{rest[:500]}"
+
+
+SECRETS = (".env", ".env.*", "*.pem", "*.key", ".netrc", ".pgpass", "id_rsa*", "id_ed25519*")
+"""Names of files that hold keys, as shell patterns."""
+VERSION_CONTROL = frozenset({".git", ".hg", ".svn"})
+MAX_FILE_BYTES = 10 * 1024 * 1024
+MAX_WRITE_BYTES = 1024 * 1024
+_FRESH_MODE = 0o644
+
+
+class PathRefused(Exception):
+    """The path is outside what the agent may touch; reported as a refused tool call."""
+
+
+class FileFailed(Exception):
+    """The file can't be read or written; the agent is told why and may go on."""
+
+
+class ProjectFolder:
+    """The files below *root*, but for the *forbidden* folders and the *secrets*."""
+
+    def __init__(
+        self, root: Path, forbidden: Sequence[Path] = (), secrets: Sequence[str] = SECRETS
+    ) -> None:
+        self.root = root.resolve()
+        self._forbidden = tuple(path.resolve() for path in forbidden)
+        self._secrets = tuple(pattern.casefold() for pattern in secrets)
+
+    def path(self, name: str) -> Path:
+        """Return the real path of *name*, which is relative to the project's folder.
+
+        Raises:
+            PathRefused: it leads outside, or to something that is never touched. An absolute
+                path is judged by where it leads, because models like to write them.
+        """
+        if not name or "\x00" in name:
+            message = "a path has to be given, without NUL"
+            raise PathRefused(message)
+        try:
+            real = (self.root / name).resolve()
+        except (OSError, RuntimeError) as error:
+            message = f"{name!r} can't be resolved: {error}"
+            raise PathRefused(message) from error
+        reason = self._refusal(real)
+        if reason:
+            message = f"{name!r} {reason}"
+            raise PathRefused(message)
+        return real
+
+    def allows(self, path: Path) -> bool:
+        """Return whether *path* may be shown to the agent."""
+        try:
+            return self._refusal(path.resolve()) is None
+        except (OSError, RuntimeError):
+            return False
+
+    def shown(self, path: Path) -> str:
+        """Return *path* as the agent names it."""
+        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else "?"
+
+    def read(self, name: str) -> bytes:
+        """Return the content of a regular file.
+
+        Raises:
+            PathRefused: see `path`.
+            FileFailed: it is missing, no regular file, or too large.
+        """
+        return _read(self.path(name), name)
+
+    def write(self, name: str, content: str) -> bool:
+        """Replace or create the file in one go; return whether it is new.
+
+        Raises:
+            PathRefused: see `path`.
+            FileFailed: the content is too large, or the file system refused; what stood
+                there before is untouched.
+        """
+        path = self.path(name)
+        data = content.encode("utf-8", "replace")
+        if len(data) > MAX_WRITE_BYTES:
+            message = f"{name!r}: {len(data)} bytes are more than the {MAX_WRITE_BYTES} allowed"
+            raise FileFailed(message)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            mode = _mode_of(path)
+            _replace(path, data, _FRESH_MODE if mode is None else mode)
+        except OSError as error:
+            message = f"{name!r} can't be written: {error.strerror or error}"
+            raise FileFailed(message) from error
+        return mode is None
+
+    def _refusal(self, real: Path) -> str | None:
+        if not real.is_relative_to(self.root):
+            return "is outside the project's folder"
+        # Folded, because some file systems take .GIT for .git.
+        parts = [part.casefold() for part in real.relative_to(self.root).parts]
+        if VERSION_CONTROL.intersection(parts):
+            return "belongs to version control"
+        if any(real.is_relative_to(folder) for folder in self._forbidden):
+            return "belongs to the run's own state"
+        if any(fnmatchcase(part, pattern) for part in parts for pattern in self._secrets):
+            return "looks like a secret"
+        return None
+
+
+def _mode_of(path: Path) -> int | None:
+    """Return the permissions of a regular file, None if there is no file."""
+    try:
+        mode = path.stat(follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
+        message = "it is no regular file"
+        raise OSError(message)
+    return stat.S_IMODE(mode)
+
+
+def _replace(path: Path, data: bytes, mode: int) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        # Without blocking: opening a fifo would wait for a writer for ever.
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        message = f"{name!r} can't be read: {error.strerror or error}"
+        raise FileFailed(message) from error
+    try:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
+            message = f"{name!r} is no regular file"
+            raise FileFailed(message)
+        if facts.st_size > MAX_FILE_BYTES:
+            message = f"{name!r} has {facts.st_size} bytes, more than the {MAX_FILE_BYTES} allowed"
+            raise FileFailed(message)
+        with os.fdopen(handle, "rb", closefd=False) as file:
+            return file.read(MAX_FILE_BYTES)
+    finally:
+        os.close(handle)

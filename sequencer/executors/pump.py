@@ -1,20 +1,271 @@
-"""Moves an agent's output to its consumer and decides when the agent has to stop.
+"""The sequencer's side of one agent: its guard process, and the loop that moves its output.
 
 One selectors loop in the calling thread, over stdout, stderr, the guard's status pipe and
-the cancellation. Memory is bounded: a piece is handed on before the next one is read.
+the cancellation; a piece is handed on before the next one is read. It decides when the agent
+has to stop, also at the file by which an agent says that it is done.
+
+Relied on: every descriptor that Python opens is closed on exec, so that no other child of
+the sequencer holds a control pipe open and hides the sequencer's death from the guard.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
+import select
 import selectors
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
-from sequencer.executors.file_mark import FileWatch
-from sequencer.executors.guarding import Guard, Launch
+from sequencer.errors import SequencerError, out_of_resources
+from sequencer.executors.attempt_lock import AttemptLock
 from sequencer.executors.protocol import Cancellation, StopReason
+
+MARK = "SEQUENCER_GUARD"
+"""Environment variable that marks the processes of one attempt."""
+GRACE_S = 5.0
+"""Seconds between TERM and KILL; claude 2.1 needs about 1.5 to end its tools."""
+_PROGRAM = Path(__file__).with_name("guard.py")
+_REPORT_S = 7.0
+"""Seconds in which a guard without a control pipe must have swept: 1 + 5 and some."""
+_WRITE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Everything that is needed to start one agent."""
+
+    argv: Sequence[str]
+    environment: Mapping[str, str]
+    """The agent's whole environment; nothing is inherited."""
+    cwd: Path
+    prompt: bytes
+    """What the agent reads on its standard input, to the end."""
+    timeout_s: float | None = None
+    idle_timeout_s: float | None = None
+    done_file: str | None = None
+    """Below *cwd*: when it appears, the agent has done its work and is ended."""
+    grace_s: float = GRACE_S
+    """Seconds between TERM and KILL."""
+    lock: AttemptLock | None = None
+    """Of the attempt; None where it has no claim."""
+
+
+class GuardUnreachable(SequencerError):
+    """A guard could not be started, or ended before its record was sent."""
+
+
+class Guard:
+    """One guard process, idle until `run` sends it a record."""
+
+    def __init__(self) -> None:
+        """Start the process.
+
+        The prompt's file is opened here although its content comes later: a descriptor
+        can't be handed over to a process that already runs.
+
+        Raises:
+            MachineBusy: the system refuses another process or descriptor.
+            GuardUnreachable: it can't be started for another reason.
+        """
+        self.owner_pid = os.getpid()
+        self.mark = secrets.token_hex(16)
+        ends: list[int] = []
+        try:
+            self._prompt, prompt_read = _prompt_file(ends)
+            control_read, self._control = _pair(ends)
+            self.status, status_write = _pipe(ends)
+            self.stdout, stdout_write = _pipe(ends)
+            self.stderr, stderr_write = _pipe(ends)
+            self._process = subprocess.Popen(  # noqa: S603 - our own program
+                [sys.executable, "-I", "-S", _PROGRAM, str(prompt_read), str(stdout_write)],
+                stdin=control_read,
+                stdout=status_write,
+                stderr=stderr_write,
+                pass_fds=(prompt_read, stdout_write),
+                # By which it is found when it is stopped and its sequencer is gone.
+                env={**os.environ, MARK: self.mark},
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            for fd in ends:
+                os.close(fd)
+            busy = out_of_resources(error)
+            if busy is not None:
+                raise busy from error
+            message = f"can't start a guard process: {error.strerror}"
+            raise GuardUnreachable(message) from error
+        for fd in (prompt_read, control_read, status_write, stdout_write, stderr_write):
+            os.close(fd)
+        self._open = {self._prompt, self._control, self.status, self.stdout, self.stderr}
+        os.set_blocking(self._control, False)
+        os.set_blocking(self.stdout, False)
+        os.set_blocking(self.stderr, False)
+
+    @property
+    def is_alive(self) -> bool:
+        """Return whether it still runs."""
+        return self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Return how it ended, negative for a signal; None while it runs."""
+        return self._process.returncode
+
+    @property
+    def pid(self) -> int:
+        """Return the guard's own process id."""
+        return self._process.pid
+
+    def run(self, launch: Launch) -> None:
+        """Have the agent of *launch* started.
+
+        The lock of the attempt goes with the record: from then on it is held until the guard
+        and this process are done with it, whatever becomes of either.
+
+        Raises:
+            GuardUnreachable: the guard is gone or does not read; nothing was started.
+            MachineBusy: see `AttemptLock.note`.
+        """
+        held = []
+        if launch.lock is not None and (fd := launch.lock.fd) >= 0:
+            launch.lock.note(self.mark)
+            held.append(fd)
+        try:
+            _write_file(self._prompt, launch.prompt)
+            self._close(self._prompt)
+            self._send(record_of(launch, self.mark), held)
+        except OSError as error:
+            raise GuardUnreachable(f"the guard took no order: {error.strerror}") from error
+
+    def stop(self) -> None:
+        """Ask for the end of the agent and of all that it started."""
+        try:
+            os.write(self._control, b"s")
+        except OSError:
+            return
+
+    def close(self) -> bool:
+        """End what runs, free everything; return whether the guard could do its work.
+
+        Without its control pipe a guard ends the tree by itself within 6 s; one that does
+        not (stopped with SIGSTOP, say) is killed, and the kernel kills its agent.
+        """
+        self._close(self._control)
+        if self.owner_pid != os.getpid():
+            # After a fork without exec the guard is the parent's.
+            self._close(*self._open)
+            return True
+        try:
+            self._process.wait(_REPORT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._close(*self._open)
+        return self._process.returncode == 0
+
+    def _close(self, *descriptors: int) -> None:
+        for fd in descriptors:
+            if fd in self._open:
+                self._open.discard(fd)
+                os.close(fd)
+
+    def _send(self, record: bytes, descriptors: list[int]) -> None:
+        """Write without blocking for ever: a guard may have been stopped with SIGSTOP."""
+        deadline = time.monotonic() + _WRITE_S
+        writable = select.poll()
+        writable.register(self._control, select.POLLOUT)
+        # Its buffer is empty: the first piece, and what goes with it, is taken at once.
+        view = memoryview(record)[_send_with(self._control, record, descriptors) :]
+        while view:
+            try:
+                view = view[os.write(self._control, view) :]
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                writable.poll(1000)
+
+
+def record_of(launch: Launch, mark: str) -> bytes:
+    """Return the launch record that `guard.read_record` reads.
+
+    Raises:
+        SequencerError: an argument or variable holds a NUL, which no program can be given.
+    """
+    environment = {**launch.environment, MARK: mark}
+    fields = [str(launch.grace_s), str(launch.cwd), str(len(launch.argv)), *launch.argv]
+    fields += [f"{name}={value}" for name, value in environment.items()]
+    if any("\0" in field for field in fields):
+        raise SequencerError(
+            "an argument or an environment variable of an agent holds a NUL character",
+            hint="see argv and env of the agent, and the step's model and system_prompt",
+        )
+    data = b"\0".join(map(os.fsencode, fields))
+    return b"%08x" % len(data) + data
+
+
+def _pipe(ends: list[int]) -> tuple[int, int]:
+    pair = os.pipe()
+    ends += pair
+    return pair
+
+
+def _pair(ends: list[int]) -> tuple[int, int]:
+    """Return two connected sockets, which carry descriptors where a pipe does not."""
+    ours, theirs = socket.socketpair()
+    pair = ours.detach(), theirs.detach()
+    ends += pair
+    return pair
+
+
+def _send_with(fd: int, data: bytes, descriptors: list[int]) -> int:
+    """Write as much of *data* as is taken at once, with *descriptors*; return how much."""
+    if not descriptors:
+        return os.write(fd, data)
+    control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fd)
+    try:
+        return socket.send_fds(control, [data], descriptors)
+    finally:
+        control.detach()
+
+
+def _prompt_file(ends: list[int]) -> tuple[int, int]:
+    """Return a nameless file, open for writing and for reading.
+
+    A file, because every client takes one on stdin, nothing has to be fed while output is
+    read, and a client that reads late, twice or not at all does no harm.
+    """
+    if hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir():
+        write = os.memfd_create("prompt", os.MFD_CLOEXEC)
+        ends.append(write)
+        read = os.open(f"/proc/self/fd/{write}", os.O_RDONLY)
+        ends.append(read)
+        return write, read
+    write, name = tempfile.mkstemp(prefix="sequencer-prompt-")
+    ends.append(write)
+    try:
+        read = os.open(name, os.O_RDONLY)
+        ends.append(read)
+    finally:
+        Path(name).unlink()
+    return write, read
+
+
+def _write_file(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
 
 PIECE = 65_536
 """Bytes read at once: what a pipe holds."""
@@ -159,3 +410,51 @@ class Pump:
             return True
         self._until = time.monotonic() + _DRAIN_S
         return False
+
+
+LOOK_S = 0.2
+"""Seconds between two looks."""
+SETTLED_S = 0.5
+"""Seconds for which the file has to stay as it is."""
+
+_Seen = tuple[int, int, int, int] | None
+
+
+class FileWatch:
+    """Looks for one file, from now on."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        """Remember what is at *name* below *folder* now."""
+        self._folder = folder
+        self._parts = name.split("/")
+        self._before = self._last = self._look()
+        self._since = self._next = time.monotonic()
+
+    def has_appeared(self) -> bool:
+        """Return whether the file is there, is not the one of before, and rests."""
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + LOOK_S
+        seen = self._look()
+        if seen != self._last:
+            self._last, self._since = seen, now
+        return seen not in (None, self._before) and now - self._since >= SETTLED_S
+
+    def wait_s(self) -> float:
+        """Return the seconds until the next look."""
+        return max(self._next - time.monotonic(), 0.0)
+
+    def _look(self) -> _Seen:
+        path = str(self._folder)
+        try:
+            for part in self._parts[:-1]:
+                path = os.path.join(path, part)  # noqa: PTH118 - looked at five times a second
+                if not stat.S_ISDIR(os.lstat(path).st_mode):
+                    return None
+            found = os.lstat(os.path.join(path, self._parts[-1]))  # noqa: PTH118 - same
+        except OSError:
+            return None
+        if not stat.S_ISREG(found.st_mode):
+            return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

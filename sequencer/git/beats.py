@@ -26,8 +26,8 @@ from sequencer.git.objects import CommitDraft, Missing, Objects
 from sequencer.git.process import GitFailed
 from sequencer.git.remote import PushVerdict, RefMove, Remote
 from sequencer.model.head import MAX_COUNTER, Claim
+from sequencer.store.folder import read_regular
 from sequencer.store.identity import boottime, is_same_boot
-from sequencer.store.journal_file import read_regular
 from sequencer.store.leases import Leases
 from sequencer.store.protocol import Liveness
 from sequencer.store.strictjson import parse_object

@@ -50,8 +50,8 @@ from sequencer.git.replica import (
 )
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
-from sequencer.store.clock import utc_now
-from sequencer.store.peer import Agreed, Draft
+from sequencer.store.identity import utc_now
+from sequencer.store.protocol import Agreed, Draft
 
 REBUILDS = 5
 """How often one transition is pushed, or built anew on a newer tip, in one go."""

@@ -28,7 +28,7 @@ from sequencer.git.store import GitStore
 from sequencer.git.tree import under_way_in
 from sequencer.settings.git import CURRENT, NONE
 from sequencer.settings.settings import Settings
-from sequencer.store.headfile import read_head
+from sequencer.store.head import read_head
 from sequencer.store.protocol import Store
 
 GIT_TIMEOUT_S = 10.0

@@ -27,8 +27,8 @@ from sequencer.git.process import GitFailed
 from sequencer.git.selection import Chosen, Selection, is_unchanged
 from sequencer.git.tree import WorkTree
 from sequencer.model.head import Owner
+from sequencer.store.folder import read_regular
 from sequencer.store.identity import is_proven_dead, this_process
-from sequencer.store.journal_file import read_regular
 from sequencer.store.strictjson import parse_object
 
 _IDENTITY = b"Sequencer <sequencer@localhost>"

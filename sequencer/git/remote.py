@@ -18,8 +18,8 @@ from urllib.parse import unquote
 from sequencer.errors import CorruptState, RemoteUnreachable, StorageFailed
 from sequencer.git.locks import Lock, in_the_way
 from sequencer.git.process import Git, GitFailed
-from sequencer.store.filesystem import is_network, type_of
-from sequencer.store.journal_file import read_regular
+from sequencer.store.folder import read_regular
+from sequencer.store.lock import is_network, type_of
 from sequencer.store.watch import Notifier, notifier
 
 _TELLING = ("error: GH", "GitLab:", "error: cannot lock ref")

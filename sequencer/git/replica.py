@@ -20,12 +20,13 @@ from typing import Any
 from sequencer.errors import CorruptState
 from sequencer.git.objects import CommitDraft, Missing, Objects, TreeEntry, blob_name
 from sequencer.store import folder as folders
-from sequencer.store import journal_file, results
+from sequencer.store import journal as journal_file
+from sequencer.store import results
 from sequencer.store.documents import MAX_BYTES
-from sequencer.store.headfile import signature
+from sequencer.store.folder import open_new, read_regular, sync_folder, write_durably
+from sequencer.store.head import signature
 from sequencer.store.journal import decode, scan
-from sequencer.store.journal_file import open_new, read_regular, sync_folder, write_durably
-from sequencer.store.peer import Draft
+from sequencer.store.protocol import Draft
 from sequencer.store.strictjson import MAX_BYTES as MAX_HEAD_BYTES
 from sequencer.store.strictjson import parse_object
 

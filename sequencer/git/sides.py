@@ -35,9 +35,9 @@ from sequencer.store import folder as folders
 from sequencer.store import results
 from sequencer.store.diagnosis import diagnose
 from sequencer.store.file import FileStore
-from sequencer.store.headfile import parse_head, signature
+from sequencer.store.folder import sync_folder
+from sequencer.store.head import parse_head, signature
 from sequencer.store.journal import decode
-from sequencer.store.journal_file import sync_folder
 
 MAX_OTHERS = 50
 """Runs that are only on the remote, of which more than the name is told."""

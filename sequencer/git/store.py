@@ -36,10 +36,10 @@ from sequencer.model.head import Claim, Head, Owner, Status
 from sequencer.model.names import ref_part, slug
 from sequencer.model.transitions import Transition
 from sequencer.store.file import FileStore
-from sequencer.store.headfile import parse_head
+from sequencer.store.head import parse_head
 from sequencer.store.journal import decode
 from sequencer.store.protocol import Change, Liveness, View
-from sequencer.store.turnstile import FileTurnstile
+from sequencer.store.queue import FileTurnstile
 
 LOOKED = "remote.looked"
 """In the run's folder: when a process of this clone has looked at the remote."""

@@ -26,9 +26,9 @@ from sequencer.git.tree import WorkTree
 from sequencer.model.head import Counter, Head, Loop, Owner, Work
 from sequencer.model.names import ref_part, slug
 from sequencer.model.outcome import Frozen
-from sequencer.store.headfile import read_head
+from sequencer.store.folder import read_regular
+from sequencer.store.head import read_head
 from sequencer.store.identity import is_proven_dead, is_same_boot, this_process
-from sequencer.store.journal_file import read_regular
 
 NOTE, LOCK = "sequencer-work.json", "sequencer-work.lock"
 AGENTS_LOCK, AGENTS_MARK = "sequencer-work.agents.lock", "sequencer-work.agents"

@@ -24,8 +24,7 @@ from sequencer.model.head import Claim
 from sequencer.store import folder as folders
 from sequencer.store.file import FileStore
 from sequencer.store.identity import is_proven_dead
-from sequencer.store.waiting import pause_s
-from sequencer.store.watch import readable
+from sequencer.store.watch import pause_s, readable
 
 FAST_S = 0.5
 SLOW_S = 15.0

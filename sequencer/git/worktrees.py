@@ -23,8 +23,8 @@ from sequencer.git.process import Git
 from sequencer.model.head import Counter, Owner
 from sequencer.model.names import ref_part, slug
 from sequencer.model.outcome import Frozen
+from sequencer.store.folder import read_regular
 from sequencer.store.identity import is_proven_dead, is_same_boot, pid_namespace
-from sequencer.store.journal_file import read_regular
 
 FOLDER = "worktrees"
 """In the folder of the run."""

@@ -1,15 +1,16 @@
 """What the files of a run hold when the ordinary reader refuses them.
 
 Reads everything, believes only what has a checksum, and names each thing that is wrong
-with its place; `repair` acts on it. Nothing here writes, and nothing raises because of
-damage: that is what it is there to describe.
+with its place; `repair` acts on it. Each record says what it was built on, so a file that git
+made of two branches shows. Nothing here writes, and nothing raises because of damage.
 
-Not promised: that a record which was lost can be brought back. What is lost is named.
+Not promised: that a record which was lost can be brought back, or that every merge is seen:
+two branches in which nothing was measured are alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -19,13 +20,24 @@ from typing import Any
 from sequencer.errors import CorruptState, EditRefused, NewerSchema, SequencerError
 from sequencer.model.by_hand import accept_edit
 from sequencer.model.head import MAX_COUNTER, Head
-from sequencer.store import evidence, flow_documents
-from sequencer.store.continuity import mark_of, misfit
-from sequencer.store.headfile import parse_head, signature
-from sequencer.store.journal import Record, decode
-from sequencer.store.journal_file import NAME, JournalFile, read_regular
-from sequencer.store.migration import is_legacy
-from sequencer.store.recovery import Found, ensure_no_older_copy, head_of, recover
+from sequencer.store import documents as flow_documents
+from sequencer.store.folder import read_regular
+from sequencer.store.head import is_legacy, parse_head, signature
+from sequencer.store.journal import NAME, JournalFile, Record, decode, facts_of
+from sequencer.store.recovery import (
+    MAX_LOST_TOKENS,
+    Found,
+    Trace,
+    Witness,
+    beyond,
+    ensure_no_older_copy,
+    head_of,
+    no_witness,
+    recover,
+    tokens_in,
+    traces,
+    unheard_end,
+)
 from sequencer.store.strictjson import MAX_BYTES, parse_object
 
 _LOOKS = 5
@@ -106,7 +118,7 @@ class Diagnosis:
     """The largest token that the files show; none up to it may be granted again."""
     pending: str | None = None
     """What the next transition will do with state.json by itself."""
-    shown: evidence.Trace | None = None
+    shown: Trace | None = None
     """What shows that the run had come further than the newest state that can be read."""
     documents: tuple[tuple[Path, str], ...] = ()
     """Documents that the run goes on from and that can't be used, and why."""
@@ -123,7 +135,7 @@ class Diagnosis:
         return head is not None and (last is None or head.revision > last.revision)
 
 
-def diagnose(state_path: Path, witness: evidence.Witness = evidence.no_witness) -> Diagnosis:
+def diagnose(state_path: Path, witness: Witness = no_witness) -> Diagnosis:
     """Return what the files of the run at *state_path* hold.
 
     The *witness* tells what its step logs show.
@@ -162,7 +174,7 @@ def _look_at_state(path: Path) -> StateReport:
     except CorruptState as error:
         _ensure_may_look(error)
         return StateReport(path, error.message, is_plain=False)
-    tokens = evidence.tokens_in(data)
+    tokens = tokens_in(data)
     try:
         content = parse_object(data)
     except ValueError as error:
@@ -221,7 +233,7 @@ def look_at_journal(path: Path) -> JournalReport | None:
         bad_lines=tuple(bad),
         gaps=tuple(gaps),
         misfits=_misfits(records, bad, data),
-        tokens=evidence.tokens_in(data),
+        tokens=tokens_in(data),
     )
 
 
@@ -258,7 +270,7 @@ def _last_chain(records: Sequence[Record], path: Path) -> tuple[Record, ...]:
 
 
 def _refusal(
-    state_path: Path, journal: JournalFile, witness: evidence.Witness
+    state_path: Path, journal: JournalFile, witness: Witness
 ) -> tuple[SequencerError | None, Found | None]:
     """Return why the ordinary reader refuses the run, or what it finds."""
     error: SequencerError | None = None
@@ -283,7 +295,7 @@ def _marks(state_path: Path, journal: JournalFile) -> object:
         return None
 
 
-def _read(state_path: Path, journal: JournalFile, witness: evidence.Witness) -> Found:
+def _read(state_path: Path, journal: JournalFile, witness: Witness) -> Found:
     found = recover(state_path, journal, witness)
     ensure_no_older_copy(state_path, found, witness)
     if found.edited is not None and found.head is not None:
@@ -307,7 +319,7 @@ def _documents(
         wrong = flow_documents.problems(state_path.parent, found.head)
         before = found.head.revision
         if wrong:
-            _, found = _refusal(state_path, journal, evidence.no_witness)
+            _, found = _refusal(state_path, journal, no_witness)
         if not wrong or (found and found.head and found.head.revision == before):
             break
     return wrong
@@ -330,14 +342,14 @@ def _traces(
     journal: JournalFile,
     journals: Sequence[JournalReport],
     chain: Sequence[Record],
-    witness: evidence.Witness,
-) -> tuple[evidence.Trace, ...]:
+    witness: Witness,
+) -> tuple[Trace, ...]:
     """Return what the run has left behind beside its good records."""
     is_current = bool(chain and journals[-1].path == journal.path and journals[-1].records)
     last = journals[-1].records[-1] if is_current else None
     base = _base(state, chain)
     run_id = None if base is None else base.run_id
-    of_files = evidence.traces(state.path, journal, run_id, last)
+    of_files = traces(state.path, journal, run_id, last)
     return (*of_files, *(witness(run_id) if run_id is not None else ()))
 
 
@@ -348,16 +360,14 @@ def _base(state: StateReport, chain: Sequence[Record]) -> Head | None:
     return state.head if is_newer else last
 
 
-def _shown(
-    state: StateReport, chain: Sequence[Record], traces: Sequence[evidence.Trace]
-) -> evidence.Trace | None:
+def _shown(state: StateReport, chain: Sequence[Record], traces: Sequence[Trace]) -> Trace | None:
     """Return what shows more than the newest state that can be read."""
     base = _base(state, chain)
     if base is None:
         return None
-    shown = evidence.beyond(base, base.revision, traces)
+    shown = beyond(base, base.revision, traces)
     if shown is None and (state.head is None or state.head.revision < base.revision):
-        shown = evidence.unheard_end(base, traces)
+        shown = unheard_end(base, traces)
     return shown
 
 
@@ -365,14 +375,14 @@ def _highest_token(
     state: StateReport,
     journals: Sequence[JournalReport],
     chain: Sequence[Record],
-    traces: Sequence[evidence.Trace],
+    traces: Sequence[Trace],
 ) -> int:
     last = int(chain[-1].data["head"].get("token", 0)) if chain else 0
     floor = max(last, state.head.token if state.head else 0)
     shown = [*state.tokens, *(token for report in journals for token in report.tokens)]
     # What an attempt left behind shows its token even where its record is lost.
     shown += [trace.token for trace in traces]
-    return max((t for t in shown if t <= floor + evidence.MAX_LOST_TOKENS), default=floor)
+    return max((t for t in shown if t <= floor + MAX_LOST_TOKENS), default=floor)
 
 
 def _action(found: Diagnosis) -> Action:
@@ -398,3 +408,97 @@ def is_journal_sound(found: Diagnosis) -> bool:
     except CorruptState:
         return False
     return bool(scan.winners) and [r.revision for r in newest] == [scan.winners[-1].revision]
+
+
+MARKS = (b"<<<<<<<", b"=======", b">>>>>>>")
+"""What git puts into a file that it could not merge."""
+_BY_HAND = frozenset({"edited", "reset", "adopted", "initialised"})
+"""Events after which any field may have any value."""
+_USED = ("cost_usd", "seconds")
+_ROUNDING = 5e-6
+"""A head counts millionths of a second."""
+_GRANTS = frozenset({"claimed", "asked"})
+_BY_HOLDER = frozenset({"succeeded", "failed", "released", "taken-over"})
+
+
+def mark_of(line: bytes) -> str | None:
+    """Return what is wrong with *line* if git has left it in a conflict."""
+    is_mark = line.startswith(MARKS)
+    return f"git has left {line[:7].decode()!r} of a merge" if is_mark else None
+
+
+def misfit(head: Mapping[str, Any], record: Mapping[str, Any]) -> str | None:
+    """Return why *record* was not built on *head*, the one before it; None if it may have been."""
+    facts = facts_of(dict(record))
+    if any(fact.get("event") in _BY_HAND for fact in facts):
+        return None
+    return (
+        _of_another_run(head, record["head"])
+        or _elsewhere(head, facts[0])
+        or _unknown_token(head, facts)
+        or _unexplained(head, record, facts)
+    )
+
+
+def _of_another_run(head: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
+    old, new = head.get("run_id"), after.get("run_id")
+    if old is None or new is None or old == new:
+        return None
+    return f"it is of the run {new}, and the one before it of {old}"
+
+
+def _elsewhere(head: Mapping[str, Any], fact: Mapping[str, Any]) -> str | None:
+    """Return how *fact* is about another place than the run's, or than its own claim's."""
+    at = head.get("step_index")
+    if head.get("flow") is not None and fact.get("event") != "claimed":
+        # Nodes run side by side: each claim keeps the step_index at which it was granted.
+        claims = head.get("claims")
+        held = [c for c in claims if isinstance(c, dict)] if isinstance(claims, list) else []
+        own = [c.get("step_index") for c in held if c.get("token") == fact.get("token")]
+        at = own[0] if own else fact.get("step_index")
+    if fact.get("step_index") == at:
+        return None
+    return (
+        f"it is about step_index {fact.get('step_index')}, and the one before it leaves "
+        f"the run at {at}"
+    )
+
+
+def _unknown_token(head: Mapping[str, Any], facts: list[dict[str, Any]]) -> str | None:
+    """Return which token is granted out of turn, or used though nobody holds it."""
+    newest, claims = head.get("token"), head.get("claims")
+    if not isinstance(newest, int) or not isinstance(claims, list):
+        return None
+    held = {claim.get("token") for claim in claims if isinstance(claim, dict)}
+    for fact in facts:
+        token = fact.get("token")
+        if fact.get("event") in _GRANTS:
+            newest += 1
+            held.add(newest)
+            if token != newest:
+                return f"it grants token {token}, and the next one is {newest}"
+        elif head.get("flow") is not None and not fact.get("attempt"):
+            # A person's node, or one that does no work: no claim was needed to end it.
+            continue
+        elif fact.get("event") in _BY_HOLDER and token not in held:
+            return f"it ends token {token}, which the one before it does not hold"
+    return None
+
+
+def _unexplained(
+    head: Mapping[str, Any], record: Mapping[str, Any], facts: list[dict[str, Any]]
+) -> str | None:
+    """Return which counter has grown by something that no fact of *record* tells."""
+    outcomes = [fact.get("outcome") for fact in facts if fact.get("event") != "claimed"]
+    told = [outcome.get("usage") for outcome in outcomes if isinstance(outcome, dict)]
+    if len(told) != len(outcomes) or not all(isinstance(usage, dict) for usage in told):
+        return None
+    before, after = head.get("usage"), record["head"].get("usage")
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        return None
+    for name in _USED:
+        grown = after.get(name, 0) - before.get(name, 0)
+        spent = sum(usage.get(name, 0) for usage in told if usage is not None)
+        if abs(grown - spent) > _ROUNDING:
+            return f"usage.{name} has grown by {grown:g}, and what it tells of has used {spent:g}"
+    return None

@@ -7,14 +7,17 @@ lock; readers take none.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from sequencer.errors import CorruptState, UsageRefused
+from sequencer.model.head import Head
 from sequencer.store import folder as folders
-from sequencer.store.journal_file import read_regular, sync_folder, write_durably
+from sequencer.store.folder import read_regular, sync_folder, write_durably
 
 MAX_BYTES = 8 * 1024 * 1024
 
@@ -61,3 +64,43 @@ def forget(folder: Path, prefix: str, keep: Collection[str]) -> None:
     own = re.compile(re.escape(prefix) + r"[0-9a-f]{1,64}\.json")
     with contextlib.suppress(OSError):
         folders.sweep(folder, lambda name: name not in keep and bool(own.fullmatch(name)))
+
+
+DIGITS = 20
+"""Of the digest in a name."""
+
+
+def is_whole(name: str, data: bytes) -> bool:
+    """Return whether *data* is what was written as the document *name*."""
+    return hashlib.sha256(data).hexdigest()[:DIGITS] == name.rpartition("-")[2].partition(".")[0]
+
+
+def problems(folder: Path, head: Head | None) -> tuple[tuple[Path, str], ...]:
+    """Return the first document of *head*'s marking in *folder* that can't be used, and why."""
+    name = head.flow.base if head is not None and head.flow is not None else None
+    return tuple(_problems(folder, name)) if name is not None else ()
+
+
+def _problems(folder: Path, name: str | None) -> Iterator[tuple[Path, str]]:
+    while name is not None:
+        path = folder / name
+        if Path(name).name != name:
+            yield folder, f"{name!r} is no document of a marking"
+            return
+        try:
+            data = read(folder, name)
+        except CorruptState as error:
+            yield path, error.message
+            return
+        if data is None:
+            yield path, "is missing, and the run goes on from it"
+            return
+        if not is_whole(name, data):
+            yield path, "is not as it was written, and the run goes on from it"
+            return
+        # Each name is the digest of what names the next, so there is no circle.
+        try:
+            name = json.loads(data).get("base")
+        except (ValueError, AttributeError, RecursionError):
+            yield path, "is no document of a marking"
+            return

@@ -11,34 +11,49 @@ Not promised: safety on a network file system, where neither lock nor rename nee
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sequencer.errors import CorruptState, EditRefused, StorageFailed
-from sequencer.model.by_hand import Placed
+from sequencer.errors import CorruptState, EditRefused, StateRefused, StorageFailed
+from sequencer.model.by_hand import Placed, accept_edit
 from sequencer.model.head import Claim, Head, Owner
-from sequencer.model.transitions import Transition
-from sequencer.store import by_hand, documents, headfile, results
+from sequencer.model.transitions import Transition, initialise
+from sequencer.store import documents, results
 from sequencer.store import folder as folders
-from sequencer.store.clock import utc_now
-from sequencer.store.evidence import Witness, no_witness
-from sequencer.store.identity import this_process
-from sequencer.store.journal import CLOSING, Record, encode, fact_fields, facts_of
-from sequencer.store.journal_file import JournalFile, JournalMoved
+from sequencer.store import head as headfile
+from sequencer.store.identity import this_process, utc_now
+from sequencer.store.journal import (
+    CLOSING,
+    JournalFile,
+    JournalMoved,
+    Record,
+    encode,
+    fact_fields,
+    facts_of,
+)
 from sequencer.store.leases import Leases
 from sequencer.store.lock import RunLock
-from sequencer.store.peer import Agreed, Draft, Peer
-from sequencer.store.protocol import Change, Liveness, View
-from sequencer.store.recovery import Found, ensure_no_older_copy, follow, recover
-from sequencer.store.turnstile import FileTurnstile, file_name
-from sequencer.store.waiting import wait_for_another
-from sequencer.store.watch import Watch, watch
+from sequencer.store.protocol import Agreed, Change, Draft, Liveness, Peer, View
+from sequencer.store.queue import FileTurnstile, file_name
+from sequencer.store.recovery import (
+    Found,
+    Witness,
+    digest,
+    ensure_no_older_copy,
+    follow,
+    no_witness,
+    recover,
+)
+from sequencer.store.watch import Watch, wait_for_another, watch
 
 MAX_LOST_RACES = 1_000
 READ_ATTEMPTS = 20
 
+Migrate = Callable[[dict[str, Any]], Head]
+"""From another program's state to a head at revision 0."""
 _Mark = tuple[int, int, int]
 _Signature = tuple[_Mark | None, _Mark | None]
 """Of state.json (inode, mtime, size) and of the journal (device, inode, size)."""
@@ -55,7 +70,7 @@ class FileStore:
         allow_network_fs: bool = False,
         rotate_bytes: int = 4 * 1024 * 1024,
         keep: int = 8,
-        migrate: by_hand.Migrate | None = None,
+        migrate: Migrate | None = None,
         placed: Placed = lambda _: None,
         peer: Peer | None = None,
         lock_timeout_s: float | None = None,
@@ -142,7 +157,7 @@ class FileStore:
     def _seen(self, found: Found, before: _Signature) -> View:
         head, notices = found.head, () if found.is_behind else found.notices
         if found.legacy is not None:
-            head = by_hand.migrated(self._state_path, found.legacy, self._migrate)
+            head = self._migrated(found.legacy)
         elif found.edited is not None and head is not None:
             at = found.edited.last_update
             head = self._edit(head, found.edited, at).head
@@ -225,14 +240,35 @@ class FileStore:
         if found.edited is not None and found.head is not None:
             self._notices.append(f"{self._state_path} was edited by hand; the edit is recorded")
             return self._edit(found.head, found.edited, at)
-        if found.legacy is None:
-            return None
-        made, notice = by_hand.migration(self._state_path, found.legacy, self._migrate)
-        self._notices.append(notice)
-        return made
+        return None if found.legacy is None else self._migration(found.legacy)
 
     def _edit(self, head: Head, edited: Head, at: str) -> Transition:
-        return by_hand.edit(self._state_path, head, edited, at=at, placed=self._placed)
+        """Return what it means that somebody has made *edited* of *head*; see `accept_edit`."""
+        try:
+            return accept_edit(head, edited, at=at, placed=self._placed)
+        except EditRefused as refusal:
+            where = str(self._state_path)
+            raise EditRefused(refusal.message, where=where, hint=refusal.hint) from None
+
+    def _migrated(self, legacy: dict[str, Any]) -> Head:
+        """Return the head that another program's state is."""
+        if self._migrate is None:
+            raise CorruptState("is the state of another program", where=str(self._state_path))
+        try:
+            return self._migrate(legacy)
+        except StateRefused as refusal:
+            refusal.where = refusal.where or str(self._state_path)
+            raise
+
+    def _migration(self, legacy: dict[str, Any]) -> Transition:
+        """Return the start of a run at *legacy*, of which a copy is kept."""
+        head = self._migrated(legacy)
+        copy = headfile.keep_copy(self._state_path, "before-migration")
+        self._notices.append(f"{self._state_path} was migrated; the original is {copy.name}")
+        fact = initialise(head).facts[0]
+        # A crash before state.json is replaced must not look like somebody's edit.
+        origin = {"note": f"the original is {copy.name}", "migrated_from": digest(legacy)}
+        return Transition(head, (replace(fact, outcome=origin),))
 
     def load(self) -> Found:
         """Return the present state, with state.json brought up to it; only under `locked`."""

@@ -17,10 +17,13 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-from sequencer.errors import UnsafeFolder
+from sequencer.errors import CorruptState, UnsafeFolder
 
 FILE_MODE = 0o600
+MAX_READ_BYTES = 256 * 1024 * 1024
+"""A journal is put aside long before; a file with holes has any size at no cost."""
 _HELD = 32
 """Folders that stay open: a run has a handful, and a program may use a thousand runs."""
 _THROUGH = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
@@ -174,10 +177,71 @@ def open_file(path: Path | str, flags: int) -> int:
         raise
 
 
-def open_new(path: Path | str) -> int:
-    """Return a descriptor of the new, empty file *path*; see `Folder.create`."""
+def open_new(path: Path | str) -> BinaryIO:
+    """Open *path* for writing bytes as a new file; see `Folder.create`."""
     folder, name = os.path.split(path)
-    return opened(folder).create(name)
+    return os.fdopen(opened(folder).create(name), "wb")
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write *data* to *path*, never through a link; its folder is still to be synced."""
+    with open_new(path) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make created and renamed entries of *folder* survive a power loss."""
+    opened(folder).sync()
+
+
+def read_regular(path: Path, offset: int = 0, max_bytes: int | None = None) -> bytes:
+    """Return the bytes of *path* from *offset* on, at most *max_bytes* + 1 of them.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        CorruptState: it is a link, a folder, a pipe or a device; opening one of those
+            could hang or reach outside the run's folder.
+        UnsafeFolder: its folder is reached through a link.
+    """
+    try:
+        fd = open_file(path, os.O_RDONLY)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CorruptState(
+            f"can't be read: {error.strerror}", where=str(path), hint="it has to be a plain file"
+        ) from error
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise CorruptState(
+                "is not a plain file",
+                where=str(path),
+                hint="move it away; 'sequencer repair --apply' does it and restores the file",
+            )
+        # An offset comes from a file that anybody may edit; no file reaches 2**63.
+        if offset > found.st_size:
+            return b""
+        if max_bytes is None and found.st_size - offset > MAX_READ_BYTES:
+            raise CorruptState(
+                f"has {found.st_size} bytes; {MAX_READ_BYTES} are the most that are read",
+                where=str(path),
+                hint="move it away; 'sequencer repair' shows what the rest can be restored from",
+            )
+        # One byte more than there was: a file that is being written may have grown.
+        size = found.st_size - offset + 1
+        data = os.pread(fd, size if max_bytes is None else min(size, max_bytes + 1), offset)
+        if len(data) < size and (max_bytes is None or len(data) <= max_bytes):
+            return data
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            file.seek(offset)
+            return file.read() if max_bytes is None else file.read(max_bytes + 1)
+    except OSError as error:
+        raise CorruptState(f"can't be read: {error.strerror}", where=str(path)) from error
+    finally:
+        os.close(fd)
 
 
 def replace(fresh: Path | str, path: Path | str) -> None:

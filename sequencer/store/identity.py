@@ -1,7 +1,7 @@
-"""Who this process is, and whether another one is provably gone.
+"""Who this process is, what its clocks say, and whether another one is provably gone.
 
 Proof needs the same boot and the same pid namespace, or the same machine under another
-boot; everything else is left to leases. Wall clocks are never compared.
+boot; everything else is left to leases. Wall clocks are for people and are never compared.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import os
 import secrets
 import sys
 import time
-from functools import cache
+from datetime import UTC, datetime
+from functools import cache, lru_cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -169,3 +170,24 @@ def open_process(owner: Owner) -> int | None:
         os.close(fd)
         return None
     return fd
+
+
+def utc_now() -> str:
+    """Return the time as state.json, journal and logs have it."""
+    return _written(int(time.time()))
+
+
+def utc_milliseconds() -> str:
+    """Return the time as the record of an attempt has it, which says when it began.
+
+    >>> len(utc_milliseconds())
+    24
+    """
+    now = time.time()
+    return f"{_written(int(now))[:-1]}.{int(now * 1000) % 1000:03d}Z"
+
+
+@lru_cache(maxsize=1)
+def _written(second: int) -> str:
+    """Return a time as text; a step asks for the same one again and again."""
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

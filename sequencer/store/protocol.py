@@ -175,3 +175,46 @@ class Store(Protocol):
 
     def turnstile(self, positions: Collection[str]) -> Turnstile:
         """Return the queue of those that work at *positions* (empty: at all of them)."""
+
+
+class Agreed(StrEnum):
+    """What became of a transition that was asked about."""
+
+    ACCEPTED = "accepted"
+    """Append it."""
+    LOST = "lost"
+    """Somebody was faster; the files here are the newer ones now, and it is decided anew."""
+    OVERTAKEN = "overtaken"
+    """It was accepted, others have gone on from it, and the files here have both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A transition that is decided and not yet accepted."""
+
+    before: Head | None
+    head: Head
+    transition: Transition
+    content: bytes
+    """What state.json is to hold."""
+    line: bytes
+    """The record, newline included."""
+    closing: bytes
+    """What has to stand before the record, if the journal ends in a torn line."""
+
+
+class Peer(Protocol):
+    """Who is asked; all of it is called under the lock of the run's folder."""
+
+    def before(self) -> None:
+        """Bring the folder up to what this process knows to be newer."""
+
+    def agree(self, draft: Draft) -> Agreed:
+        """Have *draft* accepted, or find out that it can't be.
+
+        Raises:
+            StateRefused: it is not accepted, or nobody can say whether it is.
+        """
+
+    def appended(self) -> None:
+        """Note that what was agreed to stands in the journal here."""

@@ -2,13 +2,19 @@
 
 The journal decides. The head file is believed where it equals its own record, rolled
 forward where the journal went on without it, taken as an edit by hand where only its
-content differs, and restored where it can't be read, unless something else shows that the
-run had come further than the journal does. Nothing here writes.
+content differs, and restored where it can't be read, unless something else (a token that was
+granted, a revision that was published, a step log with its last line) shows that the run had
+come further than the journal does. Nothing here writes.
+
+Not promised: that every loss shows. A run whose logs, results and heartbeats are gone too,
+or steps that a person accepted by hand, leave nothing to compare with.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -18,12 +24,163 @@ from sequencer.errors import CorruptState, EditRefused, NewerSchema, StateRefuse
 from sequencer.model.by_hand import accept_edit
 from sequencer.model.head import Head
 from sequencer.model.transitions import Event, Place
-from sequencer.store import evidence
 from sequencer.store import folder as folders
-from sequencer.store.headfile import RawHead, content_of, parse_head, read_head
-from sequencer.store.journal import Record, Scan
-from sequencer.store.journal_file import JournalFile, read_regular
+from sequencer.store.folder import read_regular
+from sequencer.store.head import RawHead, content_of, parse_head, read_head
+from sequencer.store.identity import is_proven_dead
+from sequencer.store.journal import JournalFile, Record, Scan, decode
 from sequencer.store.strictjson import MAX_BYTES
+
+MAX_LOST_TOKENS = 1_000_000
+"""A token counts as granted up to here above the newest one that is known; nobody loses more."""
+_TOKEN = re.compile(rb'"token"\s*:\s*(\d{1,19})(?=[\s,}])')
+_REVISION = re.compile(rb'"revision"\s*:\s*(\d{1,19})(?=[\s,}])')
+_PLACES = (("beats", re.compile(r"(\d+)(?:\..*)?")), ("results", re.compile(r"\d+-(\d+)(?:-.*)?")))
+"""Folders whose entries are named after a token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Something that shows that a run had come as far as a token or a revision."""
+
+    where: Path
+    token: int = 0
+    revision: int = 0
+    has_ended: bool = False
+    """The attempt with *token* was over; whether its end was accepted is not said."""
+
+
+Witness = Callable[[str], Iterable[Trace]]
+"""From a run's id to what its step logs show, which a store does not know; newest first."""
+
+
+def no_witness(run_id: str) -> Iterable[Trace]:
+    """Return nothing: there are no step logs to ask."""
+    del run_id
+    return ()
+
+
+def traces(
+    state_path: Path, journal: JournalFile, run_id: str | None, last: Record | None
+) -> Iterator[Trace]:
+    """Yield what the folder of the run *run_id* shows, but for its good records.
+
+    *last* is the last good record of the current journal; None if that has none.
+
+    Raises:
+        CorruptState: a folder or a file may not be read, so nobody can tell.
+    """
+    folder = state_path.parent
+    if run_id is not None:
+        yield from _in_head(state_path, run_id)
+    if last is not None:
+        yield from _behind(journal.path, last)
+    for name, pattern in _PLACES:
+        for entry in names_in(folder / name):
+            if match := pattern.fullmatch(entry):
+                yield Trace(folder / name / entry, token=int(match[1]))
+    for path in journal.rotated()[-1:] if folder.is_dir() else ():
+        yield from _newest_of(path)
+
+
+def beyond(head: Head, revision: int, found: Iterable[Trace]) -> Trace | None:
+    """Return what of *found* shows most that the run had come further than *head* at *revision*.
+
+    A token far above every other is somebody's joke and shows nothing.
+    """
+    most: Trace | None = None
+    for trace in found:
+        is_token = head.token < trace.token <= head.token + MAX_LOST_TOKENS
+        if not is_token and trace.revision <= revision:
+            continue
+        if most is None or (trace.token, trace.revision) > (most.token, most.revision):
+            most = trace
+    return most
+
+
+def unheard_end(head: Head, found: Iterable[Trace]) -> Trace | None:
+    """Return what of *found* shows the end of an attempt that *head* has as under way.
+
+    Its worker has to be dead: one that is alive is still to say how it ended.
+    """
+    dead = {claim.token for claim in head.claims if is_proven_dead(claim.owner)}
+    return next((trace for trace in found if trace.has_ended and trace.token in dead), None)
+
+
+def in_words(trace: Trace, head: Head) -> str:
+    """Return what *trace* shows, beside *head*, in one clause."""
+    if trace.token in {claim.token for claim in head.claims}:
+        return f"{trace.where} shows that the attempt with token {trace.token} had ended"
+    if trace.token > head.token:
+        return f"{trace.where} shows token {trace.token}, and {head.token} is the newest known"
+    return f"{trace.where} shows revision {trace.revision}"
+
+
+def tokens_in(data: bytes) -> tuple[int, ...]:
+    """Return every number that stands behind "token" in *data*, readable or not."""
+    return tuple(int(match) for match in set(_TOKEN.findall(data)))
+
+
+def names_in(folder: Path) -> list[str]:
+    """Return the names in *folder*; none if it is not there.
+
+    Raises:
+        CorruptState: its permissions forbid a look.
+    """
+    try:
+        return folders.names(folder)
+    except OSError as error:
+        raise CorruptState(
+            f"can't be looked at: {error.strerror}",
+            where=str(folder),
+            hint="fix its permissions, then try again",
+        ) from error
+
+
+def _in_head(path: Path, run_id: str) -> Iterator[Trace]:
+    """Yield what the bytes of a head of *run_id* show: it was published after it was accepted."""
+    try:
+        data = read_regular(path, max_bytes=MAX_BYTES)
+    except (FileNotFoundError, NotADirectoryError, CorruptState):
+        return
+    if run_id.encode() in data:
+        # What stands there may also be another program's, or half of a merge.
+        revisions = map(int, _REVISION.findall(data))
+        yield Trace(path, max(tokens_in(data), default=0), max(revisions, default=0))
+
+
+def _behind(journal: Path, last: Record) -> Iterator[Trace]:
+    """Yield what stands behind the last good record, but for the one that was being written.
+
+    That one was not accepted: whoever wrote it was stopped in the middle.
+    """
+    try:
+        data = read_regular(journal, last.end)
+    except (FileNotFoundError, CorruptState):
+        return
+    for line in data.split(b"\n"):
+        # A whole line shows it twice; the smaller one was not damaged upwards.
+        shown = min(map(int, _REVISION.findall(line)), default=0)
+        if shown > last.revision + 1:
+            # The line before it can only have been accepted.
+            yield Trace(journal, revision=shown - 1)
+
+
+def _newest_of(path: Path) -> Iterator[Trace]:
+    """Yield what the last good record of a journal that was put aside shows."""
+    try:
+        data = read_regular(path)
+    except (FileNotFoundError, CorruptState):
+        return
+    for line in reversed(data.split(b"\n")):
+        try:
+            record = decode(line)
+        except ValueError:
+            continue
+        token = record["head"].get("token")
+        yield Trace(path, token if type(token) is int else 0, record["revision"])
+        return
+
 
 _REPAIR = "'sequencer repair' shows what can be saved"
 
@@ -52,9 +209,7 @@ class Found:
     notices: tuple[str, ...] = field(default=())
 
 
-def recover(
-    state_path: Path, journal: JournalFile, witness: evidence.Witness = evidence.no_witness
-) -> Found:
+def recover(state_path: Path, journal: JournalFile, witness: Witness = no_witness) -> Found:
     """Return what the files of a run say; *witness* tells what its step logs show.
 
     Raises:
@@ -109,25 +264,21 @@ def head_of(record: Record, journal: Path) -> Head:
         ) from None
 
 
-def _ensure_newest(
-    state_path: Path, journal: JournalFile, found: Found, witness: evidence.Witness
-) -> None:
+def _ensure_newest(state_path: Path, journal: JournalFile, found: Found, witness: Witness) -> None:
     """Return unless the run had come further than the journal from which it is restored."""
     if found.head is None or found.last is None:
         return
     logs = tuple(witness(found.head.run_id))
-    traces = (*evidence.traces(state_path, journal, found.head.run_id, found.last), *logs)
-    shown = evidence.beyond(found.head, found.last.revision, traces)
+    left = (*traces(state_path, journal, found.head.run_id, found.last), *logs)
+    shown = beyond(found.head, found.last.revision, left)
     if shown is None and found.size > found.last.end:
         # Where nothing follows the last record, its worker was killed before it wrote the end.
-        shown = evidence.unheard_end(found.head, logs)
+        shown = unheard_end(found.head, logs)
     if shown is not None:
         raise missing(state_path, found.head, found.last.revision, shown)
 
 
-def ensure_no_older_copy(
-    state_path: Path, found: Found, witness: evidence.Witness = evidence.no_witness
-) -> None:
+def ensure_no_older_copy(state_path: Path, found: Found, witness: Witness = no_witness) -> None:
     """Return unless the step logs know a token that the files of the run don't.
 
     state.json and its journal agree also where both are older copies. Only for who holds the
@@ -137,16 +288,16 @@ def ensure_no_older_copy(
         CorruptState: steps that were accepted would run again.
     """
     if found.head is not None and found.last is not None:
-        shown = evidence.beyond(found.head, found.last.revision, witness(found.head.run_id))
+        shown = beyond(found.head, found.last.revision, witness(found.head.run_id))
         if shown is not None:
             raise missing(state_path, found.head, found.last.revision, shown)
 
 
-def missing(state_path: Path, head: Head, revision: int, shown: evidence.Trace) -> CorruptState:
+def missing(state_path: Path, head: Head, revision: int, shown: Trace) -> CorruptState:
     """Return the refusal to continue from *head* at *revision* in spite of what is *shown*."""
     return CorruptState(
         f"the journal ends at revision {revision}, step_index {head.step_index}, but "
-        f"{evidence.in_words(shown, head)}: accepted steps may be missing",
+        f"{in_words(shown, head)}: accepted steps may be missing",
         where=str(state_path),
         hint=_REPAIR,
     )

@@ -24,14 +24,13 @@ from sequencer.errors import CorruptState, StorageFailed, UsageRefused
 from sequencer.model.head import MAX_COUNTER, Head, Status
 from sequencer.model.transitions import Event, resting_status
 from sequencer.store import folder as folders
-from sequencer.store.clock import utc_now
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
-from sequencer.store.evidence import Witness, in_words, no_witness
-from sequencer.store.headfile import parse_head, write_head
-from sequencer.store.journal import CLOSING, encode
-from sequencer.store.journal_file import NAME, JournalFile, read_regular, sync_folder, write_durably
+from sequencer.store.folder import read_regular, sync_folder, write_durably
+from sequencer.store.head import parse_head, write_head
+from sequencer.store.identity import utc_now
+from sequencer.store.journal import CLOSING, NAME, JournalFile, encode
 from sequencer.store.lock import RunLock
-from sequencer.store.recovery import recover
+from sequencer.store.recovery import Witness, in_words, no_witness, recover
 
 
 class Choice(StrEnum):

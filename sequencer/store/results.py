@@ -16,7 +16,7 @@ from pathlib import Path
 
 from sequencer.errors import CorruptState
 from sequencer.store import folder as folders
-from sequencer.store.journal_file import open_new, sync_folder, write_durably
+from sequencer.store.folder import open_new, sync_folder, write_durably
 
 _NAME = re.compile(r"(\d{1,19})-(\d{1,19})(?:-[0-9a-f]{16})?")
 _SECRET = os.urandom(16)

@@ -18,7 +18,7 @@ from typing import Any
 
 from sequencer.errors import CorruptState, SequencerError, StorageFailed
 from sequencer.model.head import Head
-from sequencer.store import journal_file
+from sequencer.store import journal as journal_file
 from sequencer.store.file import FileStore
 from tests.contract import store_cases as cases
 from tests.power.recorder import Plain

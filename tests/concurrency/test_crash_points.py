@@ -9,7 +9,7 @@ import pytest
 
 from sequencer.model.head import Head
 from sequencer.store.file import FileStore
-from sequencer.store.headfile import write_head
+from sequencer.store.head import write_head
 from sequencer.store.strictjson import parse_object
 from tests.concurrency import crash_points as points
 from tests.concurrency.crash_sweep import LEAST_POINTS, kernel

@@ -20,8 +20,12 @@ import psutil
 from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Executor, Kind, StepRequest
-from sequencer.executors.rehearsal import RehearsalExecutor, RehearsalOptions
-from sequencer.executors.scripted import ScriptedExecutor, ScriptedOptions
+from sequencer.executors.stand_ins import (
+    RehearsalExecutor,
+    RehearsalOptions,
+    ScriptedExecutor,
+    ScriptedOptions,
+)
 from sequencer.model.outcome import Usage
 from sequencer.model.step import Step
 

@@ -17,7 +17,7 @@ from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow
 from sequencer.store.identity import boottime
-from sequencer.store.journal_file import JournalFile
+from sequencer.store.journal import JournalFile
 from sequencer.store.protocol import Store
 
 WORKFLOW = Workflow("standard", (Step(name="supervisor"), Step(name="main")))

@@ -14,8 +14,7 @@ import pytest
 from sequencer.store.file import FileStore
 from sequencer.store.memory import MemoryRun, MemoryStore
 from sequencer.store.protocol import Turnstile
-from sequencer.store.tickets import FlockQueue
-from sequencer.store.turnstile import FileTurnstile, file_name
+from sequencer.store.queue import FileTurnstile, FlockQueue, file_name
 
 Peers = Callable[..., Turnstile]
 Come = Callable[[Turnstile, int], None]

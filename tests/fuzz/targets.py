@@ -18,7 +18,7 @@ from sequencer.errors import ConfigurationError, CorruptState, NewerSchema, Stat
 from sequencer.model.head import Head
 from sequencer.model.line.order import describe
 from sequencer.settings.settings import load
-from sequencer.store.headfile import parse_head, read_head, write_head
+from sequencer.store.head import parse_head, read_head, write_head
 from sequencer.store.journal import checksum, decode, facts_of, scan
 from sequencer.store.strictjson import parse_object
 from sequencer.workflows.prompts import read_prompt, relative_name

@@ -21,7 +21,7 @@ from sequencer.model import transitions
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.transitions import Transition
-from sequencer.store.journal_file import JournalFile
+from sequencer.store.journal import JournalFile
 from tests.clones import Shared
 from tests.concurrency import children
 from tests.contract import store_cases as cases

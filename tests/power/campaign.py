@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.errors import SequencerError
-from sequencer.store import journal_file
+from sequencer.store import journal as journal_file
 from sequencer.store.file import FileStore
 from tests.concurrency.crash_points import new_store
 from tests.contract import store_cases as cases

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import StorageFailed
-from sequencer.store import journal_file, results
+from sequencer.store import journal as journal_file
+from sequencer.store import results
 from sequencer.store.file import FileStore
 from sequencer.store.journal import CLOSING
 from tests.contract import store_cases as cases
@@ -50,12 +51,12 @@ def test_the_power_may_fail_at_every_call(tmp_path: Path) -> None:
 
 
 BROKEN = {
-    "the journal is not synced": ("commit", "journal_file._fdatasync = lambda fd: None"),
+    "the journal is not synced": ("commit", "journal._fdatasync = lambda fd: None"),
     "its name is not synced": ("init", "JournalFile.sync_names = lambda self: None"),
-    "a rotation is not synced": ("rotation", "journal_file.sync_folder = lambda folder: None"),
+    "a rotation is not synced": ("rotation", "journal.sync_folder = lambda folder: None"),
     "a new journal is not synced": (
         "rotation",
-        "journal_file.write_durably = lambda path, data: open_new(path).write(data)",
+        "journal.write_durably = lambda path, data: folder.open_new(path).write(data)",
     ),
     "what is rolled forward is not synced": ("commit+claim", "JournalFile.sync = print"),
     "a torn line is closed by a newline alone": ("claim", "file.CLOSING = b'\\n'"),
@@ -69,9 +70,10 @@ import json
 import sys
 from pathlib import Path
 from sequencer.model.head import Head
-from sequencer.store import file, headfile, journal_file, results
+from sequencer.store import file, folder, journal, results
+from sequencer.store import head as headfile
 from sequencer.store.file import FileStore
-from sequencer.store.journal_file import JournalFile, open_new
+from sequencer.store.journal import JournalFile
 from tests.long.report import Size
 from tests.power.campaign import AMOUNTS, Telling, Tried
 from tests.power.stories import STORIES

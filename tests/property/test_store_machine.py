@@ -18,7 +18,7 @@ from sequencer.errors import ClaimHeld, EditRefused, StaleClaim
 from sequencer.model import by_hand as decisions
 from sequencer.model.head import Claim
 from sequencer.store.file import FileStore
-from sequencer.store.journal_file import NAME
+from sequencer.store.journal import NAME
 from tests.contract import store_cases as cases
 from tests.property.amounts import FACTOR, SLOW
 

@@ -21,7 +21,7 @@ from sequencer.assembly import (
 )
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.scripted import ScriptedExecutor, ScriptedOptions, ScriptedOutcome
+from sequencer.executors.stand_ins import ScriptedExecutor, ScriptedOptions, ScriptedOutcome
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.source import FlowSource
 from sequencer.model.step import Step

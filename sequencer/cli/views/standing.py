@@ -30,9 +30,9 @@ from sequencer.model.outcome import duration, spent
 from sequencer.model.standing import Kind, Standing, parse_time, standing
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store import folder as folders
+from sequencer.store.folder import read_regular
+from sequencer.store.journal import NAME as JOURNAL
 from sequencer.store.journal import decode, facts_of
-from sequencer.store.journal_file import NAME as JOURNAL
-from sequencer.store.journal_file import read_regular
 from sequencer.store.protocol import Liveness
 from sequencer.workflows.definitions import with_fields
 

@@ -17,13 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import IO
 
-from sequencer.executors.control_sequences import (
-    CONTROL,
-    CSI,
-    STRING,
-    STRING_CHARS,
-    without_sequences,
-)
+from sequencer.executors.redaction import CONTROL, CSI, STRING, STRING_CHARS, without_sequences
 
 BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 """What changes the direction of the text around it, so that it reads as what it is not.

@@ -33,7 +33,7 @@ from sequencer.model.net.rules import is_choice, normalise, takes_other_answers
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow, ensure_definition, with_graph
 from sequencer.store import results
-from sequencer.store.clock import utc_now
+from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
 from sequencer.workflows.templates import carried, text_of
 

@@ -14,7 +14,7 @@ from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
 from sequencer.model.net.record import Chain
-from sequencer.store.flow_documents import is_whole
+from sequencer.store.documents import is_whole
 from sequencer.store.protocol import Store
 
 

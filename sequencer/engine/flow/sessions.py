@@ -18,7 +18,7 @@ from sequencer.model.head import Claim, Session
 from sequencer.model.net.marking import Marking
 from sequencer.model.workflow import Workflow
 from sequencer.store import folder as folders
-from sequencer.store.journal_file import read_regular, write_durably
+from sequencer.store.folder import read_regular, write_durably
 from sequencer.store.protocol import Store
 from sequencer.workflows.templates import carried
 

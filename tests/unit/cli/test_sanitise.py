@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.cli.views.text import Sanitiser, one_line, plain
-from sequencer.executors.control_sequences import STRING_CHARS
+from sequencer.executors.redaction import STRING_CHARS
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 HOSTILE = st.lists(

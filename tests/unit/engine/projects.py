@@ -17,8 +17,7 @@ from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Kind
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, Usage
-from sequencer.store.tickets import TicketQueue
-from sequencer.store.turnstile import file_name
+from sequencer.store.queue import TicketQueue, file_name
 
 OK = {"status": "ok", "output": "done"}
 FAILED = {"status": "failed", "error": "it broke"}

@@ -14,7 +14,7 @@ from sequencer.assembly import open_project
 from sequencer.engine.asking import LEAST_S, Questions
 from sequencer.errors import StepFailed, UnknownName
 from sequencer.executors.protocol import StepRequest
-from sequencer.executors.scripted import ScriptedExecutor
+from sequencer.executors.stand_ins import ScriptedExecutor
 
 STUBBORN = """\
 import signal, time

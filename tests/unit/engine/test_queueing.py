@@ -21,7 +21,7 @@ from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.store.memory import MemoryRun, MemoryStore
 from sequencer.store.protocol import Store
-from sequencer.store.turnstile import file_name
+from sequencer.store.queue import file_name
 from tests.concurrency import children
 from tests.contract import store_cases as cases
 from tests.unit.engine.projects import (

@@ -162,7 +162,7 @@ def test_a_large_output_goes_to_a_file_of_its_own(tmp_path: Path) -> None:
 def test_an_executor_with_a_bug_leaves_no_claim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sequencer.executors.scripted import ScriptedExecutor  # noqa: PLC0415 (this one breaks)
+    from sequencer.executors.stand_ins import ScriptedExecutor  # noqa: PLC0415 (this one breaks)
 
     def explode(*_: object) -> None:
         raise RuntimeError("a bug")

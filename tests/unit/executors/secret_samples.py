@@ -6,7 +6,7 @@ import base64
 import random
 import string
 
-from sequencer.executors.secret_rules import RULES
+from sequencer.executors.redaction import RULES
 
 _CHANCE = random.Random(14)  # noqa: S311 - they open nothing
 _SPECIAL = ("JSON Web Token", "Bearer", "Basic", "a login in an address")

@@ -19,9 +19,9 @@ import pytest
 from sequencer.errors import MachineBusy, StorageFailed
 from sequencer.executors import attempt_lock
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
-from sequencer.executors.guarding import MARK, Guard, Launch
 from sequencer.executors.marked import end_marked
 from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.executors.pump import MARK, Guard, Launch
 from sequencer.store.identity import pid_namespace
 from tests.contract.executor_cases import wait_until
 

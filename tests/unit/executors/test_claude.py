@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions, claude_argv
-from sequencer.executors.claude_events import ClaudeParser
+from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions, ClaudeParser, claude_argv
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Cancellation, Kind
 from sequencer.model.outcome import OutcomeStatus

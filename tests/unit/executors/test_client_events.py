@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.executors.claude_events import ClaudeParser
-from sequencer.executors.client_events import (
+from sequencer.executors.claude import ClaudeParser
+from sequencer.executors.client import (
     JsonEventParser,
     as_cost,
     as_count,
@@ -19,9 +19,9 @@ from sequencer.executors.client_events import (
     is_affordable,
     one_line,
 )
-from sequencer.executors.codex_events import CodexParser
-from sequencer.executors.gemini_events import GeminiParser
-from sequencer.executors.opencode_events import OpencodeParser
+from sequencer.executors.codex import CodexParser
+from sequencer.executors.gemini import GeminiParser
+from sequencer.executors.opencode import OpencodeParser
 from sequencer.executors.process import ProcessEnd
 from sequencer.executors.protocol import Kind
 from sequencer.model.outcome import OutcomeStatus

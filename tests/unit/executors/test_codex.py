@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sequencer.executors.codex import CodexExecutor, CodexOptions, codex_argv, usage_before
-from sequencer.executors.codex_events import CodexParser
+from sequencer.executors.codex import (
+    CodexExecutor,
+    CodexOptions,
+    CodexParser,
+    codex_argv,
+    usage_before,
+)
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Cancellation, Kind
 from sequencer.model.outcome import OutcomeStatus, Usage

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from sequencer.executors.claude_events import ClaudeParser
-from sequencer.executors.client_events import JsonEventParser, Rules
-from sequencer.executors.codex_events import CodexParser
+from sequencer.executors.answers import apply_result
+from sequencer.executors.claude import ClaudeParser
+from sequencer.executors.client import JsonEventParser, Rules
+from sequencer.executors.codex import CodexParser
 from sequencer.executors.command import CommandExecutor, CommandOptions
-from sequencer.executors.gemini_events import GeminiParser
-from sequencer.executors.opencode_events import OpencodeParser
+from sequencer.executors.gemini import GeminiParser
+from sequencer.executors.opencode import OpencodeParser
 from sequencer.executors.prices import ModelPrice, estimated
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Cancellation
-from sequencer.executors.result_file import apply_result
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, request_for

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from sequencer.executors import file_mark
-from sequencer.executors.file_mark import FileWatch
+from sequencer.executors import pump as file_mark
+from sequencer.executors.pump import FileWatch
 from sequencer.model.step import FileMark, Step
 
 

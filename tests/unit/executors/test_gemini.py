@@ -10,8 +10,13 @@ import pytest
 from pydantic import ValidationError
 
 from sequencer.executors.client import Call
-from sequencer.executors.gemini import POLICY, GeminiExecutor, GeminiOptions, gemini_argv
-from sequencer.executors.gemini_events import GeminiParser
+from sequencer.executors.gemini import (
+    POLICY,
+    GeminiExecutor,
+    GeminiOptions,
+    GeminiParser,
+    gemini_argv,
+)
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Kind, StepRequest
 from sequencer.model.outcome import OutcomeStatus

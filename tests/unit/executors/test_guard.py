@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from sequencer.executors import guarding
-from sequencer.executors.guarding import Guard, GuardUnreachable, Launch
+from sequencer.executors import pump as guarding
+from sequencer.executors.pump import Guard, GuardUnreachable, Launch
 from tests.contract.executor_cases import wait_until
 
 

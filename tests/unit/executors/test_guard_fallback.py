@@ -17,7 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sequencer.executors import guard, guarding
+from sequencer.executors import guard
+from sequencer.executors import pump as guarding
 from sequencer.executors.marked import end_marked
 from sequencer.executors.process import Launch, ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Cancellation

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.executors.in_process import wait_like_an_agent
 from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.executors.stand_ins import wait_like_an_agent
 from sequencer.model.outcome import OutcomeStatus
 from tests.contract.executor_cases import request_for
 

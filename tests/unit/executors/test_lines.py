@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.executors.lines import LineSplitter
+from sequencer.executors.process import LineSplitter
 
 
 class Taken:

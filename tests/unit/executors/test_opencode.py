@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from sequencer.executors.opencode import (
     OpencodeExecutor,
     OpencodeOptions,
+    OpencodeParser,
     opencode_argv,
     opencode_configuration,
 )
-from sequencer.executors.opencode_events import OpencodeParser
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Kind
 from sequencer.model.outcome import OutcomeStatus

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.executors.opencode_permissions import (
+from sequencer.executors.opencode import (
     general,
     of_the_agent,
     permission_objections,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.executors.project_folder import (
+from sequencer.executors.project_tools import (
     MAX_FILE_BYTES,
     MAX_WRITE_BYTES,
     FileFailed,

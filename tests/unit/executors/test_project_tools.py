@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.project_folder import ProjectFolder
 from sequencer.executors.project_tools import (
     MAX_ANSWER_CHARS,
     TOOLS,
+    ProjectFolder,
     ToolAnswer,
     Workbench,
     call_tool,

@@ -7,8 +7,8 @@ from importlib import import_module
 import pytest
 
 from sequencer.assembly.agents import EXECUTORS, PROVIDERS
+from sequencer.executors.client import qualified_model
 from sequencer.executors.protocol import Particular
-from sequencer.executors.providers import qualified_model
 from sequencer.model.step import Step
 
 ANYBODYS = {"command", "opencode", "rehearsal", "scripted"}

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from sequencer.executors.protocol import Cancellation, Kind
-from sequencer.executors.rehearsal import RehearsalExecutor, RehearsalOptions
+from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step
 from sequencer.workflows.verdicts import check_schema

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from sequencer.executors.protocol import Cancellation
-from sequencer.executors.scripted import ScriptedExecutor, ScriptedOptions
+from sequencer.executors.stand_ins import ScriptedExecutor, ScriptedOptions
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, request_for

@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from sequencer.executors.redaction import Redaction
-from sequencer.executors.secret_rules import RULES
+from sequencer.executors.redaction import RULES, Redaction
 from tests.unit.executors.secret_samples import SECRETS, said
 
 REDACTION = Redaction()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.executors.session_marks import marked, number, split_mark
+from sequencer.executors.client import marked, number, split_mark
 
 
 def test_facts_come_back() -> None:

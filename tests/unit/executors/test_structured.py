@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from sequencer.executors.structured import (
+from sequencer.executors.answers import (
     MAX_ANSWER_CHARS,
     closed,
     parsed,

@@ -14,7 +14,7 @@ from sequencer.model import transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.store import results
-from sequencer.store.journal_file import JournalFile
+from sequencer.store.journal import JournalFile
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
 

@@ -12,8 +12,7 @@ from sequencer.checks import check_state
 from sequencer.engine.work import Mode
 from sequencer.findings import Level
 from sequencer.model.limits import InvocationLimits
-from sequencer.store.continuity import mark_of, misfit
-from sequencer.store.diagnosis import diagnose
+from sequencer.store.diagnosis import diagnose, mark_of, misfit
 from tests.acceptance.flow_projects import make_project, write_flow
 from tests.unit.cli.calling import call
 from tests.unit.engine.projects import FAILED, OK, head_of, open_scripted, reopen

@@ -14,8 +14,8 @@ from sequencer.store.diagnosis import (
     is_journal_sound,
     look_at_journal,
 )
-from sequencer.store.evidence import MAX_LOST_TOKENS
 from sequencer.store.file import FileStore
+from sequencer.store.recovery import MAX_LOST_TOKENS
 from tests.unit.store.broken_runs import begun, damage_line, edit, journal_of, lines_of
 
 

@@ -11,10 +11,10 @@ from sequencer.errors import CorruptState, NewerSchema
 from sequencer.model.head import Head, Owner
 from sequencer.model.transitions import Transition, release
 from sequencer.store.diagnosis import Action, diagnose
-from sequencer.store.evidence import MAX_LOST_TOKENS, Trace
 from sequencer.store.file import FileStore
 from sequencer.store.identity import this_process
 from sequencer.store.journal import checksum
+from sequencer.store.recovery import MAX_LOST_TOKENS, Trace
 from sequencer.store.repair import Choice, repair
 from tests.unit.store.broken_runs import begun, go_on, hold, journal_of, lines_of, read_run
 

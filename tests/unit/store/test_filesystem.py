@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import NetworkFileSystem
-from sequencer.store import filesystem
+from sequencer.store import lock as filesystem
 from sequencer.store.file import FileStore
-from sequencer.store.filesystem import ensure_local, is_network, type_of
+from sequencer.store.lock import ensure_local, is_network, type_of
 from tests.contract import store_cases as cases
 
 NETWORK = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "fuse", "ceph", "glusterfs", "afs")

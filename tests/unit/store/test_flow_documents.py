@@ -11,8 +11,9 @@ import pytest
 
 from sequencer.model.head import Flow, Head
 from sequencer.model.net import record as flow_record
-from sequencer.store import diagnosis, flow_documents
-from sequencer.store.flow_documents import is_whole, problems
+from sequencer.store import diagnosis
+from sequencer.store import documents as flow_documents
+from sequencer.store.documents import is_whole, problems
 from tests.unit.engine.flow.labs import lab
 
 

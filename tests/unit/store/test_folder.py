@@ -88,10 +88,10 @@ def test_what_is_no_folder_is_said_with_its_path(tmp_path: Path) -> None:
 def test_a_new_file_is_never_an_old_one(tmp_path: Path, outside: Path) -> None:
     """A name that somebody has given to another file as well is taken from it, not written."""
     os.link(outside / "1", tmp_path / "x.tmp")
-    with os.fdopen(folders.open_new(tmp_path / "x.tmp"), "w") as file:
-        file.write("ours")
+    with folders.open_new(tmp_path / "x.tmp") as file:
+        file.write(b"ours")
     (tmp_path / "y.tmp").symlink_to(outside / "1")
-    os.close(folders.open_new(tmp_path / "y.tmp"))
+    folders.open_new(tmp_path / "y.tmp").close()
     assert (outside / "1").read_text() == "a stranger's"
     assert (tmp_path / "x.tmp").read_text() == "ours"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sequencer.errors import CorruptState, DefinitionChanged, StateRefused
 from sequencer.model.head import MAX_COUNTER, Head, Status
 from sequencer.model.line.order import resolve
-from sequencer.store.migration import is_legacy, legacy_workflow, migrate
+from sequencer.store.head import is_legacy, legacy_workflow, migrate
 from sequencer.workflows.registry import Registry
 
 NEWER: dict[str, Any] = {

@@ -58,7 +58,7 @@ def test_a_network_file_system_is_refused_unless_allowed(
 ) -> None:
     state_path = begun(tmp_path, 2)
     state_path.write_text("{")
-    monkeypatch.setattr("sequencer.store.filesystem.type_of", lambda _: "nfs4")
+    monkeypatch.setattr("sequencer.store.lock.type_of", lambda _: "nfs4")
     with pytest.raises(NetworkFileSystem):
         repair(state_path)
     assert repair(state_path, allow_network_fs=True).head is not None

@@ -14,9 +14,11 @@ from sequencer.errors import CorruptState, StorageFailed
 from sequencer.model import by_hand as decisions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Event, Fact, Transition
-from sequencer.store import journal_file, results
+from sequencer.store import folder as folders
+from sequencer.store import journal as journal_file
+from sequencer.store import results
 from sequencer.store.file import FileStore
-from sequencer.store.journal_file import JournalFile
+from sequencer.store.journal import JournalFile
 from tests.contract import store_cases as cases
 
 SMALL = 3_000
@@ -275,7 +277,7 @@ def test_who_loses_a_race_right_after_a_rotation_does_not_sync_the_folders_again
             cases.on_run(lambda head: decisions.edit_field(head, "note", "x", at=cases.now()))
         )
     synced: list[Path] = []
-    sync, answers = journal_file.sync_folder, iter([False] * 5)
+    sync, answers = folders.sync_folder, iter([False] * 5)
 
     def noted(folder: Path) -> None:
         synced.append(folder)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.store.tickets import FlockQueue, TicketQueue, new_queue
+from sequencer.store.queue import FlockQueue, TicketQueue, new_queue
 from tests.concurrency import children
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs locks of open files")

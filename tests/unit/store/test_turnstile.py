@@ -17,8 +17,7 @@ import pytest
 
 from sequencer.store.diagnosis import Action, diagnose
 from sequencer.store.file import FileStore
-from sequencer.store.tickets import TicketQueue
-from sequencer.store.turnstile import FileTurnstile, file_name
+from sequencer.store.queue import FileTurnstile, TicketQueue, file_name
 from tests.concurrency import children
 from tests.contract import store_cases as cases
 

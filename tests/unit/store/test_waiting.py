@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.store.file import FileStore
-from sequencer.store.waiting import LOOKS_PER_LEASE, RECHECK_S, pause_s, wait_for_another
-from sequencer.store.watch import watch
+from sequencer.store.watch import LOOKS_PER_LEASE, RECHECK_S, pause_s, wait_for_another, watch
 from tests.contract import store_cases as cases
 
 
@@ -57,7 +56,7 @@ def test_another_revision_is_seen_before_any_sleep(tmp_path: Path) -> None:
 def test_a_change_that_no_watch_has_told_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sequencer.store.waiting.RECHECK_S", 0.1)
+    monkeypatch.setattr("sequencer.store.watch.RECHECK_S", 0.1)
     revisions = iter([1, 1, 1, 2])
     watching = watch(tmp_path, "state.json")
     try:

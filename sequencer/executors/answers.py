@@ -1,7 +1,9 @@
-"""The JSON file in which an agent may say how its step went.
+"""What an agent answered: its result file, its answer in a form, and whether all is done.
 
-It can make an ended step fail or complete the run, and give output and usage. It can't
-turn a process that failed into a success: the process may have died after writing it.
+The result file is data from an agent and trusted for nothing: see `apply_result`. A client
+that knows schemas is told the step's, in its own dialect; whether the answer fits is checked
+elsewhere, for every executor alike. The mark of `complete_when` has to stand alone on a line:
+an agent that quotes its prompt in the middle of a sentence has not finished anything.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from typing import Annotated, Any, Literal, NoReturn
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sequencer.errors import SequencerError, StorageFailed
-from sequencer.executors.structured import with_structured
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.step import Step
 from sequencer.store import folder as folders
 
 MAX_BYTES = 1024 * 1024
@@ -173,3 +175,110 @@ def _refuse(path: Path, why: str) -> NoReturn:
         where=str(path),
         hint='write {"status": "ok"|"failed"|"complete", "output": …, "usage": {…}} or no file',
     )
+
+
+MAX_ARGUMENT_BYTES = 100_000
+"""One argument of a program ends at 128 KiB."""
+MAX_ANSWER_CHARS = 1024 * 1024
+
+
+def schema_of(step: Step) -> dict[str, Any] | None:
+    """Return the JSON Schema of the step's answer, if it has one."""
+    return None if step.output is None else step.output.json_schema
+
+
+def schema_text(step: Step) -> str | None:
+    """Return the schema of *step* as one argument of a program.
+
+    Raises:
+        ValueError: it is too long for that.
+    """
+    schema = schema_of(step)
+    if schema is None:
+        return None
+    text = json.dumps(schema, separators=(",", ":"))
+    if len(text) > MAX_ARGUMENT_BYTES:
+        message = f"output.schema is longer than {MAX_ARGUMENT_BYTES} bytes; shorten it"
+        raise ValueError(message)
+    return text
+
+
+def closed(schema: Any) -> Any:
+    """Return *schema* as OpenAI's strict mode wants it: closed objects, every key required.
+
+    An answer that fits it fits *schema* too, as long as that says nothing of other keys.
+
+    >>> closed({"type": "object", "properties": {"pass": {"type": "boolean"}}})["required"]
+    ['pass']
+    """
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: closed(value) for key, value in schema.items()}
+    properties = schema.get("properties")
+    # A property may itself be called "properties" or "type"; those hold no list of names.
+    if schema.get("type") == "object" and isinstance(properties, dict):
+        made |= {"additionalProperties": False, "required": list(properties)}
+    return made
+
+
+def parsed(text: str) -> Any:
+    """Return the JSON that *text* is, or None."""
+    if len(text) > MAX_ANSWER_CHARS:
+        return None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def with_structured(outcome: Outcome, value: Any) -> Outcome:
+    """Return *outcome* with the answer as JSON, in its output too if that is empty.
+
+    What no JSON file could hold is left out (Infinity) or replaced (half a surrogate pair).
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (ValueError, RecursionError):
+        return outcome
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    update = {"structured": json.loads(text)}
+    if not outcome.output and value is not None:
+        update["output"] = text
+    return outcome.model_copy(update=update)
+
+
+def sample(schema: dict[str, Any]) -> Any:
+    """Return a plain value of the form that *schema* asks for; it need not fit in every detail.
+
+    >>> sample({"type": "object", "properties": {"pass": {"type": "boolean"}}})
+    {'pass': True}
+    """
+    if "const" in schema:
+        return schema["const"]
+    if isinstance(schema.get("enum"), list) and schema["enum"]:
+        return schema["enum"][0]
+    if schema.get("type") == "object":
+        properties = schema.get("properties")
+        parts = properties.items() if isinstance(properties, dict) else ()
+        return {name: sample(part) for name, part in parts if isinstance(part, dict)}
+    plain = {"boolean": True, "integer": schema.get("minimum", 0), "number": 0, "array": []}
+    return None if schema.get("type") == "null" else plain.get(str(schema.get("type")), "")
+
+
+def apply_completion(step: Step, outcome: Outcome) -> Outcome:
+    r"""Return *outcome*, complete if it is ok and its output has the step's mark.
+
+    >>> step = Step(name="main", complete_when="ALL DONE")
+    >>> apply_completion(step, Outcome(status="ok", output="Tests pass.\n  ALL DONE\n")).status
+    <OutcomeStatus.COMPLETE: 'complete'>
+    >>> apply_completion(step, Outcome(status="ok", output="I am not ALL DONE yet")).status
+    <OutcomeStatus.OK: 'ok'>
+    """
+    if not isinstance(step.complete_when, str) or outcome.status is not OutcomeStatus.OK:
+        return outcome
+    mark = step.complete_when.strip()
+    if mark and any(line.strip() == mark for line in outcome.output.splitlines()):
+        return outcome.model_copy(update={"status": OutcomeStatus.COMPLETE})
+    return outcome

@@ -1,23 +1,95 @@
-"""Canned outcomes, for tests and simulations of workflows.
+"""Executors without a model and without a process: a rehearsal, and canned outcomes.
 
-Which outcome an attempt gets depends on its step, its step_index and its attempt, which it
-takes from the request. Entries without a condition on those two are used up in order, for
-each step on its own; this is the one executor that remembers earlier calls.
+A rehearsal says what an agent would have been asked, and succeeds; every step field is
+accepted, because nothing is done with any of them, and the log says so. Canned outcomes are
+for tests and simulations: entries without a condition on step_index or attempt are used up in
+order, for each step on its own; this is the one executor that remembers earlier calls.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sequencer.executors.in_process import wait_like_an_agent
-from sequencer.executors.protocol import Cancellation, Kind, Listener, StepRequest
+from sequencer.executors.answers import sample, schema_of, with_structured
+from sequencer.executors.protocol import Cancellation, Kind, Listener, StepRequest, time_is_over
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Name, Step
+
+_SHOWN_LINES = 5
+_SHOWN_CHARS = 200
+
+
+class RehearsalOptions(BaseModel):
+    """Keys of ``agents: {NAME: {kind: rehearsal, …}}``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seconds: float = Field(default=0.0, ge=0, le=86_400)
+    """How long each step pretends to work."""
+
+
+class RehearsalExecutor:
+    """Succeeds without doing anything, and says that."""
+
+    kind: ClassVar[str] = "rehearsal"
+    supported_fields: ClassVar[frozenset[str]] = frozenset(Step.model_fields)
+
+    def __init__(
+        self, name: str, options: RehearsalOptions, *, is_for_command: bool = False
+    ) -> None:
+        """Use *name*, the agent's name, in what is written."""
+        self.name = name
+        self.options = options
+        self.is_for_command = is_for_command
+        """It stands in for a command, whose step needs no prompt."""
+
+    def problems(self) -> list[str]:
+        """Return nothing: a rehearsal needs nothing."""
+        return []
+
+    def perform(
+        self, request: StepRequest, listener: Listener, cancellation: Cancellation
+    ) -> Outcome:
+        """Write what was asked, wait, and succeed."""
+        listener.write(self._said(request).encode("utf-8", "surrogateescape"), Kind.NOTICE)
+        seconds = self.options.seconds
+        if seconds or cancellation.is_set():
+            stopped = wait_like_an_agent(seconds, request, cancellation)
+            if stopped is not None:
+                return stopped
+        usage = Usage(seconds=seconds, rehearsed=1)
+        listener.used(usage)
+        output = f"Rehearsal of step {request.step.name!r}: no agent ran."
+        outcome = Outcome(status=OutcomeStatus.OK, output=output, usage=usage)
+        schema = schema_of(request.step)
+        # A step that wants an answer in a form would otherwise never get past its check.
+        return outcome if schema is None else with_structured(outcome, sample(schema))
+
+    def _said(self, request: StepRequest) -> str:
+        lines = request.prompt.splitlines()
+        shown = [f"    {line[:_SHOWN_CHARS]}" for line in lines[:_SHOWN_LINES]]
+        if len(lines) > _SHOWN_LINES:
+            shown.append(f"    … and {len(lines) - _SHOWN_LINES} more lines")
+        size = len(request.prompt.encode("utf-8", "surrogateescape"))
+        asked = request.step.model_dump(exclude_defaults=True, exclude={"name"})
+        fields = ", ".join(f"{name}={value!r}" for name, value in asked.items()) or "none"
+        return "\n".join(
+            (
+                f"Rehearsal ({self.name}): no agent runs, nothing is changed.",
+                f"  step    {request.step.name}",
+                f"  fields  {fields}",
+                f"  folder  {request.cwd}",
+                f"  prompt  {size} bytes, {len(lines)} lines:",
+                *shown,
+                "",
+            )
+        )
 
 
 class ScriptedOutcome(BaseModel):
@@ -129,3 +201,28 @@ class ScriptedExecutor:
 def _number(environment: Mapping[str, str], name: str) -> int | None:
     text = environment.get(name, "")
     return int(text) if text.isascii() and text.isdigit() else None
+
+
+def wait_like_an_agent(
+    seconds: float, request: StepRequest, cancellation: Cancellation
+) -> Outcome | None:
+    """Be busy and silent for *seconds*; return how that was ended early, if it was."""
+    started = time.monotonic()
+    whole = _least(request.timeout_s, seconds)
+    idle = _least(request.idle_timeout_s, seconds)
+    cancellation.wait(min(whole, idle))
+    usage = Usage(seconds=round(time.monotonic() - started, 6))
+    if cancellation.reason is not None:
+        error = f"stopped: {cancellation.reason}"
+        return Outcome(status=OutcomeStatus.INTERRUPTED, error=error, usage=usage)
+    if idle < min(whole, seconds):
+        error = f"no progress for {idle:g} s\nraise idle_timeout_s of step {request.step.name!r}"
+        return Outcome(status=OutcomeStatus.FAILED, error=error, usage=usage)
+    if whole < seconds:
+        error = time_is_over(request, "nothing was done")
+        return Outcome(status=OutcomeStatus.FAILED, error=error, usage=usage, is_timed_out=True)
+    return None
+
+
+def _least(limit_s: float | None, seconds: float) -> float:
+    return seconds if limit_s is None else min(limit_s, seconds)

@@ -1,0 +1,357 @@
+"""state.json: reading it with suspicion, replacing it at once, and its forms of another program.
+
+The file is never written in place. Replacing it needs no fsync, because the journal can
+rebuild it; a reader sees the old content or the new, never a part of one.
+
+Of hoidn/orchestration two forms are read: the newer one counts steps (``step_index``), the
+older one cycles of two and whose turn it is (``iteration`` and ``expected_actor``). A file that
+contradicts itself is refused: a wrong guess would run a step twice or never.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pydantic import ValidationError
+
+from sequencer.errors import CorruptState, DefinitionChanged, EditRefused, NewerSchema
+from sequencer.model.head import MAX_COUNTER, SCHEMA_VERSION, Head, Status
+from sequencer.store import folder as folders
+from sequencer.store.folder import read_regular, sync_folder
+from sequencer.store.strictjson import MAX_BYTES, parse_object
+
+_WRITTEN_FIRST = (
+    r"\.idle\.json|remote\.json|definition\.json|flow\.json"
+    r"|journal(?:-\d{6,})?\.jsonl|marking-[0-9a-f]{1,64}\.json"
+)
+"""Beside state.json: what gets its name when it is whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawHead:
+    """What stands in state.json: an object, or nothing with a reason."""
+
+    content: dict[str, Any] | None
+    problem: str | None = None
+    """Why it can't be read; None if it is simply missing."""
+
+
+def read_head(path: Path) -> RawHead:
+    """Return what *path* holds.
+
+    Raises:
+        CorruptState: it is no plain file, so that it can't be replaced either.
+    """
+    try:
+        data = read_regular(path, max_bytes=MAX_BYTES)
+    except FileNotFoundError:
+        return RawHead(None)
+    try:
+        return RawHead(parse_object(data))
+    except ValueError as error:
+        return RawHead(None, str(error))
+
+
+def signature(path: Path) -> tuple[int, int, int] | None:
+    """Return (inode, mtime in ns, size) of *path*, or None if it is missing."""
+    try:
+        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 (on every step's path)
+    except FileNotFoundError:
+        return None
+    return (found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def content_of(head: Head) -> bytes:
+    """Return what state.json holds for *head*."""
+    return head.model_dump_json(indent=2).encode() + b"\n"
+
+
+def in_one_line(content: bytes) -> bytes:
+    """Return the content of a state.json as one line of JSON, for the journal.
+
+    A line end inside of a string is written as an escape.
+    """
+    return content.translate(None, b"\n")
+
+
+def write_head(path: Path, head: Head, content: bytes | None = None) -> tuple[int, int, int]:
+    """Replace *path* by *head* and return the signature of what was written.
+
+    *content* is what `content_of` returned, where that is at hand.
+
+    Raises:
+        OSError: the old file is untouched; a temporary file may be left for `sweep`.
+    """
+    folder, name = os.path.split(path)
+    within, temporary = folders.opened(folder), f".{name}.{os.getpid()}.tmp"
+    data = content_of(head) if content is None else content
+    fd = within.create(temporary)
+    try:
+        _reserve(fd, len(data))
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        written = os.fstat(fd)
+    finally:
+        os.close(fd)
+    within.replace(temporary, name)
+    # Not a look at the path: somebody may have edited what stands there since.
+    return (written.st_ino, written.st_mtime_ns, written.st_size)
+
+
+def _reserve(fd: int, size: int) -> None:
+    """Give a new file its blocks before it is written.
+
+    ext4 flushes a file without blocks when it replaces another one, which costs more than
+    all the rest of a transition. Nothing is lost by it: after a power loss the file may
+    hold zeros, and the journal restores it.
+    """
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except (OSError, AttributeError):
+        return  # not every system has it
+
+
+def left_over(state_name: str) -> Callable[[str], bool]:
+    """Return what tells the temporary files that a killed process of this program leaves.
+
+    >>> is_left = left_over("state.json")
+    >>> is_left(".state.json.77.tmp"), is_left("journal.jsonl.77.tmp"), is_left("notes.tmp")
+    (True, True, False)
+    """
+    own = re.compile(rf"(?:\.?{re.escape(state_name)}|{_WRITTEN_FIRST})\.\d{{1,10}}\.tmp")
+    return lambda name: own.fullmatch(name) is not None
+
+
+def keep_copy(path: Path, suffix: str) -> Path:
+    """Keep what stands in *path* beside it, durably, under a free name with *suffix*."""
+    copy = _copied(path, suffix)
+    # The original is replaced next; who made the copy may have been killed before this.
+    fd = folders.open_file(copy, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    sync_folder(copy.parent)
+    return copy
+
+
+def _copied(path: Path, suffix: str) -> Path:
+    for number in range(1, 10_000):
+        copy = path.with_name(f"{path.name}.{suffix}" + (f"-{number}" if number > 1 else ""))
+        if is_same(path, copy):
+            return copy
+        with contextlib.suppress(FileExistsError):
+            fd = folders.open_file(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            with os.fdopen(fd, "wb") as file:
+                file.write(read_regular(path))
+            return copy
+    raise CorruptState(f"too many copies *.{suffix} are kept", where=str(path.parent))
+
+
+def is_same(path: Path, copy: Path) -> bool:
+    """Return whether *copy* is a plain file with the bytes of *path*."""
+    try:
+        return read_regular(copy) == read_regular(path)
+    except (OSError, CorruptState):
+        return False
+
+
+def parse_head(content: dict[str, Any], where: str) -> Head:
+    """Return *content* as a head.
+
+    Raises:
+        NewerSchema: a newer version of the program wrote it.
+        EditRefused: a field has a value that it can't have; the message names each.
+    """
+    version = content.get("schema_version")
+    if isinstance(version, int) and version > SCHEMA_VERSION:
+        raise NewerSchema(
+            f"schema_version {version} is newer than {SCHEMA_VERSION}",
+            where=where,
+            hint="update sequencer on this machine",
+        )
+    try:
+        return Head.model_validate(content)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in issue['loc'])}: {issue['msg']}"
+            for issue in error.errors(include_url=False)
+        )
+        raise EditRefused(
+            f"not a valid head: {problems}",
+            where=where,
+            hint="mend it, or 'sequencer repair' restores the last accepted state",
+        ) from None
+
+
+OLD_CYCLE_LENGTH = 2
+"""The older form knows one cycle: galph (the supervisor), then ralph (the main step)."""
+_PLACES = {"galph": 0, "ralph": 1}
+_REPLACED = frozenset(
+    {
+        "expected_actor",
+        "expected_step",
+        "iteration",
+        "last_prompt",
+        "last_update",
+        "status",
+        "step_index",
+        "workflow_name",
+    }
+)
+"""Fields of the old forms whose content the head says in its own way."""
+_OURS = frozenset(Head.model_fields) - _REPLACED
+
+
+def is_legacy(raw: Mapping[str, Any]) -> bool:
+    """Return whether *raw*, the content of a state file, is of one of the two old forms.
+
+    >>> is_legacy({"iteration": 3, "expected_actor": "ralph", "status": "waiting-ralph"})
+    True
+    >>> is_legacy({"schema_version": 1, "step_index": 5})
+    False
+    """
+    has_counter = "step_index" in raw or "expected_actor" in raw
+    return has_counter and not {"schema_version", "run_id", "revision"} & raw.keys()
+
+
+def legacy_workflow(raw: Mapping[str, Any]) -> str | None:
+    """Return the name of the workflow that an old state file names, if it names one."""
+    name = raw.get("workflow_name")
+    return name if isinstance(name, str) and name else None
+
+
+def migrate(
+    raw: Mapping[str, Any],
+    *,
+    new_run_id: str,
+    workflow_name: str,
+    digest: str,
+    params: Mapping[str, int],
+    expected_step_for: Callable[[int], str],
+    at: str,
+    cycle_length: int = OLD_CYCLE_LENGTH,
+) -> Head:
+    """Return the first head of a run that goes on where *raw* stands.
+
+    Fields that this program has no use for (commits, ``lease_expires_at``) are kept. A
+    step that was running counts as failed once: nobody knows how it ended.
+
+    Raises:
+        CorruptState: *raw* is of neither form, lacks what it needs, or contradicts itself.
+        DefinitionChanged: *raw* was written under another workflow than *workflow_name*,
+            or counts cycles of two where *workflow_name* has *cycle_length* steps.
+    """
+    _ensure_legacy(raw)
+    _ensure_same_workflow(raw, workflow_name, cycle_length)
+    step_index = _step_index(raw)
+    status = _status(raw)
+    last_prompt = raw.get("last_prompt")
+    if last_prompt is not None and not isinstance(last_prompt, str):
+        _refuse(f"last_prompt is {last_prompt!r} and not a name")
+    kept = {field: value for field, value in raw.items() if field not in _REPLACED}
+    try:
+        return Head.model_validate(
+            {
+                **kept,
+                "run_id": new_run_id,
+                "workflow_name": workflow_name,
+                "workflow_digest": digest,
+                "params": dict(params),
+                "step_index": step_index,
+                "iteration": step_index + 1,
+                "expected_step": expected_step_for(step_index),
+                "status": status,
+                "failures_in_row": 1 if status is Status.FAILED else 0,
+                "last_prompt": last_prompt,
+                "last_update": at,
+            }
+        )
+    except ValidationError as error:
+        _refuse(str(error.errors()[0]["msg"]), error)
+
+
+def _ensure_legacy(raw: Mapping[str, Any]) -> None:
+    if not is_legacy(raw):
+        _refuse("it is not a state file of hoidn/orchestration")
+    mixed = sorted(_OURS & raw.keys())
+    if mixed:
+        _refuse(f"it has fields of two programs: {', '.join(mixed)}")
+
+
+def _ensure_same_workflow(raw: Mapping[str, Any], workflow_name: str, cycle_length: int) -> None:
+    if "workflow_name" in raw and legacy_workflow(raw) is None:
+        _refuse(f"workflow_name is {raw['workflow_name']!r} and not a name")
+    written = legacy_workflow(raw)
+    if written is not None and written != workflow_name:
+        raise DefinitionChanged(
+            f"the old state file is of workflow {written!r}, and the project runs "
+            f"{workflow_name!r}",
+            hint=f"set workflow.name to {written!r}, or move the state file away to begin anew",
+        )
+    if "step_index" not in raw and cycle_length != OLD_CYCLE_LENGTH:
+        raise DefinitionChanged(
+            f"the old state file counts cycles of {OLD_CYCLE_LENGTH} steps, and "
+            f"{workflow_name!r} has {cycle_length}",
+            hint="set workflow.name to 'standard', or move the state file away to begin anew",
+        )
+
+
+def _step_index(raw: Mapping[str, Any]) -> int:
+    if "step_index" in raw and "expected_actor" in raw:
+        _refuse("it has both step_index and expected_actor")
+    if "step_index" in raw:
+        step_index = _counter(raw, "step_index", 0)
+        if "iteration" in raw and _counter(raw, "iteration", 1) != step_index + 1:
+            _refuse(
+                f"step_index {step_index} and iteration {raw['iteration']} contradict each other"
+            )
+        return step_index
+    actor = raw["expected_actor"]
+    if not isinstance(actor, str) or actor not in _PLACES:
+        _refuse(f"expected_actor is {actor!r} and neither galph nor ralph")
+    iteration = _counter(raw, "iteration", 1)
+    return OLD_CYCLE_LENGTH * (iteration - 1) + _PLACES[actor]
+
+
+def _counter(raw: Mapping[str, Any], field: str, least: int) -> int:
+    value = raw.get(field)
+    # Twice the iteration has to fit as well. JSON's true is an int to Python.
+    if type(value) is int and least <= value <= MAX_COUNTER // 2:
+        return value
+    return _refuse(f"{field} is {value!r} and not a whole number from {least}")
+
+
+def _status(raw: Mapping[str, Any]) -> Status:
+    status = raw.get("status")
+    if not isinstance(status, str):
+        _refuse(f"status is {status!r} and not a word")
+    word, _, actor = status.partition("-")
+    if actor in _PLACES and "expected_actor" in raw and actor != raw["expected_actor"]:
+        _refuse(f"status is {status!r}, and expected_actor is {raw['expected_actor']!r}")
+    if word == "waiting" and actor:
+        return Status.WAITING_NEXT
+    if word == "running":
+        return Status.FAILED
+    whole = {
+        "complete": Status.WAITING_NEXT,
+        "failed": Status.FAILED,
+        "idle": Status.IDLE,
+    }
+    if status not in whole:
+        _refuse(f"status is {status!r}, which neither form has")
+    return whole[status]
+
+
+def _refuse(problem: str, cause: Exception | None = None) -> NoReturn:
+    raise CorruptState(
+        f"the old state file can't be carried over: {problem}",
+        hint="correct it by hand, or move it away to begin at step_index 0; it is untouched",
+    ) from cause
