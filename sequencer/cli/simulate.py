@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from sequencer.model.workflow import Workflow
     from sequencer.workflows.flowfile.reader import Flow
-    from sequencer.workflows.flowfile.script import Script
-    from sequencer.workflows.simulate import Replay
+    from sequencer.workflows.simulate import Replay, Script
     from sequencer.workflows.teams.lists import TaskList
 
 MAX_SCRIPT_BYTES = 4 * 1024 * 1024
@@ -71,7 +70,7 @@ def simulate(invocation: Invocation, flow: str | None, script: Path | None) -> i
 
 
 def _script(path: Path | None) -> Script:
-    from sequencer.workflows.flowfile.script import read_script  # noqa: PLC0415
+    from sequencer.workflows.simulate import read_script  # noqa: PLC0415
 
     if path is None:
         return read_script({}, "--script")
@@ -159,14 +158,14 @@ def _of_run(invocation: Invocation) -> Workflow:
 def _of_graph(invocation: Invocation, workflow: Workflow, said: Script) -> Replay:
     """Replay *workflow*, a team's or a run's, which the script can't have been laid over yet."""
     from sequencer.cli.working import places  # noqa: PLC0415 - only teams and runs need it
-    from sequencer.workflows.simulate import overridden, simulate_team  # noqa: PLC0415
+    from sequencer.workflows.simulate import overridden, simulate  # noqa: PLC0415
     from sequencer.workflows.teams.growth import TeamGrower  # noqa: PLC0415
 
     project = invocation.project()
     settings = project.settings
     whole = overridden(workflow, said.overrides, said.where, places(project, workflow))
     grower = TeamGrower(settings.registry.roles, settings.teams.rules.max_tasks)
-    done = simulate_team(whole, said.parts, grower)
+    done = simulate(whole, said.parts, grower)
     if done.graph is not None:
         # Afterwards: what is added has answers too.
         said.check(done.graph)

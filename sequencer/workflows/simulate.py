@@ -1,8 +1,14 @@
-"""A flow on a virtual clock: what it would do, without an agent and without waiting.
+"""A graph on a virtual clock: what it would do, without an agent and without waiting.
 
-The script says what each node answers and how long it takes; the rules are those of real
-runs. Where it does not say, an agent or a person takes 10 ms, a marker none, and a choice
-goes the first way that leads forward.
+The script says what each node answers and how long it takes, and may set other limits; the
+rules are those of real runs, and so are the names of what is added to a team. Where the script
+does not say, an agent or a person takes 10 ms, a task 10 ms for each unit of its weight, a
+marker none; a choice goes the first way that leads forward, a judge says yes, a lead adds
+nothing. A recorded flow may be given as a script: its chart, its name and what was expected
+of it are for people, and are not looked at.
+
+Not promised: a team's budgets, circuit breaker and merges; they depend on what agents use and
+write.
 """
 
 from __future__ import annotations
@@ -11,12 +17,15 @@ import heapq
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
-from sequencer.documents.problems import raise_all
-from sequencer.errors import ConfigurationError, SequencerError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+
+from sequencer.documents.keys import dotted
+from sequencer.documents.problems import problems_of, raise_all
+from sequencer.errors import ConfigurationError, SequencerError, UnknownName
 from sequencer.model.net import rules as flow_trace
-from sequencer.model.net.graph import Graph, Growth, Node, NodeKind
+from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
 from sequencer.model.net.rules import TIMEOUT, Course, groups, is_choice
 from sequencer.model.net.source import copied, put
@@ -25,6 +34,12 @@ from sequencer.model.step import Retry, Step, Validation
 from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow, grown
 from sequencer.workflows.flowfile.reader import Overrides
+from sequencer.workflows.flowfile.settings import (
+    MAX_TIMEOUT_MS,
+    Milliseconds,
+    RetrySettings,
+    Settings,
+)
 from sequencer.workflows.teams.growth import TeamGrower
 from sequencer.workflows.templates import carried, text_of
 from sequencer.workflows.verdicts import verdict_of
@@ -39,7 +54,7 @@ class EndlessReplay(ConfigurationError):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class NodeScript:
     """What the script says about one node."""
 
     out: tuple[Any, ...] = ()
@@ -72,14 +87,15 @@ def back_edges(graph: Graph) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-class Simulation:
+class _Simulation:
     """One replay."""
 
-    def __init__(self, workflow: Workflow, parts: Mapping[str, Part]) -> None:
-        """Replay *workflow*, a graph, with *parts* by node."""
+    def __init__(
+        self, workflow: Workflow, parts: Mapping[str, NodeScript], grower: TeamGrower | None
+    ) -> None:
         if workflow.graph is None:
             raise ValueError("only a graph can be simulated")
-        self._workflow, self._parts = workflow, parts
+        self._workflow, self._parts, self._grower = workflow, parts, grower
         self._course = Course(Marking(workflow.graph))
         self._events: list[tuple[int, int, int, str]] = []
         """Ends and further tries to come: time, order of the node, execution, node."""
@@ -222,7 +238,10 @@ class Simulation:
         given = self._parts[name].ms if name in self._parts else ()
         if given:
             return given[min(number, len(given) - 1)]
-        return DEFAULT_MS if self._graph.by_id[name].works else 0
+        node = self._graph.by_id[name]
+        if node.task is not None:
+            return max(1, round(DEFAULT_MS * node.task.weight))
+        return DEFAULT_MS if node.works else 0
 
     def _duration(self, name: str, number: int) -> int:
         limit = self._limit(name)
@@ -255,7 +274,50 @@ class Simulation:
         self._accept(name, text, reference)
 
     def _accept(self, name: str, text: str, reference: Reference | None) -> None:
+        validation = self._judgement(name)
+        if validation is not None:
+            said = Outcome(status=OutcomeStatus.OK, output=text)
+            verdict = verdict_of(said, is_command=False)
+            if not verdict.is_pass and not self._refuse(name, verdict.reason, validation):
+                return
+        growth = None
+        if text and self._grower is not None:
+            try:
+                growth = self._grower.of_answer(self._workflow, name, text)
+            except SequencerError as refused:
+                self._failed(name, refused.message)
+                return
+        if growth is not None:
+            # Before its tokens continue: who waits for it waits for what it adds as well.
+            self._course.do("grow", growth.as_json())
+            self._workflow = grown(self._workflow, [growth])
         self._course.succeed(name, text, reference)
+        if growth is not None:
+            self._course.tell_growth(growth, name)
+
+    def _judgement(self, name: str) -> Validation | None:
+        step = self._workflow.steps_by_name.get(name)
+        return step.validation if step is not None and self._grower is not None else None
+
+    def _refuse(self, name: str, reason: str, validation: Validation) -> bool:
+        """Take a "no" of the judge *name*; return whether the run continues after it as is."""
+        number = self._marking.team.refusals.get(name, 0) + 1
+        message = f"the answer is no: {reason}"
+        if number >= validation.max_attempts:
+            if validation.on_exhausted == "continue":
+                return True
+            self._course.fail(name, "Refused", f"{message} (after {number} judgements)")
+            self._course.look_for_the_end()
+            return False
+        fix = self._grower.fix(self._workflow, name, number) if self._grower else None
+        self._course.refuse(name, message, fix)
+        if fix is not None:
+            self._workflow = grown(self._workflow, [fix])
+            return False
+        # It judges again, as one whose next try has come.
+        self._resting.add(name)
+        self._is_overdue(name)
+        return False
 
     def _said(self, node: Node, number: int) -> Any:
         part = self._parts.get(node.id)
@@ -263,10 +325,8 @@ class Simulation:
             return part.out[min(number, len(part.out) - 1)]
         if not node.works:
             return text_of(carried(self._marking, node.id), self._outputs.__getitem__)
-        return self._unsaid(node)
-
-    def _unsaid(self, node: Node) -> str:
-        """Return what *node* answers where the script has nothing."""
+        if self._judgement(node.id) is not None:
+            return json.dumps({"pass": True})
         return self._forward_label(node.id)
 
     def _forward_label(self, name: str) -> str:
@@ -286,6 +346,8 @@ class Simulation:
         failures = self._marking.active[name].failures + 1
         if failures >= retry.max_attempts or not self._is_agent(name):
             self._course.fail_attempt(name, message, None, kind)
+            # Tasks of a team need not fail with it; the run ends where only it is left.
+            self._course.look_for_the_end()
             return
         due = self._now + round(retry.delay_s(failures) * 1000)
         self._course.fail_attempt(name, message, str(due), kind)
@@ -313,87 +375,16 @@ class Simulation:
         return {key: value for key, value in state.items() if not key.startswith("_")}
 
 
-def simulate(workflow: Workflow, parts: Mapping[str, Part] | None = None) -> Replay:
-    """Return what *workflow*, a graph, does when its nodes answer as *parts* say."""
-    return Simulation(workflow, parts or {}).run()
+def simulate(
+    workflow: Workflow,
+    parts: Mapping[str, NodeScript] | None = None,
+    grower: TeamGrower | None = None,
+) -> Replay:
+    """Return what *workflow*, a graph, does when its nodes answer as *parts* say.
 
-
-_DELAYS = {"initialDelay": "initial_delay_s", "maxDelay": "max_delay_s"}
-
-
-class TeamSimulation(Simulation):
-    """One replay of a team."""
-
-    def __init__(self, workflow: Workflow, parts: Mapping[str, Part], grower: TeamGrower) -> None:
-        """Replay *workflow*; *grower* makes what is added to it."""
-        super().__init__(workflow, parts)
-        self._grower = grower
-
-    def _length(self, name: str, number: int) -> int:
-        given = self._parts[name].ms if name in self._parts else ()
-        task = self._graph.by_id[name].task
-        if given or task is None:
-            return super()._length(name, number)
-        return max(1, round(DEFAULT_MS * task.weight))
-
-    def _unsaid(self, node: Node) -> str:
-        return json.dumps({"pass": True}) if self._judgement(node.id) is not None else ""
-
-    def _judgement(self, name: str) -> Validation | None:
-        step = self._workflow.steps_by_name.get(name)
-        return step.validation if step is not None else None
-
-    def _accept(self, name: str, text: str, reference: Reference | None) -> None:
-        said = Outcome(status=OutcomeStatus.OK, output=text)
-        validation = self._judgement(name)
-        if validation is not None:
-            verdict = verdict_of(said, is_command=False)
-            if not verdict.is_pass and not self._is_enough(name, validation):
-                self._refuse(name, verdict.reason, validation)
-                return
-        growth = None
-        try:
-            if text:
-                growth = self._grower.of_answer(self._workflow, name, text)
-        except SequencerError as refused:
-            self._failed(name, refused.message)
-            return
-        if growth is not None:
-            # Before its tokens go on: who waits for it waits for what it adds as well.
-            self._grow(growth)
-        self._course.succeed(name, text, reference)
-        if growth is not None:
-            self._course.tell_growth(growth, name)
-
-    def _is_enough(self, name: str, validation: Validation) -> bool:
-        """Return whether another "no" of the judge *name* lets the run go on behind it."""
-        number = self._marking.team.refusals.get(name, 0) + 1
-        return number >= validation.max_attempts and validation.on_exhausted == "continue"
-
-    def _refuse(self, name: str, reason: str, validation: Validation) -> None:
-        number = self._marking.team.refusals.get(name, 0) + 1
-        message = f"the answer is no: {reason}"
-        if number >= validation.max_attempts:
-            self._course.fail(name, "Refused", f"{message} (after {number} judgements)")
-            self._course.look_for_the_end()
-            return
-        fix = self._grower.fix(self._workflow, name, number)
-        self._course.refuse(name, message, fix)
-        if fix is not None:
-            self._workflow = grown(self._workflow, [fix])
-            return
-        # It judges anew, as one whose next try has come.
-        self._resting.add(name)
-        self._is_overdue(name)
-
-    def _grow(self, growth: Growth) -> None:
-        self._course.do("grow", growth.as_json())
-        self._workflow = grown(self._workflow, [growth])
-
-    def _failed(self, name: str, message: str, kind: str = "error") -> None:
-        super()._failed(name, message, kind)
-        # Others need not fail with it; the run ends where only it is left.
-        self._course.look_for_the_end()
+    *grower* makes what is added to a team.
+    """
+    return _Simulation(workflow, parts or {}, grower).run()
 
 
 def overridden(workflow: Workflow, said: Overrides, where: str, size: int | None) -> Workflow:
@@ -422,27 +413,110 @@ def _overridden(step: Step, said: Overrides) -> Step:
     if step.name in said.timeouts:
         fields["timeout_s"] = said.timeouts[step.name] / 1000
     if said.retry is not None and step.retry is None:
-        written = {
-            "max_attempts": said.retry.get("maxAttempts"),
-            "backoff": said.retry.get("backoff"),
-        }
-        for key, field in (("initialDelay", "initial_delay_s"), ("maxDelay", "max_delay_s")):
-            written[field] = said.retry[key] / 1000 if key in said.retry else None
-        kept = {key: value for key, value in written.items() if value is not None}
-        fields["retry"] = Retry.model_validate(kept)
+        seconds = (("initialDelay", "initial_delay_s"), ("maxDelay", "max_delay_s"))
+        retry = {field: said.retry[key] / 1000 for key, field in seconds if key in said.retry}
+        if "maxAttempts" in said.retry:
+            retry["max_attempts"] = said.retry["maxAttempts"]
+        if "backoff" in said.retry:
+            retry["backoff"] = said.retry["backoff"]
+        fields["retry"] = Retry.model_validate(retry)
     return step.model_copy(update=fields) if fields else step
 
 
-def _retry_field(written: tuple[str, Any]) -> tuple[str, Any]:
-    """Return the field of a step's retry that a key of the script's stands for."""
-    key, value = written
-    if key in _DELAYS:
-        return _DELAYS[key], value / 1000
-    return "max_attempts" if key == "maxAttempts" else key, value
+ABOUT = ("name", "mermaid", "why", "expect")
+"""What a recorded flow has beside its script."""
 
 
-def simulate_team(
-    workflow: Workflow, parts: Mapping[str, Part] | None, grower: TeamGrower
-) -> Replay:
-    """Return what the team of *workflow* does when its tasks answer as *parts* say."""
-    return TeamSimulation(workflow, parts or {}, grower).run()
+def _listed(value: object) -> object:
+    return value if isinstance(value, list) else [value]
+
+
+def _answer(value: Any) -> Any:
+    if isinstance(value, dict) and set(value) == {"error"} and not isinstance(value["error"], str):
+        raise ValueError("expected the error's text")
+    return value
+
+
+_Length = Annotated[int, Field(strict=True, ge=0, le=MAX_TIMEOUT_MS)]
+
+
+class _NodeSettings(Settings):
+    out: Annotated[
+        tuple[Annotated[Any, AfterValidator(_answer)], ...],
+        BeforeValidator(_listed),
+        Field(min_length=1),
+    ] = ()
+    """One an attempt, the last one for all that follow; an answer alone is the only one."""
+    ms: Annotated[tuple[_Length, ...], BeforeValidator(_listed), Field(min_length=1)] = ()
+    timeout: Milliseconds | None = None
+
+    @property
+    def part(self) -> NodeScript:
+        return NodeScript(self.out, self.ms)
+
+
+class _Script(Settings):
+    nodes: dict[str, _NodeSettings] = Field(default_factory=dict)
+    entry: str | None = Field(default=None, min_length=1)
+    on_error: str | None = Field(default=None, alias="onError", min_length=1)
+    retry: RetrySettings | None = None
+    max_iterations: int | None = Field(
+        default=None, alias="maxIterations", strict=True, ge=0, le=1_000_000
+    )
+    timeout: Milliseconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a script says, for the reader of the workflow and for the simulation."""
+
+    overrides: Overrides
+    parts: Mapping[str, NodeScript]
+    where: str = field(default="", compare=False)
+
+    def check(self, graph: Graph) -> None:
+        """Return if every node that the script names is one of *graph*, and can do it.
+
+        Raises:
+            ConfigurationError: one is not in the chart, or has a time limit but no work.
+        """
+        wrong: list[ConfigurationError] = []
+        known = graph.by_id
+        for name in {**self.parts, **self.overrides.timeouts}:
+            where = f"{self.where}: {dotted(('nodes', name))}"
+            if name not in known:
+                wrong.append(UnknownName("node", name, known, where=where))
+            elif name in self.overrides.timeouts and not known[name].works:
+                text = f"a {known[name].kind} does no work, so it can't take too long"
+                wrong.append(ConfigurationError(text, where=f"{where}.timeout"))
+        raise_all(wrong)
+
+
+def read_script(data: object, where: str) -> Script:
+    """Return the script that *data* is, the content of the file *where*.
+
+    Raises:
+        ConfigurationError: it says something that no script can say; everything at once.
+    """
+    if not isinstance(data, Mapping):
+        raise ConfigurationError('a script is a mapping, {"nodes": {…}, …}', where=where)
+    try:
+        said = _Script.model_validate({key: data[key] for key in data if key not in ABOUT})
+    except ValidationError as refused:
+        problems = problems_of(refused, _Script, lambda _: where)
+        raise_all([problem.error for problem in problems])
+        raise
+    retry = None
+    if said.retry is not None:
+        retry = said.retry.model_dump(by_alias=True, exclude_none=True)
+    parts = {name: node.part for name, node in said.nodes.items()}
+    overrides = Overrides(
+        entry=said.entry,
+        on_error=said.on_error,
+        retry=retry,
+        max_iterations=said.max_iterations,
+        timeout=said.timeout,
+        timeouts={n: node.timeout for n, node in said.nodes.items() if node.timeout is not None},
+        agents=frozenset(name for name, part in parts.items() if part.out or part.ms),
+    )
+    return Script(overrides, parts, where)

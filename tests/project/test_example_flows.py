@@ -23,9 +23,8 @@ from sequencer.model.transitions import Event
 from sequencer.settings.settings import load
 from sequencer.workflows import templates
 from sequencer.workflows.flowfile.reader import Flow, load_flow
-from sequencer.workflows.flowfile.script import read_script
 from sequencer.workflows.mermaid.parser import read_chart
-from sequencer.workflows.simulate import Replay, simulate
+from sequencer.workflows.simulate import Replay, read_script, simulate
 from tests import forked
 from tests.project.documents import ROOT, clean_environment, ensure_true, fences, run_region
 

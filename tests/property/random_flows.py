@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Retry
 from sequencer.model.workflow import Workflow
-from sequencer.workflows.simulate import Part
+from sequencer.workflows.simulate import NodeScript
 from tests.flows import workflow_of
 
 MAX_NODES = 12
@@ -51,8 +51,8 @@ class Case:
     script: Mapping[str, tuple[tuple[Any, ...], tuple[int, ...]]]
 
     @property
-    def parts(self) -> dict[str, Part]:
-        return {name: Part(out, ms) for name, (out, ms) in self.script.items()}
+    def parts(self) -> dict[str, NodeScript]:
+        return {name: NodeScript(out, ms) for name, (out, ms) in self.script.items()}
 
     def __repr__(self) -> str:
         """Return what a person can read when a property fails."""

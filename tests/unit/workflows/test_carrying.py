@@ -4,7 +4,7 @@ import json
 
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Active, Marking, Reference
-from sequencer.workflows.simulate import Part, simulate
+from sequencer.workflows.simulate import NodeScript, simulate
 from sequencer.workflows.templates import carried, text_of, value_of
 from tests.flows import graph, workflow
 
@@ -70,7 +70,8 @@ def test_joined_markers_one_after_the_other_do_not_multiply_what_they_hand_on() 
     ]
     lines += [f"m{levels} --> q{{Q}}; q -->|yes| x; q --> y"]
     found = simulate(
-        workflow("\n".join(lines), entries=("a", "b")), {"a": Part(("1",)), "b": Part(("2",))}
+        workflow("\n".join(lines), entries=("a", "b")),
+        {"a": NodeScript(("1",)), "b": NodeScript(("2",))},
     )
     chosen = next(line for line in found.trace if "done q" in line)
     assert json.loads(chosen.partition(" = ")[2]) == {"a": "1", "b": "2"}

@@ -11,14 +11,13 @@ from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.flowfile.problems import FlowErrors
 from sequencer.workflows.flowfile.reader import read_chart_only
-from sequencer.workflows.flowfile.script import read_script
 from sequencer.workflows.simulate import (
     MAX_EVENTS,
     EndlessReplay,
-    Part,
+    NodeScript,
     Replay,
-    Simulation,
     back_edges,
+    read_script,
     simulate,
 )
 from tests.flows import graph, workflow
@@ -36,7 +35,7 @@ def recorded(flow: dict[str, Any]) -> Replay:
     return simulate(chart.workflow, script.parts)
 
 
-def ran(text: str, parts: dict[str, Part] | None = None, **settings: Any) -> list[str]:
+def ran(text: str, parts: dict[str, NodeScript] | None = None, **settings: Any) -> list[str]:
     return list(simulate(workflow(text, **settings), parts).trace)
 
 
@@ -64,7 +63,7 @@ def test_a_flow_that_can_not_be_loaded_says_why(flow: dict[str, Any]) -> None:
 
 def test_only_a_graph_is_simulated() -> None:
     with pytest.raises(ValueError, match="only a graph"):
-        Simulation(Workflow("w", (Step(name="a"),)), {})
+        simulate(Workflow("w", (Step(name="a"),)))
 
 
 def test_without_a_script_a_choice_goes_the_first_way_forward() -> None:
@@ -77,7 +76,7 @@ def test_without_a_way_forward_that_is_labelled_the_default_is_taken() -> None:
 
 
 def test_a_decision_goes_by_the_output_that_reached_it() -> None:
-    parts = {"a": Part(("no",))}
+    parts = {"a": NodeScript(("no",))}
     trace = ran("a --> m((M)) --> q{Q}; q -->|yes| b; q -->|no| c", parts)
     assert trace[2:] == [
         "10 start m",
@@ -90,13 +89,13 @@ def test_a_decision_goes_by_the_output_that_reached_it() -> None:
 
 
 def test_several_outputs_reach_a_decision_as_json() -> None:
-    parts = {"a": Part(("x",)), "b": Part(('say "y"',), (5,))}
+    parts = {"a": NodeScript(("x",)), "b": NodeScript(('say "y"',), (5,))}
     trace = ran("s((S)) --> a & b --> q{Q}; q -->|yes| c; q --> d", parts)
     assert '10 done q = {"b":"say \\"y\\"","a":"x"}' in trace
 
 
 def test_an_answer_that_is_no_text_is_json() -> None:
-    parts = {"a": Part(({"decision": "no"},))}
+    parts = {"a": NodeScript(({"decision": "no"},))}
     assert ran("a -->|yes| b; a -->|no| c", parts)[1:3] == [
         '10 done a = {"decision":"no"}',
         "10 start c",
@@ -104,12 +103,12 @@ def test_an_answer_that_is_no_text_is_json() -> None:
 
 
 def test_a_long_answer_is_cut_in_the_trace() -> None:
-    trace = ran("a -->|yes| b; a --> c", {"a": Part(("x" * 500,))})
+    trace = ran("a -->|yes| b; a --> c", {"a": NodeScript(("x" * 500,))})
     assert trace[1] == f"10 done a = {'x' * 200}…"
 
 
 def test_the_last_answer_and_length_hold_for_all_that_follow() -> None:
-    parts = {"a": Part(("again", "again", "on"), (1, 2))}
+    parts = {"a": NodeScript(("again", "again", "on"), (1, 2))}
     trace = ran("a -->|again| a; a -->|on| b", parts)
     assert [line for line in trace if "done" in line] == [
         "1 done a = again",
@@ -120,7 +119,7 @@ def test_the_last_answer_and_length_hold_for_all_that_follow() -> None:
 
 
 def test_nodes_that_end_at_once_are_handled_in_order() -> None:
-    trace = ran("s --> b & a & c; b --> x", {"s": Part((), (0,))})
+    trace = ran("s --> b & a & c; b --> x", {"s": NodeScript((), (0,))})
     assert trace[5:] == [
         "10 done b",
         "10 start x",
@@ -150,7 +149,7 @@ def test_no_more_agents_than_may_run_at_once() -> None:
 
 def test_a_try_that_is_due_waits_for_a_place_and_comes_before_new_nodes() -> None:
     retry = Retry(max_attempts=2, initial_delay_s=0.005)
-    parts = {"a": Part(({"error": "boom"}, "ok"))}
+    parts = {"a": NodeScript(({"error": "boom"}, "ok"))}
     trace = ran("s((S)) --> a & b & c", parts, retry=retry, max_parallel=1)
     assert trace[2:] == [
         "0 start a",
@@ -166,7 +165,10 @@ def test_a_try_that_is_due_waits_for_a_place_and_comes_before_new_nodes() -> Non
 
 def test_a_node_that_an_error_ended_while_it_rested_starts_like_any_other() -> None:
     retry = {"a": Retry(max_attempts=2, initial_delay_s=0.05)}
-    parts = {"a": Part(({"error": "boom"}, "ok")), "b": Part(({"error": "bad"},), (20,))}
+    parts = {
+        "a": NodeScript(({"error": "boom"}, "ok")),
+        "b": NodeScript(({"error": "bad"},), (20,)),
+    }
     trace = ran("s((S)) --> a & b; h --> a", parts, retry=retry, on_error="h", max_parallel=2)
     assert trace[4:] == [
         "10 fail a attempt 1: boom",
@@ -180,7 +182,7 @@ def test_a_node_that_an_error_ended_while_it_rested_starts_like_any_other() -> N
 
 
 def test_a_person_who_is_late_takes_the_way_for_that() -> None:
-    late = {"h": Part(("yes",), (50,))}
+    late = {"h": NodeScript(("yes",), (50,))}
     limits = {"h": {"timeout_ms": 20}}
     labelled = ran("h{{H}} -->|yes| a; h -->|timeout| b", late, nodes=limits)
     assert labelled[1:3] == ["20 done h = timeout", "20 start b"]
@@ -195,12 +197,12 @@ def test_a_person_who_is_late_takes_the_way_for_that() -> None:
 
 
 def test_a_person_who_is_just_in_time_is_not_late() -> None:
-    trace = ran("h{{H}} --> a", {"h": Part((), (20,))}, nodes={"h": {"timeout_ms": 20}})
+    trace = ran("h{{H}} --> a", {"h": NodeScript((), (20,))}, nodes={"h": {"timeout_ms": 20}})
     assert trace[1] == "20 done h"
 
 
 def test_a_failure_while_a_person_is_asked_needs_no_attempts_left() -> None:
-    parts = {"h": Part(({"error": "gone"},))}
+    parts = {"h": NodeScript(({"error": "gone"},))}
     found = simulate(workflow("h{{H}} --> a", retry=Retry(max_attempts=5)), parts)
     assert found.trace == ("0 start h", "10 fail h attempt 1: gone")
     assert found.status == "failed"
@@ -208,7 +210,7 @@ def test_a_failure_while_a_person_is_asked_needs_no_attempts_left() -> None:
 
 def test_time_in_which_a_try_is_awaited_counts_and_what_ends_in_time_is_good() -> None:
     retry = Retry(max_attempts=2, initial_delay_s=0.08)
-    parts = {"a": Part(({"error": "boom"}, "ok"))}
+    parts = {"a": NodeScript(({"error": "boom"}, "ok"))}
     assert ran("a", parts, retry=retry, timeout_ms=100)[-1] == "100 done a"
     assert ran("a", parts, retry=retry, timeout_ms=99)[-1] == "99 workflow timeout; cancelled a"
     assert ran("a", parts, retry=retry, timeout_ms=50)[-1] == "50 workflow timeout; cancelled a"
@@ -218,14 +220,14 @@ def test_the_state_is_what_nodes_wrote_last_and_nothing_of_the_program() -> None
     keys = {"a": {"output_key": "m.x"}, "b": {"output_key": "m.y"}, "c": {"output_key": "k"}}
     found = simulate(
         workflow("a --> b --> c; c -->|again| c; c --> d", nodes=keys, state={"m": None, "n": 1}),
-        {"a": Part(("1",)), "b": Part(("2",)), "c": Part(("again", "3"))},
+        {"a": NodeScript(("1",)), "b": NodeScript(("2",)), "c": NodeScript(("again", "3"))},
     )
     assert found.state == {"m": {"x": "1", "y": "2"}, "n": 1, "k": "3"}
 
 
 def test_the_state_of_the_workflow_is_not_changed() -> None:
     made = workflow("a", nodes={"a": {"output_key": "m.x"}}, state={"m": {"y": 1}})
-    assert simulate(made, {"a": Part(("1",))}).state == {"m": {"x": "1", "y": 1}}
+    assert simulate(made, {"a": NodeScript(("1",))}).state == {"m": {"x": "1", "y": 1}}
     assert made.graph is not None
     assert made.graph.state == {"m": {"y": 1}}
 
@@ -233,7 +235,7 @@ def test_the_state_of_the_workflow_is_not_changed() -> None:
 def test_a_text_in_the_way_of_a_key_is_a_failure_for_good() -> None:
     keys = {"a": {"output_key": "m"}, "b": {"output_key": "m.x"}}
     retry = Retry(max_attempts=3)
-    found = simulate(workflow("a --> b", nodes=keys, retry=retry), {"a": Part(("t",))})
+    found = simulate(workflow("a --> b", nodes=keys, retry=retry), {"a": NodeScript(("t",))})
     assert found.trace[-1] == "20 fail b: output.key 'm.x': 'm' in the state is no map"
     assert (found.status, found.state) == ("failed", {"m": "t"})
 
@@ -241,7 +243,7 @@ def test_a_text_in_the_way_of_a_key_is_a_failure_for_good() -> None:
 def test_an_empty_answer_replaces_an_earlier_one() -> None:
     keys = {"a": {"output_key": "k"}}
     made = workflow("a --> q{Q}; q -->|x| a; q --> b", nodes=keys)
-    found = simulate(made, {"a": Part(("x", ""))})
+    found = simulate(made, {"a": NodeScript(("x", ""))})
     assert found.state == {"k": ""}
     assert found.trace[-4:-1] == ("20 start q", "20 done q = ", "20 start b")
 
@@ -264,7 +266,7 @@ def test_facts_carry_their_time() -> None:
     ]
 
 
-def calls(made: Workflow, parts: dict[str, Part] | None = None) -> int:
+def calls(made: Workflow, parts: dict[str, NodeScript] | None = None) -> int:
     """Return how many functions a replay of *made* calls."""
     profile = cProfile.Profile()
     profile.runcall(simulate, made, parts)
@@ -292,7 +294,7 @@ def test_a_replay_costs_what_happens_however_many_run_at_once(
     settings: dict[str, Any], parts: dict[str, Any]
 ) -> None:
     wide, wider = (
-        calls(side_by_side(width, **settings), {f"n{n}": Part(**parts) for n in range(width)})
+        calls(side_by_side(width, **settings), {f"n{n}": NodeScript(**parts) for n in range(width)})
         for width in (200, 800)
     )
     assert wider < 4.6 * wide

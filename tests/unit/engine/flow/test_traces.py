@@ -21,7 +21,7 @@ from sequencer.model.outcome import Outcome
 from sequencer.model.workflow import Workflow
 from sequencer.store.memory import MemoryRun
 from sequencer.workflows.flowfile.reader import read_chart_only
-from sequencer.workflows.flowfile.script import read_script
+from sequencer.workflows.simulate import read_script
 from tests.unit.engine.flow.labs import LIMIT_S, Actor, Lab, failed, interrupted, said, until
 
 FLOWS = json.loads((Path(__file__).parents[3] / "data/flowcharts/flows.json").read_text())

@@ -8,8 +8,7 @@ import pytest
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.model.net.graph import NodeKind
 from sequencer.workflows.flowfile.reader import Overrides, read_chart_only
-from sequencer.workflows.flowfile.script import Script, read_script
-from sequencer.workflows.simulate import Part, Replay, simulate
+from sequencer.workflows.simulate import NodeScript, Replay, Script, read_script, simulate
 from tests.flows import graph
 
 CHART = Path("chart.mmd")
@@ -44,7 +43,7 @@ def test_a_script_is_overrides_and_parts() -> None:
             timeouts={"a": 9},
             agents=frozenset("a"),
         ),
-        {"a": Part(("x", {"error": "no"}), (1, 2)), "b": Part()},
+        {"a": NodeScript(("x", {"error": "no"}), (1, 2)), "b": NodeScript()},
     )
 
 
@@ -55,7 +54,7 @@ def test_nothing_is_a_script_too() -> None:
 @pytest.mark.parametrize("out", ["yes", {"error": "boom"}, 5, None, {"a": 1}])
 def test_one_answer_or_length_may_stand_alone(out: Any) -> None:
     script = read_script({"nodes": {"a": {"out": out, "ms": 0}}}, "script.json")
-    assert script.parts == {"a": Part((out,), (0,))}
+    assert script.parts == {"a": NodeScript((out,), (0,))}
 
 
 def test_what_a_recorded_flow_says_about_itself_is_for_people() -> None:

@@ -9,8 +9,7 @@ import pytest
 from sequencer.errors import ConfigurationError
 from sequencer.model.team import Task
 from sequencer.workflows.flowfile.reader import Overrides
-from sequencer.workflows.flowfile.script import read_script
-from sequencer.workflows.simulate import Part, Replay, overridden, simulate_team
+from sequencer.workflows.simulate import NodeScript, Replay, overridden, read_script, simulate
 from sequencer.workflows.teams.graphs import workflow_of
 from sequencer.workflows.teams.growth import TeamGrower
 from sequencer.workflows.verdicts import verdict_of
@@ -26,7 +25,7 @@ def replay(tasks: list[Task], size: int | None = None, **nodes: Any) -> Replay:
     named = {name.replace("_", "-"): node for name, node in nodes.items()}
     script = read_script({"nodes": named}, "script.json")
     workflow = workflow_of("crew", tasks, {}, size=size)
-    return simulate_team(workflow, script.parts, TeamGrower({}))
+    return simulate(workflow, script.parts, TeamGrower({}))
 
 
 def judging(**more: Any) -> list[Task]:
@@ -123,33 +122,37 @@ def test_an_answer_that_can_not_be_added_fails_the_lead(answer: str) -> None:
 
 # --- beside a real run -------------------------------------------------------------------
 
-TEAMS: dict[str, tuple[list[Task], dict[str, Any], dict[str, Part]]] = {
+TEAMS: dict[str, tuple[list[Task], dict[str, Any], dict[str, NodeScript]]] = {
     "plain": (CREW, {"check": YES}, {}),
     "two fixes": (
         CREW,
         {"check": [no("a"), no("b"), YES]},
-        {"check": Part(out=({"pass": False, "reason": "a"}, NO, {"pass": True}))},
+        {"check": NodeScript(out=({"pass": False, "reason": "a"}, NO, {"pass": True}))},
     ),
-    "patience": (CREW, {"check": no("never")}, {"check": Part(out=({**NO, "reason": "never"},))}),
+    "patience": (
+        CREW,
+        {"check": no("never")},
+        {"check": NodeScript(out=({**NO, "reason": "never"},))},
+    ),
     "anew": (
         judging(fixer=None),
         {"check": [no("a"), YES]},
-        {"check": Part(out=(NO, {"pass": True}))},
+        {"check": NodeScript(out=(NO, {"pass": True}))},
     ),
     "retry": (
         [task("a", **AT_ONCE), task("b", "a")],
         {"a": [failed("x"), "ok"]},
-        {"a": Part(out=({"error": "x"}, "ok"))},
+        {"a": NodeScript(out=({"error": "x"}, "ok"))},
     ),
     "fails": (
         [task("a"), task("b", "a")],
         {"a": failed("boom")},
-        {"a": Part(out=({"error": "boom"},))},
+        {"a": NodeScript(out=({"error": "boom"},))},
     ),
     "grows": (
         [task("lead", adds="tasks"), task("end", "lead")],
         {"lead": adds(("one",), ("two", "one"))},
-        {"lead": Part(out=(json.loads(adds(("one",), ("two", "one"))),))},
+        {"lead": NodeScript(out=(json.loads(adds(("one",), ("two", "one"))),))},
     ),
 }
 
@@ -160,7 +163,7 @@ def test_a_run_goes_as_the_replay_says(tmp_path: Path, name: str) -> None:
     made = team(tmp_path, tasks, says, size=1)
     made.ended()
     workflow = workflow_of("crew", tasks, {}, size=1)
-    done = simulate_team(workflow, parts, TeamGrower({}))
+    done = simulate(workflow, parts, TeamGrower({}))
     assert made.trace() == [line.partition(" ")[2] for line in done.trace]
     assert str(made.status) == done.status
     assert {node.id for node in made.graph.nodes} == set(done.graph.by_id if done.graph else ())
