@@ -49,13 +49,15 @@ def commit(invocation: Invocation, *, dry_run: bool) -> None:
 
 def _selected(project: Project) -> tuple[str | None, Selection]:
     """Return the branch that is checked out, and what would be committed on it."""
-    from sequencer.git.carry import work_tree  # noqa: PLC0415 - `--help` needs no git
+    from sequencer.git.carry import folders_of  # noqa: PLC0415 - `--help` needs no git
     from sequencer.git.objects import Objects  # noqa: PLC0415
     from sequencer.git.process import Git  # noqa: PLC0415
     from sequencer.git.selection import Selector, secrets_by  # noqa: PLC0415
+    from sequencer.git.tree import WorkTree  # noqa: PLC0415
 
     settings = project.settings
-    tree = work_tree(settings, Objects(Git(settings.project_dir)))
+    objects = Objects(Git(settings.project_dir))
+    tree = WorkTree(folders_of(settings, settings.state_file), objects)
     status = tree.status()
     selector = Selector(tree, settings.commit, secrets_by(project.redaction))
     return status.branch, selector.select(status)

@@ -300,13 +300,14 @@ def _quiet_words(held: Holder) -> str:
 
 def _code(project: Project, run: Run, store: GitStore, head: Head | None) -> Code | None:
     """Return how the work tree stands to the code of *head*; None where no code is moved."""
-    from sequencer.git.carry import GitCarrier, work_tree  # noqa: PLC0415 - git only
+    from sequencer.git.carry import GitCarrier, folders_of  # noqa: PLC0415 - git only
+    from sequencer.git.tree import WorkTree  # noqa: PLC0415
     from sequencer.settings.git import NONE  # noqa: PLC0415
 
     settings, branch = project.settings, store.branch
     if settings.store.work.branch == NONE:
         return None
-    tree = work_tree(settings, branch.objects, allowed=project.allowed)
+    tree = WorkTree(folders_of(settings, settings.state_file), branch.objects)
     carrier = GitCarrier(
         tree,
         branch.remote,

@@ -1,7 +1,9 @@
-"""What the end of a push means: refused for good, for now, or not known at all.
+"""The state branch: looked at, followed, and moved by compare-and-swap; a file store's peer.
 
-A push without an answer may land as long as every ref that it moves is where it found it.
-Till then no refusal of a later one is the last word: nobody can tell what was accepted.
+Safety: the remote's ref is moved only by a push that names its old value, so of two writers one
+wins. A push without an answer has been accepted if and only if the branch holds its record; it is
+pushed again, as the very same commit, until that is known. It may land as long as every ref that
+it moves is where it found it, and until then no refusal of a later one is the last word.
 """
 
 from __future__ import annotations
@@ -400,7 +402,13 @@ class Branch:
     def _stand_at(self, stand: Stand) -> None:
         self._at = stand
         self.known.write(
-            Known(self.remote.name, self.refs.branch, stand.commit, stand.revision, utc_now())
+            Known(
+                remote=self.remote.name,
+                branch=self.refs.branch,
+                tip=stand.commit,
+                revision=stand.revision,
+                at=utc_now(),
+            )
         )
 
     def _is_readable(self, commit: str) -> bool:

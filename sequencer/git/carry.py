@@ -1,13 +1,16 @@
-"""What a person is told where a work tree and a remote have parted, with what to do about it.
+"""Moves the code of a run with its state: `engine.carrier.Carrier` over a work tree and a remote.
 
-Commands are written so that they can be typed as they stand, whatever a branch is called.
+A step begins on the code that the state goes with; what it has committed, or may be committed for
+it, is pushed together with the state, by the store, so that both move in one. Nothing here forces
+or merges: a branch is fast-forwarded or left alone, and what does not fit is told to a person
+before anything runs; only code that was not accepted is taken back (see `tenancy.TakeBack`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
@@ -16,13 +19,12 @@ from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.errors import RemoteUnreachable, SequencerError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.git.commit import Committer, RefMoved
-from sequencer.git.objects import Objects
 from sequencer.git.process import GitFailed
 from sequencer.git.remote import NoAtomicPush, PushVerdict, RefMove, Remote
 from sequencer.git.selection import Selection, Selector, secrets_by
 from sequencer.git.store import GitStore
 from sequencer.git.tenancy import Note, TakeBack, Tenancy, accepted_in, changed_since, kept_name
-from sequencer.git.tree import Folders, TreeStatus, WorkTree
+from sequencer.git.tree import SHOWN_PATHS, Folders, TreeStatus, WorkTree, listed
 from sequencer.model.head import Claim, Head, Work
 from sequencer.model.names import is_branch_name, slug
 from sequencer.settings.git import CURRENT, NONE, CommitOptions, WorkOptions
@@ -80,7 +82,6 @@ def not_whole(tree: WorkTree, branch: str | None, remote: str, commit: str) -> W
     )
 
 
-SHOWN_PATHS = 10
 _TRAILERS = ("run", "step", "iteration", "token")
 _TRIES = 3
 
@@ -220,7 +221,8 @@ class GitCarrier:
         paths = f"{len(dirty)} changed {'path' if len(dirty) == 1 else 'paths'}"
         if note is None or not note.is_of_step(head):
             raise self._tree.refused(
-                f"branch {self.branch} has {paths} that no commit holds: {self._listed(dirty)}",
+                f"branch {self.branch} has {paths} that no commit holds: "
+                + listed(dirty, self._hide),
                 "commit them, put them away ('git stash -u'), or have git ignore them; "
                 "store.work.tolerated names paths that may be so",
             )
@@ -229,7 +231,7 @@ class GitCarrier:
             unknown = ", or somebody has changed since" if note.left is None else ""
             self._notices.append(
                 f"goes on with what attempt {note.attempt} has left{unknown}: {paths}, "
-                + self._listed(dirty)
+                + listed(dirty, self._hide)
             )
 
     def _ensure_its_own(self, note: Note, dirty: list[str]) -> None:
@@ -239,7 +241,7 @@ class GitCarrier:
             number = f"{len(changed)} {'path was' if len(changed) == 1 else 'paths were'}"
             raise self._tree.refused(
                 f"{number} changed since attempt {note.attempt} has ended, and the next one would "
-                f"commit that as its own: {self._listed(changed)}",
+                f"commit that as its own: {listed(changed, self._hide)}",
                 "commit them, put them away ('git stash -u -- PATH'), or have git ignore them; "
                 "store.work.tolerated names paths that may be so",
             )
@@ -286,11 +288,6 @@ class GitCarrier:
 
     def _is_in_line(self, commit: str, theirs: str) -> bool:
         return self._tree.contains(commit, theirs) or self._tree.contains(theirs, commit)
-
-    def _listed(self, paths: list[str]) -> str:
-        shown = [self._hide(path) for path in paths[:SHOWN_PATHS]]
-        more = f" and {len(paths) - SHOWN_PATHS} more" if len(paths) > SHOWN_PATHS else ""
-        return ", ".join(map(repr, shown)) + more
 
     def arrive(self, head: Head) -> None:
         """See `Carrier.arrive`."""
@@ -422,8 +419,8 @@ class GitCarrier:
         left = [e.path for e in self._tree.dirt(status, self._tolerated) if e.path not in done]
         if left:
             self._notices.append(
-                f"{self._listed(left)}: in no commit, so no other clone gets them, and no step "
-                "begins here before they are committed, removed or in store.work.tolerated"
+                f"{listed(left, self._hide)}: in no commit, so no other clone gets them, and no "
+                "step begins here before they are committed, removed or in store.work.tolerated"
             )
         return commit
 
@@ -472,7 +469,7 @@ class StoreCarrier(GitCarrier):
     ) -> None:
         """Have *store* move the code of *run*."""
         branch = store.branch
-        tree = work_tree(settings, branch.objects, allowed=branch.git.allowed)
+        tree = WorkTree(folders_of(settings, settings.state_file), branch.objects)
         super().__init__(
             tree,
             branch.remote,
@@ -518,19 +515,6 @@ def carrier_of(settings: Settings, run: str | None, store: Store, redaction: Red
     if not isinstance(store, GitStore) or settings.store.work.branch == NONE:
         return NOTHING_CARRIED
     return StoreCarrier(store, settings, run, redaction)
-
-
-def work_tree(
-    settings: Settings,
-    objects: Objects,
-    environment: Mapping[str, str] | None = None,
-    allowed: Mapping[str, str] | None = None,
-) -> WorkTree:
-    """Return the work tree that the project lies in; nothing is started before it is asked.
-
-    *allowed*: see `Git`.
-    """
-    return WorkTree(folders_of(settings, settings.state_file), objects, environment, allowed)
 
 
 def folders_of(settings: Settings, state_file: Path) -> Folders:

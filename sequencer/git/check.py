@@ -37,7 +37,6 @@ NEEDED = (2, 29)
 SHOWN_PATHS = 5
 POLLS_IN_A_LEASE = 4
 """Looks that an observer should have before a lease has run out."""
-_VERSION = re.compile(r"git version (\d+)\.(\d+)")
 _NOWHERE = re.compile("does not appear to be|not found|404")
 _DURABLE = ("core.fsync", "core.fsyncObjectFiles")
 """Of git 2.36 and newer, and of older ones; whoever has set one has thought of it."""
@@ -95,18 +94,9 @@ def _check_configuration(settings: Settings, store: GitStore) -> Iterator[Findin
 def _check_repository(settings: Settings, git: Git) -> Iterator[Finding]:
     """Yield why there is no git here to work with."""
     folder = str(settings.project_dir)
-    try:
-        version = git.text("version")
-    except ConfigurationError as error:
-        yield from of_error(Area.REMOTE, error)
+    if (unusable := git.unusable(NEEDED)) is not None:
+        yield from of_error(Area.REMOTE, unusable)
         return
-    except GitFailed as failed:
-        yield _error(f"git does not run: {failed.reason}", folder, "look at 'git version'")
-        return
-    found = _VERSION.match(version)
-    if found is not None and (int(found[1]), int(found[2])) < NEEDED:
-        needed = ".".join(map(str, NEEDED))
-        yield _error(f"{version} is too old", None, f"install git {needed} or newer")
     try:
         git.text("rev-parse", "--show-toplevel")
     except GitFailed as failed:
@@ -264,30 +254,37 @@ def _check_remote(settings: Settings, store: GitStore) -> Iterator[Finding]:
         return
     except StateRefused as error:
         yield from of_error(Area.STATE, error)
-    yield from _check_checked_out(settings, store)
+    yield from _check_there(settings, store)
     yield from _check_names(settings, store)
-    yield from _check_durable(store)
     yield from _check_push(settings, store, where)
 
 
-def _check_checked_out(settings: Settings, store: GitStore) -> Iterator[Finding]:
-    """Yield that the remote is somebody's clone, with the branch that is to move checked out."""
-    work = settings.store.work.branch
+def _check_there(settings: Settings, store: GitStore) -> Iterator[Finding]:
+    """Yield what is wrong with a remote that is a folder of this machine.
+
+    It is somebody's clone, with the branch that is to move checked out; or git, as it is
+    configured there, may lose with the power what it has taken.
+    """
     folder = remote_folder(store.branch.git, store.branch.remote.name)
-    if folder is None or work == NONE:
+    if folder is None:
         return
     there = Git(folder, timeout_s=GIT_TIMEOUT_S, git_dir=folder)
+    work = settings.store.work.branch
     try:
-        if there.text("rev-parse", "--is-bare-repository") == "true":
-            return
-        rule = there.text("config", "--default", "refuse", "receive.denyCurrentBranch")
-        branch = there.text("symbolic-ref", "--short", "HEAD")
+        if there.text("rev-parse", "--is-bare-repository") != "true":
+            rule = there.text("config", "--default", "refuse", "receive.denyCurrentBranch")
+            branch = there.text("symbolic-ref", "--short", "HEAD")
+            is_refused = rule not in ("ignore", "warn", "updateInstead", "false")
+            if is_refused and work != NONE and work in (CURRENT, branch):
+                message = f"branch {branch} is checked out there, and takes no push"
+                hint = "use a bare repository as the remote: 'git clone --bare'"
+                yield _error(message, str(folder), hint)
+        elif not any(there.text("config", "--get", key, accepts=(0, 1)) for key in _DURABLE):
+            message = "git writes branches there without fsync: a power cut may lose accepted steps"
+            hint = f"git -C {shlex.quote(str(folder))} config core.fsync all"
+            yield Finding(Level.WARNING, Area.REMOTE, message, str(folder), hint)
     except GitFailed:
         return
-    ours = branch if work == CURRENT else work
-    if branch == ours and rule not in ("ignore", "warn", "updateInstead", "false"):
-        hint = "use a bare repository as the remote: 'git clone --bare'"
-        yield _error(f"branch {branch} is checked out there, and takes no push", str(folder), hint)
 
 
 def _check_names(settings: Settings, store: GitStore) -> Iterator[Finding]:
@@ -316,24 +313,6 @@ def _check_names(settings: Settings, store: GitStore) -> Iterator[Finding]:
             message = f"branches {one} and {two} can't both be: one is below the other"
             hint = "rename the one that is not the run's, or set store.branch"
             yield _error(message, place_of(settings, "store", "branch"), hint)
-
-
-def _check_durable(store: GitStore) -> Iterator[Finding]:
-    """Yield that git, as the folder is configured, may lose with the power what it has taken."""
-    folder = remote_folder(store.branch.git, store.branch.remote.name)
-    if folder is None:
-        return
-    there = Git(folder, timeout_s=GIT_TIMEOUT_S, git_dir=folder)
-    try:
-        if there.text("rev-parse", "--is-bare-repository") != "true":
-            return
-        if any(there.text("config", "--get", key, accepts=(0, 1)) for key in _DURABLE):
-            return
-    except GitFailed:
-        return
-    message = "git writes branches there without fsync: a power cut may lose accepted steps"
-    hint = f"git -C {shlex.quote(str(folder))} config core.fsync all"
-    yield Finding(Level.WARNING, Area.REMOTE, message, str(folder), hint)
 
 
 def _check_push(settings: Settings, store: GitStore, where: str) -> Iterator[Finding]:

@@ -1,28 +1,35 @@
-"""The checkout that the tasks of a team share: its commit, its locks, and how it moves forward.
+"""The checkout that the tasks of a team share: its locks, merges into it, and looks for changes.
 
 Two locks keep processes and threads apart, of any run: one of the repository, for adding and
-removing worktrees, and one of this checkout, for what is merged into it. Not promised: that
-nobody else's git works here meanwhile; git itself compares once more before it writes.
+removing worktrees, and one of this checkout, for what is merged into it. A merge is made in the
+worktree of its task; only a fast-forward touches the checkout, which holds the whole of it
+afterwards or nothing. Two looks find what a task that only reads has changed.
+
+Not promised: that nobody else's git works here meanwhile (git itself compares once more before it
+writes); that what fits together line by line works; to know who has changed a file, or to see a
+change that was undone, or of a file that git ignores.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
 import stat
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from sequencer.errors import SequencerError
 from sequencer.git.objects import Objects
 from sequencer.git.process import Git, GitFailed
 from sequencer.git.tree import (
+    LOCK_POLL_S,
     RUN_FILES,
     STATUS,
     Folders,
@@ -32,7 +39,7 @@ from sequencer.git.tree import (
     WorkTree,
     parse_status,
 )
-from sequencer.git.worktrees import BRANCHES, FOLDER
+from sequencer.git.worktrees import BRANCHES, FOLDER, TRAILER, Worktree
 
 PATIENCE_S = 3600.0
 """Killed while it writes files, git would leave half of them and a locked index."""
@@ -46,40 +53,20 @@ QUIET = (
     *("advice.addEmbeddedRepo=false", "advice.detachedHead=false", "log.showSignature=false"),
 )
 """What a user may have configured for work by hand, and would stop, ask or print more here."""
-_POLL_S = 0.02
-_MODE = 0o644
 _NAME, _ADDRESS = "sequencer", "sequencer@localhost"
 
 
-class Checkout:
+class Checkout(WorkTree):
     """The work tree of a project, as a team sees it."""
 
-    def __init__(
-        self,
-        folders: Folders,
-        environment: Mapping[str, str] | None = None,
-        allowed: Mapping[str, str] | None = None,
-    ) -> None:
-        """Look at the work tree around ``folders.project``; nothing is started before.
-
-        *allowed*: see `Git`.
-        """
-        self.folders = folders
-        self.environment = environment
-        self.allowed = allowed
-        git = Git(folders.project, environment, allowed=allowed)
-        self.tree = WorkTree(folders, Objects(git), environment, allowed)
+    def __init__(self, folders: Folders, git: Git) -> None:
+        """Look with *git* at the work tree around ``folders.project``."""
+        super().__init__(folders, Objects(git))
 
     @cached_property
     def git(self) -> Git:
-        """Return what runs git at the top of the checkout, for as long as it takes."""
-        return Git(self.tree.top, self.environment, timeout_s=PATIENCE_S, allowed=self.allowed)
-
-    @cached_property
-    def common_dir(self) -> Path:
-        """Return where the repository is that all its worktrees share."""
-        told = self.git.run("rev-parse", "--git-common-dir").stdout.removesuffix(b"\n")
-        return self.tree.top / os.fsdecode(told)
+        """Return what runs git at the top, for as long as it takes."""
+        return self.patient_git
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -98,7 +85,7 @@ class Checkout:
         done = self.git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}", accepts=(0, 1))
         return done.stdout.decode("ascii").strip() or None
 
-    def branch(self) -> str:
+    def checked_out(self) -> str:
         """Return the branch that is checked out; empty: none is."""
         told = self.git.text("symbolic-ref", "--quiet", "HEAD", accepts=(0, 1))
         return told.removeprefix("refs/heads/")
@@ -107,11 +94,6 @@ class Checkout:
         """Return what differs from the commit, without files that git does not know."""
         flags = ("--porcelain=v2", "--branch", "-z", "--untracked-files=no", "--no-renames")
         return parse_status(self.git.run("status", *flags).stdout)
-
-    def contains(self, commit: str, ancestor: str) -> bool:
-        """Return whether *ancestor* is *commit* or behind it."""
-        argv = ("merge-base", "--is-ancestor", ancestor, commit)
-        return commit == ancestor or self.git.run(*argv, accepts=(0, 1)).code == 0
 
     # --- locks ---------------------------------------------------------------------
 
@@ -124,27 +106,15 @@ class Checkout:
 
     def merge_lock(self) -> contextlib.AbstractContextManager[None]:
         """Keep other processes from merging into this checkout while the block runs."""
-        return self._locked(self.tree.git_dir / MERGE_LOCK)
+        return self._locked(self.git_dir / MERGE_LOCK)
 
-    @contextlib.contextmanager
-    def _locked(self, path: Path) -> Iterator[None]:
-        # A new object each time: one that is held already would let its own thread in again.
-        lock = FileLock(
-            path, timeout=LOCK_WAIT_S, mode=_MODE, poll_interval=_POLL_S, fallback_to_soft=False
-        )
-        try:
-            lock.acquire()
-        except Timeout:
-            hint = "another process works there; start again when it has ended"
-            raise self.tree.refused(f"is kept locked by {path}", hint) from None
-        try:
-            yield
-        finally:
-            lock.release()
+    def _locked(self, path: Path) -> contextlib.AbstractContextManager[None]:
+        hint = "another process works there; start again when it has ended"
+        return self.locked(path, LOCK_WAIT_S, hint)
 
     # --- moving --------------------------------------------------------------------
 
-    def forward(self, commit: str) -> GitFailed | None:
+    def move_to(self, commit: str) -> GitFailed | None:
         """Fast-forward to *commit*, or return what git says against it.
 
         Nothing that no commit holds is overwritten, not even files that git ignores.
@@ -153,7 +123,7 @@ class Checkout:
         while failed := self._locked_ref() or self._forwarded(commit):
             if ".lock': File exists" not in failed.stderr or time.monotonic() > ends:
                 return failed
-            time.sleep(_POLL_S)
+            time.sleep(LOCK_POLL_S)
         return None
 
     def _forwarded(self, commit: str) -> GitFailed | None:
@@ -167,8 +137,8 @@ class Checkout:
 
     def _locked_ref(self) -> GitFailed | None:
         """Return what git would say of a locked HEAD, if only after it had changed the files."""
-        locks = [self.tree.git_dir / "HEAD.lock"]
-        if branch := self.branch():
+        locks = [self.git_dir / "HEAD.lock"]
+        if branch := self.checked_out():
             locks.append(self.common_dir / "refs" / "heads" / f"{branch}.lock")
         found = next((path for path in locks if os.path.lexists(path)), None)
         text = f"fatal: Unable to create '{found}': File exists."
@@ -179,11 +149,11 @@ class Checkout:
         told = self.git.run("diff", "--name-status", "-z", "--no-renames", before, commit).stdout
         fields = told.decode("utf-8", "surrogateescape").split("\0")
         kinds = dict(zip(fields[1::2], fields[::2], strict=False))
-        changed = {entry.path for entry in self.tree.status().entries}
+        changed = {entry.path for entry in self.status().entries}
         found = []
         for path, kind in kinds.items():
             # Of what is new there, that git ignores it here is no reason to write over it.
-            is_there = kind == "A" and os.path.lexists(self.tree.top / path)
+            is_there = kind == "A" and os.path.lexists(self.top / path)
             if path in changed or is_there or self._is_below_file(path, changed):
                 found.append(path)
         return tuple(sorted(found))
@@ -199,7 +169,6 @@ MAX_FILES = 20_000
 """Of one look."""
 MAX_HASHED_BYTES = 64 * 1024 * 1024
 """Of one look; what is beyond is known by its size and times."""
-TRAILER = "Sequencer-Token:"
 _OWN_BRANCHES = ("sequencer/", "sequencer-beats/", "sequencer-kept/", f"{BRANCHES}/")
 _PIECE = 1024 * 1024
 
@@ -254,11 +223,10 @@ class CheckoutWatch:
             for line in told.stdout.decode("utf-8", "surrogateescape").splitlines()
             if not line.startswith(_OWN_BRANCHES)
         )
-        tree = self._checkout.tree
-        dirty = [entry for entry in status.entries if not tree.is_own(entry.path)]
+        dirty = [entry for entry in status.entries if not self._checkout.is_own(entry.path)]
         left, files = MAX_HASHED_BYTES, {}
         for entry in dirty[: self._max_files]:
-            state, used = _state(tree.top / entry.path, left)
+            state, used = _state(self._checkout.top / entry.path, left)
             left -= used
             files[entry.path] = f"{_kind(entry)} {state}"
         is_partial = len(dirty) > self._max_files
@@ -380,3 +348,122 @@ def _times(path: str | Path) -> str:
     except OSError:
         return "gone"
     return f"{found.st_mtime_ns} {found.st_size} {found.st_ino}"
+
+
+TRIES = 5
+"""So often somebody may commit in the checkout while a merge is made."""
+_LOCKED = re.compile(r"Unable to create '(.+\.lock)': File exists")
+
+
+class MergeVerdict(StrEnum):
+    """How a merge ended."""
+
+    MERGED = "merged"
+    NOTHING = "nothing"
+    """The checkout has it all."""
+    CONFLICT = "conflict"
+    IN_THE_WAY = "in-the-way"
+    """The checkout can't be moved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a merge has come to."""
+
+    verdict: MergeVerdict
+    commit: str = ""
+    """The merge, or what is checked out."""
+    files: tuple[str, ...] = ()
+    """In conflict, or in the way."""
+    reason: str = ""
+    hint: str = ""
+    """What has to be done first, where that is known."""
+
+
+def merge(checkout: Checkout, git: Git, tip: str, worktree: Worktree, message: str) -> Merged:
+    """Merge *tip* into *checkout*, in *worktree*, where *git* runs and all is committed.
+
+    Whoever calls holds the lock of merges.
+
+    Raises:
+        GitFailed: git can't; the checkout is as it was.
+    """
+    for _ in range(TRIES):
+        merged = _tried(checkout, git, tip, worktree, message)
+        if merged is not None:
+            return merged
+    return Merged(MergeVerdict.IN_THE_WAY, reason="somebody else commits there all the time")
+
+
+def _tried(
+    checkout: Checkout, git: Git, tip: str, worktree: Worktree, message: str
+) -> Merged | None:
+    """Merge, as `merge` does it; None: the checkout has another commit by now."""
+    head = checkout.commit()
+    begun = checkout.under_way()
+    if head is None or begun:
+        return Merged(MergeVerdict.IN_THE_WAY, reason=f"{begun or 'its first commit'} is under way")
+    if elsewhere := _elsewhere(checkout, head, worktree):
+        return elsewhere
+    made = _made(checkout, git, head, tip, message)
+    # That takes a while; and a branch that is far behind could be moved to the merge as well.
+    end = _elsewhere(checkout, head, worktree) if made.verdict is MergeVerdict.MERGED else made
+    if end is not None:
+        return end
+    failed = checkout.move_to(made.commit)
+    after = checkout.commit()
+    # What git has failed at may have come behind that.
+    if after is not None and checkout.contains(after, made.commit):
+        return made
+    if failed is None or after != head:
+        return None
+    files = checkout.in_the_way(head, made.commit)
+    return Merged(MergeVerdict.IN_THE_WAY, head, files, *_told(failed))
+
+
+def _elsewhere(checkout: Checkout, head: str, worktree: Worktree) -> Merged | None:
+    """Return that *worktree* was begun on something else than *head*; None: it was not.
+
+    A merge would bring along what its branch has from there.
+    """
+    begun, present = worktree.checked_out, checkout.checked_out()
+    if begun is not None and begun != present:
+        was, now = (name or "none, a commit alone" for name in (begun, present))
+        reason = f"another branch is checked out than the work was begun on: {now}, not {was}"
+        target = shlex.quote(begun) if begun else f"--detach {worktree.base}"
+        hint = f"go back with 'git switch {target}'"
+        return Merged(MergeVerdict.IN_THE_WAY, head, (), reason, hint)
+    if checkout.contains(head, worktree.base):
+        return None
+    short = worktree.base[:12]
+    reason = f"what is checked out has no longer the commit {short} that the work was begun on"
+    own = shlex.quote(f"{short}..{worktree.branch}")
+    hint = f"'git cherry-pick {own}' brings the work alone; else bring that commit back"
+    return Merged(MergeVerdict.IN_THE_WAY, head, (), reason, hint)
+
+
+def _told(failed: GitFailed) -> tuple[str, str]:
+    """Return why git could not move the checkout, and what to do first where that is known."""
+    lock = _LOCKED.search(failed.stderr)
+    if lock is None:
+        return failed.reason, ""
+    # Long messages are cut at their ends: what to do comes with the path.
+    reason = f"{lock[1]} is a lock of git: remove it if no git runs there"
+    return reason, "let git end there, or remove its lock"
+
+
+def _made(checkout: Checkout, git: Git, head: str, tip: str, message: str) -> Merged:
+    """Return a merge of *tip* into *head*, which nobody but the worktree has yet."""
+    git.run("checkout", "--quiet", "--detach", head, settings=QUIET)
+    flags = ("--no-ff", "--no-edit", "--quiet", "--no-stat", "--no-verify", "--no-log")
+    try:
+        git.run("merge", *flags, "-m", message, tip, extra=checkout.identity, settings=QUIET)
+    except GitFailed as failed:
+        told = git.run("diff", "--name-only", "--diff-filter=U", "-z").stdout
+        files = tuple(sorted({os.fsdecode(path) for path in told.split(b"\0") if path}))
+        if not files:
+            return Merged(MergeVerdict.IN_THE_WAY, head, (), failed.reason)
+        return Merged(MergeVerdict.CONFLICT, head, files, failed.reason)
+    made = git.text("rev-parse", "HEAD")
+    # git merges nothing where everything is there.
+    return Merged(MergeVerdict.NOTHING if made == head else MergeVerdict.MERGED, made)

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from sequencer.errors import CorruptState
 from sequencer.git.locks import look
-from sequencer.git.objects import blob_name
+from sequencer.git.objects import blob_name, quoted
 from sequencer.git.process import GitFailed
 from sequencer.git.selection import Chosen, Selection, is_unchanged
 from sequencer.git.tree import WorkTree
@@ -134,7 +134,10 @@ class Committer:
             return selection, {}
         try:
             done = self._tree.git.run(
-                "hash-object", "-w", "--stdin-paths", stdin=b"".join(map(_line, paths))
+                "hash-object",
+                "-w",
+                "--stdin-paths",
+                stdin=b"".join(quoted(path) + b"\n" for path in paths),
             )
         except GitFailed as failed:
             # A file that is gone is the step's business, and not worth the whole commit.
@@ -174,7 +177,7 @@ class Committer:
         yield b"commit %s\nmark :1\nauthor %s\ncommitter %s\n" % (name, person, person)
         yield b"data %d\n%s\nfrom %s\n" % (len(text), text, parent.encode())
         for one in _removed_first(selection):
-            path, content = _quoted(one.path), one.content
+            path, content = quoted(one.path), one.content
             if content is None:
                 yield b"D %s\n" % path
             elif content.target is not None:
@@ -332,12 +335,3 @@ def _changed(top: Path, chosen: Iterable[Chosen]) -> list[str]:
 def _is_back(path: Path) -> bool:
     """Return whether a file that was removed is there again; a folder is no file."""
     return os.path.lexists(path) and (path.is_symlink() or not path.is_dir())
-
-
-def _line(path: str) -> bytes:
-    return _quoted(path) + b"\n"
-
-
-def _quoted(path: str) -> bytes:
-    escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return os.fsencode(f'"{escaped}"')

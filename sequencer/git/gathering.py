@@ -1,9 +1,9 @@
-"""Looks for keys in what an agent has committed itself, before that is merged.
+"""The worktrees of a team's tasks: added, what is left in them committed, and removed.
 
-In every commit and not only in the last one: what a later commit takes away again stays in
-the history that a merge brings. A key is told by its shape, or by its value where that is
-known; what the checkout has already is not looked at. Not promised: to find a key that looks
-like none, or one in a file above the cap.
+Committed is all of it or nothing: where one file can't be (a key, too large, conflicts of a
+merge), the worktree is left to a person. What an agent has done is on a branch before its folder
+goes, and a branch goes only when the checkout has all of it. Each step may be cut short and is
+made again by the next one who cleans.
 """
 
 from __future__ import annotations
@@ -16,105 +16,42 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from sequencer.errors import SequencerError
+from sequencer.executors.redaction import Redaction
 from sequencer.git.checkout import PATIENCE_S, QUIET, Checkout
 from sequencer.git.process import Git, GitFailed
 from sequencer.git.selection import (
     Content,
-    IsSecret,
     Unfit,
     ensure_fit_name,
     is_unchanged,
     read_content,
+    secrets_by,
+    with_keys,
 )
-from sequencer.git.tree import STATUS, Change, StatusEntry, TreeStatus, parse_status, under_way_in
-from sequencer.git.worktrees import Phase, PlacedGit, Worktree, Worktrees, git_dirs, remove
+from sequencer.git.tree import (
+    SHOWN_PATHS,
+    STATUS,
+    Change,
+    Folders,
+    StatusEntry,
+    TreeStatus,
+    listed,
+    parse_status,
+    under_way_in,
+)
+from sequencer.git.worktrees import (
+    Phase,
+    Worktree,
+    Worktrees,
+    branch_of,
+    git_dirs,
+    left_message,
+    merge_message,
+    name_of,
+    remove,
+)
 from sequencer.settings.git import MIB
-
-BATCH_BYTES = 16 * 1024 * 1024
-"""Of contents that are read at once."""
-IN_FILE = "holds what looks like a key"
-IN_NAME = "has a name that looks like a key"
-IN_MESSAGE = "has what looks like a key in its message"
-
-
-@dataclass(frozen=True, slots=True)
-class _Object:
-    """Something that is new."""
-
-    oid: str
-    kind: str
-    size: int
-    path: str
-
-
-def with_keys(
-    git: Git,
-    tip: str,
-    known: list[str],
-    *,
-    is_secret: IsSecret,
-    is_new: Callable[[str, bytes], bool],
-    max_bytes: int,
-) -> Iterator[tuple[str, str]]:
-    """Yield what holds a key in *tip* and the commits before it that none of *known* has.
-
-    Each is a path, or ``commit …``, and a reason. *is_new* says of a path and a content that
-    holds a key whether the key is one that was not there. Files above *max_bytes* are not read.
-
-    Raises:
-        GitFailed: git can't.
-    """
-    found = [one for one in _new(git, tip, known) if one.kind in ("blob", "commit")]
-    for one in found:
-        # A name that is cut at a line end is looked at as far as it goes.
-        if one.path and is_secret(os.fsencode(one.path)):
-            yield _without_keys(one.path, is_secret), IN_NAME
-    for one, data in _read(git, [one for one in found if one.size <= max_bytes]):
-        if one.kind == "commit":
-            if is_secret(data.partition(b"\n\n")[2]):
-                yield f"commit {one.oid[:12]}", IN_MESSAGE
-        elif is_secret(data) and is_new(one.path, data):
-            yield one.path, IN_FILE
-
-
-def _without_keys(path: str, is_secret: IsSecret) -> str:
-    """Return *path* with nothing in it that looks like a key."""
-    parts = ["…" if is_secret(os.fsencode(part)) else part for part in path.split("/")]
-    shown = "/".join(parts)
-    return "…" if is_secret(os.fsencode(shown)) else shown
-
-
-def _new(git: Git, tip: str, known: list[str]) -> Iterator[_Object]:
-    """Yield the objects that *tip* has and none of *known*, each once."""
-    told = git.run("rev-list", "--objects", tip, "--not", *known).stdout
-    named = [line.partition(b" ") for line in told.splitlines()]
-    asked = b"".join(oid + b"\n" for oid, _, _ in named)
-    form = "--batch-check=%(objecttype) %(objectsize)"
-    answers = git.run("cat-file", form, stdin=asked).stdout.splitlines()
-    for (oid, _, path), answer in zip(named, answers, strict=True):
-        kind, _, size = answer.decode().partition(" ")
-        yield _Object(oid.decode(), kind, int(size), os.fsdecode(path))
-
-
-def _read(git: Git, objects: list[_Object]) -> Iterator[tuple[_Object, bytes]]:
-    """Yield the contents of *objects*, a few at a time."""
-    batch: list[_Object] = []
-    for place, one in enumerate(objects, 1):
-        batch.append(one)
-        if place == len(objects) or sum(other.size for other in batch) >= BATCH_BYTES:
-            yield from _batch(git, batch)
-            batch = []
-
-
-def _batch(git: Git, objects: list[_Object]) -> Iterator[tuple[_Object, bytes]]:
-    asked = "".join(f"{one.oid}\n" for one in objects).encode()
-    data = git.run("cat-file", "--batch", stdin=asked).stdout
-    place = 0
-    for one in objects:
-        place = data.index(b"\n", place) + 1
-        yield one, data[place : place + one.size]
-        place += one.size + 1
-
+from sequencer.store.identity import this_process
 
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 32 * MIB, 128 * MIB
 """As large as a tracked output and a commit may be elsewhere."""
@@ -144,35 +81,136 @@ class Gathered:
     """The agent has committed itself."""
 
 
-class Gatherer:
-    """Commits in the worktrees of one checkout."""
+def _stage(git: Git, without: set[str]) -> None:
+    """Bring the index to what is in the worktree, but for the paths *without*."""
+    specs = [":/", *(f":(top,exclude,literal){path.rstrip('/')}" for path in sorted(without))]
+    told = "".join(f"{spec}\0" for spec in specs).encode("utf-8", "surrogateescape")
+    flags = ("--all", "--pathspec-from-file=-", "--pathspec-file-nul")
+    git.run("add", *flags, stdin=told, settings=QUIET)
 
-    def __init__(
-        self,
-        checkout: Checkout,
-        is_secret: IsSecret,
-        *,
-        max_file_bytes: int = MAX_FILE_BYTES,
-        max_total_bytes: int = MAX_TOTAL_BYTES,
-    ) -> None:
-        """Commit nothing that *is_secret* knows, and no more than the caps allow."""
-        self._checkout = checkout
-        self._is_secret = is_secret
-        self._max_file_bytes = max_file_bytes
-        self._max_total_bytes = max_total_bytes
 
-    def gather(self, worktree: Worktree, git: PlacedGit, message: str) -> Gathered:
+def _old_content(git: Git, path: str, commit: str = "HEAD") -> bytes | None:
+    """Return what *commit* has at *path*; None: nothing, or nothing that is a file."""
+    try:
+        return git.run("cat-file", "blob", f"{commit}:{path}").stdout
+    except GitFailed:
+        return None
+
+
+CLEANING_S = 60.0
+"""After this no further worktree is begun with; the next one who cleans goes on."""
+_OF_ATTEMPT = re.compile(r"(?P<name>[^/]+-[0-9]+(-again[0-9]+)?)(\.left)?")
+"""The last part of a branch's name: that of the worktree, or of what its agent went away from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """What is left of a worktree."""
+
+    branch: str | None
+    """The branch with its work; None: the checkout has all of it, or there was none."""
+    notices: tuple[str, ...] = ()
+
+
+class TaskTrees:
+    """Adds the worktrees of one run, commits what is left in them, and removes them."""
+
+    def __init__(self, folders: Folders, run: str | None, git: Git, redaction: Redaction) -> None:
+        """Keep those of *run* beside its state; *redaction* knows what is never committed."""
+        self.checkout = Checkout(folders, git)
+        self.notes = Worktrees(folders.state_file.parent)
+        self._run = run
+        self._prefix = f"refs/heads/{branch_of(run, '')}"
+        self._hide = redaction.hide_text
+        self._is_secret = secrets_by(redaction)
+
+    # --- adding --------------------------------------------------------------------
+
+    def add(self, task: str, token: int, run_id: str, status: TreeStatus, subject: str) -> Worktree:
+        """Make a worktree on what is checked out, as *status* has it.
+
+        Raises:
+            WorkTreeRefused: git can't.
+        """
+        checkout = self.checkout
+        noted = self._named(task, token, run_id, status, subject)
+        try:
+            self.notes.prepare()
+            with checkout.repository_lock():
+                worktree = self.notes.write(noted)
+                folder = self.notes.folder(worktree)
+                flags = ("--quiet", "--no-track", "-b", worktree.branch)
+                argv = ("worktree", "add", *flags, str(folder), worktree.base)
+                try:
+                    checkout.git.run(*argv, settings=QUIET)
+                    git_dir = (folder / ".git").read_bytes().removeprefix(b"gitdir: ").strip()
+                except (GitFailed, OSError):
+                    self._removed(worktree, lambda: self._settled(worktree))
+                    raise
+            (folder / checkout.prefix).mkdir(parents=True, exist_ok=True)
+            made = worktree.replace(phase=Phase.WORKING, git_dir=os.fsdecode(git_dir))
+            return self.notes.write(made)
+        except GitFailed as failed:
+            raise checkout.refused(f"can't have another worktree: {failed.reason}") from failed
+        except OSError as error:
+            raise checkout.refused(f"can't have another worktree: {error}") from error
+
+    def _named(
+        self, task: str, token: int, run_id: str, status: TreeStatus, subject: str
+    ) -> Worktree:
+        """Return the note of a worktree whose folder and branch are nobody's."""
+        first = name = name_of(task, token)
+        number = 1
+        while not self._is_free(name):
+            number += 1
+            name = f"{first}-again{number}"
+        return Worktree(
+            name=name,
+            task=task,
+            subject=subject,
+            token=token,
+            run_id=run_id,
+            branch=branch_of(self._run, name),
+            base=str(status.commit),
+            checked_out=status.branch or "",
+            owner=this_process(),
+        )
+
+    def _is_free(self, name: str) -> bool:
+        return self._tip(branch_of(self._run, name)) is None and self.notes.is_free(name)
+
+    def _tip(self, branch: str) -> str | None:
+        argv = ("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")
+        return self.checkout.git.text(*argv, accepts=(0, 1)) or None
+
+    def merge_message(self, worktree: Worktree) -> str:
+        """Return what the merge of *worktree* says."""
+        return self._hide(merge_message(self._run, worktree))
+
+    # --- committing ----------------------------------------------------------------
+
+    def git_of(self, worktree: Worktree) -> Git:
+        """Return what runs git in *worktree*, whatever its agent has done to the file ``.git``.
+
+        Without that file git would take the checkout around it for the worktree.
+        """
+        folder = self.notes.folder(worktree)
+        return self.checkout.git.at(folder, timeout_s=PATIENCE_S, git_dir=worktree.place)
+
+    def gather(self, worktree: Worktree) -> Gathered:
         """Commit what is in *worktree*, and point its branch at everything that was done.
 
         Raises:
             GitFailed: git can't; what was there is there still.
         """
+        git = self.git_of(worktree)
         status = parse_status(git.run(*STATUS).stdout)
         if status.commit is None:
             return Gathered(worktree.base, (RefusedPath(".", "is on a branch without a commit"),))
-        if begun := under_way_in(git.git_dir):
+        if begun := under_way_in(worktree.place):
             return Gathered(status.commit, (RefusedPath(".", f"is in the middle of {begun}"),))
-        own = {e.path for e in status.entries if not e.is_tracked and self._is_own(e.path)}
+        is_own = self.checkout.is_own
+        own = {e.path for e in status.entries if not e.is_tracked and is_own(e.path)}
         others = {e.path for e in status.entries if e.is_submodule or e.path.endswith("/")} - own
         entries = [e for e in status.entries if e.path not in own | others]
         read_before: dict[str, Content] = {}
@@ -189,43 +227,43 @@ class Gatherer:
             )
             if refused:
                 return Gathered(status.commit, refused, tuple(sorted(others)))
-            tip = self._committed(git, tip, message)
+            tip = self._committed(git, tip, self._hide(left_message(self._run, worktree)))
         notices = [f"left out, being files of a run: {', '.join(sorted(own))}"] if own else []
         notices += self._moved_branch(worktree, git, status, tip)
         has_own = status.commit != worktree.base
         return Gathered(tip, (), tuple(sorted(others)), tuple(notices), has_own)
 
-    def with_keys(self, worktree: Worktree, git: PlacedGit, tip: str) -> tuple[RefusedPath, ...]:
-        """Return what must not be merged of *tip*, because a commit of it adds a key.
+    def with_keys(self, worktree: Worktree, gathered: Gathered) -> tuple[RefusedPath, ...]:
+        """Return what must not be merged, because a commit of the agent's own adds a key.
 
         Raises:
             GitFailed: git can't.
         """
+        if not gathered.has_own:
+            return ()
+        git = self.git_of(worktree)
 
         def is_new(path: str, data: bytes) -> bool:
             return self._is_new(git, path, data, worktree.base)
 
-        known = [worktree.base, *filter(None, [self._checkout.commit()])]
+        known = [worktree.base, *filter(None, [self.checkout.commit()])]
         found = with_keys(
             git,
-            tip,
+            gathered.tip,
             known,
             is_secret=self._is_secret,
             is_new=is_new,
-            max_bytes=self._max_file_bytes,
+            max_bytes=MAX_FILE_BYTES,
         )
         return tuple(RefusedPath(path, reason) for path, reason in dict(found).items())
-
-    def _is_own(self, path: str) -> bool:
-        return self._checkout.tree.is_own(path)
 
     # --- what may be committed -----------------------------------------------------
 
     def _refused(
-        self, git: PlacedGit, entries: list[StatusEntry], found: dict[str, Content]
+        self, git: Git, entries: list[StatusEntry], found: dict[str, Content]
     ) -> Iterator[RefusedPath]:
         """Yield what of *entries* may not be committed; keep in *found* how the others were."""
-        left = self._max_total_bytes
+        left = MAX_TOTAL_BYTES
         for entry in entries:
             try:
                 content = self._content(git, entry)
@@ -236,11 +274,11 @@ class Gatherer:
                 continue
             left -= content.size
             if left < 0:
-                reason = f"does not fit into the {self._max_total_bytes} bytes of a commit"
+                reason = f"does not fit into the {MAX_TOTAL_BYTES} bytes of a commit"
                 yield RefusedPath(entry.path, reason)
             found[entry.path] = content
 
-    def _content(self, git: PlacedGit, entry: StatusEntry) -> Content | None:
+    def _content(self, git: Git, entry: StatusEntry) -> Content | None:
         if entry.is_unmerged:
             raise Unfit("has conflicts of a merge")
         try:
@@ -255,9 +293,9 @@ class Gatherer:
         def is_new_secret(data: bytes) -> bool:
             return self._is_secret(data) and self._is_new(git, entry.path, data)
 
-        return read_content(git.folder, entry.path, self._max_file_bytes, is_new_secret)
+        return read_content(git.folder, entry.path, MAX_FILE_BYTES, is_new_secret)
 
-    def _is_new(self, git: PlacedGit, path: str, data: bytes, commit: str = "HEAD") -> bool:
+    def _is_new(self, git: Git, path: str, data: bytes, commit: str = "HEAD") -> bool:
         """Return whether *data*, which holds a key, has one that *commit* has not."""
         old = _old_content(git, path, commit)
         if old is None or _KEY_BLOCK in data:
@@ -268,7 +306,7 @@ class Gatherer:
 
     # --- the commit ----------------------------------------------------------------
 
-    def _committed(self, git: PlacedGit, parent: str, message: str) -> str:
+    def _committed(self, git: Git, parent: str, message: str) -> str:
         """Commit what is staged on top of *parent*; return the new commit, or *parent*.
 
         Raises:
@@ -278,7 +316,7 @@ class Gatherer:
         git.run(
             *("commit", *flags),
             stdin=message.encode("utf-8", "replace"),
-            extra=self._checkout.identity,
+            extra=self.checkout.identity,
             settings=QUIET,
             # 1: there is nothing to commit after all, a line end that git makes the same.
             accepts=(0, 1),
@@ -289,7 +327,7 @@ class Gatherer:
         return commit
 
     def _moved_branch(
-        self, worktree: Worktree, git: PlacedGit, status: TreeStatus, tip: str
+        self, worktree: Worktree, git: Git, status: TreeStatus, tip: str
     ) -> list[str]:
         """Point the branch of *worktree* at *tip*, wherever its agent has committed that."""
         if status.branch == worktree.branch:
@@ -297,83 +335,14 @@ class Gatherer:
         ref = f"refs/heads/{worktree.branch}"
         old = git.text("rev-parse", "--verify", "--quiet", ref, accepts=(0, 1))
         notices = []
-        if old and not self._checkout.contains(tip, old):
+        if old and not self.checkout.contains(tip, old):
             left = f"{worktree.branch}.left"
             git.run("update-ref", f"refs/heads/{left}", old)
             notices.append(f"the agent went on from another commit: what it left is on {left}")
         git.run("update-ref", ref, tip)
         return notices
 
-
-def _stage(git: PlacedGit, without: set[str]) -> None:
-    """Bring the index to what is in the worktree, but for the paths *without*."""
-    specs = [":/", *(f":(top,exclude,literal){path.rstrip('/')}" for path in sorted(without))]
-    told = "".join(f"{spec}\0" for spec in specs).encode("utf-8", "surrogateescape")
-    flags = ("--all", "--pathspec-from-file=-", "--pathspec-file-nul")
-    git.run("add", *flags, stdin=told, settings=QUIET)
-
-
-def _old_content(git: PlacedGit, path: str, commit: str = "HEAD") -> bytes | None:
-    """Return what *commit* has at *path*; None: nothing, or nothing that is a file."""
-    try:
-        return git.run("cat-file", "blob", f"{commit}:{path}").stdout
-    except GitFailed:
-        return None
-
-
-CLEANING_S = 60.0
-"""After this no further worktree is begun with; the next one who cleans goes on."""
-_SHOWN = 10
-_OF_ATTEMPT = re.compile(r"(?P<name>[^/]+-[0-9]+(-again[0-9]+)?)(\.left)?")
-"""The last part of a branch's name: that of the worktree, or of what its agent went away from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """What is left of a worktree."""
-
-    branch: str | None
-    """The branch with its work; None: the checkout has all of it, or there was none."""
-    notices: tuple[str, ...] = ()
-
-
-class Clearing:
-    """Removes the worktrees of one run."""
-
-    def __init__(
-        self,
-        checkout: Checkout,
-        worktrees: Worktrees,
-        gatherer: Gatherer,
-        message: Callable[[Worktree], str],
-        prefix: str,
-    ) -> None:
-        """Remove those of *worktrees*; *message* is that of a commit of what was left.
-
-        The names of their branches begin with *prefix*.
-        """
-        self._checkout = checkout
-        self._worktrees = worktrees
-        self._gatherer = gatherer
-        self._message = message
-        self._prefix = f"refs/heads/{prefix}"
-
-    def git_of(self, worktree: Worktree) -> PlacedGit:
-        """Return what runs git in *worktree*."""
-        folder = self._worktrees.folder(worktree)
-        environment = self._checkout.environment
-        allowed = self._checkout.allowed
-        return PlacedGit(folder, worktree.place, environment, timeout_s=PATIENCE_S, allowed=allowed)
-
-    def gather(self, worktree: Worktree) -> Gathered:
-        """Commit what is in *worktree*; see `Gatherer.gather`."""
-        return self._gatherer.gather(worktree, self.git_of(worktree), self._message(worktree))
-
-    def with_keys(self, worktree: Worktree, gathered: Gathered) -> tuple[RefusedPath, ...]:
-        """Return what must not be merged of what the agent has committed itself."""
-        if not gathered.has_own:
-            return ()
-        return self._gatherer.with_keys(worktree, self.git_of(worktree), gathered.tip)
+    # --- removing ------------------------------------------------------------------
 
     def remove(self, worktree: Worktree, merged: str | None) -> Cleared:
         """Remove the folder of *worktree*, and its branch if that ends in *merged*.
@@ -381,42 +350,35 @@ class Clearing:
         Raises:
             GitFailed: git can't.
         """
-        with self._checkout.repository_lock():
+        with self.checkout.repository_lock():
             return self._removed(worktree, lambda: self._without_branch(worktree, merged))
 
-    def discard(self, worktree: Worktree) -> Cleared:
-        """Remove the folder of *worktree*, and its branch if the checkout has all of it.
-
-        For who has locked the repository.
-        """
-        return self._removed(worktree, lambda: self._settled(worktree))
-
     def _removed(self, worktree: Worktree, settle: Callable[[], str | None]) -> Cleared:
-        folder = self._worktrees.folder(worktree)
+        folder = self.notes.folder(worktree)
         if not remove(folder):
             return Cleared(settle(), (f"can't be removed: {folder}",))
-        for path in git_dirs(self._checkout.common_dir, folder):
+        for path in git_dirs(self.checkout.common_dir, folder):
             remove(path)
         branch = settle()
-        self._worktrees.forget(worktree)
+        self.notes.forget(worktree)
         return Cleared(branch)
 
     def _without_branch(self, worktree: Worktree, merged: str | None) -> str | None:
         """Remove the branch of *worktree* if it is at *merged*; else return its name."""
         if merged is None:
             return worktree.branch
-        self._checkout.git.run("update-ref", "-d", f"refs/heads/{worktree.branch}", merged)
+        self.checkout.git.run("update-ref", "-d", f"refs/heads/{worktree.branch}", merged)
         return None
 
     def _settled(self, worktree: Worktree) -> str | None:
         """Remove the branch of *worktree* if it has nothing of its own; else return its name."""
         ref = f"refs/heads/{worktree.branch}"
-        git = self._checkout.git
+        git = self.checkout.git
         tip = git.text("rev-parse", "--verify", "--quiet", ref, accepts=(0, 1))
         if not tip:
             return None
-        head = self._checkout.commit()
-        if tip != worktree.base and (head is None or not self._checkout.contains(head, tip)):
+        head = self.checkout.commit()
+        if tip != worktree.base and (head is None or not self.checkout.contains(head, tip)):
             return worktree.branch
         git.run("update-ref", "-d", ref, tip)
         return None
@@ -428,12 +390,12 @@ class Clearing:
                 flags = ("--quiet", "--force")
                 self.git_of(worktree).run("checkout", *flags, worktree.branch, settings=QUIET)
         with contextlib.suppress(OSError):
-            self._worktrees.write(worktree.replace(phase=Phase.KEPT))
-        return (f"stays until somebody has looked: {self._worktrees.folder(worktree)}",)
+            self.notes.write(worktree.replace(phase=Phase.KEPT))
+        return (f"stays until somebody has looked: {self.notes.folder(worktree)}",)
 
     def others_in(self, worktree: Worktree, gathered: Gathered) -> tuple[str, ...]:
         """Return the repositories in *worktree* that would be lost with it."""
-        own = self._worktrees.folder(worktree) / ".git"
+        own = self.notes.folder(worktree) / ".git"
         found = [*gathered.others, *([".git"] if own.is_dir() and not own.is_symlink() else [])]
         if (worktree.place / "modules").exists() and not gathered.others:
             found.append("the submodules")
@@ -449,21 +411,21 @@ class Clearing:
         """
         ends = time.monotonic() + CLEANING_S
         with contextlib.suppress(GitFailed, SequencerError, OSError):
-            if not self._merged_branches() or self._checkout.tree.under_way():
+            if not self._merged_branches() or self.checkout.under_way():
                 return
-            with self._checkout.repository_lock():
+            with self.checkout.repository_lock():
                 # Nobody adds a worktree, nor its note, from here on.
                 for ref, tip in self._merged_branches().items():
                     if time.monotonic() > ends:
                         return
                     with contextlib.suppress(GitFailed):
-                        self._checkout.git.run("update-ref", "--no-deref", "-d", ref, tip)
+                        self.checkout.git.run("update-ref", "--no-deref", "-d", ref, tip)
 
     def _merged_branches(self) -> dict[str, str]:
         """Return the branches that are behind the commit that is checked out, with their tips."""
         form = "--format=%(refname)%00%(objectname)%00%(symref)%00%(worktreepath)"
-        told = self._checkout.git.text("for-each-ref", "--merged=HEAD", form, self._prefix)
-        held = set(self._worktrees.names())
+        told = self.checkout.git.text("for-each-ref", "--merged=HEAD", form, self._prefix)
+        held = set(self.notes.names())
         found = {}
         for line in told.splitlines():
             ref, tip, *bound = line.split("\0")
@@ -478,19 +440,19 @@ class Clearing:
         """Remove the worktrees that nobody works in: those without a token in *live*."""
         notices: list[str] = []
         ends = time.monotonic() + CLEANING_S
-        for name in self._worktrees.names():
+        for name in self.notes.names():
             if time.monotonic() > ends:
                 notices.append("more worktrees are to be removed than there was time for")
                 break
-            worktree = self._worktrees.read(name)
+            worktree = self.notes.read(name)
             if worktree is None or worktree.token in live:
                 continue
-            if not self._worktrees.is_abandoned(worktree):
+            if not self.notes.is_abandoned(worktree):
                 continue
             try:
-                with self._checkout.repository_lock():
+                with self.checkout.repository_lock():
                     # Somebody else may have been faster.
-                    present = self._worktrees.read(name)
+                    present = self.notes.read(name)
                     found = () if present is None else self._cleaned(present)
             except (GitFailed, SequencerError, OSError) as error:
                 found = (f"can't be cleaned up: {error}",)
@@ -498,7 +460,7 @@ class Clearing:
         return tuple(notices)
 
     def _cleaned(self, worktree: Worktree) -> tuple[str, ...]:
-        is_there = self._worktrees.folder(worktree).is_dir()
+        is_there = self.notes.folder(worktree).is_dir()
         if worktree.phase is Phase.KEPT and is_there:
             return ()
         notices: tuple[str, ...] = ()
@@ -513,13 +475,13 @@ class Clearing:
             if others := self.others_in(worktree, gathered):
                 return (in_others(others), *gathered.notices, *self.keep(worktree))
             notices = gathered.notices
-        cleared = self.discard(worktree)
+        cleared = self._removed(worktree, lambda: self._settled(worktree))
         kept = () if cleared.branch is None else (f"its work is on branch {cleared.branch}",)
         return (*notices, *kept, *cleared.notices)
 
     def _unlock(self, worktree: Worktree) -> None:
         """Remove the locks of a git that was killed in *worktree*, where nobody works any more."""
-        branch = self._checkout.common_dir / "refs" / "heads" / f"{worktree.branch}.lock"
+        branch = self.checkout.common_dir / "refs" / "heads" / f"{worktree.branch}.lock"
         for path in (worktree.place / "index.lock", worktree.place / "HEAD.lock", branch):
             path.unlink(missing_ok=True)
 
@@ -531,7 +493,7 @@ def told(gathered: Gathered) -> str:
 
 def reasons(refused: Sequence[RefusedPath]) -> str:
     """Return in words what is *refused*, and why."""
-    shown = [f"{one.path!r} {one.reason}" for one in refused[:_SHOWN]]
+    shown = [f"{one.path!r} {one.reason}" for one in refused[:SHOWN_PATHS]]
     more = len(refused) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
@@ -539,9 +501,3 @@ def reasons(refused: Sequence[RefusedPath]) -> str:
 def in_others(paths: Collection[str]) -> str:
     """Return in words that *paths* are repositories of their own."""
     return f"no commit holds the repositories in it: {listed(paths)}"
-
-
-def listed(paths: Collection[str]) -> str:
-    """Return *paths* for a message."""
-    shown = ", ".join(map(repr, list(paths)[:_SHOWN]))
-    return shown + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")

@@ -64,7 +64,7 @@ class Objects:
 
     def __init__(self, git: Git) -> None:
         """Read and write with *git*; nothing is started before it is needed."""
-        self._git = git
+        self.git = git
         self._reader: Popen[bytes] | None = None
         self._guard = threading.Lock()
 
@@ -90,7 +90,7 @@ class Objects:
         if draft.parent is None and draft.base is not None:
             tree = self.resolve(f"{draft.base}^{{tree}}")
         stream = b"".join(_stream(draft, ref, tree))
-        done = self._git.run("fast-import", "--quiet", "--force", "--cat-blob-fd=1", stdin=stream)
+        done = self.git.run("fast-import", "--quiet", "--force", "--cat-blob-fd=1", stdin=stream)
         return done.stdout.decode("ascii").strip()
 
     # --- reading -------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Objects:
             except (OSError, ValueError) as error:
                 self._close()
                 # If it has ended because it can't work here, this one says why.
-                self._git.run("cat-file", "--batch-check")
+                self.git.run("cat-file", "--batch-check")
                 raise Missing(name) from error
             except BaseException:
                 # Half an answer must not be taken for the next one's.
@@ -151,7 +151,7 @@ class Objects:
             self._close()
             # What is not here is asked of no remote, and nobody would read its words.
             argv, extra = ("cat-file", "--batch"), {"GIT_NO_LAZY_FETCH": "1"}
-            self._reader = self._git.start(*argv, extra=extra, stderr=DEVNULL)
+            self._reader = self.git.start(*argv, extra=extra, stderr=DEVNULL)
             # For who forgets to close; at the end of this process git ends by itself.
             weakref.finalize(self, end, self._reader).atexit = False
         stdin, stdout = self._reader.stdin, self._reader.stdout
@@ -197,13 +197,14 @@ def _stream(draft: CommitDraft, ref: str, tree: str | None) -> Iterable[bytes]:
         yield b'M 040000 %s ""\n' % tree.encode()
     for path, data in draft.files.items():
         if data is None:
-            yield b"D %s\n" % _quoted(path)
+            yield b"D %s\n" % quoted(path)
         else:
-            yield b"M 100644 inline %s\ndata %d\n%s\n" % (_quoted(path), len(data), data)
+            yield b"M 100644 inline %s\ndata %d\n%s\n" % (quoted(path), len(data), data)
     yield b"\nget-mark :1\ndone\n"
 
 
-def _quoted(path: str) -> bytes:
+def quoted(path: str) -> bytes:
+    """Return *path* as git reads it from a line of its input."""
     escaped = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'.encode("utf-8", "surrogateescape")
 

@@ -1,45 +1,54 @@
-"""Where one attempt at a task works, and what becomes of its work.
+"""Where the attempts at a team's tasks work, and what becomes of their work.
 
-A worktree of its own, whose changes are committed, merged or kept on a branch; or the
-shared checkout, which is only looked at. Closing never loses work and leaves the checkout
-with all of an accepted attempt, or with nothing of it.
+A worktree for each that writes, whose changes are committed, merged or kept on a branch; or the
+shared checkout, which is only looked at. Closing never loses work and leaves the checkout with all
+of an accepted attempt, or with nothing of it. Many threads and processes may open, close and clean
+at once. Where there is no repository, or no commit yet, everybody works in the shared checkout, and
+that is said once. Not promised: that tasks which write there keep out of each other's way.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import re
 import shlex
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from textwrap import shorten
 
+from sequencer.engine.flow.workplaces import Left
 from sequencer.errors import ConfigurationError, SequencerError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
-from sequencer.git.checkout import QUIET, Checkout, CheckoutLook, CheckoutWatch
+from sequencer.git.checkout import (
+    QUIET,
+    CheckoutLook,
+    CheckoutWatch,
+    Merged,
+    MergeVerdict,
+    merge,
+)
 from sequencer.git.gathering import (
-    MAX_FILE_BYTES,
-    MAX_TOTAL_BYTES,
     Cleared,
-    Clearing,
     Gathered,
-    Gatherer,
     RefusedPath,
+    TaskTrees,
     in_others,
-    listed,
     reasons,
     told,
 )
-from sequencer.git.merge import Merged, MergeVerdict, merge
 from sequencer.git.process import Git, GitFailed
-from sequencer.git.selection import secrets_by
-from sequencer.git.tree import Folders, TreeStatus
-from sequencer.git.worktrees import Phase, Worktree, Worktrees, branch_of, name_of
-from sequencer.store.identity import this_process
+from sequencer.git.tree import Folders, TreeStatus, listed
+from sequencer.git.worktrees import (
+    Phase,
+    Worktree,
+    token_in,
+    trailers,
+)
+from sequencer.model.team import TaskTraits
+
+_FAILURES = (GitFailed, SequencerError, OSError)
+"""What git and the file system may have against something."""
 
 
 class PlaceResult(StrEnum):
@@ -80,14 +89,25 @@ class PlaceLeft:
     """Tasks of this process that may have written it, because they work there too."""
     notices: tuple[str, ...] = ()
 
-    @property
-    def is_failure(self) -> bool:
-        """Return whether the attempt has failed by this."""
-        return self.error is not None
+    def told(self, *, fails_on_write: bool) -> Left:
+        """Return the same in words, for the engine; *fails_on_write*: `written` is a failure."""
+        error, notices = self.error, list(self.notices)
+        if error is not None and self.hint is not None:
+            error = f"{error}; {self.hint}"
+        if self.written:
+            told = f"a task that only reads has changed files: {', '.join(self.written)}"
+            if self.writers:
+                told += f" (or {', '.join(self.writers)} did, at the same time)"
+            elif fails_on_write:
+                error = error or f"{told} (teams.on_write: fail)"
+            notices.append(told)
+        kept = {"merged": self.commit, "branch": self.branch, "worktree": self.folder}
+        found = tuple((name, str(value)) for name, value in kept.items() if value is not None)
+        return Left(error, tuple(notices), found)
 
 
 class SharedPlace:
-    """The shared checkout as a workplace."""
+    """The shared checkout as a workplace; see `engine.flow.workplaces.Workplace`."""
 
     branch: str | None = None
 
@@ -96,15 +116,18 @@ class SharedPlace:
         cwd: Path,
         watch: CheckoutWatch | None = None,
         *,
+        fails_on_write: bool = False,
         notices: tuple[str, ...] = (),
         ended: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         """Work in *cwd*; with *watch* it is only read, and looked at before and after.
 
-        *ended* is called at the end and returns the tasks that have worked there meanwhile.
+        *fails_on_write*: an attempt that has changed something all the same has failed. *ended* is
+        called at the end and returns the tasks that have worked there meanwhile.
         """
         self.cwd = cwd
         self._watch = watch
+        self._fails_on_write = fails_on_write
         self._ended = ended
         self._before: CheckoutLook | None = None
         if watch is not None:
@@ -112,8 +135,14 @@ class SharedPlace:
             notices += self._before.notices
         self.notices = notices
 
-    def close(self, is_accepted: bool, wait_for_turn: Callable[[], None]) -> PlaceLeft:  # noqa: ARG002
+    def close(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> Left:
+        """See `Workplace.close`."""
+        left = self.end(is_accepted=is_accepted, wait_for_turn=wait_for_turn)
+        return left.told(fails_on_write=self._fails_on_write)
+
+    def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> PlaceLeft:
         """Return what has changed, if nothing should have; there is nothing to merge."""
+        del is_accepted, wait_for_turn
         writers = self._ended()
         if self._watch is None or self._before is None:
             return PlaceLeft(PlaceResult.SHARED)
@@ -122,32 +151,25 @@ class SharedPlace:
 
 
 class OwnPlace:
-    """A worktree as a workplace."""
+    """A worktree as a workplace; see `engine.flow.workplaces.Workplace`."""
 
-    def __init__(
-        self,
-        checkout: Checkout,
-        worktrees: Worktrees,
-        worktree: Worktree,
-        clearing: Clearing,
-        message: Callable[[Worktree], str],
-        *,
-        notices: tuple[str, ...] = (),
-    ) -> None:
-        """Work in *worktree*; *message* is that of its merge."""
-        self._checkout = checkout
-        self._worktrees = worktrees
+    def __init__(self, trees: TaskTrees, worktree: Worktree, notices: tuple[str, ...] = ()) -> None:
+        """Work in *worktree*, one of *trees*."""
+        self._trees = trees
         self._worktree = worktree
-        self._clearing = clearing
-        self._message = message
         self._left: PlaceLeft | None = None
         """What it has come to; it is closed once."""
-        self.folder = worktrees.folder(worktree)
-        self.cwd = self.folder / checkout.tree.prefix
+        self.folder = trees.notes.folder(worktree)
+        self.cwd = self.folder / trees.checkout.prefix
         self.branch: str | None = worktree.branch
         self.notices = notices
 
-    def close(self, is_accepted: bool, wait_for_turn: Callable[[], None]) -> PlaceLeft:
+    def close(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> Left:
+        """See `Workplace.close`."""
+        left = self.end(is_accepted=is_accepted, wait_for_turn=wait_for_turn)
+        return left.told(fails_on_write=False)
+
+    def end(self, *, is_accepted: bool, wait_for_turn: Callable[[], None]) -> PlaceLeft:
         """Commit what was done; merge it if the attempt *is_accepted*, else keep it.
 
         *wait_for_turn* returns when the attempt may be merged, and is called only if there is
@@ -155,20 +177,20 @@ class OwnPlace:
         Closed again, it says the same again.
         """
         if self._left is None:
-            self._left = self._closed(is_accepted, wait_for_turn)
+            self._left = self._closed(wait_for_turn, is_accepted=is_accepted)
         return self._left
 
-    def _closed(self, is_accepted: bool, wait_for_turn: Callable[[], None]) -> PlaceLeft:
+    def _closed(self, wait_for_turn: Callable[[], None], *, is_accepted: bool) -> PlaceLeft:
         try:
-            gathered = self._clearing.gather(self._worktree)
-        except (GitFailed, SequencerError, OSError) as error:
+            gathered = self._trees.gather(self._worktree)
+        except _FAILURES as error:
             return self._not_gathered(error)
         if gathered.refused:
             files = tuple(one.path for one in gathered.refused)
             return replace(self._stays(told(gathered)), files=files)
         try:
             left = self._not_merged(gathered, is_accepted=is_accepted)
-        except (GitFailed, SequencerError, OSError) as error:
+        except _FAILURES as error:
             return self._stays(f"can't be merged: {_reason(error)}")
         if left is not None:
             return self._ended(gathered, left)
@@ -179,23 +201,23 @@ class OwnPlace:
             raise
         try:
             return self._merged(gathered)
-        except (GitFailed, SequencerError, OSError) as error:
+        except _FAILURES as error:
             return self._merged_after_all(gathered, f"can't be merged: {_reason(error)}")
 
     def _merged(self, gathered: Gathered) -> PlaceLeft:
-        with self._checkout.merge_lock():
-            worktree = self._worktrees.write(self._worktree.replace(phase=Phase.MERGING))
+        with self._trees.checkout.merge_lock():
+            worktree = self._trees.notes.write(self._worktree.replace(phase=Phase.MERGING))
             self._worktree = worktree
-            git = self._clearing.git_of(worktree)
-            merged = merge(self._checkout, git, gathered.tip, worktree, self._message(worktree))
+            git, message = self._trees.git_of(worktree), self._trees.merge_message(worktree)
+            merged = merge(self._trees.checkout, git, gathered.tip, worktree, message)
         return self._ended(gathered, self._after(merged))
 
     def _merged_after_all(self, gathered: Gathered, message: str) -> PlaceLeft:
         """Look what the checkout has, where something has failed on the way."""
-        tip, contains = gathered.tip, self._checkout.contains
-        with contextlib.suppress(GitFailed, SequencerError, OSError):
-            made = self._clearing.git_of(self._worktree).text("rev-parse", "HEAD")
-            head = self._checkout.commit()
+        tip, contains = gathered.tip, self._trees.checkout.contains
+        with contextlib.suppress(*_FAILURES):
+            made = self._trees.git_of(self._worktree).text("rev-parse", "HEAD")
+            head = self._trees.checkout.commit()
             if made != tip and head and contains(made, tip) and contains(head, made):
                 return self._ended(gathered, PlaceLeft(PlaceResult.MERGED, commit=made))
         return self._stays(message)
@@ -231,7 +253,7 @@ class OwnPlace:
             return PlaceLeft(PlaceResult.UNCHANGED)
         if not is_accepted:
             return PlaceLeft(PlaceResult.KEPT)
-        refused = self._clearing.with_keys(self._worktree, gathered)
+        refused = self._trees.with_keys(self._worktree, gathered)
         return self._with_keys(refused) if refused else None
 
     def _with_keys(self, refused: tuple[RefusedPath, ...]) -> PlaceLeft:
@@ -248,20 +270,16 @@ class OwnPlace:
 
     def _ended(self, gathered: Gathered, left: PlaceLeft) -> PlaceLeft:
         """Remove the worktree, unless it holds what would be lost, and complete *left*."""
-        others = self._clearing.others_in(self._worktree, gathered)
-        if others:
-            notices = (in_others(others), *gathered.notices, *self._clearing.keep(self._worktree))
-            branch = None if left.result is PlaceResult.MERGED else self._worktree.branch
+        branch = None if left.result is PlaceResult.MERGED else self._worktree.branch
+        if others := self._trees.others_in(self._worktree, gathered):
+            notices = (in_others(others), *gathered.notices, *self._trees.keep(self._worktree))
             return replace(left, branch=branch, folder=self.folder, notices=notices)
         # What is kept has a branch; of the rest the checkout has everything.
-        done = {PlaceResult.MERGED: gathered.tip, PlaceResult.UNCHANGED: gathered.tip}.get(
-            left.result
-        )
+        has_all = left.result in (PlaceResult.MERGED, PlaceResult.UNCHANGED)
         try:
-            cleared = self._clearing.remove(self._worktree, done)
-        except (GitFailed, SequencerError, OSError) as error:
+            cleared = self._trees.remove(self._worktree, gathered.tip if has_all else None)
+        except _FAILURES as error:
             # What has become of the work stands all the same; who cleans up tries once more.
-            branch = None if left.result is PlaceResult.MERGED else self._worktree.branch
             cleared = Cleared(branch, (f"{self.folder} can't be removed: {_reason(error)}",))
         notices = (*gathered.notices, *cleared.notices)
         return replace(left, branch=cleared.branch, notices=notices)
@@ -288,7 +306,7 @@ class OwnPlace:
             f"look there; 'git worktree remove --force {folder}' removes it",
             branch=self._worktree.branch,
             folder=self.folder,
-            notices=self._clearing.keep(self._worktree),
+            notices=self._trees.keep(self._worktree),
         )
 
 
@@ -302,46 +320,31 @@ NEEDED = (2, 30)
 """Of git."""
 LOOKED_BACK = 2000
 """Commits that are looked through for merges of earlier attempts."""
-SUBJECT_CHARS = 72
-"""Of the first line of a commit's message, as git shows it whole in lists."""
-_VERSION = re.compile(r"git version (\d+)\.(\d+)")
-
-Workplace = OwnPlace | SharedPlace
 
 
-class Workplaces:
-    """Where the tasks of one run work."""
+class GitWorkplaces:
+    """Where the tasks of one run work; see `engine.flow.workplaces.Workplaces`."""
 
     def __init__(
         self,
         folders: Folders,
         run: str | None,
         *,
+        git: Git,
         redaction: Redaction,
-        environment: Mapping[str, str] | None = None,
-        allowed: Mapping[str, str] | None = None,
-        max_file_bytes: int = MAX_FILE_BYTES,
-        max_total_bytes: int = MAX_TOTAL_BYTES,
+        fails_on_write: bool = False,
     ) -> None:
         """Give tasks of *run* (None: the default run) places in ``folders.project``.
 
-        *redaction* knows what is never committed; *allowed*: see `Git`. Nothing is started or
-        written before the first place is opened.
+        *git* is run there; *redaction* knows what is never committed; *fails_on_write*: see
+        `SharedPlace`. Nothing is started or written before the first place is opened.
         """
         self._run = run
         self._hide = redaction.hide_text
-        self._checkout = Checkout(folders, environment, allowed)
-        self._worktrees = Worktrees(folders.state_file.parent)
-        gatherer = Gatherer(
-            self._checkout,
-            secrets_by(redaction),
-            max_file_bytes=max_file_bytes,
-            max_total_bytes=max_total_bytes,
-        )
-        self._clearing = Clearing(
-            *(self._checkout, self._worktrees, gatherer, self._left_message), branch_of(run, "")
-        )
+        self._git, self._trees = git, TaskTrees(folders, run, git, redaction)
+        self._checkout = self._trees.checkout
         self._watch = CheckoutWatch(self._checkout)
+        self._fails_on_write = fails_on_write
         self._guard = threading.Lock()
         self._has_told = False
         self._writers: dict[int, str] = {}
@@ -357,25 +360,47 @@ class Workplaces:
         token: int,
         *,
         run_id: str,
+        subject: str,
+        traits: TaskTraits,
+        is_first: bool,
+    ) -> OwnPlace | SharedPlace:
+        """See `Workplaces.open`."""
+        writes, has_own = traits.writes, traits.worktree
+        made = self.place(
+            task, token, run_id=run_id, writes=writes, has_own=has_own, subject=subject
+        )
+        if not is_first and has_own and self.merged(task, run_id):
+            # Its process ended between the merge and the record of it.
+            made.notices += (
+                f"the work of an earlier attempt at {task} is in the checkout already",
+            )
+        return made
+
+    def place(
+        self,
+        task: str,
+        token: int,
+        *,
+        run_id: str,
         writes: bool,
-        worktree: bool,
+        has_own: bool,
         subject: str = "",
-    ) -> Workplace:
+    ) -> OwnPlace | SharedPlace:
         """Return where the attempt at *task* under the claim *token* works, until it is closed.
 
-        *subject* says to people what the task is about.
-        *worktree* counts for tasks that write; one that only reads has nothing to isolate.
+        *has_own*, a worktree, counts for tasks that write; a reader has nothing to isolate.
 
         Raises:
             WorkTreeRefused: git can't make a worktree.
         """
         if not writes:
             return self._reading(token)
-        if not worktree:
+        if not has_own:
             return self._writing(task, token)
         obstacle = self._look()
         if isinstance(obstacle, TreeStatus):
-            return self._added(self._named(task, token, run_id, obstacle, subject), obstacle)
+            worktree = self._trees.add(task, token, run_id, obstacle, subject)
+            return OwnPlace(self._trees, worktree, self._uncommitted(obstacle))
         with self._guard:
             is_first, self._has_told = not self._has_told, True
         notice = f"no worktrees: {obstacle}; all tasks work in the project's folder"
@@ -389,7 +414,12 @@ class Workplaces:
             with self._guard:
                 return tuple(sorted(set(self._meanwhile.pop(token, {}).values())))
 
-        return SharedPlace(self._checkout.folders.project, self._watch, ended=ended)
+        return SharedPlace(
+            self._checkout.folders.project,
+            self._watch,
+            fails_on_write=self._fails_on_write,
+            ended=ended,
+        )
 
     def _writing(self, task: str, token: int, notices: tuple[str, ...] = ()) -> SharedPlace:
         with self._guard:
@@ -408,7 +438,7 @@ class Workplaces:
         """Return what the checkout has, or why there can be no worktrees."""
         checkout = self._checkout
         try:
-            prefix = checkout.tree.prefix
+            prefix = checkout.prefix
             status = checkout.tracked_changes()
             if status.commit is None:
                 return "the repository has no commit yet"
@@ -423,67 +453,13 @@ class Workplaces:
             return failed.reason
         return status
 
-    def _added(self, noted: Worktree, status: TreeStatus) -> OwnPlace:
-        checkout, worktrees = self._checkout, self._worktrees
-        try:
-            worktrees.prepare()
-            with checkout.repository_lock():
-                worktree = worktrees.write(noted)
-                folder = worktrees.folder(worktree)
-                flags = ("--quiet", "--no-track", "-b", worktree.branch)
-                argv = ("worktree", "add", *flags, str(folder), worktree.base)
-                try:
-                    checkout.git.run(*argv, settings=QUIET)
-                    git_dir = (folder / ".git").read_bytes().removeprefix(b"gitdir: ").strip()
-                except (GitFailed, OSError):
-                    self._clearing.discard(worktree)
-                    raise
-            worktree = worktrees.write(
-                worktree.replace(phase=Phase.WORKING, git_dir=os.fsdecode(git_dir))
-            )
-            (folder / checkout.tree.prefix).mkdir(parents=True, exist_ok=True)
-        except GitFailed as failed:
-            raise checkout.tree.refused(f"can't have another worktree: {failed.reason}") from failed
-        except OSError as error:
-            raise checkout.tree.refused(f"can't have another worktree: {error}") from error
-        return OwnPlace(
-            *(checkout, worktrees, worktree, self._clearing, self._merge_message),
-            notices=self._uncommitted(status),
-        )
-
-    def _named(
-        self, task: str, token: int, run_id: str, status: TreeStatus, subject: str
-    ) -> Worktree:
-        """Return the note of a worktree whose folder and branch are nobody's."""
-        first = name = name_of(task, token)
-        number = 1
-        while not self._is_free(name):
-            number += 1
-            name = f"{first}-again{number}"
-        return Worktree(
-            name=name,
-            task=task,
-            subject=subject,
-            token=token,
-            run_id=run_id,
-            branch=branch_of(self._run, name),
-            base=str(status.commit),
-            checked_out=status.branch or "",
-            owner=this_process(),
-        )
-
-    def _is_free(self, name: str) -> bool:
-        ref = f"refs/heads/{branch_of(self._run, name)}"
-        told = self._checkout.git.text("rev-parse", "--verify", "--quiet", ref, accepts=(0, 1))
-        return not told and self._worktrees.is_free(name)
-
     def _uncommitted(self, status: TreeStatus) -> tuple[str, ...]:
-        tree = self._checkout.tree
-        dirty = [entry.path for entry in status.entries if not tree.is_own(entry.path)]
+        dirty = [entry.path for entry in status.entries if not self._checkout.is_own(entry.path)]
         if not dirty:
             return ()
-        shown = self._hide(listed(dirty))
-        return (f"changes that no commit holds are not in the worktree: {shown}",)
+        return (
+            f"changes that no commit holds are not in the worktree: {self._hide(listed(dirty))}",
+        )
 
     # --- afterwards ----------------------------------------------------------------
 
@@ -494,10 +470,10 @@ class Workplaces:
         processes may clean at once; nothing of a process that may be alive is touched.
         Branches go that are in the checkout by now, whoever has merged them.
         """
-        if not self._worktrees.path.is_dir():
+        if not self._trees.notes.path.is_dir():
             return ()
-        notices = self._clearing.clean(live)
-        self._clearing.remove_merged_branches()
+        notices = self._trees.clean(live)
+        self._trees.remove_merged_branches()
         return tuple(map(self._hide, notices))
 
     def merged(self, task: str, run_id: str) -> frozenset[int]:
@@ -510,11 +486,11 @@ class Workplaces:
             told = self._checkout.git.run(*argv, settings=QUIET).stdout.decode("utf-8", "replace")
         except (GitFailed, SequencerError):
             return frozenset()
-        wanted = self._hide("\n".join(_trailers(self._run, run_id, task)))
+        wanted = self._hide("\n".join(trailers(self._run, run_id, task)))
         found = set()
         for commit in told.split("\0"):
             parents, _, message = commit.lstrip("\n").partition("\n")
-            if " " in parents and (token := _token_in(message, wanted)) is not None:
+            if " " in parents and (token := token_in(message, wanted)) is not None:
                 found.add(token)
         return frozenset(found)
 
@@ -522,63 +498,16 @@ class Workplaces:
         """Return why tasks would not get worktrees, or could not be merged, for a check."""
         checkout = self._checkout
         project = checkout.folders.project
-        try:
-            version = Git(project, checkout.environment).text("version")
-            found = _VERSION.match(version)
-            if found is not None and (int(found[1]), int(found[2])) < NEEDED:
-                needed = ".".join(map(str, NEEDED))
-                return (
-                    ConfigurationError(
-                        f"{version} is too old", hint=f"install git {needed} or newer"
-                    ),
-                )
-        except ConfigurationError as error:
-            hint = "install git, or tasks share the project's folder"
-            return (ConfigurationError(error.message.partition(",")[0], hint=hint),)
-        except GitFailed as failed:
-            return (ConfigurationError(f"git does not run: {failed.reason}"),)
+        if (unusable := self._git.unusable(NEEDED)) is not None:
+            if unusable.message.startswith("git is not installed"):
+                hint = "install git, or tasks share the project's folder"
+                unusable = ConfigurationError("git is not installed", hint=hint)
+            return (unusable,)
         obstacle = self._look()
         if isinstance(obstacle, str):
             hint = "tasks share the project's folder; a repository with a commit keeps them apart"
             return (WorkTreeRefused(f"no worktrees: {obstacle}", where=str(project), hint=hint),)
-        if begun := checkout.tree.under_way():
+        if begun := checkout.under_way():
             hint = "end it or abort it; until then no task's work can be merged"
-            return (checkout.tree.refused(f"{begun} is under way", hint),)
+            return (checkout.refused(f"{begun} is under way", hint),)
         return ()
-
-    # --- messages ------------------------------------------------------------------
-
-    def _merge_message(self, worktree: Worktree) -> str:
-        first = f"Merge task {_one_line(worktree.task)}"
-        subject = _one_line(worktree.subject)
-        return self._message(worktree, f"{first}: {subject}" if subject else first)
-
-    def _left_message(self, worktree: Worktree) -> str:
-        task = _one_line(worktree.task)
-        body = f"What the agent of task {task} had not committed itself."
-        return self._message(worktree, _one_line(worktree.subject) or f"Work of task {task}", body)
-
-    def _message(self, worktree: Worktree, first: str, *body: str) -> str:
-        """Return a message with *first* as its first line, and *body* and trailers below."""
-        short = shorten(first, SUBJECT_CHARS, placeholder=" …")
-        trailers = _trailers(self._run, worktree.run_id, worktree.task)
-        trailers.append(f"Sequencer-Token: {worktree.token}")
-        return self._hide("\n\n".join((short, *body, "\n".join(trailers))) + "\n")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _trailers(run: str | None, run_id: str, task: str) -> list[str]:
-    """Return the lines that the merges of all attempts at *task* have."""
-    names = {"Run": run or "default", "Run-Id": run_id, "Task": task}
-    return [f"Sequencer-{name}: {_one_line(text)}" for name, text in names.items()]
-
-
-def _token_in(message: str, wanted: str) -> int | None:
-    """Return the token of a merge that has the lines *wanted*."""
-    found = re.search(
-        re.escape(f"\n{wanted}\nSequencer-Token: ") + r"([0-9]{1,19})$", message, re.MULTILINE
-    )
-    return None if found is None else int(found[1])

@@ -1,4 +1,10 @@
-"""One child process: started whole, waited for up to a limit, and killed with its children."""
+"""One git process: with a clean environment, no questions, a time limit, and killed whole.
+
+Every git process of the program starts here. Hooks, fsmonitor, pagers, editors and submodules
+have no part in it, whoever asks for them; of the repository's own configuration only what is
+allowed may run a program or send something elsewhere (see `own_settings`). Whoever only looks
+reaches no remote.
+"""
 
 from __future__ import annotations
 
@@ -186,6 +192,7 @@ _INCOMPLETE = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 """What git says when something that its refs lead to is not in this repository."""
+_VERSION = re.compile(r"git version (\d+)\.(\d+)")
 _NO_REPOSITORY = re.compile(
     r"does not appear to be a git repository|[Rr]epository.* not found|error: 404"
     r"|No such file or directory"
@@ -266,13 +273,14 @@ class Git:
         timeout_s: float = _LOCAL_TIMEOUT_S,
         allowed: Mapping[str, str] | None = None,
         git_dir: Path | None = None,
+        work_tree: Path | None = None,
     ) -> None:
         """Work in the repository that *folder* is in; *timeout_s* is for what reaches a remote.
 
         What works here has a minute, or that time if it is longer. *allowed* are settings of
         the repository's own that may act, as `acting_settings` tells them; None: it is only
         looked at, and no remote is reached. *git_dir* is where the repository is, if git is
-        not to look for it: a bare one has to be named.
+        not to look for it: a bare one has to be named. *work_tree* are its files then.
         """
         self.folder = folder
         self.allowed = allowed
@@ -289,7 +297,22 @@ class Git:
             self._environment["GIT_ALLOW_PROTOCOL"] = ":".join(TRANSPORTS)
         if git_dir is not None:
             self._environment["GIT_DIR"] = str(git_dir)
+        if work_tree is not None:
+            self._environment["GIT_WORK_TREE"] = str(work_tree)
         self._keeper = SettingsKeeper(folder, self._environment, allowed, git_dir, self._settings)
+
+    def at(
+        self, folder: Path, *, timeout_s: float = _LOCAL_TIMEOUT_S, git_dir: Path | None = None
+    ) -> Git:
+        """Return what runs git in *folder* in the same way; with *git_dir* those are its files."""
+        return Git(
+            folder,
+            self._environment,
+            timeout_s=timeout_s,
+            allowed=self.allowed,
+            git_dir=git_dir,
+            work_tree=None if git_dir is None else folder,
+        )
 
     def run(
         self,
@@ -420,6 +443,21 @@ class Git:
         limit = Limit(_LOCAL_TIMEOUT_S, never, 0.0)
         done = _done(self._start(argv, variables), argv, b"", (0, 128), limit)
         return b"" if done.code else done.stdout
+
+    def unusable(self, needed: tuple[int, int]) -> ConfigurationError | None:
+        """Return why this git can't be used: there is none, or none that is as new as *needed*."""
+        try:
+            version = self.text("version")
+        except ConfigurationError as error:
+            return error
+        except GitFailed as failed:
+            told = f"git does not run: {failed.reason}"
+            return ConfigurationError(told, hint="look at 'git version'")
+        found = _VERSION.match(version)
+        if found is None or (int(found[1]), int(found[2])) >= needed:
+            return None
+        hint = f"install git {'.'.join(map(str, needed))} or newer"
+        return ConfigurationError(f"{version} is too old", hint=hint)
 
     def text(self, *argv: str, accepts: Sequence[int] = (0,)) -> str:
         """Return what ``git ARGV`` prints, without the white space around; see `run`."""

@@ -2,7 +2,8 @@
 
 A push names the old value of every ref that it moves, so it is a compare-and-swap. It has
 three ends: accepted, refused, and unknown (the connection was lost on the way). Refused
-does not say by whom; who asked looks where the ref is now.
+does not say by whom; who asked looks where the ref is now. The refs of a remote that is a folder
+of this machine are watched instead of polled: git moves one by renaming a file over it.
 """
 
 from __future__ import annotations

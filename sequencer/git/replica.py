@@ -2,23 +2,25 @@
 
 The folder is a replica: its journal is that of the branch, or the beginning of it. What
 comes from a branch was written by whoever may push, so names are checked here, and the
-content by whoever reads the files as those of any run.
+content by whoever reads the files as those of any run. A commit holds what a transition changes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, StrictInt
 
 from sequencer.errors import CorruptState
 from sequencer.git.objects import CommitDraft, Missing, Objects, TreeEntry, blob_name
+from sequencer.model.outcome import Frozen
 from sequencer.store import folder as folders
 from sequencer.store import journal as journal_file
 from sequencer.store import results
@@ -266,7 +268,7 @@ class Replica:
         if data is None or self.read(name, len(data)) == data:
             return
         folders.made(path.parent)
-        self._replace(path, data)
+        self._put(path, data, durably=True)
 
     def _write_journal(self, ours: bytes, theirs: bytes) -> None:
         """Make the journal *theirs*; what a power loss takes of it comes from the branch again."""
@@ -281,19 +283,17 @@ class Replica:
             self._put(path, theirs)
 
     @staticmethod
-    def _put(path: Path, data: bytes) -> None:
-        """Replace *path* at once, though not durably."""
+    def _put(path: Path, data: bytes, *, durably: bool = False) -> None:
+        """Replace *path* at once."""
         fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        with open_new(fresh) as file:
-            file.write(data)
+        if durably:
+            write_durably(fresh, data)
+        else:
+            with open_new(fresh) as file:
+                file.write(data)
         folders.replace(fresh, path)
-
-    @staticmethod
-    def _replace(path: Path, data: bytes) -> None:
-        fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        write_durably(fresh, data)
-        folders.replace(fresh, path)
-        sync_folder(path.parent)
+        if durably:
+            sync_folder(path.parent)
 
     def _content(self, tree: RunTree, name: str) -> bytes | None:
         oid = tree.entries.get(name)
@@ -341,17 +341,13 @@ def _broken(problem: str, where: str) -> CorruptState:
     )
 
 
-_OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Frozen):
     """The last commit of the branch that was seen, and whose run it holds."""
 
     remote: str
     branch: str
-    tip: str
-    revision: int
+    tip: Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
+    revision: StrictInt
     at: str
     """When that was, for people."""
 
@@ -374,11 +370,8 @@ class KnownFile:
         return self._seen[1]
 
     def _parsed(self) -> Known | None:
-        with contextlib.suppress(CorruptState, ValueError, TypeError, KeyError, FileNotFoundError):
-            data = parse_object(read_regular(self.path, 0, 4096))
-            known = Known(**{name: data[name] for name in Known.__slots__})
-            if _OID.fullmatch(known.tip) and type(known.revision) is int:
-                return known
+        with contextlib.suppress(CorruptState, ValueError, FileNotFoundError):
+            return Known.model_validate(parse_object(read_regular(self.path, 0, 4096)))
         return None
 
     def write(self, known: Known) -> None:
@@ -387,7 +380,7 @@ class KnownFile:
         with contextlib.suppress(OSError):
             folder = folders.made(self.path.parent)
             with os.fdopen(folder.create(fresh), "w", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(known), indent=2) + "\n")
+                file.write(known.model_dump_json(indent=2) + "\n")
             folder.replace(fresh, self.path.name)
 
 

@@ -1,8 +1,9 @@
 """A run's two sides: the folder of this clone, and the branch of the remote.
 
-Looks, follows the branch where that loses nothing, and says how the two stand to each
-other. What can't be followed is left as it is, for a person to decide; `restoring` takes
-the branch's.
+Looks, follows the branch where that loses nothing, and says how the two stand to each other. What
+can't be followed is left as it is, for a person to decide. `take_theirs` takes the branch's files:
+what stood in the folder is moved into one of its own beside it, and stays there until a person
+removes it; a crash on the way leaves some files aside, and doing it again continues from there.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -32,14 +32,13 @@ from sequencer.git.process import Git, GitFailed
 from sequencer.git.remote import RefWatch, Remote, remote_folder
 from sequencer.git.waiting import FAST_S, SLOW_S, PollPace, SharedLook, SharedWait
 from sequencer.model.by_hand import Placed
-from sequencer.model.head import Claim, Head, Owner, Status
+from sequencer.model.head import Claim, Head, Status
 from sequencer.model.names import ref_part, slug
 from sequencer.model.transitions import Transition
 from sequencer.store.file import FileStore
 from sequencer.store.head import parse_head
 from sequencer.store.journal import decode
 from sequencer.store.protocol import Change, Liveness, View
-from sequencer.store.queue import FileTurnstile
 
 LOOKED = "remote.looked"
 """In the run's folder: when a process of this clone has looked at the remote."""
@@ -73,6 +72,10 @@ class GitStore:
         self.ttl_s, self.patience_s = files.ttl_s, patience_s
         self.branch = branch
         self._files = files
+        # What needs no remote.
+        self.owner, self.turnstile = files.owner, files.turnstile
+        self.kept_result, self.result_folder = files.kept_result, files.result_folder
+        self.keep_document, self.forget_documents = files.keep_document, files.forget_documents
         self._told: list[str] = []
         self.tell: Callable[[str], None] = self._told.append
         """Hears what becomes of the remote while somebody waits."""
@@ -170,14 +173,6 @@ class GitStore:
         since = "is not known here" if known is None else f"was last seen at {known.at}"
         name = self.branch.remote.name
         return (f"the run on remote {name!r} {since}; 'sequencer sync --fetch' looks there",)
-
-    def keep_document(self, name: str, data: bytes) -> None:
-        """See `Store.keep_document`."""
-        self._files.keep_document(name, data)
-
-    def forget_documents(self, prefix: str, keep: Collection[str]) -> None:
-        """See `Store.forget_documents`."""
-        self._files.forget_documents(prefix, keep)
 
     # --- writing -------------------------------------------------------------------
 
@@ -297,10 +292,6 @@ class GitStore:
 
     # --- claims and waiting --------------------------------------------------------
 
-    def owner(self) -> Owner:
-        """See `Store.owner`."""
-        return self._files.owner()
-
     def liveness(self, claim: Claim) -> Liveness:
         """See `Store.liveness`."""
         first = self._files.liveness(claim)
@@ -321,14 +312,6 @@ class GitStore:
         head = self._files.view().head
         standing = {one.token for one in head.claims} if head else set()
         self._beats.beat(claim, number, standing)
-
-    def kept_result(self, name: str) -> Path:
-        """See `Store.kept_result`."""
-        return self._files.kept_result(name)
-
-    def result_folder(self, step_index: int, token: int) -> Path:
-        """See `Store.result_folder`."""
-        return self._files.result_folder(step_index, token)
 
     def wait(
         self,
@@ -383,10 +366,6 @@ class GitStore:
                     self._files.leases.sweep({claim.token for claim in head.claims})
             self._beats.bring(tips.get(self.branch.refs.beats), head.claims if head else ())
             return has_moved
-
-    def turnstile(self, positions: Collection[str]) -> FileTurnstile:
-        """See `Store.turnstile`."""
-        return self._files.turnstile(positions)
 
 
 DEFAULT_RUN = "default"

@@ -1,9 +1,13 @@
-"""Which step has begun in a work tree last: a note in git's own folder of that tree.
+"""Who works in a work tree: a note in git's own folder of it, and a lock beside it.
 
-It is written when a step begins, and the tree was clean then. So what is dirty when it ends
-is that step's, and its next attempt may go on with it; what was changed since then is not.
-Beside the note a kernel lock keeps the tree for one process while its agents work, whatever
-has become of their claims meanwhile; with its process it is gone. Git shares nothing of both.
+The note is written when a step begins, and the tree was clean then. So what is dirty when it ends
+is that step's, and its next attempt may continue with it; what was changed since then is not. The
+kernel lock keeps the tree for one process while its agents work; with its process it is gone.
+
+That an attempt's code is to be pushed is noted before its commit is written. So after a kill one
+knows which commits nobody has accepted: they are put on a branch of their own, and the tree's is
+taken back. Not promised: that files are taken back which have changes besides (they stay as they
+are), or a branch on which a person has continued.
 """
 
 from __future__ import annotations
@@ -16,17 +20,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from pydantic import ValidationError
 
 from sequencer.errors import CorruptState, WorkTreeBusy
 from sequencer.git.commit import Committer, RefMoved
 from sequencer.git.process import GitFailed
 from sequencer.git.selection import Selection
-from sequencer.git.tree import WorkTree
+from sequencer.git.tree import LOCK_MODE, LOCK_POLL_S, WorkTree, read_note, write_note
 from sequencer.model.head import Counter, Head, Loop, Owner, Work
 from sequencer.model.names import ref_part, slug
 from sequencer.model.outcome import Frozen
-from sequencer.store.folder import read_regular
 from sequencer.store.head import read_head
 from sequencer.store.identity import is_proven_dead, is_same_boot, this_process
 
@@ -43,8 +45,6 @@ ENDED_S = 2.0
 MAX_LEFT = 10_000
 """Changed paths after an attempt that are remembered; with more nobody can tell them apart."""
 _MAX_BYTES = 16 * 1024 * 1024
-_MODE = 0o644
-_POLL_S = 0.02
 
 
 class Collecting(Frozen):
@@ -115,12 +115,8 @@ class Tenancy:
 
     def note(self) -> Note | None:
         """Return who has begun here last; None where nobody has, or that can't be read."""
-        with contextlib.suppress(OSError, CorruptState, ValidationError):
-            data = read_regular(self._tree.git_dir / NOTE, 0, _MAX_BYTES)
-            note = Note.model_validate_json(data)
-            if note.top == str(self._tree.top):
-                return note
-        return None
+        note = read_note(self._tree.git_dir / NOTE, Note, _MAX_BYTES)
+        return note if note is not None and note.top == str(self._tree.top) else None
 
     def ensure_free(self, note: Note | None, head: Head) -> None:
         """Return if no other run than that of *head* works here, as *note* has it.
@@ -165,7 +161,7 @@ class Tenancy:
             busy = self._busy(note)
             raise self._tree.refused(busy.message, busy.hint)
         with contextlib.suppress(OSError):
-            self._mark.touch(_MODE)
+            self._mark.touch(LOCK_MODE)
 
     def vacate(self) -> None:
         """Let others have the tree, if it was kept for this process."""
@@ -189,12 +185,12 @@ class Tenancy:
         lock = FileLock(
             self._tree.git_dir / AGENTS_LOCK,
             timeout=timeout_s,
-            mode=_MODE,
+            mode=LOCK_MODE,
             thread_local=False,
             fallback_to_soft=False,
         )
         try:
-            lock.acquire(poll_interval=_POLL_S)
+            lock.acquire(poll_interval=LOCK_POLL_S)
         except Timeout:
             return False
         except OSError as error:
@@ -226,13 +222,9 @@ class Tenancy:
         Raises:
             WorkTreeRefused: it can't be locked.
         """
-        path = self._tree.git_dir / LOCK
-        try:
-            with FileLock(path, timeout=LOCK_WAIT_S, mode=_MODE, fallback_to_soft=False):
-                yield self.note()
-        except Timeout:
-            hint = "another process looks at it; start again"
-            raise self._tree.refused(f"is kept locked by {path}", hint) from None
+        hint = "another process looks at it; start again"
+        with self._tree.locked(self._tree.git_dir / LOCK, LOCK_WAIT_S, hint):
+            yield self.note()
 
     def begin(self, head: Head, branch: str | None = None) -> Note:
         """Note that the step at which *head* stands begins here, on *branch*, by this process.
@@ -279,14 +271,8 @@ class Tenancy:
 
     def _write(self, note: Note) -> None:
         path = self._tree.git_dir / NOTE
-        fresh = path.with_name(f"{NOTE}.{os.getpid()}.tmp")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
-            with open(os.open(fresh, flags, _MODE), "wb") as file:  # noqa: PTH123 - a descriptor
-                file.write(note.model_dump_json().encode())
-                file.flush()
-                os.fsync(file.fileno())
-            fresh.replace(path)
+            write_note(path, note, LOCK_MODE)
         except OSError as error:
             raise self._tree.refused(f"{path} can't be written: {error.strerror}") from error
 

@@ -1,35 +1,44 @@
-"""Patterns of paths: ``*`` and ``?`` within a name, ``**`` for any number of folders.
+"""One work tree: where it is, what is dirty in it, what is under way, what its history holds.
 
-A pattern means a path from the project's folder on, or with ``/`` in front from the
-repository's; one that ends in ``/`` means everything below a folder. Nothing floats:
-``*.md`` is a file of the folder itself, ``**/*.md`` one anywhere below it.
+Looks only, but for `forward`. What the run itself writes (its folder, the logs) is never dirt. Not
+promised: that nothing changes between a look and what is done about it; whoever writes has git
+compare once more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from sequencer.errors import WorkTreeRefused
+from filelock import FileLock, Timeout
+from pydantic import BaseModel, ValidationError
+
+from sequencer.errors import CorruptState, WorkTreeRefused
 from sequencer.git.locks import Lock, in_the_way
 from sequencer.git.objects import Objects
 from sequencer.git.own_settings import common_of
 from sequencer.git.process import Git, GitFailed
+from sequencer.store.folder import read_regular
 
 _ANY = None
 """Stands for ``**``."""
 
 
 class Patterns:
-    """Some patterns of one project.
+    """Some patterns of one project: ``*`` and ``?`` within a name, ``**`` for any folders.
+
+    A pattern means a path from the project's folder on, or with ``/`` in front from the
+    repository's; one that ends in ``/`` means everything below a folder. Nothing floats:
+    ``*.md`` is a file of the folder itself, ``**/*.md`` one anywhere below it.
 
     >>> found = Patterns(["plans/**/*.md", "out/"], "app")
     >>> [found.match(path) for path in ("app/plans/a.md", "app/out/x/y", "plans/a.md")]
@@ -200,7 +209,9 @@ RUN_FILES = (
     *("beats/", "results/", "runs/", "activity/", "activity.jsonl"),
 )
 """What is the run's where its folder is the project's, and all the rest is not."""
-_PATIENCE_S = 7 * 24 * 3600.0
+SHOWN_PATHS = 10
+LOCK_MODE, LOCK_POLL_S = 0o644, 0.02
+PATIENCE_S = 7 * 24 * 3600.0
 _WALKED = 256
 """Commits that are looked through before git is asked."""
 _LOOKED_BACK = re.compile(rb"^parent ([0-9a-f]+)$", re.MULTILINE)
@@ -233,20 +244,9 @@ class Folders(NamedTuple):
 class WorkTree:
     """The work tree that a project lies in."""
 
-    def __init__(
-        self,
-        folders: Folders,
-        objects: Objects,
-        environment: Mapping[str, str] | None = None,
-        allowed: Mapping[str, str] | None = None,
-    ) -> None:
-        """Look at the tree around ``folders.project``; *objects* reads in the same repository.
-
-        *allowed*: see `Git`.
-        """
-        self._folders = folders
-        self._environment = environment
-        self._allowed = allowed
+    def __init__(self, folders: Folders, objects: Objects) -> None:
+        """Look at the tree around ``folders.project``; *objects* reads in the same repository."""
+        self.folders = folders
         self._objects = objects
         self._known: set[tuple[str, str]] = set()
 
@@ -268,13 +268,12 @@ class WorkTree:
         return usual if usual.is_dir() else self._asked("--absolute-git-dir")
 
     def _asked(self, question: str) -> Path:
-        git = Git(self._folders.project, self._environment, allowed=self._allowed)
         try:
-            told = git.run("rev-parse", question).stdout
+            told = self._objects.git.at(self.folders.project).run("rev-parse", question).stdout
         except GitFailed as failed:
             raise WorkTreeRefused(
                 f"is in no work tree of git: {failed.reason}",
-                where=str(self._folders.project),
+                where=str(self.folders.project),
                 hint="clone the repository that the run is shared through, and work there",
             ) from failed
         return Path(os.fsdecode(told.removesuffix(b"\n")))
@@ -282,12 +281,12 @@ class WorkTree:
     @cached_property
     def git(self) -> Git:
         """Return what runs git at the top, where paths mean what they say."""
-        return Git(self.top, self._environment, allowed=self._allowed)
+        return self._objects.git.at(self.top)
 
     @cached_property
     def prefix(self) -> str:
         """Return the project's folder as seen from the top; empty if it is the top."""
-        return self._below(self._folders.project) or ""
+        return self._below(self.folders.project) or ""
 
     def _below(self, path: Path) -> str | None:
         """Return *path* as seen from the top, or None if it is somewhere else."""
@@ -317,7 +316,7 @@ class WorkTree:
 
     @cached_property
     def _own(self) -> Patterns:
-        folders = self._folders
+        folders = self.folders
         project, found = self._below(folders.project) or "", []
         state = self._below(folders.state_file.parent)
         if state is not None and _holds(state, project):
@@ -421,7 +420,7 @@ class WorkTree:
     @property
     def is_shallow(self) -> bool:
         """Return whether the history that is here begins somewhere in its middle."""
-        return (self._common_dir / "shallow").exists()
+        return (self.common_dir / "shallow").exists()
 
     def apart(self, commit: str, other: str) -> Apart:
         """Return how far *commit* is from *other*."""
@@ -450,7 +449,7 @@ class WorkTree:
 
         Killed while it writes files, it would leave half of them and a locked index.
         """
-        return Git(self.top, self._environment, timeout_s=_PATIENCE_S, allowed=self._allowed)
+        return self._objects.git.at(self.top, timeout_s=PATIENCE_S)
 
     def forward(self, commit: str) -> Obstacle | None:
         """Fast-forward to *commit*; return what is in the way if that can't be done.
@@ -467,10 +466,11 @@ class WorkTree:
 
     def lock_in_the_way(self, said: str) -> Lock | None:
         """Return the lock of git's that is named in what it has *said*, if it is still there."""
-        return in_the_way(said, self.git_dir) or in_the_way(said, self._common_dir)
+        return in_the_way(said, self.git_dir) or in_the_way(said, self.common_dir)
 
     @cached_property
-    def _common_dir(self) -> Path:
+    def common_dir(self) -> Path:
+        """Return where the repository is that all its work trees share."""
         return common_of(self.git_dir)
 
     def _obstacle(self, failed: GitFailed, commit: str) -> Obstacle:
@@ -484,14 +484,60 @@ class WorkTree:
             hint = "move these files out of the way"
         return Obstacle(f"{failed.reason} {', '.join(named[:10])}".strip(), hint)
 
+    @contextlib.contextmanager
+    def locked(self, path: Path, wait_s: float, hint: str) -> Iterator[None]:
+        """Keep others from *path* while the block runs; *hint* is for who waits in vain.
+
+        Raises:
+            WorkTreeRefused: somebody has kept it for *wait_s*.
+        """
+        # A new object each time: one that is held already would let its own thread in again.
+        lock = FileLock(path, timeout=wait_s, mode=LOCK_MODE, fallback_to_soft=False)
+        try:
+            lock.acquire(poll_interval=LOCK_POLL_S)
+        except Timeout:
+            raise self.refused(f"is kept locked by {path}", hint) from None
+        try:
+            yield
+        finally:
+            lock.release()
+
     def refused(self, message: str, hint: str | None = None) -> WorkTreeRefused:
         """Return a refusal about this work tree."""
         return WorkTreeRefused(message, where=f"work tree {self.top}", hint=hint)
 
 
+_Note = TypeVar("_Note", bound=BaseModel)
+
+
+def read_note(path: Path, kind: type[_Note], max_bytes: int) -> _Note | None:
+    """Return the note at *path*; None where there is none, or none that can be read."""
+    with contextlib.suppress(OSError, CorruptState, ValidationError):
+        return kind.model_validate_json(read_regular(path, 0, max_bytes))
+    return None
+
+
+def write_note(path: Path, note: BaseModel, mode: int) -> None:
+    """Make *note* what stands at *path*, whole or not at all."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(fresh, flags, mode), "wb") as file:  # noqa: PTH123 - a descriptor
+        file.write(note.model_dump_json().encode())
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
 def under_way_in(git_dir: Path) -> str | None:
     """Return what was begun and not ended where *git_dir* has HEAD and index; see `WorkTree`."""
     return next((text for name, text in _UNDER_WAY.items() if (git_dir / name).exists()), None)
+
+
+def listed(paths: Collection[str], hide: Callable[[str], str] = str) -> str:
+    """Return *paths* for a message, the first few of many."""
+    shown = ", ".join(repr(hide(path)) for path in list(paths)[:SHOWN_PATHS])
+    more = len(paths) - SHOWN_PATHS
+    return shown + (f" and {more} more" if more > 0 else "")
 
 
 def _holds(folder: str, inner: str) -> bool:

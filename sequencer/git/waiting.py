@@ -1,11 +1,10 @@
-"""When to ask a remote whether it has moved.
+"""Sleep until a run that others share has moved, here or on the remote.
 
-Soon after something has happened, and ever more rarely while nothing does. A remote that
-does not answer is asked more rarely still, and people are told so. The processes of one
-clone share their looks: whoever looks brings what it finds into the run's folder, where
-the others wake by it.
-
-Nothing here sleeps or asks: `Pace` only says when.
+The sleep itself is that of the files: what a process of this clone does wakes at once. Now and
+then the remote is asked: soon after something has happened, ever more rarely while nothing does,
+and when the watch of a remote that is a folder wakes. Whoever asked brings what is new into the
+files, and by that wakes all. A remote that does not answer is no change and no end: people are
+told, it is asked more rarely, and the sleep continues.
 """
 
 from __future__ import annotations

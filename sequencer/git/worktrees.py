@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
-from pydantic import ValidationError
-
-from sequencer.errors import CorruptState
-from sequencer.git.process import Git
+from sequencer.git.tree import read_note, write_note
 from sequencer.model.head import Counter, Owner
 from sequencer.model.names import ref_part, slug
 from sequencer.model.outcome import Frozen
-from sequencer.store.folder import read_regular
 from sequencer.store.identity import is_proven_dead, is_same_boot, pid_namespace
 
 FOLDER = "worktrees"
 """In the folder of the run."""
 BRANCHES = "sequencer-team"
+TRAILER = "Sequencer-Token:"
+SUBJECT_CHARS = 72
+"""Of the first line of a commit's message, as git shows it whole in lists."""
 _IGNORED = "# Work of agents that run at present: of no commit, and not to be edited.\n*\n"
 _MAX_BYTES = 64 * 1024
 _OWN_MODE = 0o600
@@ -102,23 +103,13 @@ class Worktrees:
 
     def write(self, worktree: Worktree) -> Worktree:
         """Write the note of *worktree*, whole or not at all; return *worktree*."""
-        path = self._note(worktree.name)
-        fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        with open(os.open(fresh, flags, _OWN_MODE), "wb") as file:  # noqa: PTH123 - a descriptor
-            file.write(worktree.model_dump_json().encode())
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(path)
+        write_note(self._note(worktree.name), worktree, _OWN_MODE)
         return worktree
 
     def read(self, name: str) -> Worktree | None:
         """Return the note of the worktree called *name*; None: it is gone, or can't be read."""
-        with contextlib.suppress(OSError, CorruptState, ValidationError):
-            note = Worktree.model_validate_json(read_regular(self._note(name), 0, _MAX_BYTES))
-            if note.name == name:
-                return note
-        return None
+        note = read_note(self._note(name), Worktree, _MAX_BYTES)
+        return note if note is not None and note.name == name else None
 
     def forget(self, worktree: Worktree) -> None:
         """Remove the note of *worktree*."""
@@ -143,27 +134,6 @@ class Worktrees:
 
     def _note(self, name: str) -> Path:
         return self.path / f"{name}.json"
-
-
-class PlacedGit(Git):
-    """Runs git in one worktree, whatever its agent has done to the file ``.git``.
-
-    Without that file git would take the checkout around it for the worktree.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        git_dir: Path,
-        environment: Mapping[str, str] | None,
-        *,
-        timeout_s: float,
-        allowed: Mapping[str, str] | None = None,
-    ) -> None:
-        """Work on the files in *folder* with the HEAD and the index in *git_dir*."""
-        super().__init__(folder, environment, timeout_s=timeout_s, allowed=allowed, git_dir=git_dir)
-        self.git_dir = git_dir
-        self._environment["GIT_WORK_TREE"] = str(folder)
 
 
 def name_of(task: str, token: int) -> str:
@@ -222,3 +192,44 @@ def _unlock(remover: Callable[..., Any], path: str, _: object) -> None:
 
 def _is_out_of_sight(owner: Owner) -> bool:
     return not is_same_boot(owner) or owner.pid_ns != pid_namespace()
+
+
+# --- messages of commits ---------------------------------------------------------------
+
+
+def merge_message(run: str | None, worktree: Worktree) -> str:
+    """Return what the merge of *worktree* says, in the run called *run*."""
+    first = f"Merge task {_one_line(worktree.task)}"
+    subject = _one_line(worktree.subject)
+    return _message(run, worktree, f"{first}: {subject}" if subject else first)
+
+
+def left_message(run: str | None, worktree: Worktree) -> str:
+    """Return what a commit of what the agent has left in *worktree* says."""
+    task = _one_line(worktree.task)
+    body = f"What the agent of task {task} had not committed itself."
+    return _message(run, worktree, _one_line(worktree.subject) or f"Work of task {task}", body)
+
+
+def _message(run: str | None, worktree: Worktree, first: str, *body: str) -> str:
+    short = shorten(first, SUBJECT_CHARS, placeholder=" …")
+    lines = trailers(run, worktree.run_id, worktree.task)
+    lines.append(f"{TRAILER} {worktree.token}")
+    return "\n\n".join((short, *body, "\n".join(lines))) + "\n"
+
+
+def trailers(run: str | None, run_id: str, task: str) -> list[str]:
+    """Return the lines that the merges of all attempts at *task* have."""
+    names = {"Run": run or "default", "Run-Id": run_id, "Task": task}
+    return [f"Sequencer-{name}: {_one_line(text)}" for name, text in names.items()]
+
+
+def token_in(message: str, wanted: str) -> int | None:
+    """Return the token of a merge that has the lines *wanted*."""
+    pattern = re.escape(f"\n{wanted}\n{TRAILER} ") + r"([0-9]{1,19})$"
+    found = re.search(pattern, message, re.MULTILINE)
+    return None if found is None else int(found[1])
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

@@ -130,7 +130,7 @@ def tree_at(folder: Path, project: str = "", **others: Path) -> WorkTree:
         home, others.get("state", home / "sync" / "state.json"), others.get("logs", home / "logs")
     )
     OPENED.append(Objects(Git(home, ENVIRONMENT, allowed=EVERYTHING)))
-    return WorkTree(folders, OPENED[-1], ENVIRONMENT, EVERYTHING)
+    return WorkTree(folders, OPENED[-1])
 
 
 @dataclass

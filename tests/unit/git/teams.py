@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.executors.redaction import Redaction
+from sequencer.git.checkout import Checkout
 from sequencer.git.own_settings import EVERYTHING
-from sequencer.git.places import OwnPlace, PlaceLeft, Workplaces
+from sequencer.git.places import GitWorkplaces, OwnPlace, PlaceLeft
+from sequencer.git.process import Git
 from sequencer.git.tree import Folders
 from tests.unit.git.clones import ENVIRONMENT, everything, git, said, write
 
@@ -33,27 +35,32 @@ def folders(folder: Path, below: str = "") -> Folders:
     return Folders(home, home / "sync" / "state.json", home / "logs")
 
 
-def workplaces(folder: Path, run: str | None = None, below: str = "", **options: Any) -> Workplaces:
+def workplaces(
+    folder: Path, run: str | None = None, below: str = "", **options: Any
+) -> GitWorkplaces:
     chosen = {
-        "environment": ENVIRONMENT,
+        "git": Git(folder, ENVIRONMENT, allowed=EVERYTHING),
         "redaction": Redaction(["hunter2-hunter2"]),
-        "allowed": EVERYTHING,
         **options,
     }
-    return Workplaces(folders(folder, below), run, **chosen)
+    return GitWorkplaces(folders(folder, below), run, **chosen)
+
+
+def checkout_at(folder: Path) -> Checkout:
+    return Checkout(folders(folder), Git(folder, ENVIRONMENT))
 
 
 def opened(
-    places: Workplaces, task: str = "implement", token: int = 1, subject: str = "Add the thing"
+    places: GitWorkplaces, task: str = "implement", token: int = 1, subject: str = "Add the thing"
 ) -> OwnPlace:
     """Return a worktree for *task*."""
-    place = places.open(task, token, run_id=RUN_ID, writes=True, worktree=True, subject=subject)
+    place = places.place(task, token, run_id=RUN_ID, writes=True, has_own=True, subject=subject)
     assert isinstance(place, OwnPlace)
     return place
 
 
 def closed(place: OwnPlace, *, is_accepted: bool = True) -> PlaceLeft:
-    return place.close(is_accepted, at_once)
+    return place.end(is_accepted=is_accepted, wait_for_turn=at_once)
 
 
 def at_once() -> None:
@@ -61,7 +68,7 @@ def at_once() -> None:
 
 
 def worked(
-    places: Workplaces, work: Callable[[Path], object], task: str = "implement", token: int = 1
+    places: GitWorkplaces, work: Callable[[Path], object], task: str = "implement", token: int = 1
 ) -> PlaceLeft:
     """Let *work* be done in a worktree, and be accepted."""
     place = opened(places, task, token)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import RemoteUnreachable, WorkTreeRefused
-from sequencer.git.carry import SHOWN_PATHS
+from sequencer.git.tree import SHOWN_PATHS
 from sequencer.model.head import Work
 from sequencer.settings.git import WorkOptions
 from tests.unit.git.clones import (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.git import checkout as merging
 from sequencer.git import checkout as shared
-from sequencer.git import merge as merging
 from sequencer.git.places import OwnPlace, PlaceLeft, PlaceResult
 from sequencer.git.process import Git, GitFailed
 from sequencer.git.worktrees import Phase, Worktrees
@@ -145,7 +145,7 @@ def test_a_lock_of_a_killed_git_is_named_with_what_to_do(
 def failing_after_the_move(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     """Let git fail so many times when it is asked for the commit behind a fast-forward."""
     left = [times]
-    forward, commit_of = shared.Checkout.forward, shared.Checkout.commit
+    forward, commit_of = shared.Checkout.move_to, shared.Checkout.commit
     moved: list[str] = []
 
     def moves(self: shared.Checkout, name: str) -> GitFailed | None:
@@ -158,7 +158,7 @@ def failing_after_the_move(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
             raise GitFailed(("rev-parse",), 128, "fatal: out of memory")
         return commit_of(self)
 
-    monkeypatch.setattr(shared.Checkout, "forward", moves)
+    monkeypatch.setattr(shared.Checkout, "move_to", moves)
     monkeypatch.setattr(shared.Checkout, "commit", fails)
 
 

@@ -119,12 +119,13 @@ def test_what_a_run_has_written_there_is_left_out_even_where_nothing_is_ignored(
     ],
 )
 def test_what_is_never_committed_fails_the_attempt(
-    here: Path, name: str, text: str, reason: str
+    here: Path, name: str, text: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = opened(workplaces(here, max_file_bytes=2000))
+    monkeypatch.setattr(gathering, "MAX_FILE_BYTES", 2000)
+    place = opened(workplaces(here))
     write(place.cwd, {name: text, "a": "changed\n"})
     left = closed(place)
-    assert (left.result, left.is_failure, left.files) == (PlaceResult.REFUSED, True, (name,))
+    assert (left.result, left.error is not None, left.files) == (PlaceResult.REFUSED, True, (name,))
     assert left.error is not None
     assert reason in left.error
     assert left.hint is not None
@@ -133,8 +134,11 @@ def test_what_is_never_committed_fails_the_attempt(
     assert said(here, "rev-list", "--all", "--count") == "1"
 
 
-def test_many_files_that_are_too_much_together_are_refused(here: Path) -> None:
-    place = opened(workplaces(here, max_total_bytes=5000))
+def test_many_files_that_are_too_much_together_are_refused(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "MAX_TOTAL_BYTES", 5000)
+    place = opened(workplaces(here))
     write(place.cwd, {f"f{number:02}": "x" * 1000 for number in range(20)})
     left = closed(place)
     assert left.result is PlaceResult.REFUSED

@@ -10,7 +10,8 @@ import pytest
 
 from sequencer.git.replica import Known, KnownFile
 
-KNOWN = Known("origin", "sequencer/default", "a" * 40, 3, "2026-01-01T00:00:00Z")
+BRANCH, AT = "sequencer/default", "2026-01-01T00:00:00Z"
+KNOWN = Known(remote="origin", branch=BRANCH, tip="a" * 40, revision=3, at=AT)
 
 
 def test_what_one_process_knows_another_one_reads(tmp_path: Path) -> None:
@@ -19,7 +20,7 @@ def test_what_one_process_knows_another_one_reads(tmp_path: Path) -> None:
     assert two.read() is None
     one.write(KNOWN)
     assert two.read() == KNOWN
-    newer = Known("origin", "sequencer/default", "b" * 64, 4, "2026-01-01T00:00:01Z")
+    newer = Known(remote="origin", branch=BRANCH, tip="b" * 64, revision=4, at=AT)
     one.write(newer)
     assert two.read() == newer
     assert json.loads(path.read_text())["revision"] == 4

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.git.checkout import Checkout
-from sequencer.git.merge import MergeVerdict, merge
+from sequencer.git.checkout import Checkout, MergeVerdict, merge
 from sequencer.git.places import PlaceResult
-from sequencer.git.process import GitFailed
-from sequencer.git.worktrees import PlacedGit, Worktree
+from sequencer.git.process import Git, GitFailed
+from sequencer.git.worktrees import Worktree
 from sequencer.store.identity import this_process
 from tests.unit.git.clones import (
     ENVIRONMENT,
@@ -26,6 +25,7 @@ from tests.unit.git.clones import (
 )
 from tests.unit.git.teams import (
     branches,
+    checkout_at,
     closed,
     folders,
     is_sound,
@@ -164,19 +164,19 @@ class Moving(Checkout):
     """A checkout in which somebody commits just before it is moved, so many times."""
 
     def __init__(self, folder: Path, times: int) -> None:
-        super().__init__(folders(folder), ENVIRONMENT)
+        super().__init__(folders(folder), Git(folder, ENVIRONMENT))
         self.left = times
 
-    def forward(self, commit_name: str) -> GitFailed | None:
+    def move_to(self, commit_name: str) -> GitFailed | None:
         if self.left:
             self.left -= 1
-            commit(self.tree.top, {f"by-hand-{self.left}": "h\n"})
-        return super().forward(commit_name)
+            commit(self.top, {f"by-hand-{self.left}": "h\n"})
+        return super().move_to(commit_name)
 
 
 def with_work(
     folder: Path, tmp_path: Path, checked_out: str | None = "main"
-) -> tuple[PlacedGit, str, Worktree]:
+) -> tuple[Git, str, Worktree]:
     """Return git in a worktree with a commit, the commit, and a note."""
     at = tmp_path / "worktree"
     git(folder, "worktree", "add", "-q", "--detach", str(at))
@@ -191,7 +191,8 @@ def with_work(
         checked_out=checked_out,
     )
     made = commit(at, {"x": "x\n"}, "work")
-    return PlacedGit(at, folder / ".git/worktrees/worktree", ENVIRONMENT, timeout_s=60), made, note
+    placed = Git(folder, ENVIRONMENT).at(at, git_dir=folder / ".git/worktrees/worktree")
+    return placed, made, note
 
 
 def test_a_commit_at_the_last_moment_is_merged_with(here: Path, tmp_path: Path) -> None:
@@ -220,7 +221,7 @@ def test_what_the_checkout_has_is_not_merged_again(here: Path, tmp_path: Path) -
     git(here, "merge", "-q", tip)
     commit(here, {"later": "l\n"})
     before = users(here)
-    checkout = Checkout(folders(here), ENVIRONMENT)
+    checkout = checkout_at(here)
     assert merge(checkout, placed, tip, note, "merge\n").verdict is MergeVerdict.NOTHING
     assert users(here) == before
 
@@ -230,7 +231,7 @@ def test_histories_that_have_nothing_in_common_are_no_conflict(here: Path, tmp_p
     git(placed.folder, "checkout", "-q", "--orphan", "alone")
     git(placed.folder, "commit", "-q", "-m", "root")
     alone = said(placed.folder, "rev-parse", "HEAD")
-    merged = merge(Checkout(folders(here), ENVIRONMENT), placed, alone, note, "merge\n")
+    merged = merge(checkout_at(here), placed, alone, note, "merge\n")
     assert merged.verdict is MergeVerdict.IN_THE_WAY
     assert "unrelated histories" in merged.reason
 
@@ -243,11 +244,11 @@ class Switching(Checkout):
 
     looks = 0
 
-    def branch(self) -> str:
+    def checked_out(self) -> str:
         self.looks += 1
         if self.looks == 2:
-            git(self.tree.top, "checkout", "-q", "release")
-        return super().branch()
+            git(self.top, "checkout", "-q", "release")
+        return super().checked_out()
 
 
 def test_a_branch_that_is_switched_to_while_the_merge_is_made_gets_nothing(
@@ -256,7 +257,7 @@ def test_a_branch_that_is_switched_to_while_the_merge_is_made_gets_nothing(
     git(here, "branch", "release")
     commit(here, {"unreleased": "u\n"})
     placed, tip, note = with_work(here, tmp_path)
-    merged = merge(Switching(folders(here), ENVIRONMENT), placed, tip, note, "merge\n")
+    merged = merge(Switching(folders(here), Git(here, ENVIRONMENT)), placed, tip, note, "merge\n")
     assert merged.verdict is MergeVerdict.IN_THE_WAY
     assert "release, not main" in merged.reason
     assert not {"x", "unreleased"} & set(tree_of(here, "release"))
@@ -268,7 +269,7 @@ def test_a_note_that_knows_no_branch_is_held_to_its_commit_alone(
 ) -> None:
     placed, tip, note = with_work(here, tmp_path, None)
     git(here, "checkout", "-q", "-b", "other")
-    merged = merge(Checkout(folders(here), ENVIRONMENT), placed, tip, note, "merge\n")
+    merged = merge(checkout_at(here), placed, tip, note, "merge\n")
     assert merged.verdict is MergeVerdict.MERGED
 
 
@@ -278,14 +279,14 @@ def test_a_note_that_knows_no_branch_is_held_to_its_commit_alone(
 class Failing(Checkout):
     """A checkout whose git fails when it has moved it, as if it were killed over its chores."""
 
-    def forward(self, commit_name: str) -> GitFailed | None:
-        assert super().forward(commit_name) is None
+    def move_to(self, commit_name: str) -> GitFailed | None:
+        assert super().move_to(commit_name) is None
         return GitFailed(("merge",), None, "")
 
 
 def test_a_failure_behind_the_fast_forward_is_none(here: Path, tmp_path: Path) -> None:
     placed, tip, note = with_work(here, tmp_path)
-    merged = merge(Failing(folders(here), ENVIRONMENT), placed, tip, note, "merge\n")
+    merged = merge(Failing(folders(here), Git(here, ENVIRONMENT)), placed, tip, note, "merge\n")
     assert merged.verdict is MergeVerdict.MERGED
     assert merged.commit == said(here, "rev-parse", "HEAD")
     assert "x" in tree_of(here)

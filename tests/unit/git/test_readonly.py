@@ -10,14 +10,14 @@ import pytest
 
 from sequencer.git import checkout as readonly
 from sequencer.git.checkout import Checkout, CheckoutWatch
-from sequencer.git.places import PlaceResult, SharedPlace, Workplaces
+from sequencer.git.places import GitWorkplaces, PlaceResult, SharedPlace
 from sequencer.git.process import Git
 from sequencer.git.tree import Folders
 from tests.unit.git.clones import ENVIRONMENT, commit, git, write
 from tests.unit.git.teams import (
     RUN_ID,
     at_once,
-    folders,
+    checkout_at,
     opened,
     project,
     users,
@@ -33,7 +33,7 @@ def here(tmp_path: Path) -> Path:
 
 def changes(folder: Path, work: Callable[[Path], object]) -> tuple[str, ...]:
     """Return what is found to have changed by *work*."""
-    watch = CheckoutWatch(Checkout(folders(folder), ENVIRONMENT))
+    watch = CheckoutWatch(checkout_at(folder))
     before = watch.look()
     work(folder)
     return watch.changes_between(before, watch.look())
@@ -144,7 +144,7 @@ def test_a_branch_that_was_moved_back_or_switched_or_removed_is_found(here: Path
 
 
 def test_a_look_takes_two_processes_and_writes_nothing(here: Path) -> None:
-    checkout = Checkout(folders(here), ENVIRONMENT)
+    checkout = checkout_at(here)
     watch = CheckoutWatch(checkout)
     watch.look()
     before, started = users(here), checkout.git.started
@@ -172,7 +172,7 @@ def test_a_fifo_is_not_waited_for(here: Path) -> None:
 
 def test_more_files_than_can_be_watched_are_told_and_make_no_false_alarm(here: Path) -> None:
     write(here, {f"f{number}": "x" for number in range(10)})
-    watch = CheckoutWatch(Checkout(folders(here), ENVIRONMENT), max_files=5)
+    watch = CheckoutWatch(checkout_at(here), max_files=5)
     before = watch.look()
     assert before.is_partial
     assert "only 20,000 files are watched" in before.notices[0]
@@ -198,7 +198,10 @@ def test_without_a_repository_sizes_and_times_are_looked_at(tmp_path: Path) -> N
 
 def test_files_of_a_run_beside_those_of_the_project_are_left_out(tmp_path: Path) -> None:
     watch = CheckoutWatch(
-        Checkout(Folders(tmp_path, tmp_path / "state.json", tmp_path / "logs"), ENVIRONMENT)
+        Checkout(
+            Folders(tmp_path, tmp_path / "state.json", tmp_path / "logs"),
+            Git(tmp_path, ENVIRONMENT),
+        )
     )
     before = watch.look()
     names = ("state.json", "state.json.lock", "journal.jsonl", "beats/1", "worktrees/x", "logs/x")
@@ -209,7 +212,7 @@ def test_files_of_a_run_beside_those_of_the_project_are_left_out(tmp_path: Path)
 
 def test_a_walk_is_bounded(tmp_path: Path) -> None:
     write(tmp_path, {f"f{number}": "x" for number in range(10)})
-    look = CheckoutWatch(Checkout(folders(tmp_path), ENVIRONMENT), max_files=4).look()
+    look = CheckoutWatch(checkout_at(tmp_path), max_files=4).look()
     assert (len(look.files), look.is_partial) == (4, True)
 
 
@@ -221,8 +224,8 @@ def test_a_repository_without_a_commit_is_looked_at(tmp_path: Path) -> None:
 # --- as a workplace ------------------------------------------------------------------------
 
 
-def reading(places: Workplaces, token: int = 1) -> SharedPlace:
-    place = places.open("research", token, run_id=RUN_ID, writes=False, worktree=True)
+def reading(places: GitWorkplaces, token: int = 1) -> SharedPlace:
+    place = places.place("research", token, run_id=RUN_ID, writes=False, has_own=True)
     assert isinstance(place, SharedPlace)
     return place
 
@@ -231,22 +234,22 @@ def test_a_task_that_reads_shares_the_checkout_and_its_writes_are_told(here: Pat
     place = reading(workplaces(here))
     assert (place.cwd, place.branch, place.notices) == (here, None, ())
     write(here, {"a": "written"})
-    left = place.close(is_accepted=True, wait_for_turn=at_once)
-    assert (left.result, left.is_failure) == (PlaceResult.SHARED, False)
+    left = place.end(is_accepted=True, wait_for_turn=at_once)
+    assert (left.result, left.error is not None) == (PlaceResult.SHARED, False)
     assert (left.written, left.writers) == (("a (modified)",), ())
 
 
 def test_who_else_works_in_the_checkout_is_named_with_a_write(here: Path) -> None:
     places = workplaces(here)
-    earlier = places.open("earlier", 1, run_id=RUN_ID, writes=True, worktree=False)
-    gone = places.open("gone", 2, run_id=RUN_ID, writes=True, worktree=False)
-    gone.close(is_accepted=True, wait_for_turn=at_once)
+    earlier = places.place("earlier", 1, run_id=RUN_ID, writes=True, has_own=False)
+    gone = places.place("gone", 2, run_id=RUN_ID, writes=True, has_own=False)
+    gone.end(is_accepted=True, wait_for_turn=at_once)
     place, quiet = reading(places, 3), reading(places, 4)
-    assert quiet.close(is_accepted=True, wait_for_turn=at_once).writers == ()
-    places.open("later", 5, run_id=RUN_ID, writes=True, worktree=False)
+    assert quiet.end(is_accepted=True, wait_for_turn=at_once).writers == ()
+    places.place("later", 5, run_id=RUN_ID, writes=True, has_own=False)
     write(here, {"a": "written"})
-    assert place.close(is_accepted=True, wait_for_turn=at_once).writers == ("earlier", "later")
-    left = earlier.close(is_accepted=True, wait_for_turn=at_once)
+    assert place.end(is_accepted=True, wait_for_turn=at_once).writers == ("earlier", "later")
+    left = earlier.end(is_accepted=True, wait_for_turn=at_once)
     assert (left.result, left.written) == (PlaceResult.SHARED, ())
 
 
@@ -255,13 +258,13 @@ def test_work_in_worktrees_is_none_of_the_checkout(here: Path) -> None:
     place = reading(places)
     other = opened(places, "other", 2)
     write(other.cwd, {"a": "edited", "new": "x"})
-    assert place.close(is_accepted=True, wait_for_turn=at_once).written == ()
+    assert place.end(is_accepted=True, wait_for_turn=at_once).written == ()
 
 
 def test_looking_runs_no_git_of_its_own_for_each_file(here: Path) -> None:
     git_of = Git(here, ENVIRONMENT)
     write(here, {f"many/{number}": "x" for number in range(50)})
-    checkout = Checkout(folders(here), ENVIRONMENT)
+    checkout = checkout_at(here)
     look = CheckoutWatch(checkout).look()
     assert len(look.files) == 50
     assert git_of.started == 0

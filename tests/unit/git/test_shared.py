@@ -13,6 +13,7 @@ import pytest
 from sequencer.errors import WorkTreeRefused
 from sequencer.git import checkout as shared
 from sequencer.git.checkout import MERGE_LOCK, REPOSITORY_LOCK, Checkout
+from sequencer.git.process import Git
 from tests.unit.git.clones import ENVIRONMENT, commit, git, said, write
 from tests.unit.git.teams import folders, project
 
@@ -23,7 +24,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def checkout_at(folder: Path) -> Checkout:
-    return Checkout(folders(folder), ENVIRONMENT)
+    return Checkout(folders(folder), Git(folder, ENVIRONMENT))
 
 
 def test_its_commit_is_the_present_one(here: Path, tmp_path: Path) -> None:
@@ -126,10 +127,10 @@ def test_moving_forward_brings_files_and_branch(here: Path) -> None:
     second = commit(here, {"a": "2\n", "b": "b\n"})
     git(here, "reset", "-q", "--hard", first)
     checkout = checkout_at(here)
-    assert checkout.forward(second) is None
+    assert checkout.move_to(second) is None
     assert (here / "b").read_text() == "b\n"
     assert said(here, "rev-parse", "main") == second
-    back = checkout.forward(first)
+    back = checkout.move_to(first)
     assert back is None
     assert said(here, "rev-parse", "main") == second
 
@@ -138,7 +139,7 @@ def test_histories_that_have_parted_are_not_moved_over(here: Path) -> None:
     side = commit(here, {"b": "b\n"})
     git(here, "reset", "-q", "--hard", "HEAD~1")
     mine = commit(here, {"c": "c\n"})
-    failed = checkout_at(here).forward(side)
+    failed = checkout_at(here).move_to(side)
     assert failed is not None
     assert said(here, "rev-parse", "main") == mine
 
@@ -150,7 +151,7 @@ def test_a_git_that_never_ends_is_not_waited_for_for_ever(
     second = commit(here, {"b": "b\n"})
     git(here, "reset", "-q", "--hard", "HEAD~1")
     (here / ".git/index.lock").touch()
-    failed = checkout_at(here).forward(second)
+    failed = checkout_at(here).move_to(second)
     assert failed is not None
     assert "index.lock" in failed.stderr
     assert (here / ".git/index.lock").exists()
@@ -172,7 +173,7 @@ def test_what_is_in_the_way_is_named_whatever_git_calls_it(here: Path) -> None:
     write(here, dict.fromkeys(mine, "mine\n"))
     found = checkout_at(here).in_the_way(first, second)
     assert set(found) == names - {"free", "d/free"}
-    failed = checkout_at(here).forward(second)
+    failed = checkout_at(here).move_to(second)
     assert failed is not None
     assert {(here / name).read_text() for name in mine} == {"mine\n"}
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.git import gathering as vetting
-from sequencer.git.gathering import with_keys
+from sequencer.git import selection as vetting
 from sequencer.git.places import PlaceLeft, PlaceResult
 from sequencer.git.process import Git
+from sequencer.git.selection import with_keys
 from tests.unit.git.clones import ENVIRONMENT, SECRET, commit, git, said, tree_of, write
 from tests.unit.git.teams import branches, closed, is_sound, opened, project, remains, worked
 from tests.unit.git.teams import workplaces as workplaces_of
@@ -28,7 +28,7 @@ def refused(here: Path, work: Callable[[Path], object]) -> PlaceLeft:
     """Let *work* be done, and see that nothing of it is merged and nothing is lost."""
     before = said(here, "rev-parse", "HEAD")
     left = worked(workplaces_of(here), work)
-    assert (left.result, left.is_failure) == (PlaceResult.KEPT, True)
+    assert (left.result, left.error is not None) == (PlaceResult.KEPT, True)
     assert said(here, "rev-parse", "HEAD") == before
     assert branches(here) == [left.branch]
     assert remains(here) == []

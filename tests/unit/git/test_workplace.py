@@ -94,8 +94,12 @@ def test_an_attempt_that_has_changed_nothing_waits_for_nobody_and_merges_nothing
 
     place = opened(workplaces(here))
     write(place.cwd, {"ignored/cache": "x", "x.tmp": "x"})
-    left = place.close(is_accepted=True, wait_for_turn=wait)
-    assert (left.result, left.is_failure, left.branch) == (PlaceResult.UNCHANGED, False, None)
+    left = place.end(is_accepted=True, wait_for_turn=wait)
+    assert (left.result, left.error is not None, left.branch) == (
+        PlaceResult.UNCHANGED,
+        False,
+        None,
+    )
     assert users(here) == before
     assert (branches(here), remains(here)) == ([], [])
 
@@ -140,7 +144,7 @@ def test_what_waiting_raises_is_raised_when_the_work_is_safe(here: Path) -> None
         raise TimeoutError("cancelled")
 
     with pytest.raises(TimeoutError, match="cancelled"):
-        place.close(is_accepted=True, wait_for_turn=cancelled)
+        place.end(is_accepted=True, wait_for_turn=cancelled)
     assert place.branch is not None
     assert said(here, "show", f"{place.branch}:x") == "x"
     assert (remains(here), porcelain(here)) == ([], [])
@@ -171,7 +175,7 @@ def test_a_turn_is_waited_for_without_a_lock_so_that_the_earlier_one_can_merge(h
     def earlier() -> None:
         assert closed(first).result is PlaceResult.MERGED
 
-    assert second.close(is_accepted=True, wait_for_turn=earlier).result is PlaceResult.MERGED
+    assert second.end(is_accepted=True, wait_for_turn=earlier).result is PlaceResult.MERGED
     assert said(here, "log", "--first-parent", "--format=%s").splitlines() == [
         "Merge task second: Add the thing",
         "Merge task first: Add the thing",
@@ -187,7 +191,11 @@ def test_a_conflict_names_files_and_branch_and_leaves_the_checkout_alone(here: P
     assert closed(one).result is PlaceResult.MERGED
     before = users(here)
     left = closed(two)
-    assert (left.result, left.files, left.is_failure) == (PlaceResult.CONFLICT, ("src/a.py",), True)
+    assert (left.result, left.files, left.error is not None) == (
+        PlaceResult.CONFLICT,
+        ("src/a.py",),
+        True,
+    )
     assert left.branch == "sequencer-team/default/two-2"
     assert left.error is not None
     assert "'src/a.py'" in left.error
@@ -292,10 +300,10 @@ def test_hooks_and_settings_of_the_user_have_no_part_in_it(here: Path) -> None:
     }.items():
         git(here, "config", key, value)
     places = workplaces(here)
-    reader = places.open("read", 9, run_id=RUN_ID, writes=False, worktree=False)
+    reader = places.place("read", 9, run_id=RUN_ID, writes=False, has_own=False)
     left = worked(places, lambda at: write(at, {"x": "x\r\n"}))
     assert left.result is PlaceResult.MERGED
-    assert reader.close(is_accepted=True, wait_for_turn=at_once).written == ()
+    assert reader.end(is_accepted=True, wait_for_turn=at_once).written == ()
     assert places.merged("implement", RUN_ID) == {1}
     other = opened(places, "other", 2)
     worked(places, lambda at: write(at, {"src/a.py": "1\n"}), token=3)
@@ -387,8 +395,7 @@ def test_closing_waits_for_a_git_of_the_user(here: Path) -> None:
         threading.Timer(0.3, lock.unlink).start()
 
     assert (
-        place.close(is_accepted=True, wait_for_turn=user_begins_and_ends).result
-        is PlaceResult.MERGED
+        place.end(is_accepted=True, wait_for_turn=user_begins_and_ends).result is PlaceResult.MERGED
     )
     assert not lock.exists()
 

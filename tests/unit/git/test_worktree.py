@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from sequencer.git import worktrees as module
-from sequencer.git.process import GitFailed
+from sequencer.git.process import Git, GitFailed
 from sequencer.git.worktrees import (
     Phase,
-    PlacedGit,
     Worktree,
     Worktrees,
     branch_of,
@@ -142,10 +141,10 @@ def test_git_of_a_place_never_works_in_the_checkout_around_it(tmp_path: Path) ->
     inner = here / "sync/worktrees/x"
     git(here, "worktree", "add", "-q", "-b", "x", str(inner))
     (inner / ".git").unlink()
-    placed = PlacedGit(inner, here / ".git/worktrees/x", ENVIRONMENT, timeout_s=60)
+    placed = Git(here, ENVIRONMENT).at(inner, git_dir=here / ".git/worktrees/x")
     assert placed.text("symbolic-ref", "HEAD") == "refs/heads/x"
     assert placed.text("rev-parse", "--show-toplevel") == str(inner)
-    gone = PlacedGit(inner, here / ".git/worktrees/gone", ENVIRONMENT, timeout_s=60)
+    gone = Git(here, ENVIRONMENT).at(inner, git_dir=here / ".git/worktrees/gone")
     with pytest.raises(GitFailed, match="not a git repository"):
         gone.text("symbolic-ref", "HEAD")
 

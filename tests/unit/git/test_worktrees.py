@@ -11,13 +11,14 @@ import pytest
 from sequencer.errors import ConfigurationError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.git import checkout as shared
-from sequencer.git.checkout import Checkout
-from sequencer.git.places import Workplaces
+from sequencer.git.places import GitWorkplaces
+from sequencer.git.process import Git
 from tests.unit.git.clones import ENVIRONMENT, commit, git, porcelain, said, write
 from tests.unit.git.teams import (
     RUN_ID,
     at_once,
     branches,
+    checkout_at,
     closed,
     folders,
     opened,
@@ -119,11 +120,11 @@ def test_the_runs_folder_may_be_outside_of_the_repository(here: Path, tmp_path: 
     (tmp_path / "link").symlink_to(tmp_path / "real", target_is_directory=True)
     (tmp_path / "real").mkdir()
     elsewhere = folders(here)._replace(state_file=tmp_path / "link/run/state.json")
-    places = Workplaces(elsewhere, None, redaction=Redaction(), environment=ENVIRONMENT)
+    places = GitWorkplaces(elsewhere, None, git=Git(here, ENVIRONMENT), redaction=Redaction())
     place = opened(places)
     assert place.cwd == tmp_path / "real/run/worktrees/implement-1"
     write(place.cwd, {"x": "x"})
-    assert closed(place).is_failure is False
+    assert closed(place).error is None
     assert [path.name for path in (tmp_path / "real/run/worktrees").iterdir()] == [".gitignore"]
 
 
@@ -167,15 +168,15 @@ def test_without_a_commit_to_begin_on_tasks_share_the_folder_and_are_told_once(
     assert callable(make)
     make(here)
     places = workplaces(here)
-    first = places.open("one", 1, run_id=RUN_ID, writes=True, worktree=True)
+    first = places.place("one", 1, run_id=RUN_ID, writes=True, has_own=True)
     assert first.cwd == here
     (notice,) = first.notices
     assert reason in notice
-    second = places.open("two", 2, run_id=RUN_ID, writes=True, worktree=True)
+    second = places.place("two", 2, run_id=RUN_ID, writes=True, has_own=True)
     assert (second.cwd, second.notices) == (here, ())
     write(here, {"x": "x\n"})
-    left = first.close(is_accepted=True, wait_for_turn=at_once)
-    assert (left.is_failure, left.written) == (False, ())
+    left = first.end(is_accepted=True, wait_for_turn=at_once)
+    assert (left.error is not None, left.written) == (False, ())
     assert not (here / "sync").exists()
     (problem,) = places.problems()
     assert reason in problem.message
@@ -184,8 +185,8 @@ def test_without_a_commit_to_begin_on_tasks_share_the_folder_and_are_told_once(
 
 
 def test_without_git_tasks_share_the_folder(here: Path, tmp_path: Path) -> None:
-    places = workplaces(here, environment={"PATH": str(tmp_path / "empty")})
-    place = places.open("one", 1, run_id=RUN_ID, writes=True, worktree=True)
+    places = workplaces(here, git=Git(here, {"PATH": str(tmp_path / "empty")}))
+    place = places.place("one", 1, run_id=RUN_ID, writes=True, has_own=True)
     assert place.cwd == here
     assert "git is not installed" in place.notices[0]
     (problem,) = places.problems()
@@ -211,14 +212,14 @@ def test_nothing_is_wrong_with_a_repository(here: Path) -> None:
 
 def test_an_old_git_is_told(here: Path, tmp_path: Path) -> None:
     old = with_git(tmp_path, "echo git version 2.29.3")
-    (problem,) = workplaces(here, environment=old).problems()
+    (problem,) = workplaces(here, git=Git(here, old)).problems()
     assert problem.message == "git version 2.29.3 is too old"
     assert problem.hint == "install git 2.30 or newer"
 
 
 def test_a_git_that_does_not_run_is_told(here: Path, tmp_path: Path) -> None:
     broken = with_git(tmp_path, "echo fatal: broken >&2; exit 3")
-    (problem,) = workplaces(here, environment=broken).problems()
+    (problem,) = workplaces(here, git=Git(here, broken)).problems()
     assert problem.message == "git does not run: broken"
 
 
@@ -267,7 +268,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("impatient")
 def test_a_worktree_is_not_added_while_somebody_adds_or_removes_one(here: Path) -> None:
     with (
-        Checkout(folders(here), ENVIRONMENT).repository_lock(),
+        checkout_at(here).repository_lock(),
         pytest.raises(WorkTreeRefused, match="is kept locked"),
     ):
         opened(workplaces(here))
@@ -278,9 +279,9 @@ def test_a_worktree_is_not_added_while_somebody_adds_or_removes_one(here: Path) 
 def test_nothing_is_merged_while_somebody_merges_and_the_worktree_stays(here: Path) -> None:
     place = opened(workplaces(here))
     write(place.cwd, {"x": "x\n"})
-    with Checkout(folders(here), ENVIRONMENT).merge_lock():
+    with checkout_at(here).merge_lock():
         left = closed(place)
-    assert (left.is_failure, left.folder) == (True, place.folder)
+    assert (left.error is not None, left.folder) == (True, place.folder)
     assert left.error is not None
     assert "is kept locked" in left.error
     assert not (here / "x").exists()
@@ -291,9 +292,9 @@ def test_nothing_is_merged_while_somebody_merges_and_the_worktree_stays(here: Pa
 def test_a_worktree_that_can_not_be_removed_yet_is_told_and_its_merge_stands(here: Path) -> None:
     place = opened(workplaces(here))
     write(place.cwd, {"x": "x\n"})
-    with Checkout(folders(here), ENVIRONMENT).repository_lock():
+    with checkout_at(here).repository_lock():
         left = closed(place)
-    assert (left.is_failure, left.branch) == (False, None)
+    assert (left.error is not None, left.branch) == (False, None)
     assert left.commit == said(here, "rev-parse", "HEAD")
     assert "can't be removed" in left.notices[0]
     assert place.folder.is_dir()
