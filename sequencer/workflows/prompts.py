@@ -61,7 +61,10 @@ def read_prompt(prompts_dir: Path, name: str) -> str:
         UnknownName: there is no such file; the existing ones are listed.
         ConfigurationError: the file can't be read, is too large, or is not UTF-8.
     """
-    path = prompt_path(prompts_dir, name)
+    return _text_of(prompt_path(prompts_dir, name), name)
+
+
+def _text_of(path: Path, name: str) -> str:
     data = _read_regular(path, name)
     try:
         text = data.decode("utf-8")
@@ -75,15 +78,18 @@ def read_prompt(prompts_dir: Path, name: str) -> str:
     return text.removeprefix("\ufeff")
 
 
-Marks = tuple[tuple[int, int, int, int, int], ...]
-"""What changes when a prompt or a folder on the way to it does."""
+Mark = tuple[int, int, int, int, int]
+"""What changes when a prompt does, or when another file takes its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     text: str
-    paths: tuple[str, ...]
-    marks: Marks
+    named: str
+    """Its path as it is named, links not resolved."""
+    target: Path
+    mark: Mark
+    is_settled: bool
 
 
 class PromptReader:
@@ -99,30 +105,29 @@ class PromptReader:
 
         Raises: see `read_prompt`.
         """
-        kept = self._kept.get(name)
-        if kept is not None and kept.marks == _marks(kept.paths):
-            return kept.text
-        key = relative_name(self.folder, name)
-        paths = tuple(str(path) for path in (self.folder / key, *_folders(self.folder, key)))
-        before, began_ns = _marks(paths), time.time_ns()
-        text = read_prompt(self.folder, name)
-        # A change within one tick of the file system's clock would leave no other mark.
-        if before and all(max(mark[2:4]) < began_ns - SETTLED_NS for mark in before):
-            self._kept[name] = _Kept(text, paths, before)
+        kept, began_ns = self._kept.get(name), time.time_ns()
+        if kept is not None and (mark := _mark(kept.named)) == kept.mark:
+            if kept.is_settled:
+                return kept.text
+            # The same file: only what is in it may have changed without leaving a mark.
+            named, target = kept.named, kept.target
+        else:
+            named = os.path.join(self.folder, relative_name(self.folder, name))  # noqa: PTH118
+            mark, target = _mark(named), prompt_path(self.folder, name)
+        text = _text_of(target, name)
+        if mark is not None:
+            # A change within one tick of the file system's clock would leave no other mark.
+            is_settled = max(mark[2:4]) < began_ns - SETTLED_NS
+            self._kept[name] = _Kept(text, named, target, mark, is_settled)
         return text
 
 
-def _folders(prompts_dir: Path, key: str) -> list[Path]:
-    """Return the folders on the way to *key*, the prompts folder included."""
-    return [prompts_dir / part for part in PurePosixPath(key).parents]
-
-
-def _marks(paths: tuple[str, ...]) -> Marks:
+def _mark(path: str) -> Mark | None:
     try:
-        found = [os.stat(path) for path in paths]  # noqa: PTH116 (on every step's path)
+        found = os.stat(path)  # noqa: PTH116 (on every step's path)
     except OSError:
-        return ()
-    return tuple((s.st_dev, s.st_ino, s.st_mtime_ns, s.st_ctime_ns, s.st_size) for s in found)
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
 
 
 def prompt_path(prompts_dir: Path, name: str) -> Path:

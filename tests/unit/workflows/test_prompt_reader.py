@@ -29,13 +29,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Every name that was really read."""
     names: list[str] = []
-    real = prompts.read_prompt
+    real = prompts._read_regular
 
-    def counted(prompts_dir: Path, name: str) -> str:
+    def counted(path: Path, name: str) -> bytes:
         names.append(name)
-        return real(prompts_dir, name)
+        return real(path, name)
 
-    monkeypatch.setattr(prompts, "read_prompt", counted)
+    monkeypatch.setattr(prompts, "_read_regular", counted)
     return names
 
 
@@ -120,7 +120,10 @@ def test_a_file_of_this_moment_is_not_remembered(
     monkeypatch.setattr(prompts, "SETTLED_NS", 2_000_000_000)
     reader = PromptReader(folder)
     assert [reader.read("main") for _ in range(3)] == ["one"] * 3
-    assert reads == ["main"] * 3
+    (folder / "main.md").write_text("two")
+    os.utime(folder / "main.md", (LONG_AGO, LONG_AGO))
+    assert reader.read("main") == "two"
+    assert reads == ["main"] * 4
 
 
 def test_a_file_from_the_future_is_not_remembered(folder: Path, reads: list[str]) -> None:
