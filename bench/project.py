@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from sequencer.assembly import Project, open_project, workflow_for
-from sequencer.engine.attempt import Observer
+from sequencer.engine.events import Emit
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Agents
 from sequencer.engine.run import Run
@@ -147,14 +147,14 @@ class Fixed:
     """A run of one workflow whose steps are performed as somebody says; see `Resolution`."""
 
     workflow: Workflow
-    perform: Callable[[Workflow, Observer], Performer]
+    perform: Callable[[Workflow, Emit], Performer]
     definition: Definition | None = None
     source: FlowSource | None = None
     rules: TeamRules = field(default_factory=TeamRules)
     is_current: bool = True
 
-    def performer(self, observer: Observer) -> Performer:
-        return self.perform(self.workflow, observer)
+    def performer(self, emit: Emit) -> Performer:
+        return self.perform(self.workflow, emit)
 
 
 def run_of(
@@ -166,8 +166,8 @@ def run_of(
 ) -> Run:
     """Return a run as the assembly makes it, but with *agents*, and perhaps with *workflow*."""
 
-    def perform(chosen: Workflow, observer: Observer) -> Performer:
-        return replace(project.performer(chosen, observer, name), agents=agents)
+    def perform(chosen: Workflow, emit: Emit) -> Performer:
+        return replace(project.performer(chosen, emit, name), agents=agents)
 
     def resolve(head: Head | None) -> Fixed:
         return Fixed(workflow or workflow_for(project.settings, head), perform)

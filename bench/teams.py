@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from bench.layers import Blockers
 from bench.project import NoOpAgents, run_of
-from sequencer.assembly import Project, make_store
+from sequencer.assembly import Project
+from sequencer.assembly.stores import make_store
 from sequencer.engine.run import Run
 from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
 from sequencer.model.outcome import Outcome, OutcomeStatus

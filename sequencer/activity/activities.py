@@ -1,4 +1,4 @@
-"""The activities of one invocation: an observer that posts, and the thread that does it.
+"""The activities of one invocation: who hears of the run to post it, and the thread that does.
 
 The engine's thread only puts bytes into a queue and sets flags; journal, network and
 searches for secrets are the background thread's. When the invocation ends, it may post for
@@ -17,22 +17,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from sequencer.activity.gist import Gist
 from sequencer.activity.lane import THOUGHT_EVERY_S, Clock, Lane, Surroundings
-from sequencer.activity.overseeing import OverseenBoard, subject_of
 from sequencer.activity.protocol import Activity, Sink
 from sequencer.activity.web import TIMEOUT_S
-from sequencer.engine.attempt import Attempt, Observer, SilentObserver
-from sequencer.engine.flow.boards import Board, PlainBoard
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.events import (
+    AttemptEnded,
+    AttemptStarted,
+    AttemptWrote,
+    HeadMoved,
+    RunEvent,
+    Waiting,
+)
 from sequencer.errors import Interrupted
-from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
-from sequencer.model.net.graph import Graph, Node
-from sequencer.model.outcome import Outcome, Usage
+from sequencer.model.net.graph import Graph
 from sequencer.store.protocol import Store
 
 DRAIN_S = 5.0
@@ -41,22 +44,20 @@ HURRIED_S = 1.0
 UNNOTICED_S = 0.5
 FINISH_S = 3 * TIMEOUT_S
 """How long a post that has begun may take to its end; the sinks' own limits are shorter."""
-AFTER_END_S = (0.1, 0.5, 2.0)
-"""When to look for a step's result: its record is written just after `Observer.ended`."""
 
 
 class Activities:
-    """An observer that posts to *sinks* and shows everything to another one.
+    """Posts what it hears of a run to *sinks*.
 
     A context manager: entering makes the cursors, leaving posts what is left.
     """
 
     def __init__(
         self,
-        inner: Observer,
         store: Store,
         sinks: Sequence[Sink],
         redaction: Redaction,
+        notice: Callable[[str], None],
         *,
         run: str | None = None,
         graph: Graph | None = None,
@@ -67,20 +68,18 @@ class Activities:
     ) -> None:
         """Read the run called *run* from *store*, which nobody else uses: another thread does.
 
-        What was left by others is posted before anybody asks for a board of *graph*.
+        *graph* is what the run works on, if it is one; people are told by *notice*.
         """
-        self._inner = inner
+        self._notice = notice
         self._store = store
         self._drain_s = drain_s
         self._has_thoughts = thoughts and any(sink.takes_thoughts for sink in sinks)
         self._redaction = redaction
-        self._gist = Gist(redaction)
-        self._gists: dict[str, Gist] = {"": self._gist}
-        """By node; without a graph there is one."""
-        self._subjects: dict[str, str] = {}
-        for node in graph.nodes if graph is not None else ():
-            self.know(node)
-        self._clock = clock
+        self._gists: dict[int, Gist] = {}
+        """Of the attempts that run, by token."""
+        self._is_graph = graph is not None
+        nodes = graph.nodes if graph is not None else ()
+        self._subjects = {node.id: node.subject for node in nodes if node.subject is not None}
         around = Surroundings(
             store=store,
             redaction=redaction,
@@ -93,8 +92,6 @@ class Activities:
         self._run_id, self._run = "", run
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
-        self._looks: list[float] = []
-        """When the journal is to be looked at, by the clock."""
         self._ends_at: float | None = None
         self._is_hurried = False
         self._is_silent = False
@@ -125,7 +122,6 @@ class Activities:
         thread = self._thread
         if thread is not None:
             # Whatever ran is in the journal by now: one look finds it.
-            self._looks = []
             self._ends_at = time.monotonic() + timeout_s
             for lane in self._lanes:
                 lane.poke()
@@ -149,76 +145,40 @@ class Activities:
         names = ", ".join(repr(lane.sink.name) for lane in lanes)
         self._tell(f"waiting up to {FINISH_S:g} s for activity sink {names} to answer")
 
-    # --- Observer -------------------------------------------------------------------
+    # --- what is heard ----------------------------------------------------------------
 
-    def started(self, attempt: Attempt, log: Path) -> None:
-        """See `Observer`; the step before is in the journal by now."""
-        self._inner.started(attempt, log)
-        step = attempt.step
-        if self._has_thoughts and not (step.suppress_thoughts or step.single_turn):
-            self._run_id = attempt.run_id
-            self._gist.begin(step.name, attempt.step_index, attempt.attempt)
-        self._poke()
+    def __call__(self, event: RunEvent) -> None:
+        """Take what happens; costs an append."""
+        match event:
+            case AttemptWrote(attempt, data, kind):
+                gist = self._gists.get(attempt.token)
+                if gist is not None and gist.write(data, kind):
+                    self._wake.set()
+            case AttemptStarted(attempt):
+                self._begin(attempt)
+                self._poke()
+            case AttemptEnded(attempt):
+                gist = self._gists.pop(attempt.token, None)
+                if gist is not None:
+                    gist.end()
+            case HeadMoved() | Waiting():
+                # What ended before has its results in the journal.
+                self._poke()
+            case _:
+                pass
 
-    def write(self, data: bytes, kind: Kind) -> None:
-        """See `Observer`; costs an append."""
-        self._inner.write(data, kind)
-        if self._has_thoughts and self._gist.write(data, kind):
-            self._wake.set()
-
-    def used(self, usage: Usage) -> None:
-        """See `Observer`."""
-        self._inner.used(usage)
-
-    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
-        """See `Observer`."""
-        self._gist.end()
-        self._inner.ended(attempt, outcome)
-        now = self._clock()
-        self._looks = [now + after for after in AFTER_END_S]
-        self._start()
-
-    def notice(self, text: str) -> None:
-        """See `Observer`."""
-        self._inner.notice(text)
-
-    def waiting(self, reason: str, until: str | None) -> None:
-        """See `Observer`; nothing runs, so the last step's result is in the journal."""
-        self._inner.waiting(reason, until)
-        self._poke()
-
-    # --- a graph ----------------------------------------------------------------------
-
-    def over(
-        self, board: Board | None, graph: Graph, node_of: Callable[[str], Node | None]
-    ) -> Board:
-        """See `boards.Overseer`."""
-        return OverseenBoard(self, board or PlainBoard(self._inner), graph, node_of)
-
-    def hear(self, attempt: Attempt) -> Gist | None:
-        """See `overseeing.Desk`."""
-        if not self._has_thoughts:
-            return None
+    def _begin(self, attempt: Attempt) -> None:
+        step, subject = attempt.step, attempt.subject
+        if subject is not None:
+            self._subjects[step.name] = subject
+        if not self._has_thoughts or step.suppress_thoughts or step.single_turn:
+            return
         self._run_id = attempt.run_id
-        gist = self._gists[attempt.step.name] = Gist(self._redaction)
-        return gist
-
-    def forget(self, attempt: Attempt) -> None:
-        """See `overseeing.Desk`."""
-        self._gists.pop(attempt.step.name, None)
-
-    def know(self, node: Node) -> None:
-        """See `overseeing.Desk`."""
-        if node.task is not None:
-            self._subjects[node.id] = subject_of(node)
-
-    def look(self) -> None:
-        """See `overseeing.Desk`."""
-        self._poke()
-
-    def wake(self) -> None:
-        """See `overseeing.Desk`."""
-        self._wake.set()
+        # Several nodes talk at once, and not every sink shows who does.
+        prefix = f"{step.name}: " if self._is_graph else ""
+        gist = Gist(self._redaction)
+        gist.begin(step.name, attempt.step_index, attempt.attempt, prefix=prefix, subject=subject)
+        self._gists[attempt.token] = gist
 
     # --- the thread -------------------------------------------------------------------
 
@@ -236,7 +196,7 @@ class Activities:
     def _tell(self, text: str) -> None:
         # After the end the terminal belongs to somebody else.
         if not self._is_silent:
-            self._inner.notice(text)
+            self._notice(text)
 
     def _work(self) -> None:
         try:
@@ -251,7 +211,6 @@ class Activities:
             # Before the look: what comes during it wakes the next round at once.
             self._wake.clear()
             is_last = self._ends_at is not None
-            self._look()
             # A sink that hangs until its limit must not take the time of those that work.
             for lane in sorted(self._lanes, key=lambda one: one.is_in_trouble):
                 lane.has_tried = lane.has_tried and not is_last
@@ -271,13 +230,6 @@ class Activities:
             return True
         # However little time there is: each process brings each sink forward at its end.
         return not (lane.has_tried or self._is_hurried)
-
-    def _look(self) -> None:
-        now = self._clock()
-        if any(due <= now for due in self._looks):
-            self._looks = [due for due in self._looks if due > now]
-            for lane in self._lanes:
-                lane.poke()
 
     def _post_thoughts(self) -> None:
         free = [lane for lane in self._lanes if lane.takes_thoughts_now()]
@@ -302,9 +254,7 @@ class Activities:
 
     def _pause_s(self) -> float | None:
         """Return how long nothing is due; None: until somebody wakes."""
-        now = self._clock()
-        pauses = [max(due - now, 0.0) for due in self._looks]
-        pauses += [due for lane in self._lanes if (due := lane.due_in_s) is not None]
+        pauses = [due for lane in self._lanes if (due := lane.due_in_s) is not None]
         if self._has_news and self._ends_at is None:
             dues = (lane.thought_due_in_s for lane in self._lanes)
             pauses += [due for due in dues if due is not None]
@@ -320,7 +270,7 @@ def deliver(
     drain_s: float = DRAIN_S,
 ) -> None:
     """Post what is behind the cursors, for commands that change a run by hand."""
-    with Activities(_Noticing(notice), store, sinks, redaction, drain_s=drain_s):
+    with Activities(store, sinks, redaction, notice, drain_s=drain_s):
         pass
 
 
@@ -340,14 +290,3 @@ def _unless_told_to_end(hurry: Callable[[], None]) -> Iterator[None]:
     finally:
         for number in taken:
             signal.signal(number, signal.SIG_DFL)
-
-
-class _Noticing(SilentObserver):
-    """Shows notices and nothing else."""
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show = show
-
-    def notice(self, text: str) -> None:
-        """See `Observer`."""
-        self._show(text)

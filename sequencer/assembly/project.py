@@ -19,8 +19,8 @@ from sequencer.assembly.stores import make_store, state_path_of
 from sequencer.assembly.trusting import Ask, Trust
 from sequencer.assembly.workflows import began_with, definition_of, workflow_of_run
 from sequencer.documents.reader import KeyPath
-from sequencer.engine.attempt import Observer
 from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
+from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
@@ -186,9 +186,9 @@ class Project:
         return problems(self.settings.activity, self._place(run))
 
     def activities(
-        self, run: Run, inner: Observer, graph: Graph | None
-    ) -> AbstractContextManager[Observer]:
-        """Return *inner* as an observer that posts what it hears of *run* while the block lasts.
+        self, run: Run, notice: Callable[[str], None], graph: Graph | None
+    ) -> AbstractContextManager[Emit]:
+        """Return who posts what it hears of *run* while the block lasts; it says *notice*.
 
         *graph* is what the run works on, if it is one.
 
@@ -197,17 +197,17 @@ class Project:
         """
         options = self.settings.activity
         if not options.sinks or self.rehearses:
-            return nullcontext(inner)
+            return nullcontext(ignore)
         self.trust.ensure()
         from sequencer.activity.activities import Activities  # noqa: PLC0415 - see the class
         from sequencer.activity.sinks import make_sinks  # noqa: PLC0415
 
         return Activities(
-            inner,
             # A store of its own: another thread reads it.
             self.store(run.name),
             make_sinks(options, self._place(run.name)),
             self.redaction,
+            notice,
             run=run.name,
             graph=graph,
             thoughts=options.thoughts,
@@ -240,7 +240,7 @@ class Project:
     def performer(
         self,
         workflow: Workflow,
-        observer: Observer,
+        emit: Emit,
         run: str | None,
         definition: Definition | None = None,
         carrier: Carrier = NOTHING_CARRIED,
@@ -256,8 +256,8 @@ class Project:
             workflow=workflow,
             agents=self.agents,
             prompts=self.prompts,
-            logs=self.logs(run, observer.notice),
-            observer=observer,
+            logs=self.logs(run, lambda text: emit(Noticed(text))),
+            emit=emit,
             project=settings.project_dir,
             with_defaults=lambda step: with_defaults(step, settings.step_defaults),
             redact=self.redaction.hide_text,
@@ -329,14 +329,14 @@ class ResolvedRun:
         path = settings.project_dir / source.file
         return settings.registry.is_as_read(path, name=source.workflow.name)
 
-    def performer(self, observer: Observer) -> Performer:
+    def performer(self, emit: Emit) -> Performer:
         """See `Resolution.performer`.
 
         Raises:
             NotTrusted: nobody has said that the project may act here.
         """
         carrier = _carrier(self.project, self.name, self.store)
-        return self.project.performer(self.workflow, observer, self.name, self.definition, carrier)
+        return self.project.performer(self.workflow, emit, self.name, self.definition, carrier)
 
 
 def _carrier(project: Project, run: str | None, store: Store) -> Carrier:

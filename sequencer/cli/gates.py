@@ -15,7 +15,7 @@ from sequencer.cli.change import tell
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line, plain
-from sequencer.engine.attempt import SilentObserver
+from sequencer.engine.events import Emit, Noticed
 from sequencer.errors import SequencerError, TransitionRefused
 
 if TYPE_CHECKING:
@@ -44,16 +44,11 @@ def hidden(invocation: Invocation, text: str | None) -> str | None:
     return None if text is None else invocation.project().redaction.hide_text(text)
 
 
-class Told(SilentObserver):
-    """Hears notices only."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        """Pass them to *say*."""
-        self._say = say
-
-    def notice(self, text: str) -> None:
-        """See `Observer`."""
-        self._say(f"notice: {text}")
+def _notices(invocation: Invocation) -> Emit:
+    """Return who hears notices only, and says them."""
+    return lambda event: (
+        invocation.say(f"notice: {event.text}") if isinstance(event, Noticed) else None
+    )
 
 
 def waiting(
@@ -134,7 +129,7 @@ def approve(invocation: Invocation, note: str | None) -> None:
     run = _run_at_gate(invocation, "approve")
     step, token = _asked_by(run)
     note = hidden(invocation, note)
-    head = run.approve(note, by=decider(), token=token, observer=Told(invocation.say))
+    head = run.approve(note, by=decider(), token=token, on_event=_notices(invocation))
     _deliver(invocation, run)
     tell(invocation, run, head, f"approved: {step}")
 
@@ -154,7 +149,7 @@ def reject(invocation: Invocation, note: str | None) -> None:
     run = _run_at_gate(invocation, "reject")
     step, token = _asked_by(run)
     note = hidden(invocation, note)
-    head = run.reject(note, by=decider(), token=token, observer=Told(invocation.say))
+    head = run.reject(note, by=decider(), token=token, on_event=_notices(invocation))
     _deliver(invocation, run)
     tell(invocation, run, head, f"rejected: {step}")
 

@@ -10,8 +10,8 @@ import click
 
 from sequencer.assembly import Project
 from sequencer.cli.context import Invocation
-from sequencer.cli.flow.watching import look
 from sequencer.cli.options import complete_workflows, pass_invocation, verb
+from sequencer.cli.views.looking import look
 from sequencer.cli.views.states import shown, state_words
 from sequencer.cli.views.text import columns, cut
 from sequencer.engine.flow.view import NodeState, NodeView

@@ -17,7 +17,16 @@ from sequencer.cli.context import complain, near, tell_fitted
 from sequencer.cli.feed import Feed, Line
 from sequencer.cli.unattended import Log
 from sequencer.cli.views.text import clock, fitted, moment, one_line
-from sequencer.engine.attempt import Attempt, Observer, SilentObserver
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.events import (
+    AttemptEnded,
+    AttemptStarted,
+    AttemptUsed,
+    AttemptWrote,
+    Noticed,
+    RunEvent,
+    Waiting,
+)
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Outcome, Usage, duration, spent
@@ -31,30 +40,33 @@ MAX_HELD_CHARS = 2 * 1024 * 1024
 STYLES = {Kind.THOUGHT: "dim", Kind.ACTION: "dim", Kind.ERROR: "red", Kind.NOTICE: "cyan"}
 
 
-class Progress(Observer, Protocol):
-    """An observer that holds a part of the screen, and gives it back."""
+class View(Protocol):
+    """Shows what it hears, holds a part of the screen, and gives it back."""
+
+    def __call__(self, event: RunEvent) -> None:
+        """Take what happens."""
 
     def close(self) -> None:
         """Leave the terminal as it was."""
 
 
-class Quiet(SilentObserver):
+class Unseen:
     """Shows nothing."""
+
+    def __call__(self, event: RunEvent) -> None:
+        """Ignore it."""
 
     def close(self) -> None:
         """Do nothing."""
 
 
-def progress(*, is_quiet: bool, redaction: Redaction | None = None) -> Progress:
-    """Return the observer that suits standard error; *redaction* knows the project's secrets."""
-    if is_quiet:
-        return Quiet()
+def progress(redaction: Redaction) -> View:
+    """Return the view that suits standard error; *redaction* knows the project's secrets."""
     # Standard error may end up in a file, as with cron.
-    known = Redaction.of(os.environ) if redaction is None else redaction
     is_terminal = sys.stderr is not None and sys.stderr.isatty()
     if is_terminal and os.environ.get("TERM", "dumb") != "dumb":
-        return LiveProgress(known)
-    return PlainProgress(known)
+        return LiveProgress(redaction)
+    return PlainProgress(redaction)
 
 
 def _label(attempt: Attempt) -> str:
@@ -105,33 +117,27 @@ class PlainProgress:
         self._feed = Feed(redaction=redaction)
         self._waited: str | None = None
 
-    def started(self, attempt: Attempt, log: Path) -> None:
-        """See `Observer`."""
-        self._feed, self._waited = Feed(redaction=self._redaction), None
-        tell_fitted(timed(start_line(attempt, log)))
-
-    def write(self, data: bytes, kind: Kind) -> None:
-        """See `Observer`."""
-        self._show(self._feed.take(data, kind))
-
-    def used(self, usage: Usage) -> None:
-        """See `Observer`; the end line has the figures."""
-
-    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
-        """See `Observer`."""
-        self._show(self._feed.finish())
-        tell_fitted(timed(end_line(attempt, outcome)))
-
-    def notice(self, text: str) -> None:
-        """See `Observer`."""
-        tell_fitted(f"notice: {text}")
-
-    def waiting(self, reason: str, until: str | None) -> None:
-        """See `Observer`; said once, however often it is looked again."""
-        line = waiting_line(reason, until)
-        if line != self._waited:
-            self._waited = line
-            tell_fitted(line)
+    def __call__(self, event: RunEvent) -> None:
+        """See `View`."""
+        match event:
+            case AttemptWrote(_, data, kind):
+                self._show(self._feed.take(data, kind))
+            case AttemptStarted(attempt, log):
+                self._feed, self._waited = Feed(redaction=self._redaction), None
+                tell_fitted(timed(start_line(attempt, log)))
+            case AttemptEnded(attempt, outcome):
+                self._show(self._feed.finish())
+                tell_fitted(timed(end_line(attempt, outcome)))
+            case Noticed(text):
+                tell_fitted(f"notice: {text}")
+            case Waiting(reason, until):
+                # Said once, however often it is looked again.
+                line = waiting_line(reason, until)
+                if line != self._waited:
+                    self._waited = line
+                    tell_fitted(line)
+            case _:
+                pass
 
     def close(self) -> None:
         """Do nothing."""
@@ -180,63 +186,49 @@ class LiveProgress:
 
     # --- what is heard -------------------------------------------------------------
 
-    def started(self, attempt: Attempt, log: Path) -> None:
-        """See `Observer`."""
+    def __call__(self, event: RunEvent) -> None:
+        """See `View`."""
         with self._lock:
-            self._feed, self._usage = Feed(redaction=self._redaction), Usage()
-            self._attempt, self._waiting = attempt, None
-            self._since = time.monotonic()
-        self._add(Line(Kind.NOTICE, self._fitted(timed(start_line(attempt, log)))))
-
-    def write(self, data: bytes, kind: Kind) -> None:
-        """See `Observer`."""
-        with self._lock:
-            # A terminal may be stopped (Ctrl-S) for hours; what waits for it is bounded.
-            has_room = self._held_chars < MAX_HELD_CHARS
-            lines = self._feed.take(data, kind, has_room=has_room)
-            self._lines += lines
-            self._held_chars += sum(len(line.text) for line in lines)
+            self._take(event)
         self._changed.set()
 
-    def used(self, usage: Usage) -> None:
-        """See `Observer`."""
-        self._usage = usage
-        self._changed.set()
-
-    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
-        """See `Observer`."""
-        with self._lock:
-            self._lines += self._feed.finish()
-            self._attempt = None
-        kind = Kind.NOTICE if outcome.is_accepted else Kind.ERROR
-        self._add(Line(kind, self._fitted(timed(end_line(attempt, outcome)))))
-
-    def notice(self, text: str) -> None:
-        """See `Observer`."""
-        self._add(Line(Kind.NOTICE, self._fitted(one_line(f"notice: {text}"))))
-
-    def waiting(self, reason: str, until: str | None) -> None:
-        """See `Observer`."""
-        line = waiting_line(reason, until)
-        with self._lock:
-            if self._waiting is None:
+    def _take(self, event: RunEvent) -> None:
+        match event:
+            case AttemptWrote(_, data, kind):
+                # A terminal may be stopped (Ctrl-S) for hours; what waits for it is bounded.
+                has_room = self._held_chars < MAX_HELD_CHARS
+                lines = self._feed.take(data, kind, has_room=has_room)
+                self._lines += lines
+                self._held_chars += sum(len(line.text) for line in lines)
+            case AttemptUsed(_, usage):
+                self._usage = usage
+            case AttemptStarted(attempt, log):
+                self._feed, self._usage = Feed(redaction=self._redaction), Usage()
+                self._attempt, self._waiting = attempt, None
                 self._since = time.monotonic()
-            self._waiting = line
-        self._changed.set()
+                self._add(Kind.NOTICE, timed(start_line(attempt, log)))
+            case AttemptEnded(attempt, outcome):
+                self._lines += self._feed.finish()
+                self._attempt = None
+                kind = Kind.NOTICE if outcome.is_accepted else Kind.ERROR
+                self._add(kind, timed(end_line(attempt, outcome)))
+            case Noticed(text):
+                self._add(Kind.NOTICE, one_line(f"notice: {text}"))
+            case Waiting(reason, until):
+                if self._waiting is None:
+                    self._since = time.monotonic()
+                self._waiting = waiting_line(reason, until)
+            case _:
+                pass
+
+    def _add(self, kind: Kind, text: str) -> None:
+        self._lines.append(Line(kind, fitted(near(text), self._console.width)))
 
     def close(self) -> None:
         """Paint what is left and give the terminal back."""
         self._is_closed = True
         self._changed.set()
         self._painter.join()
-
-    def _fitted(self, text: str) -> str:
-        return fitted(near(text), self._console.width)
-
-    def _add(self, line: Line) -> None:
-        with self._lock:
-            self._lines.append(line)
-        self._changed.set()
 
     # --- what is painted -----------------------------------------------------------
 

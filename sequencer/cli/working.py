@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import sys
+import threading
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sequencer.assembly import Project
 from sequencer.cli import deciding, idle
 from sequencer.cli.context import Invocation, in_short, json_text, near
-from sequencer.cli.progress import Progress, progress
+from sequencer.cli.progress import Unseen, View, progress
 from sequencer.cli.signals import EndOnSignal
 from sequencer.cli.unattended import News
 from sequencer.cli.views.text import one_line
-from sequencer.engine.attempt import Attempt
+from sequencer.engine.events import AttemptEnded, AttemptStarted, Noticed, RunEvent, ignore, several
 from sequencer.engine.run import Run
 from sequencer.engine.work import Mode, Summary
 from sequencer.errors import (
@@ -27,12 +27,11 @@ from sequencer.errors import (
     UsageRefused,
     WaitsForPerson,
 )
-from sequencer.executors.protocol import Kind
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.line.order import index_with_prompt
 from sequencer.model.net.source import FlowSource
-from sequencer.model.outcome import Outcome, Usage, duration, spent
+from sequencer.model.outcome import Usage, duration, spent
 from sequencer.model.standing import FINAL, Standing, parse_time, standing
 from sequencer.model.standing import Kind as Answer
 from sequencer.model.workflow import Workflow
@@ -40,9 +39,6 @@ from sequencer.settings.agents import ensure_known_steps
 from sequencer.store.file import FileStore
 from sequencer.workflows.prompts import relative_name
 from sequencer.workflows.router import allowed_prompts
-
-if TYPE_CHECKING:
-    from sequencer.cli.flow.watching import Watching
 
 RESTS = FINAL | {Answer.PAUSED}
 """Nothing happens until somebody wants it to: said once to who is told by a timer."""
@@ -77,44 +73,30 @@ class Plan:
 
 @dataclass(slots=True)
 class Tally:
-    """An observer that counts, for an end that comes as an error; shows through *shown*."""
+    """Counts what it hears of, for an end that comes as an error."""
 
-    shown: Progress
     usage: Usage = field(default_factory=Usage)
     failures: int = 0
     noticed: bool = False
     """Something was restored or edited, so the next look may find something else."""
     _accepted_last: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def started(self, attempt: Attempt, log: Path) -> None:
-        """See `Observer`."""
-        self._accepted_last = False
-        self.shown.started(attempt, log)
-
-    def write(self, data: bytes, kind: Kind) -> None:
-        """See `Observer`."""
-        self.shown.write(data, kind)
-
-    def used(self, usage: Usage) -> None:
-        """See `Observer`."""
-        self.shown.used(usage)
-
-    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
-        """See `Observer`."""
-        self._accepted_last = outcome.is_accepted
-        steps = int(outcome.is_accepted)
-        self.usage = self.usage.plus(outcome.usage.model_copy(update={"steps": steps}))
-        self.failures += int(outcome.status == "failed")
-        self.shown.ended(attempt, outcome)
-
-    def notice(self, text: str) -> None:
-        """See `Observer`."""
-        self.noticed = True
-        self.shown.notice(text)
-
-    def waiting(self, reason: str, until: str | None) -> None:
-        """See `Observer`."""
-        self.shown.waiting(reason, until)
+    def __call__(self, event: RunEvent) -> None:
+        """Take what happens."""
+        match event:
+            case AttemptStarted():
+                self._accepted_last = False
+            case AttemptEnded(_, outcome):
+                with self._lock:
+                    self._accepted_last = outcome.is_accepted
+                    steps = int(outcome.is_accepted)
+                    self.usage = self.usage.plus(outcome.usage, steps=steps)
+                    self.failures += int(outcome.status == "failed")
+            case Noticed():
+                self.noticed = True
+            case _:
+                pass
 
     def summary(self, error: SequencerError) -> Summary:
         """Return what was done before *error*."""
@@ -228,29 +210,28 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     head = run.head if plan.mode is not Mode.ASYNC else None
     workflow = run.workflow_for(head)
     ensure_sensible(project, workflow)
-    watching: Watching | None = None
-    if (graph := workflow.graph) is None:
-        tally = Tally(progress(is_quiet=invocation.is_quiet, redaction=project.redaction))
-    else:
+    if (graph := workflow.graph) is not None:
         plan = replace(plan, limits=_limits_of_a_graph(project, plan))
-        tally, watching = _watched(invocation, project, workflow, plan)
+    tally, shown = Tally(), _view(invocation, project, workflow, plan)
     _tell_of_agents(invocation, project, workflow, plan, head)
-    shown = watching or tally.shown
-    is_async = plan.mode is Mode.ASYNC
+    seen, is_async = several(tally, shown), plan.mode is Mode.ASYNC
+
+    def notice(text: str) -> None:
+        seen(Noticed(text))
+
     try:
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
         with (
-            nullcontext(tally) if is_async else project.activities(run, tally, graph) as observer,
-            EndOnSignal(tally.shown.notice) as signals,
+            nullcontext(ignore) if is_async else project.activities(run, notice, graph) as post,
+            EndOnSignal(lambda text: shown(Noticed(text))) as signals,
         ):
             summary = run.work(
                 plan.mode,
                 plan.limits,
                 positions=plan.positions,
-                observer=observer,
+                on_event=several(seen, post),
                 on_ready=signals.on_ready,
                 step_index=plan.step_index or 0,
-                board=watching,
                 places=places(project, workflow),
             )
     except SequencerError as error:
@@ -258,17 +239,16 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
         locate(error, project, run, workflow, plan)
         if invocation.is_json:
             done = tally.summary(error)
-            done.head = _head_or_none(run) if plan.mode is not Mode.ASYNC else None
+            done.head = None if is_async else _head_or_none(run)
             invocation.print_json(as_json(run, done, error.exit_code))
         raise
     finally:
         shown.close()
-    has_worked = summary.usage != Usage() or summary.failures or summary.limits_met
-    is_idle = plan.mode is Mode.TICK and not has_worked
+    is_idle = plan.mode is Mode.TICK and not summary.has_worked
     if is_idle and not summary.reason.startswith("nothing due"):
         summary.reason = f"nothing due: {summary.reason}"
     text = _say_end(invocation, run, workflow, plan, summary)
-    if workflow.graph is not None and head is not None and head.status == "complete":
+    if graph is not None and head is not None and head.status == "complete":
         invocation.say("it was complete before: 'sequencer run FLOW --new' begins another run")
     if is_idle and not tally.noticed:
         _remember(invocation, run, text)
@@ -358,20 +338,17 @@ def places(project: Project, workflow: Workflow) -> int:
     return size if size is not None and is_default else project.settings.run.max_parallel
 
 
-def _watched(
-    invocation: Invocation, project: Project, workflow: Workflow, plan: Plan
-) -> tuple[Tally, Watching]:
-    """Return who counts and who shows a graph run while this process works on it."""
-    from sequencer.cli.flow.board import board  # noqa: PLC0415 - only graphs need it
-    from sequencer.cli.flow.watching import Told, Watching  # noqa: PLC0415
+def _view(invocation: Invocation, project: Project, workflow: Workflow, plan: Plan) -> View:
+    """Return who shows the work on *workflow* while it lasts."""
+    if workflow.graph is not None:
+        _warn(invocation, project, workflow, plan)
+    if invocation.is_quiet or sys.stderr is None:
+        return Unseen()
+    if workflow.graph is None:
+        return progress(project.redaction)
+    from sequencer.cli.views.board import Board, screen  # noqa: PLC0415 - only graphs need it
 
-    _warn(invocation, project, workflow, plan)
-    screen = board(sys.stderr, is_quiet=invocation.is_quiet, redaction=project.redaction)
-    told = Told(screen)
-    tally = Tally(told)
-    watching = Watching(screen, run_of(invocation, plan), workflow.name, tally)
-    told.before_wait = watching.show_news
-    return tally, watching
+    return Board(screen(sys.stderr, project.redaction), run_of(invocation, plan), workflow.name)
 
 
 def _say_end(

@@ -1,4 +1,4 @@
-"""One attempt at a step, and who wants to hear of it."""
+"""One attempt at a step, and the log that it writes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sequencer.executors.protocol import Kind, Listener
-from sequencer.model.outcome import Outcome, Usage
+from sequencer.executors.protocol import Listener
+from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step
 
 
@@ -32,6 +32,8 @@ class Attempt:
     result_path: Path
     lock_path: Path | None = None
     """Of the step's processes; None where there is no claim."""
+    subject: str | None = None
+    """Of a team's task: what it is about, and whose it is."""
 
     @property
     def iteration(self) -> int:
@@ -75,68 +77,3 @@ class Logs(Protocol):
 
     def left_behind(self) -> Path | None:
         """Return the log of the latest step of any run that has logged here, if there is one."""
-
-
-class Observer(Protocol):
-    """Hears what a worker does, to show it to people; never fails a step."""
-
-    def started(self, attempt: Attempt, log: Path) -> None:
-        """Take that *attempt* begins, with its step log."""
-
-    def write(self, data: bytes, kind: Kind) -> None:
-        """Take output of the attempt that runs."""
-
-    def used(self, usage: Usage) -> None:
-        """Take the attempt's usage so far."""
-
-    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Take how it ended."""
-
-    def notice(self, text: str) -> None:
-        """Take something that a person should know: restored state, an edit, a warning."""
-
-    def waiting(self, reason: str, until: str | None) -> None:
-        """Take that the worker sleeps, and until when if that is known."""
-
-
-class SilentObserver:
-    """Shows nothing; for programs that use the library."""
-
-    def started(self, attempt: Attempt, log: Path) -> None:
-        """Ignore it."""
-
-    def write(self, data: bytes, kind: Kind) -> None:
-        """Ignore it."""
-
-    def used(self, usage: Usage) -> None:
-        """Ignore it."""
-
-    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Ignore it."""
-
-    def notice(self, text: str) -> None:
-        """Ignore it."""
-
-    def waiting(self, reason: str, until: str | None) -> None:
-        """Ignore it."""
-
-
-class Tee:
-    """Gives an attempt's output to its log first and then to the observer."""
-
-    def __init__(self, log: StepLog, observer: Observer, *, hides_thoughts: bool) -> None:
-        """Write to *log* always, and to *observer* what it is to see."""
-        self._log = log
-        self._observer = observer
-        self._hides_thoughts = hides_thoughts
-
-    def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
-        """See `Listener.write`."""
-        self._log.write(data, kind)
-        is_hidden = self._hides_thoughts and kind in (Kind.THOUGHT, Kind.ACTION)
-        if not is_hidden:
-            self._observer.write(data, kind)
-
-    def used(self, usage: Usage) -> None:
-        """See `Listener.used`."""
-        self._observer.used(usage)

@@ -17,6 +17,7 @@ from pathlib import Path
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.control import fresh_head
 from sequencer.engine.ending import Ended, ending_of, final_outcome
+from sequencer.engine.events import Waiting
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Performed
 from sequencer.engine.recall import Memory
@@ -127,7 +128,7 @@ class LocalInvocation:
 
     def _sleep_until(self, due: str, reason: str) -> None:
         date = parse_time(due)
-        self._performer.observer.waiting(f"{reason}: nothing starts before {due}", due)
+        self._performer.emit(Waiting(f"{reason}: nothing starts before {due}", due))
         end = time.monotonic() + _seconds_until(date)
         # A clock that is set back must not make the pause longer than it was meant to be.
         while (left := min(_seconds_until(date), end - time.monotonic())) > 0:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from sequencer.engine.events import Emit, Waiting
 from sequencer.errors import RemoteUnreachable, WorkTreeBusy
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import Head
@@ -23,20 +24,18 @@ BUSY_S = 15.0
 """Agents that are being ended are gone by then; for so long everybody waits for them."""
 BUSY_PAUSE_S = 0.5
 T = TypeVar("T")
-Tell = Callable[[str, str | None], None]
-"""As `Observer.waiting`."""
 
 
 class Patience:
     """Updates one store for one process."""
 
-    def __init__(self, store: Store, stop: Cancellation, tell: Tell) -> None:
-        """Update *store*, and *tell* what it is waited for; *stop* ends the waiting."""
+    def __init__(self, store: Store, stop: Cancellation, emit: Emit) -> None:
+        """Update *store*, and *emit* what it is waited for; *stop* ends the waiting."""
         self._store = store
         self._stop = stop
-        self._tell = tell
+        self._emit = emit
         if isinstance(store, Telling):
-            store.tell = lambda text: tell(text, None)
+            store.tell = lambda text: emit(Waiting(text))
             store.stopped = stop.is_set
         self.wait_s = store.patience_s
         """For how long it is tried again where nothing could be lost."""
@@ -77,7 +76,7 @@ class Patience:
                 if left <= 0 or self._stop.is_set() or (error.is_denied and not may_be_denied):
                     raise
                 nap = min(left, pause * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
-                self._tell(f"{error.message}; next try in {nap:.0f} s", None)
+                self._emit(Waiting(f"{error.message}; next try in {nap:.0f} s"))
                 told, pause = "the remote is back", min(2 * pause, LONGEST_PAUSE_S)
                 self._stop.wait(nap)
             except WorkTreeBusy as busy:
@@ -85,10 +84,10 @@ class Patience:
                 if left <= 0 or self._stop.is_set():
                     raise
                 if busy.message != told_of:
-                    self._tell(busy.message, None)
+                    self._emit(Waiting(busy.message))
                 told, told_of = "the work tree is free", busy.message
                 self._stop.wait(BUSY_PAUSE_S)
             else:
                 if told is not None:
-                    self._tell(told, None)
+                    self._emit(Waiting(told))
                 return found

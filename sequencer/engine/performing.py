@@ -13,9 +13,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequencer.engine.attempt import Attempt, Logs, Observer, StepLog, Tee
+from sequencer.engine.attempt import Attempt, Logs, StepLog
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.composing import Composer
+from sequencer.engine.events import (
+    AttemptEnded,
+    AttemptStarted,
+    AttemptUsed,
+    AttemptWrote,
+    Emit,
+    Noticed,
+    Waiting,
+)
 from sequencer.engine.fitting import without_comments
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.judging import as_asked, checked, judged, redacted
@@ -89,7 +98,7 @@ class Performer:
     agents: Agents
     prompts: Prompts
     logs: Logs
-    observer: Observer
+    emit: Emit
     project: Path
     """Folder in which agents work."""
     with_defaults: Callable[[Step], Step]
@@ -179,8 +188,8 @@ class Performer:
         """
         started, began_at = time.monotonic(), utc_milliseconds()
         log = self.logs.open(attempt)
-        self.observer.started(attempt, log.path)
-        listener = Tee(log, self.observer, hides_thoughts=prepared.step.suppress_thoughts)
+        self.emit(AttemptStarted(attempt, log.path))
+        listener = _Output(attempt, log, self.emit)
         lock = self._lock(attempt)
         running = _Running(attempt, head, budget, listener, cancellation, recall, lock, compose)
         is_final = False
@@ -217,7 +226,7 @@ class Performer:
         """Return what the processes of *attempt* hold; nothing is opened before the first."""
         if attempt.lock_path is None:
             return None
-        return AttemptLock(attempt.lock_path, lambda text: self.observer.waiting(text, None))
+        return AttemptLock(attempt.lock_path, lambda text: self.emit(Waiting(text)))
 
     def _refused(self, error: Exception, log: StepLog, running: _Running) -> Outcome:
         """Return the failure that *error* is.
@@ -289,7 +298,7 @@ class Performer:
         try:
             self.hooks.completed(self.context(step, step_index, 1, head), head)
         except HookFailed as error:
-            self.observer.notice(self.redact(str(error)))
+            self.emit(Noticed(self.redact(str(error))))
 
     def _write_traceback(self, error: SequencerError, listener: Listener) -> None:
         if isinstance(error, HookFailed) and error.traceback:
@@ -308,7 +317,7 @@ class Performer:
 
     def _close(self, log: StepLog, attempt: Attempt, outcome: Outcome) -> None:
         log.close(outcome)
-        self.observer.ended(attempt, outcome)
+        self.emit(AttemptEnded(attempt, outcome))
 
     def _routed(self, prepared: Prepared, running: _Running) -> tuple[Outcome, Prepared]:
         router = self.router
@@ -458,6 +467,22 @@ class Performer:
         outcome = prepared.executor.perform(request, running.listener, running.cancellation)
         running.paid.append(outcome.usage)
         return outcome
+
+
+class _Output:
+    """What an attempt says: for its log first, and then for whoever hears of the run."""
+
+    def __init__(self, attempt: Attempt, log: StepLog, emit: Emit) -> None:
+        self._attempt, self._log, self._emit = attempt, log, emit
+
+    def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
+        self._log.write(data, kind)
+        is_hidden = self._attempt.step.suppress_thoughts and kind in (Kind.THOUGHT, Kind.ACTION)
+        if not is_hidden:
+            self._emit(AttemptWrote(self._attempt, data, kind))
+
+    def used(self, usage: Usage) -> None:
+        self._emit(AttemptUsed(self._attempt, usage))
 
 
 def _told(prepared: Prepared, chosen: Prepared) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sequencer.engine.attempt import Observer, SilentObserver
 from sequencer.engine.control import Control
+from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.local import LocalInvocation
 from sequencer.engine.open_turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.performing import Performer
@@ -29,7 +29,6 @@ from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store.protocol import Store, View
 
 if TYPE_CHECKING:
-    from sequencer.engine.flow.boards import Board
     from sequencer.engine.flow.control import FlowControl
     from sequencer.engine.flow.working import FlowWork
     from sequencer.model.net.source import FlowSource
@@ -64,7 +63,7 @@ class Resolution(Protocol):
         """Return whether nobody has edited the chart that the workflow was read from."""
         ...
 
-    def performer(self, observer: Observer) -> Performer:
+    def performer(self, emit: Emit) -> Performer:
         """Return what performs its steps."""
         ...
 
@@ -225,10 +224,10 @@ class Run:
         *,
         by: str,
         token: int | None = None,
-        observer: Observer | None = None,
+        on_event: Emit = ignore,
     ) -> Head:
         """Let the run go on behind its gate; *token* is that of the gate that was read."""
-        return self._decided(self.control.approve(note, by=by, token=token), observer)
+        return self._decided(self.control.approve(note, by=by, token=token), on_event)
 
     def reject(
         self,
@@ -236,31 +235,30 @@ class Run:
         *,
         by: str,
         token: int | None = None,
-        observer: Observer | None = None,
+        on_event: Emit = ignore,
     ) -> Head:
         """End the run at its gate; see `approve`."""
-        return self._decided(self.control.reject(note, by=by, token=token), observer)
+        return self._decided(self.control.reject(note, by=by, token=token), on_event)
 
     def feedback(self, text: str, *, by: str, token: int | None = None) -> Head:
         """Send the run back with *text*; see `approve`."""
         return self.control.feedback(text, by=by, token=token)
 
-    def _decided(self, head: Head, observer: Observer | None) -> Head:
+    def _decided(self, head: Head, on_event: Emit) -> Head:
         """Tell the hooks of an end; the decision stands, whatever becomes of that."""
         if head.status is Status.COMPLETE and head.step_index:
-            observer = observer or SilentObserver()
             try:
-                performer = self._current().performer(observer)
+                performer = self._current().performer(on_event)
                 performer.tell_completed(head.step_index - 1, head)
             except SequencerError as error:
-                observer.notice(f"nobody was told of the end: {error.message}")
+                on_event(Noticed(f"nobody was told of the end: {error.message}"))
         return head
 
     # --- working -------------------------------------------------------------------
 
-    def _worker(self, head: Head | None, observer: Observer, positions: Collection[str]) -> Worker:
+    def _worker(self, head: Head | None, on_event: Emit, positions: Collection[str]) -> Worker:
         resolved = self._at(head)
-        performer = resolved.performer(observer)
+        performer = resolved.performer(on_event)
         names = _position_names(resolved.workflow, positions)
         return Worker(self.store, performer, self.limits, names)
 
@@ -270,23 +268,21 @@ class Run:
         limits: InvocationLimits | None = None,
         *,
         positions: Collection[str] = (),
-        observer: Observer | None = None,
+        on_event: Emit = ignore,
         on_ready: Callable[[Callable[[], None]], None] | None = None,
         step_index: int = 0,
-        board: Board | None = None,
         places: int = 4,
     ) -> Summary:
         """Work on the run in *mode* until a limit, an end or an error.
 
         *positions* are names, or places in the cycle counted from 0; none means every
         position. *on_ready* gets a function that asks this call to end, for a signal
-        handler. *step_index* is async mode's start. *board* and *places*, agents at once in
-        this process, are for graphs.
+        handler. *on_event* takes all that happens, see `engine.events`. *step_index* is async
+        mode's start. *places*, agents at once in this process, is for graphs.
 
         Raises:
             SequencerError: see `work.Invocation.work`; the class has the exit code.
         """
-        observer = observer or SilentObserver()
         resolved = self._at(None if mode is Mode.ASYNC else self.head)
         workflow = resolved.workflow
         if limits is None:
@@ -294,16 +290,16 @@ class Run:
             limits = InvocationLimits(max_steps=20 if workflow.graph is None else None)
         if workflow.graph is not None:
             ensure_no_positions(workflow, positions)
-            work = self._work_on_graph(resolved, observer, board, places)
+            work = self._work_on_graph(resolved, on_event, places)
             return work.work(mode, limits, on_ready)
         if mode is Mode.ASYNC:
-            performer = resolved.performer(observer)
+            performer = resolved.performer(on_event)
             local = LocalInvocation(performer, limits, step_index, self.store.state_path)
             if on_ready is not None:
                 on_ready(local.interrupt)
             return local.work()
-        head = self._begin(observer, positions)
-        worker = self._worker(head, observer, positions)
+        head = self._begin(on_event, positions)
+        worker = self._worker(head, on_event, positions)
         try:
             if on_ready is not None:
                 on_ready(worker.interrupt)
@@ -311,23 +307,21 @@ class Run:
         finally:
             worker.leave()
 
-    def _work_on_graph(
-        self, resolved: Resolution, observer: Observer, board: Board | None, places: int
-    ) -> FlowWork:
+    def _work_on_graph(self, resolved: Resolution, on_event: Emit, places: int) -> FlowWork:
         from sequencer.engine.flow.working import FlowWork  # noqa: PLC0415 - graphs only
 
         control, flow = self._control_of(resolved), self._flow_of(resolved.workflow)
-        performer = resolved.performer(observer)
-        return FlowWork(control, flow, performer, self.limits, board, places)
+        performer = resolved.performer(on_event)
+        return FlowWork(control, flow, performer, self.limits, places)
 
-    def _begin(self, observer: Observer, positions: Collection[str]) -> Head:
+    def _begin(self, on_event: Emit, positions: Collection[str]) -> Head:
         """Begin the run, unless that was done.
 
         What can't even start must not begin it: the mistake is still to be corrected, and
         the definition would be fixed already.
         """
         if self.head is None:
-            worker = self._worker(None, observer, positions)
+            worker = self._worker(None, on_event, positions)
             try:
                 if worker.is_mine(0):
                     worker.performer.prepare(place(worker.workflow, 0))
@@ -336,9 +330,12 @@ class Run:
                 worker.leave()
             # A log of somebody who has begun the run meanwhile is no earlier one.
             if left is not None and self.head is None:
-                observer.notice(
-                    f"a new run begins at step_index 0, and {left} is of an earlier one; if its "
-                    "state was removed by mistake, bring it back, or 'sequencer set step_index=N'"
+                on_event(
+                    Noticed(
+                        f"a new run begins at step_index 0, and {left} is of an earlier one; if "
+                        "its state was removed by mistake, bring it back, or "
+                        "'sequencer set step_index=N'"
+                    )
                 )
         return self.control.begin()
 
@@ -360,7 +357,7 @@ class Run:
             raise UsageRefused("a graph's nodes can't be performed by the caller")
         head = self.control.begin()
         positions = (position,) if position else ()
-        worker = self._worker(head, SilentObserver(), positions)
+        worker = self._worker(head, ignore, positions)
         try:
             turn = claim_turn(worker, head, wait=wait)
             opened = OpenTurn(

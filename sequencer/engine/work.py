@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from sequencer.engine import same_run
+from sequencer.engine.events import HeadMoved, Noticed, Waiting
 from sequencer.engine.prepared import Allowance
 from sequencer.engine.queueing import Queue
 from sequencer.engine.turn import Turn
@@ -65,6 +66,11 @@ class Summary:
     limits_met: int = 0
     """Attempts that ended at a usage limit."""
     head: Head | None = None
+
+    @property
+    def has_worked(self) -> bool:
+        """Return whether an agent was called."""
+        return self.usage != Usage() or bool(self.failures or self.limits_met)
 
     def steps_left(self, max_steps: int) -> int:
         """Return how many of *max_steps* are left.
@@ -155,7 +161,7 @@ class Invocation:
         """Tell what was found in the run's files; a view and an update may find it both."""
         for text in texts:
             if text != self._last_notice:
-                self._worker.performer.observer.notice(text)
+                self._worker.performer.emit(Noticed(text))
             self._last_notice = text
 
     def _expire(self, gate: Gate) -> Head:
@@ -287,7 +293,7 @@ class Invocation:
         if self._waiting_since is None:
             self._waiting_since = now
             if limit != 0.0:
-                self._worker.performer.observer.waiting(self._waits_for(here, head), None)
+                self._worker.performer.emit(Waiting(self._waits_for(here, head)))
         left = None if limit is None else self._waiting_since + limit - now
         if left is not None and left <= 0:
             hint = "wait for it with --max-wait"
@@ -319,7 +325,7 @@ class Invocation:
         due = parse_time(here.until or "")
         if due is None:
             return
-        self._worker.performer.observer.waiting(here.message, here.until)
+        self._worker.performer.emit(Waiting(here.message, here.until))
         left = (due - datetime.now(UTC)).total_seconds()
         if left > 0:
             self._sleep(head, min(left, LONGEST_SLEEP_S))
@@ -339,6 +345,7 @@ class Invocation:
         self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
         self.summary.limits_met += int(ended.met_limit)
         head, following = self._worker.finish(turn, ended, self._may_go_on)
+        self._worker.performer.emit(HeadMoved(head))
         self._notify(*self._worker.store.take_notices())
         if head.status is Status.COMPLETE:
             self._worker.performer.tell_completed(turn.claim.step_index, head)

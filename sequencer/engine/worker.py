@@ -19,6 +19,7 @@ from sequencer.engine.carrier import NothingCarried
 from sequencer.engine.control import Control
 from sequencer.engine.ending import Ended, Ending, ending_of, final_outcome
 from sequencer.engine.ending import Kind as EndingKind
+from sequencer.engine.events import Waiting
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Patience
 from sequencer.engine.performing import Performer
@@ -88,7 +89,7 @@ class Worker:
         self._paid = _NOTHING
         """By the attempt that ended last, for an end that can't be recorded as it was."""
         self._heartbeat = Heartbeat(store)
-        self.patience = Patience(store, self.stop, performer.observer.waiting)
+        self.patience = Patience(store, self.stop, performer.emit)
 
     @property
     def workflow(self) -> Workflow:
@@ -196,7 +197,7 @@ class Worker:
         self.patience.reach(lambda: self.performer.carrier.arrive(turn.head))
 
     def _tell_waiting(self, text: str) -> None:
-        self.performer.observer.waiting(text, None)
+        self.performer.emit(Waiting(text))
 
     def _arrived(self, turn: Turn) -> Prepared:
         """Return what is to be performed; with newer code its prompt may be another one."""

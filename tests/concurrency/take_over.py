@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.attempt import Attempt, SilentObserver
+from sequencer.engine.events import AttemptStarted, RunEvent, Waiting
 from sequencer.engine.run import Run
 from sequencer.engine.work import Mode
 from sequencer.errors import StaleClaim
@@ -35,24 +35,25 @@ AT_ONCE = 10
 
 
 @dataclass
-class Noting(SilentObserver):
+class Noting:
     """Writes down when a claim was begun, and when waiting was."""
 
     folder: Path
 
-    def started(self, attempt: Attempt, log: Path) -> None:
-        del log
-        children.append(self.folder / "begun", f"{attempt.token} {os.getpid()} {time.monotonic()}")
-
-    def waiting(self, reason: str, until: str | None) -> None:
-        del reason, until
-        children.append(self.folder / "waiting", f"{os.getpid()} {time.monotonic()}")
+    def __call__(self, event: RunEvent) -> None:
+        if isinstance(event, AttemptStarted):
+            attempt = event.attempt
+            children.append(
+                self.folder / "begun", f"{attempt.token} {os.getpid()} {time.monotonic()}"
+            )
+        elif isinstance(event, Waiting):
+            children.append(self.folder / "waiting", f"{os.getpid()} {time.monotonic()}")
 
 
 def work(folder: Path) -> None:
     """Work in sync mode, as a terminal does."""
     limits = InvocationLimits(max_steps=None)
-    reopen(folder).work(Mode.SYNC, limits, observer=Noting(folder))
+    reopen(folder).work(Mode.SYNC, limits, on_event=Noting(folder))
 
 
 def lines(path: Path, least: int, seconds: float = 30.0) -> list[list[str]]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from sequencer.engine.attempt import Attempt, SilentObserver
+from sequencer.engine.events import AttemptStarted, RunEvent, Waiting
 from sequencer.engine.work import Mode
 from sequencer.errors import ClaimHeld
 from sequencer.model.limits import InvocationLimits
@@ -77,19 +77,20 @@ def same_claim(folder: Path, claimants: int, rounds: int) -> list[str]:
 
 
 @dataclass
-class Noting(SilentObserver):
+class Noting:
     """Writes down whose turn it is, and who has begun to wait."""
 
     folder: Path
     name: str
 
-    def started(self, attempt: Attempt, log: Path) -> None:
-        del log
-        children.append(self.folder / "turns", f"{attempt.step_index} {attempt.token} {self.name}")
-
-    def waiting(self, reason: str, until: str | None) -> None:
-        del reason, until
-        children.append(self.folder / "waiting", self.name)
+    def __call__(self, event: RunEvent) -> None:
+        if isinstance(event, AttemptStarted):
+            attempt = event.attempt
+            children.append(
+                self.folder / "turns", f"{attempt.step_index} {attempt.token} {self.name}"
+            )
+        elif isinstance(event, Waiting):
+            children.append(self.folder / "waiting", self.name)
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def take_turns(folder: Path, workers: int, rounds: int) -> Shares:
 
 def _work(folder: Path, name: str) -> None:
     limits = InvocationLimits(max_steps=None)
-    reopen(folder).work(Mode.SYNC, limits, observer=Noting(folder, name))
+    reopen(folder).work(Mode.SYNC, limits, on_event=Noting(folder, name))
 
 
 def _until_all_wait(notes: Path, workers: int) -> None:

@@ -12,7 +12,7 @@ from sequencer.assembly import Project
 from sequencer.assembly.flows import open_flow, run_name_of
 from sequencer.cli.context import Invocation
 from sequencer.cli.flow import table
-from sequencer.cli.flow.watching import look
+from sequencer.cli.views.looking import look
 from sequencer.cli.views.text import columns_of
 from sequencer.documents.file import read_bytes
 from sequencer.documents.reader import decode

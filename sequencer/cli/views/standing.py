@@ -15,7 +15,6 @@ from typing import Any
 from sequencer.activity.pending import Pending
 from sequencer.cli.flow import table
 from sequencer.cli.flow.team_table import Heard
-from sequencer.cli.flow.watching import look
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import one_line, plain
 from sequencer.engine.control import fresh_head
@@ -297,6 +296,8 @@ def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
     claims = head.claims if head is not None else ()
     flow, stopped_by = None, tuple[str, ...]()
     if workflow is not None and workflow.graph is not None and not notices:
+        from sequencer.cli.views.looking import look  # noqa: PLC0415 - see `as_json`
+
         flow = look(run, workflow.name)
         if head is not None and not (here is not None and here.kind is Kind.COMPLETE):
             stopped_by = tuple(run.stopped_by(head))

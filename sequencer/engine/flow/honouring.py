@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Mapping
 
+from sequencer.engine.events import Noticed
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.performing import Performer
 from sequencer.errors import SequencerError
@@ -49,7 +50,7 @@ class Honouring:
         if text not in self._told:
             self._told.add(text)
             if not self.is_silent:
-                self._performer.observer.notice(text)
+                self._performer.emit(Noticed(text))
         return kept
 
     def _optional_of(self, workflow: Workflow) -> Mapping[str, tuple[str, ...]]:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from sequencer.engine import same_run
+from sequencer.engine.events import Noticed, Waiting
 from sequencer.engine.flow.attempts import Running
 from sequencer.engine.flow.bad_end import bad_end, ensure_none_failed
 from sequencer.engine.flow.control import Act
@@ -229,7 +230,7 @@ class FlowInvocation:
     def _notify(self, *texts: str) -> None:
         for text in texts:
             if text != self._last_notice:
-                self._worker.performer.observer.notice(text)
+                self._worker.performer.emit(Noticed(text))
             self._last_notice = text
 
     # --- limits --------------------------------------------------------------------
@@ -310,7 +311,7 @@ class FlowInvocation:
             return f"nothing due: the next try comes at {first}"
         if first != self._told_of:
             self._told_of = first
-            self._worker.performer.observer.waiting("the next try starts", first)
+            self._worker.performer.emit(Waiting("the next try starts", first))
         return None
 
     def _wait_for_others(self, head: Head) -> None:
@@ -328,7 +329,7 @@ class FlowInvocation:
             self._waiting_since = now
             if limit != 0.0:
                 told = f"{message}; this process waits"
-                self._worker.performer.observer.waiting(told, None)
+                self._worker.performer.emit(Waiting(told))
         if limit is not None and now - self._waiting_since >= limit:
             raise ClaimHeld(
                 message, hint="'sequencer takeover --force' if their processes are really gone"

@@ -14,12 +14,11 @@ from functools import partial
 from typing import Any
 
 from sequencer.engine.attempt import Attempt
+from sequencer.engine.events import AttemptUsed, Emit, Noticed, RunEvent, Waiting
 from sequencer.engine.flow.attempts import Running
-from sequencer.engine.flow.boards import Board
 from sequencer.engine.flow.briefing import brief_of
 from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.flow.deciding import as_decided
-from sequencer.engine.flow.metering import Metered
 from sequencer.engine.flow.sessions import Sessions
 from sequencer.engine.flow.turns import Crowd, Turn
 from sequencer.engine.flow.values import NodeValues, values_of
@@ -44,7 +43,6 @@ class Performances:
 
     control: FlowControl
     performer: Performer
-    board: Board
     crowd: Crowd = field(default=Crowd(), init=False)
     """Of the newest head; kept up to date by the worker."""
     on_use: Callable[[], None] | None = field(default=None, init=False)
@@ -64,19 +62,38 @@ class Performances:
         """Return what the thread of *running* does; what it needs of *marking* is taken now."""
         name = running.claim.step
         seen = head.replace(session=self._sessions.reaching(marking, name), gate=None, loop=None)
-        observer = self.board.observer(name)
-        if self.on_use is not None:
-            observer = Metered(observer, running, self.on_use)
         performer = replace(
             self.performer,
-            observer=observer,
+            emit=self._metered(running),
             workflow=self.control.workflow_at(marking),
         )
         compose = self._compose(running.prepared, name, head, marking)
-        made = partial(self._perform, head=head, seen=seen, budget=budget, compose=compose)
+        made = partial(
+            self._perform,
+            subject=marking.graph.by_id[name].subject,
+            head=head,
+            seen=seen,
+            budget=budget,
+            compose=compose,
+        )
         if not marking.graph.is_team:
             return lambda attempt: self._keep(attempt, made(attempt, performer))
         return lambda attempt: self._in_its_place(attempt, performer, marking, made)
+
+    def _metered(self, running: Running) -> Emit:
+        """Return who hears of *running*, and keeps what it has used where somebody asks."""
+        emit, on_use = self.performer.emit, self.on_use
+        if on_use is None:
+            return emit
+
+        def heard(event: RunEvent) -> None:
+            if isinstance(event, AttemptUsed):
+                running.used = event.usage
+            emit(event)
+            if isinstance(event, AttemptUsed):
+                on_use()
+
+        return heard
 
     def _compose(
         self, prepared: Prepared, name: str, head: Head, marking: Marking
@@ -111,6 +128,7 @@ class Performances:
         performer: Performer,
         around: tuple[str, ...] = (),
         *,
+        subject: str | None,
         head: Head,
         seen: Head,
         budget: Allowance,
@@ -124,7 +142,7 @@ class Performances:
             compose = partial(_with_notes, compose, around)
         performed = performer.perform(
             attempt.prepared,
-            self._attempt(attempt, head),
+            self._attempt(attempt, head, subject),
             seen,
             budget,
             cancellation=attempt.cancellation,
@@ -165,7 +183,7 @@ class Performances:
         if claim.attempt > 1:
             # Before its place is made anew, where processes of the earlier one may work.
             path = lock_path(self.control.store.state_path, claim.step)
-            wait = AttemptLock(path, lambda text: performer.observer.waiting(text, None))
+            wait = AttemptLock(path, lambda text: performer.emit(Waiting(text)))
             wait.settle(attempt.cancellation)
         # After a retry, and behind a fix, attempts are counted anew; what was used is not.
         is_first = claim.attempt == 1 and claim.step not in marking.team.spent
@@ -178,7 +196,7 @@ class Performances:
             is_first=is_first,
         )
         for text in place.notices:
-            performer.observer.notice(text)
+            performer.emit(Noticed(text))
         is_accepted = False
         try:
             here = replace(performer, project=place.cwd)
@@ -191,7 +209,7 @@ class Performances:
             raise
         left = self._closed(place, attempt, marking, is_accepted)
         for text in left.notices:
-            performer.observer.notice(text)
+            performer.emit(Noticed(text))
         _take(attempt, left)
 
     def _closed(
@@ -231,7 +249,7 @@ class Performances:
         if attempt.cancellation.reason in (StopReason.CLAIM_LOST, StopReason.LEASE_LOST):
             raise Interrupted("interrupted")
 
-    def _attempt(self, running: Running, head: Head) -> Attempt:
+    def _attempt(self, running: Running, head: Head, subject: str | None) -> Attempt:
         claim, step = running.claim, running.prepared.step
         store = self.control.store
         return Attempt(
@@ -247,6 +265,7 @@ class Performances:
             state_path=store.state_path,
             result_path=store.result_folder(claim.step_index, claim.token) / "result.json",
             lock_path=lock_path(store.state_path, claim.step),
+            subject=subject,
         )
 
 

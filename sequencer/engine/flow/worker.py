@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from functools import partial
 
 from sequencer.documents.problems import raise_all
+from sequencer.engine.events import HeadMoved, Noticed
 from sequencer.engine.flow.attempts import Attempts, Running
-from sequencer.engine.flow.boards import Board
 from sequencer.engine.flow.code import FlowCode, accepted
 from sequencer.engine.flow.control import Act, FlowControl
 from sequencer.engine.flow.honouring import Honouring
@@ -57,18 +57,16 @@ class FlowWorker:
         control: FlowControl,
         performer: Performer,
         limits: RunLimits,
-        board: Board,
         places: int,
     ) -> None:
         """Run at most *places* nodes at once in this process."""
         self.control = control
         self.performer = performer
         self.limits = limits
-        self.board = board
         self.places = places
         self.is_stopped = False
         self.stop = Cancellation()
-        patience = Patience(control.store, self.stop, performer.observer.waiting)
+        patience = Patience(control.store, self.stop, performer.emit)
         control.patience = patience
         self.attempt_timeout_s: float | None = None
         """Of each attempt, as the invocation says."""
@@ -78,7 +76,7 @@ class FlowWorker:
         self._recorder = Recorder(control, performer)
         self._prepared: dict[str, Prepared] = {}
         self._honouring = Honouring(performer, control.workflow)
-        self._performances = Performances(control, performer, board)
+        self._performances = Performances(control, performer)
         graph, team = control.workflow.graph, performer.team
         is_team = graph is not None and graph.is_team and team is not None
         self.budgets = TeamBudgets(team.rules) if team is not None and is_team else None
@@ -100,7 +98,7 @@ class FlowWorker:
         gone = self.gone(head)
         live = [claim.token for claim in head.claims if claim.token not in gone]
         for text in team.workplaces.clean(live):
-            self.performer.observer.notice(text)
+            self.performer.emit(Noticed(text))
 
     def leave(self) -> None:
         """Leave no thread, no process and no descriptor behind."""
@@ -216,7 +214,7 @@ class FlowWorker:
             # Now, and not behind it: who is done at once asks whose turn it is.
             self._tell_standing(head, granted)
             self._start(head, granted)
-        self.board.changed(head)
+        self.performer.emit(HeadMoved(head))
         self.keep_only(head)
         return head
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from sequencer.engine.control import Control
-from sequencer.engine.flow.boards import Board, Overseer, PlainBoard
+from sequencer.engine.events import HeadMoved
 from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.flow.invocation import FlowInvocation
 from sequencer.engine.flow.worker import FlowWorker
@@ -16,7 +16,6 @@ from sequencer.engine.work import Mode, Summary
 from sequencer.errors import Interrupted, SequencerError, UsageRefused
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.net.graph import Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +26,6 @@ class FlowWork:
     flow: FlowControl
     performer: Performer
     limits: RunLimits
-    board: Board | None = None
-    """None: what happens is told to the performer's observer, line by line."""
     places: int = 4
     """Agents at once in this process."""
 
@@ -49,17 +46,16 @@ class FlowWork:
                 "mode async keeps no run, and a graph can't go on without one",
                 hint="leave --mode out; 'sequencer simulate' tries a flow without agents",
             )
-        board = self._board()
         # The chart decides what runs; there is nothing to choose for a router.
         performer = replace(self.performer, router=None)
-        worker = FlowWorker(self.flow, performer, self.limits, board, self.places)
+        worker = FlowWorker(self.flow, performer, self.limits, self.places)
         try:
             # What can't even start must not begin the run, nor one agent of it.
             worker.prepare_all()
             head = self._begin()
             if on_ready is not None:
                 on_ready(worker.interrupt)
-            board.changed(head)
+            performer.emit(HeadMoved(head))
             worker.tidy(head)
             with self._tidied(worker):
                 return FlowInvocation(worker, mode, limits, head).work()
@@ -88,21 +84,6 @@ class FlowWork:
             head = self.flow.store.view().head
             if head is not None:
                 worker.tidy(head)
-
-    def _board(self) -> Board:
-        observer = self.performer.observer
-        graph = self.flow.workflow.graph
-        if graph is not None and isinstance(observer, Overseer):
-            return observer.over(self.board, graph, self._node)
-        return self.board or PlainBoard(observer)
-
-    def _node(self, name: str) -> Node | None:
-        """Return the node called *name*, also one that was added under way."""
-        graph = self.flow.workflow.graph
-        if graph is not None and name in graph.by_id:
-            return graph.by_id[name]
-        head = self.flow.store.view().head
-        return None if head is None else self.flow.marking(head)[1].graph.by_id.get(name)
 
     def _begin(self) -> Head:
         head = self.control.begin()

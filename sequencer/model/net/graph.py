@@ -77,6 +77,14 @@ class Node(BaseModel):
         """Return whether it takes time: an agent runs or a person is asked."""
         return self.kind in (NodeKind.AGENT, NodeKind.HUMAN)
 
+    @property
+    def subject(self) -> str | None:
+        """Return what a team's task is about, and whose it is; None: it is none."""
+        if self.task is None:
+            return None
+        told = self.label or self.id
+        return f"{told} ({self.task.role})" if self.task.role else told
+
 
 class Edge(BaseModel):
     """A way from one node to another."""

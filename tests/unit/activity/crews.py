@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from sequencer.activity.protocol import Activity
 from sequencer.engine.attempt import Attempt
-from sequencer.engine.flow.boards import Board
 from sequencer.model.head import Head
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.team import TaskTraits
 from sequencer.model.transitions import Event, Fact, Transition
 from sequencer.store.file import FileStore
-from tests.unit.activity.invocations import Invocation
 from tests.unit.activity.runs import Box, attempt_at
 
 TASKS = {"plan": ("Read and plan", "researcher"), "build": ("Build it", "implementer")}
@@ -49,13 +48,12 @@ def tell(store: FileStore, event: Event, step: str, **outcome: Any) -> int:
     return store.update(change).revision
 
 
-def over(now: Invocation, graph: Graph = GRAPH, board: Board | None = None) -> Board:
-    """Return the board of a graph run, as the engine asks for it."""
-    return now.activities.over(board, graph, graph.by_id.get)
-
-
-def named(name: str, **fields: Any) -> Attempt:
-    return attempt_at(Step(name=name, **fields))
+def named(name: str, subject: str | None = "") -> Attempt:
+    """Return an attempt at a task; its subject is that of `GRAPH` where none is given."""
+    known = subject == "" and name in TASKS
+    subject = node(name).subject if known else subject
+    token = 1 + sum(map(ord, name))
+    return replace(attempt_at(Step(name=name)), token=token, subject=subject)
 
 
 def thoughts(box: Box) -> list[Activity]:

@@ -1,4 +1,4 @@
-"""Invocations that a test plays: what the engine tells its observer, and when."""
+"""Invocations that a test plays: what the engine tells, and when."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from sequencer.activity.activities import Activities
@@ -20,13 +19,11 @@ from tests.unit.activity.runs import (
     OK,
     REDACTION,
     HandClock,
-    Listening,
     attempt_at,
     new_store,
     succeed,
 )
-
-LOG = Path("step.log")
+from tests.unit.saying import Saying
 
 
 class Rounds(threading.Event):
@@ -59,29 +56,31 @@ class Rounds(threading.Event):
 @dataclass
 class Invocation:
     activities: Activities
-    inner: Listening
+    said: Saying
+    """Of an attempt that the activities hear."""
+    notices: list[str]
     clock: HandClock
     rounds: Rounds
 
     def step(self, store: FileStore, output: str, step: Step | None = None) -> None:
         """Let a step be performed and accepted, as the engine does it."""
         attempt = attempt_at(step)
-        self.activities.started(attempt, LOG)
-        self.activities.write(f"working on {output}\n".encode(), Kind.THOUGHT)
-        self.activities.ended(attempt, OK)
+        self.said.started(attempt)
+        self.said.write(f"working on {output}\n".encode(), Kind.THOUGHT)
+        self.said.ended(attempt, OK)
         succeed(store, output)
 
 
 @contextmanager
 def invoked(store: FileStore, *sinks: Sink, **options: Any) -> Iterator[Invocation]:
     """Run an invocation: its activities have a store of their own."""
-    inner, clock = Listening(), HandClock()
+    notices, clock = list[str](), HandClock()
     own = new_store(store.folder.parent)
     options = {"clock": clock, **options}
-    activities, rounds = Activities(inner, own, sinks, REDACTION, **options), Rounds()
+    activities, rounds = Activities(own, sinks, REDACTION, notices.append, **options), Rounds()
     activities._wake = rounds
     with activities:
-        yield Invocation(activities, inner, clock, rounds)
+        yield Invocation(activities, Saying(activities), notices, clock, rounds)
 
 
 def hook(desk: Desk, path: str = "/") -> WebhookSink:

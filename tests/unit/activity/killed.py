@@ -14,7 +14,6 @@ from sequencer.activity.activities import Activities
 from sequencer.activity.cursor import Cursor, CursorFile
 from sequencer.activity.protocol import Post
 from sequencer.activity.webhook import WebhookSink
-from sequencer.engine.attempt import SilentObserver
 from sequencer.executors.redaction import Redaction
 from sequencer.store.file import FileStore
 
@@ -39,7 +38,7 @@ def main(folder: str, url: str, moment: str) -> None:
                 die()
 
     store = FileStore(Path(folder) / "sync" / "state.json")
-    activities = Activities(SilentObserver(), store, [Dying("hook", url, {})], Redaction())
+    activities = Activities(store, [Dying("hook", url, {})], Redaction(), lambda _: None)
     for lane in activities._lanes:
         lane._file = DyingFile(store.folder, "hook")
     with activities:

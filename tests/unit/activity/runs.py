@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from sequencer.activity.lane import Lane, Surroundings
 from sequencer.activity.protocol import Post, Refused, Unreachable
-from sequencer.engine.attempt import Attempt, SilentObserver
+from sequencer.engine.attempt import Attempt
 from sequencer.executors.redaction import Redaction
 from sequencer.model.head import Head
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Fact, Transition, initialise
 from sequencer.store.file import FileStore
@@ -51,6 +51,12 @@ def record(store: FileStore, *facts: tuple[Event, dict[str, Any] | None], **upda
         return Transition(head.replace(**update), told)
 
     return store.update(change).revision
+
+
+def head_of(store: FileStore) -> Head:
+    head = store.view().head
+    assert head is not None
+    return head
 
 
 def succeed(store: FileStore, output: str = "done") -> int:
@@ -146,26 +152,3 @@ def lane_for(store: FileStore, box: Box | None = None, clock: HandClock | None =
     lane = Lane(box, around)
     lane.begin()
     return Told(lane, box, clock, notices)
-
-
-class Listening(SilentObserver):
-    """An observer that keeps what it hears."""
-
-    def __init__(self) -> None:
-        self.notices: list[str] = []
-        self.heard: list[str] = []
-
-    def notice(self, text: str) -> None:
-        self.notices.append(text)
-
-    def started(self, attempt: Attempt, log: Path) -> None:
-        self.heard.append(f"started {attempt.step.name} {log}")
-
-    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
-        self.heard.append(f"ended {attempt.step.name} {outcome.status}")
-
-    def waiting(self, reason: str, until: str | None) -> None:
-        self.heard.append(f"waiting {reason} {until}")
-
-    def used(self, usage: Usage) -> None:
-        self.heard.append(f"used {usage.output_tokens}")

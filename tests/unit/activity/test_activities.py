@@ -9,15 +9,15 @@ import pytest
 from sequencer.activity.activities import Activities, deliver
 from sequencer.activity.jsonl import JsonlSink
 from sequencer.activity.webhook import WebhookSink
+from sequencer.engine.events import HeadMoved, Waiting
 from sequencer.model.transitions import Event
 from sequencer.store.file import FileStore
 from tests.unit.activity.desk import Desk, Reply, free_port, open_desk
-from tests.unit.activity.invocations import LOG, hook, invoked, told
+from tests.unit.activity.invocations import hook, invoked, told
 from tests.unit.activity.runs import (
-    OK,
     REDACTION,
-    Listening,
     attempt_at,
+    head_of,
     new_store,
     record,
     succeed,
@@ -28,35 +28,32 @@ def test_the_results_of_an_invocation(store: FileStore, desk: Desk) -> None:
     with invoked(store, hook(desk), thoughts=False) as now:
         for number in range(5):
             now.step(store, f"result {number}")
-        now.activities.waiting("for somebody", None)
+        now.said.waiting("for somebody", None)
     assert told(desk) == [f"result {number}" for number in range(5)]
     assert [seen.headers["idempotency-key"] for seen in desk.seen] == [
         f"run-1:{revision}:0" for revision in range(2, 7)
     ]
-    assert now.inner.notices == []
+    assert now.notices == []
 
 
 def test_a_result_is_posted_while_the_invocation_goes_on(store: FileStore, desk: Desk) -> None:
     with invoked(store, hook(desk), thoughts=False) as now:
         now.step(store, "the first")
-        now.activities.started(attempt_at(), LOG)
+        now.said.started(attempt_at())
         desk.wait_for(1)
         now.step(store, "the second")
-        now.activities.waiting("for somebody", None)
+        now.said.waiting("for somebody", None)
         desk.wait_for(2)
     assert told(desk) == ["the first", "the second"]
 
 
-def test_a_result_is_found_though_nothing_else_happens(store: FileStore, desk: Desk) -> None:
+def test_a_result_is_looked_for_when_the_run_has_changed(store: FileStore, desk: Desk) -> None:
     with invoked(store, hook(desk), thoughts=False) as now:
-        now.activities.started(attempt_at(), LOG)
-        now.activities.ended(attempt_at(), OK)
+        now.step(store, "done")
         now.rounds.wake_and_wait()
-        # The engine writes its record a moment after it has told the observer.
-        succeed(store, "done")
-        now.rounds.wake_and_wait()
+        # The engine records a moment after an attempt has ended.
         assert told(desk) == []
-        now.clock.now += 0.2
+        now.activities(HeadMoved(head_of(store)))
         now.rounds.wake_and_wait()
         assert told(desk) == ["done"]
 
@@ -69,14 +66,14 @@ def test_an_outage_ends_in_a_later_process_and_the_order_is_kept(store: FileStor
     with invoked(store, sink, thoughts=False, drain_s=2.0) as now:
         for number in range(3):
             now.step(store, f"result {number}")
-    (notice,) = now.inner.notices
+    (notice,) = now.notices
     assert "'hook': ConnectError" in notice
     assert "results are kept and posted later" in notice
     with open_desk(port=port) as desk:
         with invoked(store, sink, thoughts=False) as later:
             later.step(store, "result 3")
         assert told(desk) == [f"result {number}" for number in range(4)]
-        assert later.inner.notices == ["activity sink 'hook' can be reached again"]
+        assert later.notices == ["activity sink 'hook' can be reached again"]
 
 
 @pytest.mark.parametrize(
@@ -93,14 +90,15 @@ def test_what_fails_once_is_posted_again_in_the_same_invocation(
     store: FileStore, desk: Desk, reply: Reply
 ) -> None:
     desk.answers.append(reply)
-    inner, own = Listening(), new_store(store.folder.parent)
-    with Activities(inner, own, [hook(desk)], REDACTION, thoughts=False) as activities:
+    notices, own = list[str](), new_store(store.folder.parent)
+    sinks = [hook(desk)]
+    with Activities(own, sinks, REDACTION, notices.append, thoughts=False) as activities:
         succeed(store, "one")
         succeed(store, "two")
-        activities.waiting("for somebody", None)
+        activities(Waiting("for somebody"))
     assert told(desk) == ["one", "one", "two"]
-    assert len(inner.notices) == 2
-    assert "can be reached again" in inner.notices[1]
+    assert len(notices) == 2
+    assert "can be reached again" in notices[1]
 
 
 def test_one_sink_that_is_down_does_not_stop_another(store: FileStore, desk: Desk) -> None:
@@ -108,7 +106,7 @@ def test_one_sink_that_is_down_does_not_stop_another(store: FileStore, desk: Des
     with invoked(store, down, hook(desk), thoughts=False, drain_s=0.1) as now:
         for number in range(3):
             now.step(store, str(number))
-        now.activities.waiting("for somebody", None)
+        now.said.waiting("for somebody", None)
         desk.wait_for(3)
     assert told(desk) == ["0", "1", "2"]
 
@@ -119,7 +117,7 @@ def test_a_refused_result_does_not_hold_up_the_next(store: FileStore, desk: Desk
         now.step(store, "one")
         now.step(store, "two")
     assert told(desk) == ["one", "two"]
-    assert "HTTP 422" in now.inner.notices[0]
+    assert "HTTP 422" in now.notices[0]
     assert len((store.folder / "activity" / "refused.jsonl").read_text().splitlines()) == 1
 
 
@@ -130,10 +128,10 @@ def test_two_processes_do_not_post_the_same(store: FileStore, desk: Desk) -> Non
         invoked(store, hook(desk), thoughts=False, drain_s=0, clock=time.monotonic) as two,
     ):
         succeed(store)
-        one.activities.waiting("", None)
+        one.said.waiting("")
         desk.wait_for(1)
-        two.activities.waiting("", None)
-        two.activities.waiting("", None)
+        two.said.waiting("")
+        two.said.waiting("")
     assert len(desk.seen) == 1
 
 

@@ -11,20 +11,19 @@ from sequencer.activity.linear import LinearSink
 from sequencer.activity.protocol import Post
 from sequencer.activity.web import Web
 from sequencer.activity.webhook import WebhookSink
+from sequencer.engine.events import Waiting
 from sequencer.errors import Interrupted
 from sequencer.executors.protocol import Kind
-from sequencer.model.outcome import Usage
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event
 from sequencer.store.file import FileStore
 from tests.unit.activity.desk import Desk, Reply
-from tests.unit.activity.invocations import LOG, hook, invoked, told
+from tests.unit.activity.invocations import hook, invoked, told
 from tests.unit.activity.runs import (
     OK,
     REDACTION,
     SECRET,
     Box,
-    Listening,
     attempt_at,
     new_store,
     record,
@@ -39,31 +38,31 @@ def test_thoughts_come_at_most_every_two_seconds_and_the_newest_wins(
     store: FileStore, desk: Desk
 ) -> None:
     with invoked(store, hook(desk)) as now:
-        now.activities.started(attempt_at(), LOG)
-        now.activities.write(b"-> First\n", Kind.ACTION)
+        now.said.started(attempt_at())
+        now.said.write(b"-> First\n", Kind.ACTION)
         now.rounds.wake_and_wait()
         now.clock.now += 1.9
         for name in (b"Second", b"Third"):
-            now.activities.write(b"-> " + name + b"\n", Kind.ACTION)
+            now.said.write(b"-> " + name + b"\n", Kind.ACTION)
             now.rounds.wake_and_wait()
             assert told(desk) == ["First"]
         now.clock.now += 0.2
         now.rounds.wake_and_wait()
         assert told(desk) == ["First", "Third"]
-        now.activities.write(b"-> Fourth\n", Kind.ACTION)
+        now.said.write(b"-> Fourth\n", Kind.ACTION)
         now.rounds.wake_and_wait()
     assert told(desk) == ["First", "Third"]
 
 
 def test_nothing_of_a_step_comes_behind_its_result(store: FileStore, desk: Desk) -> None:
     with invoked(store, hook(desk)) as now:
-        now.activities.started(attempt_at(), LOG)
-        now.activities.write(b"first\n", Kind.THOUGHT)
+        now.said.started(attempt_at())
+        now.said.write(b"first\n", Kind.THOUGHT)
         now.rounds.wake_and_wait()
         # Held back by the two seconds, and by then it is over.
-        now.activities.write(b"-> Read second\n", Kind.ACTION)
+        now.said.write(b"-> Read second\n", Kind.ACTION)
         now.rounds.wake_and_wait()
-        now.activities.ended(attempt_at(), OK)
+        now.said.ended(attempt_at(), OK)
         succeed(store, "done")
         now.clock.now += 60
         now.rounds.wake_and_wait()
@@ -82,11 +81,11 @@ def test_a_step_that_is_not_to_think_aloud(
     store: FileStore, desk: Desk, step: Step, options: dict[str, Any]
 ) -> None:
     with invoked(store, hook(desk), **options) as now:
-        now.activities.started(attempt_at(step), LOG)
-        now.activities.write(b"hm\n-> Read a\n", Kind.THOUGHT)
-        now.activities.write(b"-> Read b\n", Kind.ACTION)
+        now.said.started(attempt_at(step))
+        now.said.write(b"hm\n-> Read a\n", Kind.THOUGHT)
+        now.said.write(b"-> Read b\n", Kind.ACTION)
         now.rounds.wake_and_wait()
-        now.activities.ended(attempt_at(step), OK)
+        now.said.ended(attempt_at(step), OK)
         succeed(store, "done")
     assert told(desk) == ["done"]
 
@@ -94,10 +93,10 @@ def test_a_step_that_is_not_to_think_aloud(
 def test_a_thought_reaches_linear_as_ephemeral(store: FileStore, desk: Desk) -> None:
     sink = LinearSink("linear", "t", "s", desk.url)
     with invoked(store, sink) as now:
-        now.activities.started(attempt_at(), LOG)
-        now.activities.write(f"the key is {SECRET}\n".encode(), Kind.THOUGHT)
+        now.said.started(attempt_at())
+        now.said.write(f"the key is {SECRET}\n".encode(), Kind.THOUGHT)
         (seen,) = desk.wait_for(1)
-        now.activities.ended(attempt_at(), OK)
+        now.said.ended(attempt_at(), OK)
         succeed(store)
     told_input = seen.body["variables"]["input"]
     assert told_input["ephemeral"] is True
@@ -107,12 +106,12 @@ def test_a_thought_reaches_linear_as_ephemeral(store: FileStore, desk: Desk) -> 
 
 def test_no_secret_leaves_in_any_way(store: FileStore, desk: Desk) -> None:
     with invoked(store, hook(desk)) as now:
-        now.activities.started(attempt_at(Step(name=f"step {SECRET}")), LOG)
+        now.said.started(attempt_at(Step(name=f"step {SECRET}")))
         for place in range(0, len(SECRET), 5):
-            now.activities.write(SECRET[place : place + 5].encode(), Kind.THOUGHT)
-        now.activities.write(f"\n-> Login {SECRET}\n".encode(), Kind.ACTION)
+            now.said.write(SECRET[place : place + 5].encode(), Kind.THOUGHT)
+        now.said.write(f"\n-> Login {SECRET}\n".encode(), Kind.ACTION)
         desk.wait_for(1)
-        now.activities.ended(attempt_at(), OK)
+        now.said.ended(attempt_at(), OK)
         record(store, (Event.FAILED, {"error": SECRET, "log": SECRET, "by": SECRET}))
         record(store, (Event.APPROVED, {"by": SECRET, "note": SECRET}))
     assert len(desk.seen) >= 3
@@ -133,22 +132,6 @@ class Slow(Box):
 
 
 # --- manners ---------------------------------------------------------------------------------
-
-
-def test_everything_reaches_the_inner_observer(store: FileStore) -> None:
-    with invoked(store, Box()) as now:
-        now.activities.started(attempt_at(), LOG)
-        now.activities.used(Usage(output_tokens=7))
-        now.activities.notice("hear")
-        now.activities.waiting("x", None)
-        now.activities.ended(attempt_at(), OK)
-    assert now.inner.heard == [
-        "started main step.log",
-        "used 7",
-        "waiting x None",
-        "ended main ok",
-    ]
-    assert now.inner.notices == ["hear"]
 
 
 def impatient(desk: Desk) -> WebhookSink:
@@ -181,7 +164,7 @@ def test_a_post_that_has_begun_is_finished_however_short_the_drain_is(store: Fil
         threading.Timer(1.0, slow.go.set).start()
     # The second is the one try that each sink gets at the end.
     assert slow.bodies == ["one", "two"]
-    assert "for activity sink 'box' to answer" in now.inner.notices[0]
+    assert "for activity sink 'box' to answer" in now.notices[0]
     with invoked(store, rest := Box()):
         pass
     assert rest.bodies == ["three"]
@@ -190,11 +173,11 @@ def test_a_post_that_has_begun_is_finished_however_short_the_drain_is(store: Fil
 def test_a_signal_ends_it_with_the_post_that_has_begun(store: FileStore) -> None:
     slow = Slow()
     own = new_store(store.folder.parent)
-    activities = Activities(Listening(), own, [slow], REDACTION, drain_s=60)
+    activities = Activities(own, [slow], REDACTION, lambda _: None, drain_s=60)
     activities.__enter__()
     succeed(store, "one")
     succeed(store, "two")
-    activities.waiting("", None)
+    activities(Waiting(""))
     assert slow.is_posting.wait(20)
     threading.Timer(HURRIED_S + 1.0, slow.go.set).start()
     activities.__exit__(Interrupted, Interrupted("SIGINT"), None)
@@ -224,7 +207,7 @@ def test_a_sink_that_hangs_keeps_no_result_from_another_one(store: FileStore) ->
     broken, sound = Hanging("broken"), Box("sound")
     with invoked(store, broken, sound, drain_s=0) as now:
         now.step(store, "one")
-        now.activities.look()
+        now.said.waiting("")
         assert broken.is_posting.wait(20)
         now.step(store, "two")
         threading.Timer(1.0, broken.go.set).start()
@@ -288,11 +271,11 @@ def test_nobody_is_told_anything_behind_the_end(
 
     with invoked(store, Late(), drain_s=0) as now:
         succeed(store)
-        now.activities.waiting("", None)
+        now.said.waiting("")
         assert is_posting.wait(20)
         (thread,) = [t for t in threading.enumerate() if t.name == "activity"]
     go.set()
     thread.join(20)
     assert not thread.is_alive()
-    (notice,) = now.inner.notices
+    (notice,) = now.notices
     assert notice == "waiting up to 0.1 s for activity sink 'box' to answer"

@@ -1,4 +1,4 @@
-"""Real steps by the engine: what its observer hears and what its journal holds reach a sink."""
+"""Real steps by the engine: what it tells and what its journal holds reach a sink."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sequencer.engine.run import Run
 from sequencer.engine.work import Mode
 from sequencer.model.limits import InvocationLimits
 from tests.unit.activity.desk import Desk, open_desk
-from tests.unit.activity.runs import REDACTION, Listening, new_store
+from tests.unit.activity.runs import REDACTION, new_store
 from tests.unit.engine.projects import open_scripted, reopen
 
 LARGE = "x" * 20_000
 
 
-def worked(folder: Path, run: Run, desk: Desk, steps: int) -> Listening:
+def worked(folder: Path, run: Run, desk: Desk, steps: int) -> list[str]:
     """Work *steps* steps of *run* with a webhook and a file."""
-    inner = Listening()
+    notices = list[str]()
     hook = WebhookSink("hook", desk.url, {})
     file = JsonlSink("file", folder / "sync" / "activity.jsonl")
-    with Activities(inner, new_store(folder), [hook, file], REDACTION) as activities:
-        run.work(Mode.COMBINED, InvocationLimits(max_steps=steps), observer=activities)
-    return inner
+    with Activities(new_store(folder), [hook, file], REDACTION, notices.append) as activities:
+        run.work(Mode.COMBINED, InvocationLimits(max_steps=steps), on_event=activities)
+    return notices
 
 
 def results(desk: Desk) -> list[Any]:
@@ -37,7 +37,7 @@ def test_each_accepted_step_is_told_once(tmp_path: Path) -> None:
     outputs = [{"status": "ok", "output": text} for text in ("short", LARGE)]
     run = open_scripted(tmp_path, *outputs)
     with open_desk() as desk:
-        inner = worked(tmp_path, run, desk, 3)
+        notices = worked(tmp_path, run, desk, 3)
         assert [(told["step"], told.get("body")) for told in results(desk)] == [
             ("supervisor", "short"),
             ("main", "short"),
@@ -45,7 +45,7 @@ def test_each_accepted_step_is_told_once(tmp_path: Path) -> None:
         ]
         large = results(desk)[2]
     assert (tmp_path / "sync" / large["output_file"]).read_text() == LARGE
-    assert inner.notices == []
+    assert notices == []
     lines = (tmp_path / "sync" / "activity.jsonl").read_text().splitlines()
     assert len([line for line in lines if '"key"' in line]) == 3
 
@@ -85,10 +85,12 @@ def test_a_command_whose_output_is_no_event_posts_its_result_only(tmp_path: Path
 
 def test_the_next_process_posts_what_the_last_one_could_not(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, {"status": "ok", "output": "done"})
-    inner = Listening()
+    notices = list[str]()
     gone = WebhookSink("hook", "http://127.0.0.1:9/", {})
-    with Activities(inner, new_store(tmp_path), [gone], REDACTION, drain_s=0) as activities:
-        run.work(Mode.COMBINED, InvocationLimits(max_steps=2), observer=activities)
+    with Activities(
+        new_store(tmp_path), [gone], REDACTION, notices.append, drain_s=0
+    ) as activities:
+        run.work(Mode.COMBINED, InvocationLimits(max_steps=2), on_event=activities)
     with open_desk() as desk:
         worked(tmp_path, reopen(tmp_path), desk, 1)
         assert [told["step_index"] for told in results(desk)] == [0, 1, 2]

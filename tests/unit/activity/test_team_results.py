@@ -20,9 +20,9 @@ from sequencer.model.step import Step
 from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow
 from sequencer.store.file import FileStore
-from tests.unit.activity.crews import GRAPH, named, node, over, team, tell
-from tests.unit.activity.invocations import LOG, invoked
-from tests.unit.activity.runs import REDACTION, Box, Listening, Told, lane_for, new_store
+from tests.unit.activity.crews import GRAPH, named, node, team, tell
+from tests.unit.activity.invocations import invoked
+from tests.unit.activity.runs import REDACTION, Box, Told, lane_for, new_store
 from tests.unit.engine.flow.labs import Actor, Hold, Lab, failed, said
 from tests.unit.engine.flow.team_labs import task
 from tests.unit.engine.flow.team_labs import team as crew
@@ -37,13 +37,13 @@ def knowing(store: FileStore, **subjects: str) -> Told:
 
 def test_results_say_what_the_task_is_about_and_come_at_once(store: FileStore) -> None:
     box = Box()
-    with invoked(store, box) as now:
-        over(now).observer("build").started(named("build"), LOG)
+    with invoked(store, box, graph=GRAPH) as now:
+        now.said.started(named("build"))
         now.rounds.wake_and_wait()
         for number in range(5):
             tell(store, Event.SUCCEEDED, "plan", output=f"result {number}")
             tell(store, Event.FAILED, "build", error="conflict in a.py, b.py")
-            now.activities.look()
+            now.said.waiting("")
             now.rounds.wake_and_wait()
         # No clock has moved: the limit is for words, not for results.
         results = [post.activity for post in box.posts if post.key is not None]
@@ -189,8 +189,8 @@ def lab_of(folder: Path, graph: Graph, says: dict[str, Any]) -> Lab:
 def posted(folder: Path, made: Lab) -> Box:
     """Let the team work to its end; return what was posted."""
     box = Box()
-    with Activities(Listening(), new_store(folder), [box], REDACTION) as activities:
-        made.works(observer=activities).end()
+    with Activities(new_store(folder), [box], REDACTION, lambda _: None) as activities:
+        made.works(on_event=activities).end()
     return box
 
 
@@ -220,8 +220,8 @@ def test_a_result_is_told_while_others_still_work(tmp_path: Path) -> None:
     hold, box = Hold("built"), Box()
     graph = team(node("plan"), node("build"))
     made = lab_of(tmp_path, graph, {"plan": "the plan", "build": hold})
-    with Activities(Listening(), new_store(tmp_path), [box], REDACTION) as activities:
-        working = made.works(observer=activities)
+    with Activities(new_store(tmp_path), [box], REDACTION, lambda _: None) as activities:
+        working = made.works(on_event=activities)
         try:
             until(lambda: "the plan" in box.bodies)
             assert working.is_on
@@ -245,15 +245,9 @@ def test_a_failure_is_an_error_and_the_rest_goes_on(tmp_path: Path) -> None:
 def test_a_file_has_each_result_once(tmp_path: Path) -> None:
     graph = team(*(node(f"t{n}") for n in range(12)), size=6)
     sink = JsonlSink("file", tmp_path / "sync" / "activity.jsonl")
-    with Activities(Listening(), new_store(tmp_path), [sink], REDACTION) as activities:
-        lab_of(tmp_path, graph, {}).work(observer=activities)
+    with Activities(new_store(tmp_path), [sink], REDACTION, lambda _: None) as activities:
+        lab_of(tmp_path, graph, {}).work(on_event=activities)
     lines = sink.path.read_text().splitlines()
     results = [line for line in lines if '"key"' in line]
     assert sum('"event": "succeeded"' in line for line in results) == 12
     assert len(results) == 13
-
-
-def test_a_run_without_activities_is_shown_as_ever(tmp_path: Path) -> None:
-    inner = Listening()
-    lab_of(tmp_path, GRAPH, {"plan": "x"}).work(observer=inner)
-    assert sorted(inner.heard)[:2] == ["ended build ok", "ended plan ok"]

@@ -18,7 +18,6 @@ from sequencer.cli.progress import (
     MAX_HELD_CHARS,
     LiveProgress,
     PlainProgress,
-    Quiet,
     end_line,
     progress,
     start_line,
@@ -30,6 +29,7 @@ from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
+from tests.unit.saying import Saying
 
 LOG = Path("logs/local/steps/iter-00013_main.log")
 
@@ -78,14 +78,15 @@ def test_no_name_can_write_control_sequences() -> None:
 
 
 def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = PlainProgress(Redaction())
+    view = PlainProgress(Redaction())
+    shown = Saying(view)
     shown.started(attempt(), LOG)
     shown.write(b"half ", Kind.RESPONSE)
     shown.write(b"a line\n\x1b[31mred\x1b[0m", Kind.RESPONSE)
     shown.used(Usage(input_tokens=1))
     shown.ended(attempt(), outcome())
     shown.notice("restored")
-    shown.close()
+    view.close()
     out, err = capsys.readouterr()
     assert out == ""
     assert re.sub(r"^\d\d:\d\d:\d\d ", "", err, flags=re.MULTILINE).splitlines() == [
@@ -98,7 +99,7 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_waiting_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    shown, due = PlainProgress(Redaction()), "2027-01-01T00:00:00Z"
+    shown, due = Saying(PlainProgress(Redaction())), "2027-01-01T00:00:00Z"
     for _ in range(3):
         shown.waiting("not due", due)
     shown.waiting("held", None)
@@ -108,22 +109,12 @@ def test_waiting_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines == [f"waiting: not due (until {moment(due)})", *["waiting: held"] * 2]
 
 
-def test_which_one_suits(capsys: pytest.CaptureFixture[str]) -> None:
-    assert isinstance(progress(is_quiet=True), Quiet)
-    assert isinstance(progress(is_quiet=False), PlainProgress)
-    quiet = progress(is_quiet=True)
-    quiet.started(attempt(), LOG)
-    quiet.notice("x")
-    quiet.ended(attempt(), outcome())
-    quiet.close()
-    assert capsys.readouterr().err == ""
-
-
 def test_a_closed_stderr_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with Path(os.devnull).open("w") as closed:
         pass
     monkeypatch.setattr(sys, "stderr", closed)
-    shown = PlainProgress(Redaction())
+    view = PlainProgress(Redaction())
+    shown = Saying(view)
     shown.started(attempt(), LOG)
     shown.write(b"text\n", Kind.OUTPUT)
     shown.ended(attempt(), outcome())
@@ -170,8 +161,9 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 def test_a_terminal_gets_a_live_line_and_the_output_above(monkeypatch: pytest.MonkeyPatch) -> None:
     with at_a_terminal(monkeypatch) as terminal:
-        shown = progress(is_quiet=False)
-        assert isinstance(shown, LiveProgress)
+        view = progress(Redaction())
+        assert isinstance(view, LiveProgress)
+        shown = Saying(view)
         shown.started(attempt(), LOG)
         shown.used(Usage(input_tokens=1200, output_tokens=34, cost_usd=0.5))
         shown.write(b"working on \x1b]0;owned\x07it\n", Kind.RESPONSE)
@@ -182,7 +174,7 @@ def test_a_terminal_gets_a_live_line_and_the_output_above(monkeypatch: pytest.Mo
         # Dim, because a person reads answers first.
         assert b"\x1b[2mreading a file" in terminal.wait_for(b"reading a file")
         shown.ended(attempt(), outcome())
-        shown.close()
+        view.close()
         assert b"ok after 1 min 15 s" in terminal.read(0.2)
         # The cursor is given back.
         assert terminal.seen.rindex(b"\x1b[?25h") > terminal.seen.rindex(b"\x1b[?25l")
@@ -190,38 +182,40 @@ def test_a_terminal_gets_a_live_line_and_the_output_above(monkeypatch: pytest.Mo
 
 def test_waiting_counts_on_the_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with at_a_terminal(monkeypatch) as terminal:
-        shown = LiveProgress(Redaction())
+        view = LiveProgress(Redaction())
+        shown = Saying(view)
         shown.waiting("step 'main' is not ours", None)
         terminal.wait_for(b"is not ours")
         terminal.wait_for(b"0:01")
         shown.notice("state restored\x1b[2J")
         seen = terminal.wait_for(b"notice: state restored")
         assert b"\x1b[2J" not in seen
-        shown.close()
+        view.close()
 
 
 def test_a_flood_neither_blocks_nor_piles_up(monkeypatch: pytest.MonkeyPatch) -> None:
     with at_a_terminal(monkeypatch) as terminal:
-        shown = LiveProgress(Redaction())
+        view = LiveProgress(Redaction())
+        shown = Saying(view)
         shown.started(attempt(), LOG)
         chunk = b"x" * 99 + b"\n"
         started = time.monotonic()
         for _ in range(300_000):
             shown.write(chunk, Kind.OUTPUT)
         took = time.monotonic() - started
-        pending = sum(len(line.text) for line in list(shown._lines))
+        pending = sum(len(line.text) for line in list(view._lines))
         assert pending <= MAX_HELD_CHARS + 100_000
         # Nobody reads the terminal meanwhile: only the painter may be held up by that.
         assert took < 10
         terminal.read(3)
         shown.ended(attempt(), outcome())
-        _close_while_read(shown, terminal)
+        _close_while_read(view, terminal)
         assert b"of output are not shown" in terminal.seen
 
 
-def _close_while_read(shown: LiveProgress, terminal: Terminal) -> None:
-    """Close *shown* as a program does whose terminal is read by somebody."""
-    closer = threading.Thread(target=shown.close)
+def _close_while_read(view: LiveProgress, terminal: Terminal) -> None:
+    """Close *view* as a program does whose terminal is read by somebody."""
+    closer = threading.Thread(target=view.close)
     closer.start()
     while closer.is_alive():
         terminal.read(0.1)
@@ -238,7 +232,9 @@ from tests.unit.cli.test_progress import LOG, attempt, outcome
 from sequencer.cli.progress import LiveProgress
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
-shown = LiveProgress(Redaction())
+from tests.unit.saying import Saying
+view = LiveProgress(Redaction())
+shown = Saying(view)
 shown.started(attempt(), LOG)
 os.close(master)
 import time
@@ -246,7 +242,7 @@ for _ in range(20):
     shown.write(b"text\\n", Kind.OUTPUT)
     time.sleep(0.02)
 shown.ended(attempt(), outcome())
-shown.close()
+view.close()
 print("alive")
 os._exit(0)
 """

@@ -6,8 +6,8 @@ from typing import cast
 import pytest
 
 from sequencer.assembly import open_project
-from sequencer.cli.progress import Quiet
 from sequencer.cli.working import Tally, as_json, end_line, ensure_sensible
+from sequencer.engine.events import AttemptEnded, AttemptStarted
 from sequencer.engine.run import Run
 from sequencer.engine.work import Summary
 from sequencer.errors import Interrupted, StaleClaim, StepFailed, StorageFailed, UnknownName
@@ -23,27 +23,11 @@ router: {enabled: true, prompt: router.md, allowlist: [main.md, extra.md]}
 """
 
 
-class Heard(Quiet):
-    """Notes what is shown."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def notice(self, text: str) -> None:
-        self.said.append(f"notice {text}")
-
-    def waiting(self, reason: str, until: str | None) -> None:
-        self.said.append(f"waiting {reason} {until}")
-
-    def write(self, data: bytes, kind: object) -> None:
-        self.said.append(f"write {data!r} {kind}")
-
-
 def tally(*outcomes: Outcome) -> Tally:
-    counted = Tally(Quiet())
+    counted = Tally()
     for ended in outcomes:
-        counted.started(attempt(), LOG)
-        counted.ended(attempt(), ended)
+        counted(AttemptStarted(attempt(), LOG))
+        counted(AttemptEnded(attempt(), ended))
     return counted
 
 
@@ -70,17 +54,6 @@ def test_a_step_that_the_store_did_not_take_is_not_counted(error: Interrupted, s
 def test_a_refusal_after_a_failed_step_takes_nothing_away() -> None:
     counted = tally(outcome(), outcome(status=OutcomeStatus.FAILED))
     assert counted.summary(StaleClaim("x")).usage.steps == 1
-
-
-def test_everything_is_passed_on() -> None:
-    heard = Heard()
-    counted = Tally(heard)
-    counted.notice("restored")
-    counted.waiting("held", None)
-    counted.write(b"x", cast("object", "output"))  # type: ignore[arg-type]
-    assert heard.said == ["notice restored", "waiting held None", "write b'x' output"]
-    assert counted.noticed
-    assert not Tally(heard).noticed
 
 
 def test_the_end_in_one_line() -> None:

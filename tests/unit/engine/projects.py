@@ -11,12 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.assembly import open_project
-from sequencer.engine.attempt import Attempt
+from sequencer.engine.events import (
+    AttemptEnded,
+    AttemptStarted,
+    AttemptUsed,
+    AttemptWrote,
+    HeadMoved,
+    Noticed,
+    RunEvent,
+    Waiting,
+)
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Kind
 from sequencer.model.head import Head
-from sequencer.model.outcome import Outcome, Usage
 from sequencer.store.queue import TicketQueue, file_name
 
 OK = {"status": "ok", "output": "done"}
@@ -97,32 +105,32 @@ def _last_number(path: Path) -> int:
 
 @dataclass
 class Recorder:
-    """Writes down what an observer hears."""
+    """Writes down what happens."""
 
     steps: list[tuple[str, int, int]] = field(default_factory=list)
     ends: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
     waits: list[tuple[str, str | None]] = field(default_factory=list)
+    revisions: list[int] = field(default_factory=list)
     output: bytes = b""
     logs: list[Path] = field(default_factory=list)
 
-    def started(self, attempt: Attempt, log: Path) -> None:
-        self.steps.append((attempt.step.name, attempt.step_index, attempt.attempt))
-        self.logs.append(log)
-
-    def write(self, data: bytes, kind: Kind) -> None:
-        assert isinstance(kind, Kind)
-        self.output += data
-
-    def used(self, usage: Usage) -> None:
-        assert usage.steps == 0
-
-    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
-        assert attempt.iteration == attempt.step_index + 1
-        self.ends.append(str(outcome.status))
-
-    def notice(self, text: str) -> None:
-        self.notices.append(text)
-
-    def waiting(self, reason: str, until: str | None) -> None:
-        self.waits.append((reason, until))
+    def __call__(self, event: RunEvent) -> None:
+        match event:
+            case AttemptStarted(attempt, log):
+                self.steps.append((attempt.step.name, attempt.step_index, attempt.attempt))
+                self.logs.append(log)
+            case AttemptWrote(_, data, kind):
+                assert isinstance(kind, Kind)
+                self.output += data
+            case AttemptUsed(_, usage):
+                assert usage.steps == 0
+            case AttemptEnded(attempt, outcome):
+                assert attempt.iteration == attempt.step_index + 1
+                self.ends.append(str(outcome.status))
+            case HeadMoved(head):
+                self.revisions.append(head.revision)
+            case Noticed(text):
+                self.notices.append(text)
+            case Waiting(reason, until):
+                self.waits.append((reason, until))

@@ -45,7 +45,7 @@ def test_a_hook_moves_the_run(tmp_path: Path, body: str, ran: list[str]) -> None
     (tmp_path / "prompts" / "other.md").write_text("x\n")
     run = started(tmp_path, steps=["reproduce", "build", "other", "tell"], hooks=["hooks.py"])
     recorder = Recorder()
-    work(run, observer=recorder)
+    work(run, on_event=recorder)
     assert [name for name, _, _ in recorder.steps] == ran
 
 
@@ -62,7 +62,7 @@ def test_a_hook_that_raises_fails_the_step_with_its_traceback_in_the_log(tmp_pat
     run = started(tmp_path, steps=["reproduce", "build", "tell"], hooks=["hooks.py"])
     recorder = Recorder()
     with pytest.raises(StepFailed, match="boom"):
-        work(run, observer=recorder)
+        work(run, on_event=recorder)
     assert head_of(run).status is Status.FAILED
     log = recorder.logs[-1].read_text()
     assert "RuntimeError: boom" in log

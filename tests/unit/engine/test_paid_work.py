@@ -28,7 +28,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def work(run: Run, max_steps: int | None) -> Summary:
-    return run.work(limits=InvocationLimits(max_steps=max_steps), observer=Recorder())
+    return run.work(limits=InvocationLimits(max_steps=max_steps), on_event=Recorder())
 
 
 @pytest.mark.usefixtures("at_once")
@@ -37,7 +37,7 @@ def test_an_invocation_meets_no_more_limits_than_it_may_do_steps(
     tmp_path: Path, mode: Mode
 ) -> None:
     run = open_scripted(tmp_path, LIMITED)
-    summary = run.work(mode, InvocationLimits(max_steps=3), observer=Recorder())
+    summary = run.work(mode, InvocationLimits(max_steps=3), on_event=Recorder())
     assert (summary.usage.steps, summary.limits_met, summary.failures) == (0, 4, 0)
     assert summary.reason == "0 steps are done, and a usage limit was met 4 times (--max-steps)"
 
@@ -79,7 +79,7 @@ def test_progress_makes_the_count_start_again(tmp_path: Path) -> None:
 def test_the_log_says_what_the_run_takes_it_for(tmp_path: Path) -> None:
     run, seen = open_scripted(tmp_path, LIMITED, limits={"max_attempts": 1}), Recorder()
     with pytest.raises(StepFailed, match=r"limits\.max_attempts: 1"):
-        run.work(Mode.TICK, observer=seen)
+        run.work(Mode.TICK, on_event=seen)
     assert seen.ends == ["failed"]
     assert "# ended failed" in seen.logs[0].read_text()
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from sequencer.engine import patience as module
+from sequencer.engine.events import RunEvent, Waiting
 from sequencer.engine.patience import Patience
 from sequencer.errors import RemoteUnreachable, StaleClaim, WorkTreeBusy
 from sequencer.executors.protocol import Cancellation, StopReason
@@ -45,8 +46,12 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def patient(store: Remote, told: list[str]) -> tuple[Patience, Cancellation]:
+    def hear(event: RunEvent) -> None:
+        assert isinstance(event, Waiting)
+        told.append(event.reason)
+
     stop = Cancellation()
-    return Patience(store, stop, lambda text, _: told.append(text)), stop
+    return Patience(store, stop, hear), stop
 
 
 def begin(head: Head | None) -> Transition | None:

@@ -97,7 +97,7 @@ def test_the_prompt_of_the_step_before_has_the_feedback(tmp_path: Path) -> None:
 def test_judging_passes_at_the_third_try(tmp_path: Path) -> None:
     run = started(tmp_path, *judged(NO, NO, PASS), steps=STEPS[3:])
     recorder = Recorder()
-    work(run, observer=recorder)
+    work(run, on_event=recorder)
     assert [name for name, _, _ in recorder.steps] == [
         *("verify", "fix", "verify", "fix", "verify"),
         "tell",
@@ -201,7 +201,7 @@ def test_a_gate_that_is_over_decides_for_itself(tmp_path: Path) -> None:
     run = started(tmp_path, steps=["reproduce", ask, "tell"])
     until_it_is_over(run)
     recorder = Recorder()
-    summary = work(reopened(tmp_path), observer=recorder)
+    summary = work(reopened(tmp_path), on_event=recorder)
     assert summary.reason.startswith("the run was rejected at 'ask': nobody decided until")
     assert any("nobody decided about 'ask'" in notice for notice in recorder.notices)
     assert list(run.history())[-2]["outcome"]["by"] == "timeout"
@@ -235,7 +235,7 @@ def test_outputs_go_from_step_to_step(tmp_path: Path) -> None:
     (tmp_path / "prompts" / "tell.md").write_text("{{steps.reproduce.output}}|{{output}}\n")
     recorder = Recorder()
     (tmp_path / "hooks.py").write_text("")
-    work(run, observer=recorder)
+    work(run, on_event=recorder)
     assert head_of(run).status is Status.COMPLETE
     record = next(f for f in run.history() if f["event"] == "succeeded")["outcome"]
     assert record["output_file"].startswith("results/0-1-")
@@ -339,7 +339,7 @@ def test_async_mode_goes_through_a_procedure_without_a_run(tmp_path: Path) -> No
     project = open_project(tmp_path, environment={"PATH": "/usr/bin:/bin"})
     run = project.run("two", project.starter.define(REQUEST, "demo"))
     recorder = Recorder()
-    summary = run.work(Mode.ASYNC, UNLIMITED, observer=recorder)
+    summary = run.work(Mode.ASYNC, UNLIMITED, on_event=recorder)
     assert summary.reason == "the procedure is complete"
     assert [name for name, _, _ in recorder.steps] == ["verify", "fix", "verify", "tell"]
     assert run.head is None

@@ -149,7 +149,7 @@ def test_two_that_may_take_every_step_take_turns(tmp_path: Path) -> None:
     threads = []
     with open_scripted(tmp_path, SHORT, limits={"max_steps": 12}).turn():
         for number, recorder in enumerate(seen, 1):
-            options = {"observer": recorder}
+            options = {"on_event": recorder}
             threads.append(in_background(reopen(tmp_path), Mode.SYNC, EVERYBODY, **options))
             until_queued(tmp_path, number)
     for thread, _ in threads:
@@ -177,7 +177,7 @@ def test_combined_mode_gives_way_to_nobody(tmp_path: Path) -> None:
             reopen(tmp_path),
             Mode.COMBINED,
             InvocationLimits(max_steps=4, max_wait_s=5),
-            observer=recorder,
+            on_event=recorder,
         )
         until(lambda: recorder.waits)
     thread.join(10)
@@ -233,7 +233,7 @@ def test_one_in_the_middle_of_the_queue_hears_of_a_pause(
     with run.turn():
         for number, recorder in enumerate(recorders, 1):
             threads.append(
-                in_background(reopen(tmp_path), Mode.SYNC, observer=recorder, on_ready=stops.append)
+                in_background(reopen(tmp_path), Mode.SYNC, on_event=recorder, on_ready=stops.append)
             )
             until_queued(tmp_path, number)
         run.control.pause()

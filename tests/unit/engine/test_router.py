@@ -25,7 +25,7 @@ def routed(folder: Path, answer: str, mode: str = "router_default", **router: An
 
 def one_step(run: Run) -> Recorder:
     seen = Recorder()
-    run.work(limits=InvocationLimits(max_steps=1), observer=seen)
+    run.work(limits=InvocationLimits(max_steps=1), on_event=seen)
     return seen
 
 

@@ -24,7 +24,7 @@ ONE = InvocationLimits(max_steps=1)
 
 def notices(run: Run, mode: Mode = Mode.COMBINED) -> list[str]:
     recorder = Recorder()
-    run.work(mode, ONE, observer=recorder)
+    run.work(mode, ONE, on_event=recorder)
     return [text for text in recorder.notices if "new run begins" in text]
 
 

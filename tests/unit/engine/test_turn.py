@@ -202,7 +202,7 @@ def test_logs_that_lead_elsewhere_leave_no_claim(tmp_path: Path) -> None:
 def work_beside(run: Any, *, step_index: int = 0, **options: Any) -> tuple[Any, Recorder]:
     seen = Recorder()
     limits = InvocationLimits(**{"max_steps": 3, **options})
-    return run.work(Mode.ASYNC, limits, observer=seen, step_index=step_index), seen
+    return run.work(Mode.ASYNC, limits, on_event=seen, step_index=step_index), seen
 
 
 def test_async_mode_leaves_the_run_alone(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_async_mode_gives_up_where_no_try_is_left(tmp_path: Path) -> None:
     run = open_scripted(tmp_path, FAILED, step_defaults={"retry": {"max_attempts": 2}})
     seen = Recorder()
     with pytest.raises(StepFailed, match="it broke") as caught:
-        run.work(Mode.ASYNC, observer=seen, step_index=4)
+        run.work(Mode.ASYNC, on_event=seen, step_index=4)
     assert len(seen.steps) == 2
     assert "--step-index 4" in str(caught.value.hint)
 

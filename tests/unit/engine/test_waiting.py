@@ -64,7 +64,7 @@ def test_two_positions_share_the_work(tmp_path: Path) -> None:
 
     def work(name: str) -> None:
         try:
-            reopen(tmp_path).work(Mode.SYNC, steps(6), positions=[name], observer=seen[name])
+            reopen(tmp_path).work(Mode.SYNC, steps(6), positions=[name], on_event=seen[name])
         except BaseException as error:  # noqa: BLE001 (shown below)
             errors.append(error)
 

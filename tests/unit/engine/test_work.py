@@ -39,7 +39,7 @@ def steps(number: int, **more: Any) -> InvocationLimits:
 
 def test_combined_mode_runs_step_after_step(tmp_path: Path) -> None:
     run, seen = open_scripted(tmp_path), Recorder()
-    summary = run.work(limits=steps(5), observer=seen)
+    summary = run.work(limits=steps(5), on_event=seen)
     assert "5 steps are done (--max-steps)" in summary.reason
     assert [name for name, _, _ in seen.steps] == ["supervisor", "main"] * 2 + ["supervisor"]
     assert seen.ends == ["ok"] * 5
@@ -67,7 +67,7 @@ def test_a_failure_ends_the_work_and_the_next_start_tries_again(tmp_path: Path) 
     head = head_of(run)
     assert (head.step_index, head.status, head.failures_in_row) == (1, "failed", 1)
     again = Recorder()
-    reopen(tmp_path).work(limits=steps(1), observer=again)
+    reopen(tmp_path).work(limits=steps(1), on_event=again)
     assert again.steps == [("main", 1, 2)]
     assert again.logs[0].name == "iter-00002_main.2.log"
     assert head_of(run).failures_in_row == 0
@@ -106,7 +106,7 @@ def test_a_step_is_retried_by_itself(tmp_path: Path, backoff: str) -> None:
         step_defaults={"retry": retry},
     )
     seen, started = Recorder(), time.monotonic()
-    summary = run.work(limits=steps(1), observer=seen)
+    summary = run.work(limits=steps(1), on_event=seen)
     waited = time.monotonic() - started
     assert waited > (0.3 if backoff == "fixed" else 0.45)
     assert [attempt for _, _, attempt in seen.steps] == [1, 2, 3]
@@ -129,7 +129,7 @@ def test_a_usage_limit_is_nobodys_failure(tmp_path: Path, monkeypatch: pytest.Mo
     main = {**OK, "step": "main", "step_index": 1}
     run, seen = open_scripted(tmp_path, main, LIMITED, LIMITED, OK), Recorder()
     started = time.monotonic()
-    summary = run.work(limits=steps(2), observer=seen)
+    summary = run.work(limits=steps(2), on_event=seen)
     assert time.monotonic() - started > 0.6
     assert (summary.failures, summary.usage.steps) == (0, 2)
     assert [attempt for _, _, attempt in seen.steps] == [1, 2, 3, 1]

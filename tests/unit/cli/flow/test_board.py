@@ -8,18 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.flow.board import QuietBoard, board
-from sequencer.cli.flow.live_board import LiveBoard
-from sequencer.cli.flow.plain_board import PlainBoard
-from sequencer.executors.protocol import Kind
+from sequencer.cli.views.board import Lines, Table, screen
 from sequencer.executors.redaction import Redaction
-from sequencer.model.outcome import Usage
 from sequencer.model.transitions import Event
 from tests.unit.cli.flow.facts import fact
 from tests.unit.cli.flow.terminals import terminal
-from tests.unit.cli.flow.views import HOSTILE, attempt, graph, of, ok, with_node
+from tests.unit.cli.flow.views import HOSTILE, graph, of, with_node
 
-LOG = Path("logs/steps/iter-00001_a.log")
 MOMENT = datetime(2026, 11, 22, 12, 3, 4, tzinfo=UTC)
 
 
@@ -35,59 +30,39 @@ def _usual_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- which one ---------------------------------------------------------------------------
 
 
-def test_which_board_suits(monkeypatch: pytest.MonkeyPatch) -> None:
-    def made(stream: object, *, is_quiet: bool = False) -> object:
-        return board(stream, is_quiet=is_quiet, redaction=Redaction())  # type: ignore[arg-type]
-
-    with terminal() as screen:
-        assert isinstance(made(screen.stream), LiveBoard)
-        assert isinstance(made(screen.stream, is_quiet=True), QuietBoard)
+def test_which_screen_suits(monkeypatch: pytest.MonkeyPatch) -> None:
+    with terminal() as seen:
+        assert isinstance(screen(seen.stream, Redaction()), Table)
         monkeypatch.setenv("TERM", "dumb")
-        assert isinstance(made(screen.stream), PlainBoard)
-    assert isinstance(made(io.StringIO()), PlainBoard)
-    assert isinstance(made(None), QuietBoard)
+        assert isinstance(screen(seen.stream, Redaction()), Lines)
+    assert isinstance(screen(io.StringIO(), Redaction()), Lines)
 
 
 def test_a_closed_stream_gets_lines_that_nobody_reads(tmp_path: Path) -> None:
     with (tmp_path / "gone").open("w") as stream:
         pass
-    shown = board(stream, is_quiet=False, redaction=Redaction())
-    shown.tell([fact(Event.CLAIMED, "a")], of(graph("a"), "running"))
-    shown.show(of(graph("a"), "completed", a="running"))
+    shown = screen(stream, Redaction())
+    shown.show(of(graph("a"), "completed", a="running"), [fact(Event.CLAIMED, "a")])
     shown.notice("x")
     shown.close()
     assert (tmp_path / "gone").read_text() == ""
 
 
-def test_quiet_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    shown = QuietBoard()
-    shown.tell([fact(Event.CLAIMED, "a")], of(graph("a")))
-    shown.show(of(graph("a"), "failed"))
-    seen = shown.observer("a")
-    seen.started(attempt("a"), LOG)
-    seen.write(b"text\n", Kind.OUTPUT)
-    seen.ended(attempt("a"), ok())
-    with shown.paused():
-        shown.notice("x")
-    shown.close()
-    assert capfd.readouterr() == ("", "")
-
-
 # --- lines -------------------------------------------------------------------------------
 
 
-def plain(redaction: Redaction | None = None) -> tuple[PlainBoard, io.StringIO]:
+def plain(redaction: Redaction | None = None) -> tuple[Lines, io.StringIO]:
     stream = io.StringIO()
-    return PlainBoard(stream, redaction=redaction or Redaction(), now=lambda: MOMENT), stream
+    return Lines(stream, redaction=redaction or Redaction(), now=lambda: MOMENT), stream
 
 
 def test_a_line_for_every_fact() -> None:
     shown, stream = plain()
     view = of(graph("a --> b{{Sure?}}\nb -->|no| a\nb -->|yes| c"), "running")
-    shown.tell([fact(Event.CLAIMED, "a", attempt=1)], view)
-    shown.show(view)
+    shown.show(view, [fact(Event.CLAIMED, "a", attempt=1)])
     used = {"seconds": 12.3, "cost_usd": 0.01}
-    shown.tell(
+    shown.show(
+        view,
         [
             fact(Event.SUCCEEDED, "a", usage=used, at="2026-11-22T12:03:05Z"),
             fact(Event.ASKED, "b", at="2026-11-22T12:03:05Z"),
@@ -96,11 +71,9 @@ def test_a_line_for_every_fact() -> None:
             fact(Event.CLAIMED, "a", attempt=1, at="2026-11-22T12:03:09Z"),
             fact(Event.CANCELLED, cancelled=["a"], at="2026-11-22T12:04:00Z"),
         ],
-        view,
     )
     over = replace(with_node(view, "a", "cancelled", runs=1, seconds=12.3), iterations=1)
     for _ in range(2):
-        shown.tell([], over)
         shown.show(over)
     shown.notice("state\nrestored")
     shown.close()
@@ -121,8 +94,8 @@ def test_a_line_for_every_fact() -> None:
 def test_times_are_those_of_the_place() -> None:
     stream = io.StringIO()
     there = MOMENT.astimezone(timezone(timedelta(hours=-5)))
-    shown = PlainBoard(stream, redaction=Redaction(), now=lambda: there)
-    shown.tell([fact(Event.CLAIMED, "a"), fact(Event.SUCCEEDED, "a", at="?")], of(graph("a")))
+    shown = Lines(stream, redaction=Redaction(), now=lambda: there)
+    shown.show(of(graph("a")), [fact(Event.CLAIMED, "a"), fact(Event.SUCCEEDED, "a", at="?")])
     assert stream.getvalue() == "07:03:04 start a\n07:03:04 done a\n"
 
 
@@ -141,7 +114,7 @@ def test_secrets_stay_hidden_in_lines() -> None:
     secret = "sk-ant-" + "a1b2c3d4" * 6
     shown, stream = plain(Redaction([secret]))
     failed = fact(Event.FAILED, "a", error=f"key {secret}", type="Template")
-    shown.tell([failed], of(graph("a"), "running"))
+    shown.show(of(graph("a"), "running"), [failed])
     shown.notice(secret)
     assert "fail a: key" in stream.getvalue()
     assert secret not in stream.getvalue()
@@ -151,7 +124,7 @@ def test_secrets_stay_hidden_in_lines() -> None:
 def test_hostile_texts_are_one_line(text: str) -> None:
     shown, stream = plain()
     failed = fact(Event.FAILED, "a", error=text, type="Template")
-    shown.tell([failed], of(graph("a"), "running"))
+    shown.show(of(graph("a"), "running"), [failed])
     assert len(stream.getvalue().splitlines()) == 1
     assert "\x1b" not in stream.getvalue()
 
@@ -159,28 +132,11 @@ def test_hostile_texts_are_one_line(text: str) -> None:
 def test_an_encoding_that_lacks_letters(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("w", encoding="ascii") as stream:
-        shown = PlainBoard(stream, redaction=Redaction())
+        shown = Lines(stream, redaction=Redaction())
         shown.notice("計画")
         shown.show(of(graph("a"), "completed"))
     assert "notice: ??" in path.read_text()
     assert "completed ? 0 of 1" in path.read_text()
-
-
-def test_a_node_of_a_plain_board_hands_notices_on() -> None:
-    shown, stream = plain()
-    seen = shown.observer("a")
-    seen.started(attempt("a"), LOG)
-    seen.write(b"not here\n", Kind.OUTPUT)
-    seen.used(Usage(cost_usd=1))
-    seen.notice("odd")
-    seen.waiting("no free place", "2026-11-22T12:00:00Z")
-    seen.ended(attempt("a"), ok())
-    with shown.paused():
-        pass
-    assert [line[9:] for line in stream.getvalue().splitlines()] == [
-        "notice: a: odd",
-        "notice: a waits: no free place (until 2026-11-22T12:00:00Z)",
-    ]
 
 
 def test_lines_of_many_threads_stay_whole() -> None:

@@ -6,13 +6,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sequencer.cli.flow.live_board import MAX_NOTICES, REDRAW_S, LiveBoard
-from sequencer.engine.attempt import Observer
+from sequencer.cli.views.board import MAX_NOTICES, REDRAW_S, Table
 from sequencer.engine.flow.view import NodeState, NodeView
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
@@ -20,8 +18,7 @@ from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.outcome import Usage
 from tests.unit.cli.flow.terminals import Terminal, terminal
 from tests.unit.cli.flow.views import HOSTILE, attempt, graph, of, ok, with_node
-
-LOG = Path("logs/steps/iter-00001_a.log")
+from tests.unit.saying import Saying
 
 
 @pytest.fixture(autouse=True)
@@ -47,20 +44,20 @@ def since(seconds: float) -> str:
 
 
 @pytest.fixture
-def live() -> Iterator[tuple[LiveBoard, Terminal]]:
+def live() -> Iterator[tuple[Table, Terminal]]:
     with terminal() as screen:
-        shown = LiveBoard(screen.stream, redaction=Redaction())
+        shown = Table(screen.stream, redaction=Redaction())
         yield shown, screen
         shown.close()
 
 
-def test_the_table_is_redrawn_in_place(live: tuple[LiveBoard, Terminal]) -> None:
+def test_the_table_is_redrawn_in_place(live: tuple[Table, Terminal]) -> None:
     shown, screen = live
     view = of(graph("a --> b"), "running")
     view = with_node(view, "a", state=NodeState.RUNNING, attempt=1, since=since(75))
     shown.show(view)
-    seen = shown.observer("a")
-    seen.started(attempt("a"), LOG)
+    seen = Saying(shown.hear)
+    seen.started(attempt("a"))
     seen.write(b"reading\nwriting \x1b]0;owned\x07the file", Kind.OUTPUT)
     seen.used(Usage(cost_usd=0.25))
     screen.wait_for("writing the file")
@@ -112,14 +109,14 @@ def test_the_table_is_redrawn_in_place(live: tuple[LiveBoard, Terminal]) -> None
     assert b"owned" not in screen.raw
 
 
-def test_notices_stay_above(live: tuple[LiveBoard, Terminal]) -> None:
+def test_notices_stay_above(live: tuple[Table, Terminal]) -> None:
     shown, screen = live
     shown.notice("state \x1b[2Jrestored")
     screen.wait_for("state restored")
     shown.show(of(graph("a"), "running", a="running"))
     screen.wait_for("demo · running")
-    shown.observer("a").notice("odd")
-    screen.wait_for("a: odd")
+    shown.notice("odd")
+    screen.wait_for("odd")
     screen.drain()
     lines = screen.screen()
     assert [line for line in lines if "restored" in line or "odd" in line] == lines[:2]
@@ -129,7 +126,7 @@ def test_notices_stay_above(live: tuple[LiveBoard, Terminal]) -> None:
 @pytest.mark.parametrize(("columns", "rows"), [(20, 5), (40, 10), (46, 24), (64, 24), (132, 50)])
 def test_it_fits_terminals_of_every_size(columns: int, rows: int) -> None:
     with terminal(columns, rows) as screen:
-        shown = LiveBoard(screen.stream, redaction=Redaction())
+        shown = Table(screen.stream, redaction=Redaction())
         view = of(many(200), "running", node_150="running", node_199="failed")
         shown.show(with_node(view, "node_150", last_line="計画を" * 40, since=now()))
         screen.wait_for("node_150" if rows > 5 else "and 200 more")
@@ -145,7 +142,7 @@ def test_it_fits_terminals_of_every_size(columns: int, rows: int) -> None:
 
 def test_a_terminal_that_changes_its_size() -> None:
     with terminal(120, 30) as screen:
-        shown = LiveBoard(screen.stream, redaction=Redaction())
+        shown = Table(screen.stream, redaction=Redaction())
         view = of(graph("a --> b --> c"), "running", a="running")
         shown.show(with_node(view, "a", last_line="x" * 200))
         screen.wait_for("demo · running")
@@ -160,12 +157,12 @@ def test_a_terminal_that_changes_its_size() -> None:
         shown.close()
 
 
-def test_it_paints_at_most_four_times_a_second(live: tuple[LiveBoard, Terminal]) -> None:
+def test_it_paints_at_most_four_times_a_second(live: tuple[Table, Terminal]) -> None:
     shown, screen = live
     view = of(graph("a"), "running", a="running")
     shown.show(view)
-    seen = shown.observer("a")
-    seen.started(attempt("a"), LOG)
+    seen = Saying(shown.hear)
+    seen.started(attempt("a"))
     screen.wait_for("demo")
     screen.raw = b""
     begun = time.monotonic()
@@ -175,7 +172,7 @@ def test_it_paints_at_most_four_times_a_second(live: tuple[LiveBoard, Terminal])
     assert 2 <= screen.raw.count(b"demo") <= 1.5 / REDRAW_S + 2
 
 
-def test_the_clock_runs_while_something_runs(live: tuple[LiveBoard, Terminal]) -> None:
+def test_the_clock_runs_while_something_runs(live: tuple[Table, Terminal]) -> None:
     shown, screen = live
     view = of(graph("a"), "running", a="running")
     shown.show(with_node(view, "a", since=since(10)))
@@ -183,7 +180,7 @@ def test_the_clock_runs_while_something_runs(live: tuple[LiveBoard, Terminal]) -
     screen.wait_for("11.")
 
 
-def test_a_wait_for_the_next_attempt_is_counted_down(live: tuple[LiveBoard, Terminal]) -> None:
+def test_a_wait_for_the_next_attempt_is_counted_down(live: tuple[Table, Terminal]) -> None:
     shown, screen = live
     view = of(graph("a"), "running", a="retrying")
     shown.show(with_node(view, "a", attempt=1, due=since(-30)))
@@ -191,7 +188,7 @@ def test_a_wait_for_the_next_attempt_is_counted_down(live: tuple[LiveBoard, Term
     screen.wait_for("retrying in 28.")
 
 
-def test_nothing_happens_while_nothing_runs(live: tuple[LiveBoard, Terminal]) -> None:
+def test_nothing_happens_while_nothing_runs(live: tuple[Table, Terminal]) -> None:
     shown, screen = live
     asked = with_node(of(graph("a{{Q}}"), "waiting"), "a", state=NodeState.ASKED, since=now())
     shown.show(asked)
@@ -202,29 +199,9 @@ def test_nothing_happens_while_nothing_runs(live: tuple[LiveBoard, Terminal]) ->
     assert time.process_time() - before < 0.2
 
 
-def test_a_person_is_asked_in_between(live: tuple[LiveBoard, Terminal]) -> None:
-    shown, screen = live
-    view = of(graph("a --> b"), "running", a="running")
-    shown.show(view)
-    screen.wait_for("demo")
-    with shown.paused():
-        screen.drain()
-        assert not any("demo" in line for line in screen.screen())
-        screen.stream.write("Sure? ")
-        screen.stream.flush()
-        shown.show(with_node(view, "b", state=NodeState.RUNNING))
-        assert screen.read(0.6) < 20
-        screen.stream.write("yes\n")
-        screen.stream.flush()
-    screen.wait_for("b   running")
-    lines = screen.screen()
-    assert sum("Sure? yes" in line for line in lines) == 1
-    assert sum("demo" in line for line in lines) == 1
-
-
 def test_ascii_where_the_encoding_has_no_more() -> None:
     with terminal(90, 20, encoding="latin-1") as screen:
-        shown = LiveBoard(screen.stream, redaction=Redaction())
+        shown = Table(screen.stream, redaction=Redaction())
         view = of(graph("a --> b"), "running", a="running", b="done")
         shown.show(with_node(view, "a", last_line="z" * 200))
         screen.wait_for("demo - running")
@@ -235,11 +212,11 @@ def test_ascii_where_the_encoding_has_no_more() -> None:
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_output_moves_nothing(live: tuple[LiveBoard, Terminal], text: str) -> None:
+def test_hostile_output_moves_nothing(live: tuple[Table, Terminal], text: str) -> None:
     shown, screen = live
     shown.show(of(graph("a"), "running", a="running"))
-    seen = shown.observer("a")
-    seen.started(attempt("a"), LOG)
+    seen = Saying(shown.hear)
+    seen.started(attempt("a"))
     seen.write(text.encode("utf-8", "replace") + b"\nthe end", Kind.OUTPUT)
     shown.notice(text)
     screen.wait_for("the end")
@@ -252,10 +229,10 @@ def test_hostile_output_moves_nothing(live: tuple[LiveBoard, Terminal], text: st
 def test_secrets_stay_hidden() -> None:
     secret = "sk-ant-" + "a1b2c3d4" * 6
     with terminal() as screen:
-        shown = LiveBoard(screen.stream, redaction=Redaction([secret]))
+        shown = Table(screen.stream, redaction=Redaction([secret]))
         shown.show(of(graph("a"), "running", a="running"))
-        seen = shown.observer("a")
-        seen.started(attempt("a"), LOG)
+        seen = Saying(shown.hear)
+        seen.started(attempt("a"))
         seen.write(f"key {secret} used\n".encode(), Kind.OUTPUT)
         shown.notice(f"with {secret}")
         screen.wait_for("used")
@@ -266,7 +243,7 @@ def test_secrets_stay_hidden() -> None:
 
 def test_many_threads_at_once() -> None:
     with terminal(100, 20) as screen:
-        shown = LiveBoard(screen.stream, redaction=Redaction())
+        shown = Table(screen.stream, redaction=Redaction())
         views = [of(many(12), "running")]
         lock, failed = threading.Lock(), []
 
@@ -277,14 +254,14 @@ def test_many_threads_at_once() -> None:
 
         def run(name: str) -> None:
             try:
-                seen: Observer = shown.observer(name)
+                seen = Saying(shown.hear)
                 change(name, state=NodeState.RUNNING, attempt=1, since=now())
-                seen.started(attempt(name), LOG)
+                seen.started(attempt(name))
                 for number in range(40):
                     seen.write(f"{name} says {number}\n".encode(), Kind.OUTPUT)
                     seen.used(Usage(cost_usd=number / 100))
                     time.sleep(number % 5 / 1000)
-                seen.notice("over")
+                shown.notice(f"{name}: over")
                 seen.ended(attempt(name), ok())
                 change(name, state=NodeState.DONE, runs=1, since=None, seconds=1.0)
             except Exception as error:  # noqa: BLE001 - told below
@@ -309,10 +286,10 @@ def test_many_threads_at_once() -> None:
 
 def test_a_terminal_that_takes_nothing_holds_nobody_up() -> None:
     with terminal(200, 60) as screen:
-        shown = LiveBoard(screen.stream, redaction=Redaction())
+        shown = Table(screen.stream, redaction=Redaction())
         shown.show(of(many(50), "running", node_0="running"))
-        seen = shown.observer("node_0")
-        seen.started(attempt("node_0"), LOG)
+        seen = Saying(shown.hear)
+        seen.started(attempt("node_0"))
         begun = time.monotonic()
         for number in range(3000):
             seen.write(b"x" * 100 + b"\n", Kind.OUTPUT)
@@ -326,7 +303,7 @@ def test_a_terminal_that_takes_nothing_holds_nobody_up() -> None:
 
 def test_a_terminal_that_goes_away_fails_nobody() -> None:
     screen = Terminal(80, 24)
-    shown = LiveBoard(screen.stream, redaction=Redaction())
+    shown = Table(screen.stream, redaction=Redaction())
     shown.show(of(graph("a"), "running", a="running"))
     screen.wait_for("demo")
     os.close(screen.master)
@@ -340,15 +317,15 @@ def test_a_terminal_that_goes_away_fails_nobody() -> None:
 
 def test_closing_before_anything_was_shown() -> None:
     with terminal() as screen:
-        LiveBoard(screen.stream, redaction=Redaction()).close()
+        Table(screen.stream, redaction=Redaction()).close()
         assert screen.read(0.1) == 0
 
 
-def test_the_newest_line_goes_when_the_node_is_over(live: tuple[LiveBoard, Terminal]) -> None:
+def test_the_newest_line_goes_when_the_node_is_over(live: tuple[Table, Terminal]) -> None:
     shown, screen = live
     view = of(graph("a"), "running", a="running")
-    seen = shown.observer("a")
-    seen.started(attempt("a"), LOG)
+    seen = Saying(shown.hear)
+    seen.started(attempt("a"))
     seen.write(b"busy\n", Kind.OUTPUT)
     seen.used(Usage(cost_usd=0.5))
     shown.show(view)
@@ -357,11 +334,11 @@ def test_the_newest_line_goes_when_the_node_is_over(live: tuple[LiveBoard, Termi
     shown.show(with_node(view, "a", state=NodeState.RETRYING, last_line="failed so", cost_usd=0.5))
     screen.wait_for("failed so")
     assert not any("busy" in line or "1.0000" in line for line in screen.screen())
-    assert shown._observers == {}
+    assert shown._nodes == {}
 
 
 def test_a_node_view_without_an_observer_shows_what_another_process_says(
-    live: tuple[LiveBoard, Terminal],
+    live: tuple[Table, Terminal],
 ) -> None:
     shown, screen = live
     view = of(graph("a"), "running")

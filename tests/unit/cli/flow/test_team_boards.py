@@ -12,11 +12,9 @@ from typing import Any
 import pytest
 
 from sequencer.cli.flow.frame import Frame
-from sequencer.cli.flow.hearing import NodeObserver
-from sequencer.cli.flow.live_board import LiveBoard
-from sequencer.cli.flow.plain_board import PlainBoard
 from sequencer.cli.flow.team_table import Heard
 from sequencer.cli.flow.telling import told
+from sequencer.cli.views.board import Lines, Table
 from sequencer.cli.views.text import columns_of, width
 from sequencer.engine.flow.view import FlowView, NodeState
 from sequencer.executors.protocol import Kind
@@ -28,8 +26,8 @@ from tests.unit.cli.flow.teams import NOW, at_work, numbered
 from tests.unit.cli.flow.terminals import Terminal, terminal
 from tests.unit.cli.flow.views import attempt, of, with_node
 from tests.unit.cli.flow.views import graph as chart
+from tests.unit.saying import Saying
 
-LOG = Path("logs/steps/iter-00001_a.log")
 MOMENT = datetime(2026, 11, 22, 12, 3, 4, tzinfo=UTC)
 
 
@@ -111,12 +109,12 @@ def test_tasks_that_are_added_have_their_lines(screen: Terminal) -> None:
 
 def test_what_a_task_says_and_uses_is_shown_at_once() -> None:
     with terminal(130, 20) as screen:
-        board = LiveBoard(screen.stream, redaction=Redaction())
+        board = Table(screen.stream, redaction=Redaction())
         now = (datetime.now(UTC) - timedelta(seconds=5)).isoformat()
         board.show(with_node(at_work(), "build", since=now))
         screen.wait_for("Implement the parser, now")
-        seen = board.observer("build")
-        seen.started(attempt("build"), LOG)
+        seen = Saying(board.hear)
+        seen.started(attempt("build"))
         seen.write(b"reading \x1b[2Ja.md", Kind.OUTPUT)
         seen.used(Usage(cost_usd=0.25, input_tokens=1_500, output_tokens=500))
         screen.wait_for("reading a.md")
@@ -124,15 +122,6 @@ def test_what_a_task_says_and_uses_is_shown_at_once() -> None:
         board.close()
         screen.drain()
         assert "Implement the parser, now" not in "\n".join(screen.screen())
-
-
-def test_an_observer_has_what_a_table_needs() -> None:
-    observer = NodeObserver("a", redaction=Redaction(), changed=lambda: None, notice=lambda _: None)
-    assert observer.heard == Heard("", 0.0, 0)
-    observer.started(attempt("a"), LOG)
-    observer.write(b"one\n", Kind.OUTPUT)
-    observer.used(Usage(cost_usd=0.5, input_tokens=7, output_tokens=3))
-    assert observer.heard == Heard("one", 0.5, 10)
 
 
 def test_how_wide_a_stream_is(screen: Terminal, tmp_path: Path) -> None:
@@ -203,7 +192,7 @@ def test_facts_that_say_less_are_survived(event: Event) -> None:
 
 def test_the_end_in_a_log_has_all_tasks() -> None:
     stream = io.StringIO()
-    board = PlainBoard(stream, redaction=Redaction(["s3cret-s3cret"]), now=lambda: MOMENT)
+    board = Lines(stream, redaction=Redaction(["s3cret-s3cret"]), now=lambda: MOMENT)
     over = with_node(at_work(), "plan", status="completed", last_line="is s3cret-s3cret")
     board.take_up(at_work())
     board.show(at_work())
@@ -221,7 +210,7 @@ def test_the_end_in_a_log_has_all_tasks() -> None:
 def test_a_log_without_umlauts_gets_question_marks() -> None:
     raw = io.BytesIO()
     stream = io.TextIOWrapper(raw, encoding="ascii")
-    board = PlainBoard(stream, redaction=Redaction(), now=lambda: MOMENT)
+    board = Lines(stream, redaction=Redaction(), now=lambda: MOMENT)
     board.show(with_node(at_work(), "plan", status="failed", last_line="größer"))
     stream.flush()
     assert b"gr??er" in raw.getvalue()

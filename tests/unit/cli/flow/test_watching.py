@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.assembly import open_project
-from sequencer.cli.flow.plain_board import PlainBoard
-from sequencer.cli.flow.watching import News, Told, Watching
+from sequencer.cli.views.board import Board, Lines
+from sequencer.cli.views.looking import News
 from sequencer.cli.views.text import moment
-from sequencer.engine.attempt import SilentObserver
+from sequencer.engine.events import Waiting
 from sequencer.executors.redaction import Redaction
 from sequencer.model.transitions import Event
 from tests.acceptance.flow_projects import cli, make_project, write_flow
@@ -98,12 +98,11 @@ def test_a_reset_while_it_is_watched_breaks_nothing(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     assert cli(project, "run", "review", "--quiet").returncode == 4
     stream = io.StringIO()
-    board = PlainBoard(stream, redaction=Redaction())
     run = open_project(project).run("review")
-    watching = Watching(board, run, "review", SilentObserver())
+    board = Board(Lines(stream, redaction=Redaction()), run, "review")
     assert cli(project, "--run", "review", "reset", "--yes").returncode == 0
     assert cli(project, "run", "review", "--quiet").returncode == 4
-    watching.close()
+    board.close()
     told = [line[9:] for line in stream.getvalue().splitlines()]
     assert told[0].startswith("reset")
     assert told[1] == "start draft"
@@ -111,11 +110,13 @@ def test_a_reset_while_it_is_watched_breaks_nothing(tmp_path: Path) -> None:
     assert sum(line.startswith("done draft") for line in told) == 1
 
 
-def test_what_is_waited_for_is_told_as_a_sentence() -> None:
-    stream = io.StringIO()
-    told, due = Told(PlainBoard(stream, redaction=Redaction())), "2026-11-22T12:04:00Z"
-    told.waiting("'s' runs in another process; this process waits", None)
-    told.waiting("the next try starts", due)
+def test_what_is_waited_for_is_told_as_a_sentence(tmp_path: Path) -> None:
+    stream, due = io.StringIO(), "2026-11-22T12:04:00Z"
+    run = open_project(make_project(tmp_path)).run("review")
+    board = Board(Lines(stream, redaction=Redaction()), run, "review")
+    board(Waiting("'s' runs in another process; this process waits"))
+    board(Waiting("the next try starts", due))
+    board.close()
     assert [line[9:] for line in stream.getvalue().splitlines()] == [
         "notice: 's' runs in another process; this process waits",
         f"notice: the next try starts at {moment(due)}",

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bench.project import Fixed
-from sequencer.engine.attempt import Observer, SilentObserver
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
 from sequencer.engine.control import Control
-from sequencer.engine.flow.boards import PlainBoard
+from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.flow.worker import FlowWorker
 from sequencer.engine.performing import Performer
@@ -190,13 +189,13 @@ class Lab:
         resolved = Fixed(self.workflow, self.performer)
         return Run(None, self.store(), self.limits, lambda _: resolved)
 
-    def performer(self, made: Workflow, observer: Observer) -> Performer:
+    def performer(self, made: Workflow, emit: Emit) -> Performer:
         return Performer(
             workflow=made,
             agents=Cast(self.actor),
             prompts=Texts(self.prompts),
-            logs=FileLogs(self.folder / "logs", self.folder, warn=observer.notice),
-            observer=observer,
+            logs=FileLogs(self.folder / "logs", self.folder, warn=lambda text: emit(Noticed(text))),
+            emit=emit,
             project=self.folder,
             with_defaults=lambda step: step,
             redact=lambda text: text.replace("s3cret", "***"),
@@ -223,9 +222,8 @@ class Lab:
     def worker(self, store: Store | None = None, places: int = 8) -> FlowWorker:
         """Return one more process, which does nothing by itself."""
         control = FlowControl(store or self.store(), self.workflow)
-        performer = self.performer(self.workflow, SilentObserver())
-        board = PlainBoard(performer.observer)
-        return FlowWorker(control, performer, self.limits, board, places)
+        performer = self.performer(self.workflow, ignore)
+        return FlowWorker(control, performer, self.limits, places)
 
     def begun(self) -> Head:
         return Control(self.store(), self.workflow).begin()

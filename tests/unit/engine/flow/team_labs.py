@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.attempt import Observer
+from sequencer.engine.events import Emit
 from sequencer.engine.flow.team import Team
 from sequencer.engine.flow.workplaces import OneWorkplace, Workplaces
 from sequencer.engine.performing import Performer
@@ -75,10 +75,10 @@ class TeamLab(Lab):
     roles: Mapping[str, Role] = field(default_factory=dict)
     workplaces: Workplaces | None = None
 
-    def performer(self, made: Any, observer: Observer) -> Performer:
+    def performer(self, made: Any, emit: Emit) -> Performer:
         places = self.workplaces or OneWorkplace(self.folder)
         grower = TeamGrower(self.roles, self.rules.max_tasks)
-        performer = super().performer(made, observer)
+        performer = super().performer(made, emit)
         team = Team(self.rules, grower, places)
         return replace(performer, team=team, agents=Everybody(self.actor))
 

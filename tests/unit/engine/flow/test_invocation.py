@@ -263,7 +263,7 @@ def test_failures_are_tried_again_after_their_waits(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> b", {"a": [failed("x"), failed("y"), said("ok")]}, retry=RETRY)
     recorder = Recorder()
     began = time.monotonic()
-    summary = made.run().work(observer=recorder)
+    summary = made.run().work(on_event=recorder)
     assert time.monotonic() - began >= 0.5
     assert (summary.usage.steps, summary.failures) == (2, 2)
     assert made.trace() == [

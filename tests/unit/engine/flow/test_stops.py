@@ -263,7 +263,7 @@ def test_who_waits_for_others_only_so_long(tmp_path: Path) -> None:
         with pytest.raises(ClaimHeld):
             made.work(limits={"max_wait_s": 0.05})
         recorder = Recorder()
-        second = made.works(observer=recorder)
+        second = made.works(on_event=recorder)
         until(lambda: recorder.waits)
     assert recorder.waits[0] == ("'a' runs in another process; this process waits", None)
     assert working.summary().usage.steps + second.summary().usage.steps == 2

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.attempt import Observer
+from sequencer.engine.events import Emit
 from sequencer.engine.performing import Performer
 from sequencer.errors import ConfigurationError
 from sequencer.executors.protocol import Executor
@@ -33,8 +33,8 @@ class BadLab(TeamLab):
 
     missing: frozenset[str] = frozenset({"gone.md"})
 
-    def performer(self, made: Any, observer: Observer) -> Performer:
-        performer = super().performer(made, observer)
+    def performer(self, made: Any, emit: Emit) -> Performer:
+        performer = super().performer(made, emit)
         prompts = Missing(self.prompts)
         prompts.missing = self.missing
         object.__setattr__(performer, "prompts", prompts)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sequencer.engine.attempt import Observer, SilentObserver
+from sequencer.engine.events import Emit, Noticed, RunEvent
 from sequencer.engine.performing import Performer
 from sequencer.engine.work import Mode
 from sequencer.errors import ConfigurationError, SequencerError
@@ -49,14 +49,15 @@ class Choosy:
         """Do nothing."""
 
 
-class Listening(SilentObserver):
-    """An observer that keeps notices."""
+class Listening:
+    """Keeps notices."""
 
     def __init__(self) -> None:
         self.heard: list[str] = []
 
-    def notice(self, text: str) -> None:
-        self.heard.append(text)
+    def __call__(self, event: RunEvent) -> None:
+        if isinstance(event, Noticed):
+            self.heard.append(event.text)
 
 
 @dataclass
@@ -65,17 +66,17 @@ class NarrowLab(TeamLab):
 
     ears: Listening = field(default_factory=Listening)
 
-    def performer(self, made: Any, observer: Observer) -> Performer:
-        return replace(super().performer(made, observer), agents=Choosy(self.actor))
+    def performer(self, made: Any, emit: Emit) -> Performer:
+        return replace(super().performer(made, emit), agents=Choosy(self.actor))
 
     def ended_tick(self) -> None:
         """Work on what is due, whether it fails or not."""
         with contextlib.suppress(SequencerError):
-            self.work(Mode.TICK, observer=self.ears)
+            self.work(Mode.TICK, on_event=self.ears)
 
     def listen(self) -> None:
         """Work, and keep what a person would hear."""
-        self.work(observer=self.ears)
+        self.work(on_event=self.ears)
 
 
 def narrow(made: TeamLab) -> NarrowLab:
@@ -112,7 +113,7 @@ def test_later_processes_say_it_no_more(tmp_path: Path) -> None:
     tasks = [task("a", role="reader"), task("b", "a", role="reader"), task("c", "b", role="reader")]
     made = narrow(team(tmp_path, tasks, roles=ROLES))
     for _ in tasks:
-        made.work(Mode.TICK, observer=made.ears)
+        made.work(Mode.TICK, on_event=made.ears)
     assert made.accepted() == ["a", "b", "c"]
     assert left_out(made) == [LEFT_OUT.format("reader", "allowed_tools, max_turns")]
     assert all(asked.step.max_turns is None for asked in made.actor.asked)
@@ -122,7 +123,7 @@ def test_of_added_tasks_who_begins_the_first_one_says_it(tmp_path: Path) -> None
     says = {"lead": adds(("x",), ("y", "x"), ("z", "y"), role="reader"), "x": fails(1)}
     made = narrow(team(tmp_path, [task("lead", adds="tasks")], says, roles=ROLES))
     told = [LEFT_OUT.format("reader", "allowed_tools, max_turns")]
-    made.work(Mode.TICK, observer=made.ears)
+    made.work(Mode.TICK, on_event=made.ears)
     assert left_out(made) == []
     made.ended_tick()
     assert left_out(made) == told
@@ -138,7 +139,7 @@ def test_an_added_task_whose_role_was_told_of_is_not_told_of_again(tmp_path: Pat
     tasks = [task("lead", adds="tasks"), task("a", role="reader")]
     made = narrow(team(tmp_path, tasks, says, roles=ROLES))
     for _ in "123":
-        made.work(Mode.TICK, observer=made.ears)
+        made.work(Mode.TICK, on_event=made.ears)
     assert sorted(made.accepted()) == ["a", "lead", "x"]
     assert left_out(made) == [LEFT_OUT.format("reader", "allowed_tools, max_turns")]
 
@@ -155,7 +156,7 @@ def test_what_differs_is_told_of_each(tmp_path: Path) -> None:
 def test_nobody_hears_of_what_can_be_honoured(tmp_path: Path) -> None:
     ears = Listening()
     made = team(tmp_path, [task("a", role="reader")], roles=ROLES)
-    made.work(observer=ears)
+    made.work(on_event=ears)
     assert [text for text in ears.heard if "left out" in text] == []
     assert made.actor.asked[0].step.max_turns == 5
 

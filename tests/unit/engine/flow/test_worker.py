@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.attempt import Observer, SilentObserver
 from sequencer.errors import ConfigurationError, StepFailed
 from sequencer.executors.protocol import Cancellation, Executor, StepRequest
-from sequencer.model.head import Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Output, Retry, Step
@@ -173,7 +171,7 @@ def test_what_can_not_start_keeps_the_run_from_beginning(tmp_path: Path) -> None
     made = lab(tmp_path, "a --> b --> late")
     real = made.performer
     picky = Picky(made.actor)
-    made.performer = lambda made, observer: replace(real(made, observer), agents=picky)  # type: ignore[method-assign]
+    made.performer = lambda made, emit: replace(real(made, emit), agents=picky)  # type: ignore[method-assign]
     with pytest.raises(ConfigurationError, match="no such agent"):
         made.run().work()
     assert made.actor.asked == []
@@ -247,42 +245,21 @@ def test_complete_is_one_nodes_word_and_not_the_runs(tmp_path: Path) -> None:
     assert made.accepted() == ["a", "b"]
 
 
-# --- boards ------------------------------------------------------------------------------
+# --- what is heard -------------------------------------------------------------------------
 
 
-class Board:
-    """Writes down what a board is told."""
-
-    def __init__(self) -> None:
-        self.heads: list[Head] = []
-        self.nodes: dict[str, Recorder] = {}
-
-    def changed(self, head: Head) -> None:
-        self.heads.append(head)
-
-    def observer(self, node: str) -> Observer:
-        return self.nodes.setdefault(node, Recorder())
-
-
-def test_a_board_hears_of_each_node_and_of_each_change(tmp_path: Path) -> None:
-    made, board = lab(tmp_path, FAN), Board()
-    made.work(board=board)
-    assert sorted(board.nodes) == ["a", "b", "c", "j", "s"]
-    assert all(len(one.steps) == 1 and one.ends == ["ok"] for one in board.nodes.values())
-    revisions = [head.revision for head in board.heads]
-    assert revisions == sorted(revisions)
-    assert board.heads[-1].revision == made.head.revision
-
-
-def test_without_a_board_one_observer_hears_all(tmp_path: Path) -> None:
-    recorder = Recorder()
-    lab(tmp_path, FAN).work(observer=recorder)
+def test_each_node_and_each_change_is_heard(tmp_path: Path) -> None:
+    made, recorder = lab(tmp_path, FAN), Recorder()
+    made.work(on_event=recorder)
     assert sorted(name for name, _, _ in recorder.steps) == ["a", "b", "c", "j", "s"]
+    assert recorder.ends == ["ok"] * 5
+    assert recorder.revisions == sorted(recorder.revisions)
+    assert recorder.revisions[-1] == made.head.revision
 
 
 def test_the_agents_know_which_node_they_are(tmp_path: Path) -> None:
     made: Lab = lab(tmp_path, "a --> b")
-    made.work(observer=SilentObserver())
+    made.work()
     first, second = (request.environment for request in made.actor.asked)
     assert (first["SEQUENCER_STEP"], second["SEQUENCER_STEP"]) == ("a", "b")
     assert (first["SEQUENCER_STEP_INDEX"], second["SEQUENCER_STEP_INDEX"]) == ("0", "1")

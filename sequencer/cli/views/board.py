@@ -1,0 +1,350 @@
+"""A graph run while this process works on it: a table that is redrawn, or a line for every fact.
+
+A thread of the board looks at the run's files whenever the run has changed, so that neither
+the journal's length nor a slow terminal holds the work up; it looks seldom where looking
+takes long. A terminal that is slow, closed or gone never fails a step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import IO, TYPE_CHECKING, Protocol
+
+from sequencer.cli.context import near
+from sequencer.cli.feed import Feed
+from sequencer.cli.flow.frame import Frame
+from sequencer.cli.flow.table import summary, table
+from sequencer.cli.flow.team_table import Heard
+from sequencer.cli.flow.telling import Fact, told
+from sequencer.cli.views.looking import News, look_closely
+from sequencer.cli.views.states import shown
+from sequencer.cli.views.text import moment, plain
+from sequencer.engine.events import (
+    AttemptEnded,
+    AttemptStarted,
+    AttemptUsed,
+    AttemptWrote,
+    HeadMoved,
+    Noticed,
+    RunEvent,
+    Waiting,
+)
+from sequencer.engine.flow.view import FlowView, NodeState
+from sequencer.errors import SequencerError
+from sequencer.executors.redaction import Redaction
+from sequencer.model.outcome import Usage
+from sequencer.model.standing import parse_time
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+    from sequencer.engine.run import Run
+
+SHORTEST_PAUSE_S = 0.1
+SHARE = 10
+"""A look may take one part in so many of the time."""
+REDRAW_S = 0.25
+CLOSE_S = 2.0
+"""How long the end waits for a terminal that takes nothing."""
+MAX_NOTICES = 1000
+MOVING = (NodeState.RUNNING, NodeState.RETRYING)
+"""States in which a clock runs that people look at."""
+OVER = frozenset(
+    ("completed", "completed_after_error", "failed", "timed_out", "max_iterations", "cancelled")
+)
+
+
+class Screen(Protocol):
+    """Where a board is shown; called from several threads, and holds none of them up."""
+
+    def show(self, view: FlowView, facts: Sequence[Fact]) -> None:
+        """Take how the run stands, and what has happened since the last call, in order."""
+
+    def take_up(self, view: FlowView) -> None:
+        """Take how the run stood before this process works on it: nothing of that is news."""
+
+    def hear(self, event: RunEvent) -> None:
+        """Take what an attempt does."""
+
+    def notice(self, text: str) -> None:
+        """Take something that a person should know."""
+
+    def close(self) -> None:
+        """Show how it ended, and leave the terminal as it was."""
+
+
+def screen(stream: IO[str], redaction: Redaction) -> Screen:
+    """Return the screen that suits *stream*; *redaction* knows the project's secrets."""
+    with contextlib.suppress(ValueError):
+        if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+            return Table(stream, redaction=redaction)
+    return Lines(stream, redaction=redaction)
+
+
+class Board:
+    """Hears what this process does with a run, and shows how that stands."""
+
+    def __init__(self, screen: Screen, run: Run, title: str) -> None:
+        """Look at *run* through a store that nobody else uses."""
+        self._screen = screen
+        self._run = run
+        self._title = title
+        self._showing = threading.Lock()
+        self._is_new = threading.Event()
+        self._is_closed = False
+        self._news = News()
+        with contextlib.suppress(SequencerError, OSError):
+            view, facts = look_closely(run, title)
+            self._news.of(facts)
+            screen.take_up(view)
+        self._thread = threading.Thread(target=self._watch, name="board", daemon=True)
+        self._thread.start()
+
+    def __call__(self, event: RunEvent) -> None:
+        """Take what happens."""
+        match event:
+            case HeadMoved():
+                self._is_new.set()
+            case Noticed(text):
+                self._screen.notice(text)
+            case Waiting(reason, until):
+                # Said before the wait, after the fact that it comes from.
+                self._show_news()
+                self._screen.notice(f"{reason} at {moment(until)}" if until else reason)
+            case _:
+                self._screen.hear(event)
+
+    def close(self) -> None:
+        """Show how it ended, and end the thread."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._is_new.set()
+        self._thread.join()
+        self._show_news()
+        self._screen.close()
+        self._run.store.close()
+
+    def _watch(self) -> None:
+        while self._is_new.wait() and not self._is_closed:
+            self._is_new.clear()
+            began = time.monotonic()
+            self._show_news()
+            end = time.monotonic() + max(SHORTEST_PAUSE_S, SHARE * (time.monotonic() - began))
+            while not self._is_closed and (left := end - time.monotonic()) > 0:
+                time.sleep(min(left, SHORTEST_PAUSE_S))
+
+    def _show_news(self) -> None:
+        # What can't be read now is an error of the work, and told there.
+        with self._showing, contextlib.suppress(SequencerError, OSError):
+            view, facts = look_closely(self._run, self._title)
+            self._screen.show(view, self._news.of(facts))
+
+
+@dataclass(slots=True)
+class _Node:
+    """What one attempt at a node is heard to say; called by its thread, read by the painter."""
+
+    feed: Feed
+    usage: Usage = field(default_factory=Usage)
+    is_over: bool = False
+
+    @property
+    def heard(self) -> Heard:
+        usage = self.usage
+        return Heard(self.feed.last, usage.cost_usd, usage.input_tokens + usage.output_tokens)
+
+
+class Table:
+    """A table in place on a terminal.
+
+    A painter has a thread of its own, which draws at most four times a second and sleeps
+    while nothing runs.
+    """
+
+    def __init__(self, stream: IO[str], *, redaction: Redaction) -> None:
+        """Take the terminal over at the first `show`, and show what *redaction* leaves."""
+        from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
+
+        self._redaction = redaction
+        self._console = Console(
+            file=stream, highlight=False, markup=False, emoji=False, force_terminal=True
+        )
+        self._lock = threading.Lock()
+        self._changed, self._closing = threading.Event(), threading.Event()
+        self._view: FlowView | None = None
+        self._nodes: dict[str, _Node] = {}
+        self._notices: list[str] = []
+        self._live: Live | None = None
+        self._frame = Frame(stream)
+        self._painter: threading.Thread | None = None
+
+    def show(self, view: FlowView, facts: Sequence[Fact] = ()) -> None:  # noqa: ARG002 - the protocol's
+        """See `Screen`; the table has all that counts."""
+        with self._lock:
+            self._view = view
+            running = {n.node.id for n in view.nodes if n.state is NodeState.RUNNING}
+            for name, node in list(self._nodes.items()):
+                if node.is_over and name not in running:
+                    del self._nodes[name]
+            self._begin()
+        self._changed.set()
+
+    def take_up(self, view: FlowView) -> None:
+        """See `Screen`; the table has all of it anyway."""
+        self.show(view)
+
+    def hear(self, event: RunEvent) -> None:
+        """See `Screen`."""
+        match event:
+            case AttemptWrote(attempt, data, kind):
+                self._node(attempt.position).feed.take(data, kind)
+            case AttemptUsed(attempt, usage):
+                self._node(attempt.position).usage = usage
+            case AttemptStarted(attempt):
+                with self._lock:
+                    self._nodes[attempt.position] = _Node(Feed(redaction=self._redaction))
+            case AttemptEnded(attempt):
+                # The next view of the run has the figures.
+                self._node(attempt.position).is_over = True
+            case _:
+                return
+        self._changed.set()
+
+    def _node(self, name: str) -> _Node:
+        with self._lock:
+            return self._nodes.setdefault(name, _Node(Feed(redaction=self._redaction)))
+
+    def notice(self, text: str) -> None:
+        """See `Screen`; one that a stopped terminal leaves no room for is left out."""
+        with self._lock:
+            if len(self._notices) < MAX_NOTICES:
+                self._notices.append(near(shown(self._redaction.hide_text(text))))
+            self._begin()
+        self._changed.set()
+
+    def _begin(self) -> None:
+        if self._painter is None and not self._closing.is_set():
+            self._painter = threading.Thread(target=self._paint, name="painter", daemon=True)
+            self._painter.start()
+
+    def close(self) -> None:
+        """See `Screen`."""
+        self._closing.set()
+        self._changed.set()
+        if self._painter is not None:
+            self._painter.join(CLOSE_S)
+
+    def _paint(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._changed.wait(REDRAW_S if self._is_moving() else None)
+                self._changed.clear()
+                self._draw()
+                self._closing.wait(REDRAW_S)
+            self._draw()
+            if self._live is not None:
+                self._live.stop()
+        except (OSError, ValueError):
+            # The terminal is gone; the run continues without it.
+            self._closing.set()
+
+    def _is_moving(self) -> bool:
+        with self._lock:
+            view = self._view
+        return view is not None and any(node.state in MOVING for node in view.nodes)
+
+    def _draw(self) -> None:
+        from rich.live import Live  # noqa: PLC0415 - see `__init__`
+        from rich.text import Text  # noqa: PLC0415
+
+        with self._lock:
+            view, notices = self._view, self._notices
+            self._notices = []
+            heard = {name: node.heard for name, node in self._nodes.items()}
+        self._console.size = self._frame.measure()
+        if self._live is not None:
+            self._frame.erase_astray()
+        for text in notices:
+            self._console.print(Text(text, style="cyan"), soft_wrap=True)
+        if view is None:
+            return
+        frame = self._frame.drawn(view, heard, datetime.now(UTC))
+        if self._live is None:
+            self._live = Live(
+                frame,
+                console=self._console,
+                auto_refresh=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._live.start()
+        self._live.update(frame, refresh=True)
+
+
+def local_now() -> datetime:
+    """Return the time on this machine's clock, as its people read it."""
+    return datetime.now(UTC).astimezone()
+
+
+class Lines:
+    """A line for every fact: for logs, pipes and mails from cron."""
+
+    def __init__(
+        self,
+        stream: IO[str],
+        *,
+        redaction: Redaction,
+        now: Callable[[], datetime] = local_now,
+    ) -> None:
+        """Write to *stream* what *redaction* leaves, with the time that *now* tells."""
+        self._stream = stream
+        self._redaction = redaction
+        self._now = now
+        self._lock = threading.RLock()
+        self._status = ""
+
+    def show(self, view: FlowView, facts: Sequence[Fact] = ()) -> None:
+        """See `Screen`; of *view* the end alone is told, a team's with all its tasks."""
+        with self._lock:
+            for at, line in told(facts, view):
+                self._say(line, parse_time(at))
+            if view.status in OVER and view.status != self._status:
+                if view.graph.is_team:
+                    self._write(table(view, self._now()).partition("\n\n")[0])
+                self._say(summary(view))
+            self._status = view.status
+
+    def take_up(self, view: FlowView) -> None:
+        """See `Screen`."""
+        with self._lock:
+            self._status = view.status
+
+    def hear(self, event: RunEvent) -> None:
+        """See `Screen`; the step log has what a node says."""
+
+    def notice(self, text: str) -> None:
+        """See `Screen`."""
+        self._say(near(f"notice: {text}"))
+
+    def close(self) -> None:
+        """Do nothing: every line is written already."""
+
+    def _say(self, text: str, at: datetime | None = None) -> None:
+        now = self._now()
+        moment = now if at is None else at.astimezone(now.tzinfo)
+        self._write(f"{moment:%H:%M:%S} {shown(self._redaction.hide_text(text))}", is_safe=True)
+
+    def _write(self, text: str, *, is_safe: bool = False) -> None:
+        line = f"{text if is_safe else plain(self._redaction.hide_text(text))}\n"
+        encoding = getattr(self._stream, "encoding", None) or "utf-8"
+        line = line.encode(encoding, "replace").decode(encoding)
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._stream.write(line)
+            self._stream.flush()

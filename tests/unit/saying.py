@@ -1,0 +1,52 @@
+"""Says as events what an attempt does, as the engine tells it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from sequencer.engine.attempt import Attempt
+from sequencer.engine.events import (
+    AttemptEnded,
+    AttemptStarted,
+    AttemptUsed,
+    AttemptWrote,
+    Emit,
+    Noticed,
+    Waiting,
+)
+from sequencer.executors.protocol import Kind
+from sequencer.model.outcome import Outcome, Usage
+
+LOG = Path("logs/steps/iter-00001_a.log")
+
+
+@dataclass
+class Saying:
+    """One attempt, told to *emit*."""
+
+    emit: Emit
+    attempt: Attempt | None = None
+
+    def _told(self) -> Attempt:
+        assert self.attempt is not None
+        return self.attempt
+
+    def started(self, attempt: Attempt, log: Path = LOG) -> None:
+        self.attempt = attempt
+        self.emit(AttemptStarted(attempt, log))
+
+    def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
+        self.emit(AttemptWrote(self._told(), data, kind))
+
+    def used(self, usage: Usage) -> None:
+        self.emit(AttemptUsed(self._told(), usage))
+
+    def ended(self, attempt: Attempt, outcome: Outcome) -> None:
+        self.emit(AttemptEnded(attempt, outcome))
+
+    def notice(self, text: str) -> None:
+        self.emit(Noticed(text))
+
+    def waiting(self, reason: str, until: str | None = None) -> None:
+        self.emit(Waiting(reason, until))
