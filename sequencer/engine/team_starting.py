@@ -11,8 +11,8 @@ from sequencer.model.request import Request, Route
 from sequencer.model.team import Role
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.requests.options import RoutingSettings
-from sequencer.workflows.teams.builders import BUILDERS, builder_for
 from sequencer.workflows.teams.graphs import workflow_of
+from sequencer.workflows.teams.lists import SHARED, builtin_tasks
 from sequencer.workflows.teams.options import TeamOptions
 from sequencer.workflows.teams.scoring import TeamChoice, classification_of, decide, score_request
 
@@ -51,11 +51,11 @@ class TeamStarter:
         """
         why = None
         by_size = wanted.asked is None and wanted.size is not None
-        if builder_for(chosen.procedure) is None:
+        if chosen.procedure not in SHARED:
             why = f"procedure {chosen.procedure!r} can't be shared out among a team"
             if wanted.asked or by_size:
                 others = "others are workflows with 'tasks'"
-                hint = f"these can: {', '.join(BUILDERS)}; {others}"
+                hint = f"these can: {', '.join(SHARED)}; {others}"
                 where = "--team-size" if by_size else "--team"
                 raise UsageRefused(why, where=where, hint=hint)
         asked = True if by_size else wanted.asked
@@ -76,12 +76,9 @@ class TeamStarter:
         Raises:
             ConfigurationError: these are more tasks than a run may have.
         """
-        builder = builder_for(procedure)
-        if builder is None:
-            raise ValueError(f"procedure {procedure!r} has no tasks")
         return workflow_of(
             procedure + SUFFIX,
-            builder(size),
+            builtin_tasks(procedure, size),
             self.roles,
             size=size,
             max_tasks=self.options.max_tasks,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.workflows.teams.builders import BUILDERS
+from sequencer.workflows.teams.lists import SHARED, builtin_tasks
 from tests.acceptance.cli_process import cli
 from tests.acceptance.team_projects import accepted, events, make_project, told
 
@@ -39,13 +39,13 @@ SIDE_BY_SIDE = {"full-development": 2, "debugger-full": 2, "orchestrator-full": 
 """How many tasks must have run at once."""
 
 
-@pytest.mark.parametrize("procedure", list(BUILDERS))
+@pytest.mark.parametrize("procedure", SHARED)
 def test_a_team_does_every_task_once_and_in_order(tmp_path: Path, procedure: str) -> None:
     project = make_project(tmp_path, [{"id": "other", "subject": "Another team"}], PLAN)
     asked = ("--procedure", procedure, "--team")
     ran = cli(project, "--run", "made", "start", "Mend the login", *asked)
     assert ran.returncode == 0, ran.stderr
-    blockers = {task.id: set(task.blocked_by) for task in BUILDERS[procedure](3)}
+    blockers = {task.id: set(task.blocked_by) for task in builtin_tasks(procedure)}
     if procedure == "orchestrator-full":
         for name, before in ADDED.items():
             blockers[name] = blockers.get(name, set()) | before

@@ -15,11 +15,17 @@ from sequencer.documents.reader import parse, parse_value
 from sequencer.model.team import MAX_TASKS, STEP_FIELDS
 from sequencer.settings.settings import load
 from sequencer.workflows.mermaid.parser import read_chart
-from sequencer.workflows.teams.builders import BUILDERS
 from sequencer.workflows.teams.entries import FIX, MAX_SIZE, ListFile, TaskEntry
 from sequencer.workflows.teams.graphs import MOST, workflow_of
 from sequencer.workflows.teams.growth import tasks_of_answer
-from sequencer.workflows.teams.lists import MAX_CHARS, is_task_list, list_of, read_page
+from sequencer.workflows.teams.lists import (
+    MAX_CHARS,
+    SHARED,
+    builtin_tasks,
+    is_task_list,
+    list_of,
+    read_page,
+)
 from sequencer.workflows.teams.options import MAX_FIXES, builtin_roles, roles
 from tests.project.documents import ROOT, fences
 
@@ -127,10 +133,10 @@ def test_the_answers_of_leads_are_taken() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", BUILDERS)
+@pytest.mark.parametrize("name", SHARED)
 def test_the_charts_are_what_the_builders_make(name: str) -> None:
     drawn = read_chart(part(f"### {name}").split("```mermaid\n")[1].split("```")[0])
-    graph = workflow_of(name, BUILDERS[name](4), roles()).graph
+    graph = workflow_of(name, builtin_tasks(name, 4), roles()).graph
     assert graph is not None
     assert {node.id for node in drawn.nodes} == graph.by_id.keys()
     assert {(edge.source, edge.target) for edge in drawn.edges} == {

@@ -122,6 +122,33 @@ def inline_list(
     )
 
 
+SHARED = ("full-development", "debugger-full", "orchestrator-full")
+"""Procedures that a team can work on."""
+_BUILTIN = Path(__file__).parents[2] / "builtin" / "teams.yaml"
+_HYPOTHESIS = "hypothesis-"
+
+
+def builtin_tasks(procedure: str, size: int = 3) -> tuple[Task, ...]:
+    """Return the tasks of a team of *size* for *procedure*, one of `SHARED`.
+
+    A search for a bug has as many hypotheses as there are hands, at least two; one member of
+    the team looks through the history.
+
+    >>> [task.id for task in builtin_tasks("debugger-full", 4) if not task.blocked_by]
+    ['hypothesis-a', 'hypothesis-b', 'hypothesis-c', 'history']
+    """
+    written = parse(_BUILTIN.read_bytes(), _BUILTIN).data[procedure]
+    first = [entry["id"] for entry in written if entry["id"].startswith(_HYPOTHESIS)]
+    spare = set(first[max(size - 1, 2) :])
+    kept = (entry for entry in written if entry["id"] not in spare)
+    return tuple(
+        Task.model_validate(
+            {**entry, "blocked_by": [n for n in entry.get("blocked_by", ()) if n not in spare]}
+        )
+        for entry in kept
+    )
+
+
 def list_errors(
     listed: object, roles: Mapping[str, Role], where: Where
 ) -> list[tuple[KeyPath, ConfigurationError]]:

@@ -11,7 +11,7 @@ from sequencer.assembly.prompts import builtin_texts
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.team import Budget, Role
-from sequencer.workflows.teams.builders import BUILDERS
+from sequencer.workflows.teams.lists import SHARED, builtin_tasks
 from sequencer.workflows.teams.options import FIXER, LEAD, builtin_roles, roles
 from sequencer.workflows.verdicts import verdict_of
 
@@ -161,5 +161,5 @@ def test_one_model_leaves_the_others_alone() -> None:
 
 
 def test_the_builders_use_only_these() -> None:
-    used = {task.role for build in BUILDERS.values() for task in build(5)}
+    used = {task.role for name in SHARED for task in builtin_tasks(name, 6)}
     assert used == set(NAMES)

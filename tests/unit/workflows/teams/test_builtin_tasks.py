@@ -1,0 +1,95 @@
+"""The tasks that a team has for a procedure."""
+
+from __future__ import annotations
+
+import pytest
+
+from sequencer.assembly.prompts import builtin_texts
+from sequencer.workflows.builtin import PROCEDURES
+from sequencer.workflows.teams.graphs import workflow_of
+from sequencer.workflows.teams.lists import SHARED, builtin_tasks
+from sequencer.workflows.teams.options import builtin_roles, roles
+
+FULL_DEVELOPMENT = {
+    "research": (),
+    "plan": (),
+    "implement": ("research", "plan"),
+    "verify": ("implement",),
+    "changelog": ("implement",),
+    "commit": ("verify", "changelog"),
+    "pull-request": ("commit",),
+    "summary": ("pull-request",),
+}
+
+
+def debugging(letters: str) -> dict[str, tuple[str, ...]]:
+    first = tuple(f"hypothesis-{letter}" for letter in letters)
+    return {
+        **dict.fromkeys(first, ()),
+        "history": (),
+        "fix": (*first, "history"),
+        "verify": ("fix",),
+        "commit": ("verify",),
+        "summary": ("commit",),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "expected"),
+    [
+        ("full-development", 2, FULL_DEVELOPMENT),
+        ("full-development", 9, FULL_DEVELOPMENT),
+        ("debugger-full", 1, debugging("ab")),
+        ("debugger-full", 3, debugging("ab")),
+        ("debugger-full", 4, debugging("abc")),
+        ("debugger-full", 9, debugging("abcde")),
+        ("orchestrator-full", 3, {"decompose": (), "summary": ("decompose",)}),
+    ],
+)
+def test_what_waits_for_what(name: str, size: int, expected: object) -> None:
+    assert {task.id: task.blocked_by for task in builtin_tasks(name, size)} == expected
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_each_is_a_graph_that_ends_with_one_summary_and_says_what_is_done(name: str) -> None:
+    assert name in PROCEDURES
+    tasks = builtin_tasks(name, 6)
+    graph = workflow_of(name, tasks, roles(), size=6).graph
+    assert graph is not None
+    assert (graph.is_team, graph.max_parallel) == (True, 6)
+    assert graph.reachable == graph.by_id.keys()
+    assert [node.id for node in graph.nodes if not graph.outgoing[node.id]] == ["summary"]
+    assert tasks[-1].role == "summarizer"
+    assert len({task.subject for task in tasks}) == len(tasks)
+    for task in tasks:
+        assert task.active_form, task.id
+        assert task.description or "prompt" in task.step, task.id
+
+
+def test_only_who_builds_or_commits_writes_and_only_the_lead_adds() -> None:
+    known = roles()
+    tasks = [task for name in SHARED for task in builtin_tasks(name, 6)]
+    writing = {task.id for task in tasks if known[task.role or ""].writes}
+    assert writing == {"implement", "changelog", "fix", "commit", "pull-request"}
+    assert [(t.id, t.role, t.adds) for t in tasks if t.adds] == [
+        ("decompose", "lead", "sub-issues")
+    ]
+
+
+def test_steps_have_what_roles_and_procedures_bring() -> None:
+    reads = builtin_roles()["researcher"].step["tools"]
+    for name in SHARED:
+        tasks = builtin_tasks(name, 6)
+        for task, step in zip(tasks, workflow_of(name, tasks, roles()).steps, strict=True):
+            fixer = step.validation.fixer if step.validation else None
+            for one in filter(None, (step, fixer)):
+                named = {one.prompt, *one.added_system_prompts} - {None}
+                assert named <= builtin_texts().keys(), one.name
+            if task.role == "researcher":
+                more = {"bash": True} if step.name == "history" else {}
+                assert step.tools == {**reads, **more}, step.name
+            if step.name == "verify":
+                assert step.validation is not None
+                assert fixer is not None
+                assert (step.validation.max_attempts, step.validation.on_exhausted) == (3, "fail")
+                assert fixer.added_system_prompts[0] == "team/implementer.md"
