@@ -30,7 +30,7 @@ from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.step import Name, Step
 from sequencer.model.team import MAX_TASKS, TASK_ID, Role, Task, TaskId, TaskTraits
 from sequencer.model.workflow import Workflow
-from sequencer.workflows.builtin import builtin_step
+from sequencer.workflows.builtin import FOLDER
 from sequencer.workflows.teams.graphs import (
     ID_CHARS,
     MOST,
@@ -235,7 +235,6 @@ def sub_issue_tasks(
 
 
 def _pair(one: SubIssue) -> tuple[Task, Task]:
-    judging = builtin_step("verifications")
     built = Task(
         id=f"impl-{one.id}",
         subject=f"Implement: {one.title}",
@@ -253,7 +252,7 @@ def _pair(one: SubIssue) -> tuple[Task, Task]:
         active_form=f"Verifying {one.title}",
         blocked_by=(built.id,),
         role="verifier",
-        step={"prompt": judging.prompt_name},
+        step={"prompt": f"{FOLDER}/verifications.md"},
     )
     return built, checked
 

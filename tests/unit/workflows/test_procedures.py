@@ -7,14 +7,11 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import UnknownName
-from sequencer.model.step import Approval, Step
+from sequencer.model.step import Approval
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.builtin import (
     PROCEDURES,
     builtin_procedure,
-    builtin_procedures,
-    builtin_step,
-    builtin_step_names,
 )
 from sequencer.workflows.definitions import with_fields
 from sequencer.workflows.requests.options import PROCEDURE_OF, SHARED_PROMPT, SYSTEM_PROMPTS
@@ -35,12 +32,15 @@ STEPS = {
 ONE_REPLY = {
     "question-answer",
     "concise-summary",
-    "verbose-summary",
     "plan-summary",
     "release-summary",
     "user-testing-summary",
 }
 TEMPLATE = re.compile(r"\{\{\s*(.*?)\s*\}\}")
+
+
+BUILT = [builtin_procedure(name) for name in PROCEDURES]
+ALL = {step.name: step for made in BUILT for step in made.steps}
 
 
 def text_of(name: str) -> str:
@@ -51,110 +51,80 @@ def templates(name: str) -> set[str]:
     return set(TEMPLATE.findall(text_of(name)))
 
 
-def steps_named(names: set[str]) -> list[Step]:
-    return [builtin_step(name) for name in sorted(names)]
-
-
 def test_the_procedures_and_their_steps() -> None:
-    built = builtin_procedures()
-    assert {name: " ".join(s.name for s in made.steps) for name, made in built.items()} == STEPS
-    assert {made.kind for made in built.values()} == {"procedure"}
-    assert all(made.name == name for name, made in built.items())
-
-
-def test_a_procedure_is_built_once() -> None:
+    assert {made.name: " ".join(s.name for s in made.steps) for made in BUILT} == STEPS
+    assert {made.kind for made in BUILT} == {"procedure"}
     assert builtin_procedure("plan-mode") is builtin_procedure("plan-mode")
-    assert builtin_procedures()["plan-mode"] is builtin_procedure("plan-mode")
-
-
-def test_unknown_names_list_the_known_ones() -> None:
+    assert set(PROCEDURE_OF.values()) <= PROCEDURES.keys()
     with pytest.raises(UnknownName, match="did you mean 'plan-mode'") as refused:
         builtin_procedure("plan-mod")
     assert refused.value.known == tuple(sorted(PROCEDURES))
-    with pytest.raises(UnknownName, match="unknown step 'git'"):
-        builtin_step("git")
 
 
-def test_every_step_has_its_own_prompt_file() -> None:
-    for name in builtin_step_names():
-        assert builtin_step(name).prompt == f"subroutines/{name}.md"
-        assert len(text_of(f"subroutines/{name}.md").splitlines()) >= 15
-
-
-def test_which_steps_give_one_reply_without_thoughts_and_comments() -> None:
-    for step in steps_named(set(builtin_step_names())):
-        is_one = step.name in ONE_REPLY
-        assert (step.suppress_thoughts, step.no_comment) == (is_one, is_one), step.name
-        assert step.single_turn == (is_one or step.name == "get-approval"), step.name
-
-
-def test_the_gates() -> None:
-    gates = {step.name: step.approval for step in steps_named(set(builtin_step_names()))}
-    assert {name: approval for name, approval in gates.items() if approval} == {
+def test_what_steps_may_do() -> None:
+    for name, step in ALL.items():
+        is_one = name in ONE_REPLY
+        assert step.prompt == f"subroutines/{name}.md"
+        assert (step.suppress_thoughts, step.no_comment) == (is_one, is_one), name
+        assert step.single_turn == (is_one or name == "get-approval"), name
+        assert not step.continue_session
+        assert step.requires_approval == (step.approval is not None)
+        assert step.system_from_labels == (name in {"primary", "coding-activity"})
+        is_debugging = name.startswith("debugger-")
+        expected = ("system/debugger.md", SHARED_PROMPT) if is_debugging else ()
+        if name != "primary":
+            assert step.added_system_prompts == expected
+    assert {name: step.approval for name, step in ALL.items() if step.approval} == {
         "get-approval": Approval(feedback_to="debugger-reproduction"),
         "release": Approval(feedback_to="release"),
     }
-    for made in builtin_procedures().values():
-        names = [step.name for step in made.steps]
-        for index, step in enumerate(made.steps):
-            assert step.requires_approval == (step.approval is not None)
-            if step.approval is not None:
-                # Feedback leads back, or a rejected analysis would never be made again.
-                assert names.index(str(step.approval.feedback_to)) <= index
+    architect = builtin_procedure("orchestrator-full").steps[0]
+    assert architect.added_system_prompts == ("system/orchestrator.md",)
+    assert builtin_procedure("documentation-edit").steps[0].added_system_prompts == ()
+    validation = ALL["verifications"].validation
+    assert validation is not None
+    assert validation.fixer is not None
+    assert (validation.max_attempts, validation.on_exhausted) == (4, "fail")
+    assert validation.fixer.prompt == "subroutines/validation-fixer.md"
 
 
-def test_system_prompts() -> None:
-    for step in steps_named(set(builtin_step_names())):
-        assert step.system_from_labels == (step.name in {"primary", "coding-activity"})
-        is_debugging = step.name.startswith("debugger-")
-        expected = ("system/debugger.md", SHARED_PROMPT) if is_debugging else ()
-        assert step.added_system_prompts == expected
-        for name in expected:
-            assert text_of(name)
+def test_every_system_prompt_comes_along() -> None:
     for entry in SYSTEM_PROMPTS.values():
         assert entry.prompt is not None
         assert text_of(entry.prompt)
 
 
-def test_a_verification_that_fails_is_mended_and_repeated_at_most_three_times() -> None:
-    validation = builtin_step("verifications").validation
-    assert validation is not None
-    assert (validation.max_attempts, validation.on_exhausted) == (4, "fail")
-    assert validation.fixer is not None
-    assert validation.fixer.prompt == "subroutines/validation-fixer.md"
-    asked = text_of("subroutines/verifications.md")
-    assert '{"pass": true, "reason": ' in asked
-    asked_for = {"validation.reason", "validation.round", "validation.earlier"}
-    assert templates("subroutines/validation-fixer.md") == asked_for
-
-
-def test_no_step_needs_the_executor_of_the_step_before() -> None:
-    assert not any(step.continue_session for step in steps_named(set(builtin_step_names())))
-
-
-def test_every_word_has_a_procedure() -> None:
-    assert set(PROCEDURE_OF.values()) <= PROCEDURES.keys()
-
-
-def ran_before(procedure: Workflow, step: Step) -> list[str]:
-    names = [each.name for each in procedure.steps]
-    return names[: names.index(step.name)] if step.name in names else names
-
-
-@pytest.mark.parametrize("procedure", builtin_procedures().values(), ids=lambda made: made.name)
-def test_a_prompt_asks_for_no_output_that_may_not_be_there(procedure: Workflow) -> None:
-    allowed = {"validation.reason", "validation.round", "validation.earlier"}
+@pytest.mark.parametrize("procedure", BUILT, ids=lambda made: made.name)
+def test_each_says_what_it_is_for_and_asks_for_no_output_that_may_not_be_there(
+    procedure: Workflow,
+) -> None:
+    names = [step.name for step in procedure.steps]
+    said = [procedure.description]
     for step in with_fields(procedure):
-        before = ran_before(procedure, step)
+        said.append(step.description)
+        before = names[: names.index(step.name)] if step.name in names else names
         fillable = {f"steps.{name}.output" for name in before} | ({"output"} if before else set())
         if step.name == "validation-fixer":
-            fillable |= allowed
+            fillable |= {"validation.reason", "validation.round", "validation.earlier"}
         assert templates(step.prompt_name) <= fillable, step.name
+        if step.approval is not None:
+            # Feedback leads back, or a rejected analysis would never be made again.
+            assert names.index(str(step.approval.feedback_to)) <= names.index(step.name)
+    assert all(0 < len(text) <= 60 and text[0].isupper() for text in said), procedure.name
 
 
-@pytest.mark.parametrize("name", ["git-gh", "concise-summary", "verbose-summary", "verifications"])
-def test_prompts_of_several_procedures_use_the_last_output_only(name: str) -> None:
-    assert templates(f"subroutines/{name}.md") == {"output"}
+@pytest.mark.parametrize(
+    ("name", "asked_for"),
+    [
+        *((name, {"output"}) for name in ("git-gh", "concise-summary", "verbose-summary")),
+        ("verifications", {"output"}),
+        ("validation-fixer", {"validation.reason", "validation.round", "validation.earlier"}),
+    ],
+)
+def test_prompts_of_several_procedures_use_the_last_output_only(
+    name: str, asked_for: set[str]
+) -> None:
+    assert templates(f"subroutines/{name}.md") == asked_for
 
 
 @pytest.mark.parametrize(
@@ -176,10 +146,12 @@ def test_what_a_step_must_not_do_is_said(name: str, forbidden: str) -> None:
 
 
 def test_every_prompt_says_what_not_to_do() -> None:
-    exempt = {"validation-fixer"}
+    assert '{"pass": true, "reason": ' in text_of("subroutines/verifications.md")
     for path in sorted((PROMPTS / "subroutines").iterdir()):
-        assert path.stem in {*builtin_step_names(), *exempt}, path
-        assert path.read_text(encoding="utf-8").count("\n## DO NOT\n") == 1, path
+        assert path.stem in {*ALL, "validation-fixer", "verbose-summary"}, path
+        text = path.read_text(encoding="utf-8")
+        assert text.count("\n## DO NOT\n") == 1, path
+        assert len(text.splitlines()) >= 15, path
 
 
 @pytest.mark.parametrize("folder", ["subroutines", "system"])
@@ -188,9 +160,3 @@ def test_the_projects_own_prompts_are_those_that_come_along(folder: str) -> None
     own = {path.name: path.read_bytes() for path in (OWN / folder).iterdir()}
     assert own == packaged
     assert len(own) >= 5
-
-
-def test_every_procedure_and_every_step_says_what_it_is_for() -> None:
-    for procedure in builtin_procedures().values():
-        said = [procedure.description, *(step.description for step in with_fields(procedure))]
-        assert all(0 < len(text) <= 60 and text[0].isupper() for text in said), procedure.name
