@@ -78,7 +78,7 @@ def _named_by(file: Path) -> Path | None:
     return None if line is None else file.parent / line.partition("gitdir:")[2].strip()
 
 
-def _line(file: Path) -> str | None:
+def _line(file: Path | str) -> str | None:
     """Return the one line of *file*; None: it is no plain, short file, whatever it names."""
     try:
         fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -96,7 +96,7 @@ def _line(file: Path) -> str | None:
 
 def branch_of(git: Path) -> str | None:
     """Return the branch that is checked out where git keeps its files in *git*."""
-    head = _line(git / "HEAD")
+    head = _line(f"{git}/HEAD")
     if head is None or not head.startswith("ref: "):
         # Of anything else that a file may hold nothing is shown.
         return None if head is None or not _OID.fullmatch(head) else head[:12]

@@ -196,8 +196,8 @@ class FileStore:
             raise self._storage_failed("written", error) from error
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the lock of the run's folder for a block; not reentrant, see `RunLock.held`."""
-        return self._lock.held()
+        """Hold the lock of the run's folder for a block; not reentrant, see `RunLock`."""
+        return self._lock
 
     def _storage_failed(self, verb: str, error: OSError) -> StorageFailed:
         return StorageFailed(
@@ -208,7 +208,7 @@ class FileStore:
 
     def _update(self, change: Change) -> Head:
         for _ in range(MAX_LOST_RACES):
-            with self._lock.held():
+            with self._lock:
                 if self._peer is not None:
                     self._peer.before()
                 found = self.load()
@@ -399,7 +399,7 @@ class FileStore:
     def _publish(self, head: Head, content: bytes | None = None) -> _Mark | None:
         """Replace state.json and return its signature, or None if that was not possible."""
         try:
-            return headfile.write_head(self._state_path, head, content)
+            return headfile.write_head(self._state_path, head, content, self._lock.folder)
         except OSError as error:
             # The journal has accepted the transition; the head file follows at the next one.
             self._notices.append(f"{self._state_path} could not be replaced: {error.strerror}")

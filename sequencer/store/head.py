@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from sequencer.errors import CorruptState, DefinitionChanged, EditRefused, NewerSchema
 from sequencer.model.head import MAX_COUNTER, SCHEMA_VERSION, Head, Status
 from sequencer.store import folder as folders
-from sequencer.store.folder import read_regular, sync_folder
+from sequencer.store.folder import Folder, read_regular, sync_folder
 from sequencer.store.strictjson import MAX_BYTES, parse_object
 
 _WRITTEN_FIRST = (
@@ -80,16 +80,18 @@ def in_one_line(content: bytes) -> bytes:
     return content.translate(None, b"\n")
 
 
-def write_head(path: Path, head: Head, content: bytes | None = None) -> tuple[int, int, int]:
+def write_head(
+    path: Path, head: Head, content: bytes | None = None, within: Folder | None = None
+) -> tuple[int, int, int]:
     """Replace *path* by *head* and return the signature of what was written.
 
-    *content* is what `content_of` returned, where that is at hand.
+    *content* is what `content_of` returned, and *within* the folder, where they are at hand.
 
     Raises:
         OSError: the old file is untouched; a temporary file may be left for `sweep`.
     """
-    folder, name = os.path.split(path)
-    within, temporary = folders.opened(folder), f".{name}.{os.getpid()}.tmp"
+    name, within = path.name, within or folders.opened(path.parent)
+    temporary = f".{name}.{os.getpid()}.tmp"
     data = content_of(head) if content is None else content
     fd = within.create(temporary)
     try:

@@ -18,11 +18,11 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from sequencer.errors import ClaimHeld, NetworkFileSystem, StorageFailed
 from sequencer.store import folder as folders
+from sequencer.store.folder import Folder
 
 TIMEOUT_S = 30.0
 """Whoever waits longer faces a stopped process, since a transition takes milliseconds."""
@@ -48,10 +48,11 @@ class RunLock:
         self._fd = -1
         self._inode = (0, 0)
         self._pid = 0
+        self.folder: Folder | None = None
+        """Of the file that is open, as it was reached without a link."""
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the lock for the block; not reentrant.
+    def __enter__(self) -> None:
+        """Hold the lock for a block; not reentrant.
 
         Raises:
             ClaimHeld: somebody else has held it for half a minute, or *timeout_s*.
@@ -62,10 +63,14 @@ class RunLock:
             raise self._held_too_long()
         try:
             self._take()
-            try:
-                yield
-            finally:
-                self._give_back()
+        except BaseException:
+            self._threads.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        """Give the lock back."""
+        try:
+            self._give_back()
         finally:
             self._threads.release()
 
@@ -130,6 +135,7 @@ class RunLock:
             raise self._no_lock(error) from error
         held = os.fstat(fd)
         self._fd, self._pid, self._inode = fd, os.getpid(), (held.st_dev, held.st_ino)
+        self.folder = folder
         if not stat.S_ISREG(held.st_mode):
             self._drop()
             raise self._no_lock(None)

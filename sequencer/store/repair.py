@@ -72,7 +72,7 @@ def repair(
     if not state_path.parent.is_dir():
         return Repaired(diagnose(state_path, witness), None)
     lock = RunLock(Path(f"{state_path}.lock"), allow_network_fs=allow_network_fs)
-    with lock.held():
+    with lock:
         found = diagnose(state_path, witness)
         if found.action is Action.NOTHING:
             return Repaired(found, None)

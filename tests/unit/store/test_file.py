@@ -225,7 +225,7 @@ def test_a_lock_that_is_held_for_long_is_an_answer(
     store = FileStore(tmp_path / "state.json")
     cases.begin(store)
     other = RunLock(tmp_path / "state.json.lock", allow_network_fs=False)
-    with other.held(), pytest.raises(ClaimHeld, match=r"held for more than 0\.2 s") as caught:
+    with other, pytest.raises(ClaimHeld, match=r"held for more than 0\.2 s") as caught:
         cases.claim(store)
     assert caught.value.exit_code == 75
     assert cases.claim(store).token == 1
@@ -239,7 +239,7 @@ def test_the_lock_is_held_while_a_change_decides(tmp_path: Path) -> None:
 
     def look(_: Head | None) -> None:
         try:
-            with other.held():
+            with other:
                 held.append(False)
         except ClaimHeld:
             held.append(True)
@@ -253,13 +253,13 @@ def test_the_lock_is_held_while_a_change_decides(tmp_path: Path) -> None:
 def test_a_lock_whose_file_was_deleted_knows_it(tmp_path: Path) -> None:
     lock = RunLock(tmp_path / "x.lock", allow_network_fs=False)
     assert not lock.is_current()
-    with lock.held():
+    with lock:
         assert lock.is_current()
         (tmp_path / "x.lock").unlink()
         assert not lock.is_current()
         (tmp_path / "x.lock").write_text("")
         assert not lock.is_current()
-    with lock.held():
+    with lock:
         assert lock.is_current()
 
 

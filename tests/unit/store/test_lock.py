@@ -57,7 +57,7 @@ def descriptors_of(path: Path) -> list[str]:
 def test_it_is_the_kernels_lock_while_it_is_held_and_no_longer(path: Path) -> None:
     lock = lock_of(path)
     for _ in range(3):
-        with lock.held():
+        with lock:
             assert not is_free(path)
             assert lock.is_current()
         assert is_free(path)
@@ -67,31 +67,31 @@ def test_it_is_the_kernels_lock_while_it_is_held_and_no_longer(path: Path) -> No
 
 def test_it_is_free_after_an_exception(path: Path) -> None:
     lock = lock_of(path)
-    with pytest.raises(ZeroDivisionError), lock.held():
+    with pytest.raises(ZeroDivisionError), lock:
         raise ZeroDivisionError
     assert is_free(path)
-    with lock.held():
+    with lock:
         assert not is_free(path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_the_descriptor_is_kept_until_the_lock_is_closed(path: Path) -> None:
     lock = lock_of(path)
-    with lock.held():
+    with lock:
         first = descriptors_of(path)
-    with lock.held():
+    with lock:
         assert descriptors_of(path) == first
     assert len(first) == 1
     lock.close()
     assert descriptors_of(path) == []
-    with lock.held():
+    with lock:
         assert len(descriptors_of(path)) == 1
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_a_lock_that_nobody_has_any_more_keeps_no_descriptor(path: Path) -> None:
     lock = lock_of(path)
-    with lock.held():
+    with lock:
         assert len(descriptors_of(path)) == 1
     gc.disable()
     try:
@@ -103,10 +103,10 @@ def test_a_lock_that_nobody_has_any_more_keeps_no_descriptor(path: Path) -> None
 
 def test_a_file_that_was_deleted_is_not_taken_again(path: Path) -> None:
     lock = lock_of(path)
-    with lock.held():
+    with lock:
         old = path.stat().st_ino
     path.rename(path.with_name("elsewhere"))
-    with lock.held():
+    with lock:
         assert path.stat().st_ino != old
         assert not is_free(path)
         assert is_free(path.with_name("elsewhere"))
@@ -114,7 +114,7 @@ def test_a_file_that_was_deleted_is_not_taken_again(path: Path) -> None:
 
 def test_a_file_that_is_deleted_while_it_is_held_is_noticed(path: Path) -> None:
     lock = lock_of(path)
-    with lock.held():
+    with lock:
         path.unlink()
         assert not lock.is_current()
         path.touch()
@@ -126,11 +126,11 @@ def test_a_file_that_is_deleted_while_it_is_held_is_noticed(path: Path) -> None:
 
 def test_a_link_in_its_place_is_refused(path: Path, tmp_path: Path) -> None:
     lock = lock_of(path)
-    with lock.held():
+    with lock:
         pass
     path.unlink()
     path.symlink_to(tmp_path / "other")
-    with pytest.raises(StorageFailed), lock.held():
+    with pytest.raises(StorageFailed), lock:
         pytest.fail("locked through a link")
     assert not (tmp_path / "other").exists()
 
@@ -141,7 +141,7 @@ def test_one_thread_at_a_time(path: Path) -> None:
     def work() -> None:
         nonlocal inside, most
         for _ in range(20):
-            with lock.held():
+            with lock:
                 inside += 1
                 most = max(most, inside)
                 time.sleep(0.0005)
@@ -158,16 +158,16 @@ def test_one_thread_at_a_time(path: Path) -> None:
 
 def test_two_locks_of_one_process_exclude_each_other(path: Path) -> None:
     one, two, order = lock_of(path), lock_of(path), []
-    with two.held():
+    with two:
         pass
     entered = threading.Event()
 
     def wait_for_it() -> None:
         entered.set()
-        with two.held():
+        with two:
             order.append("two")
 
-    with one.held():
+    with one:
         thread = threading.Thread(target=wait_for_it)
         thread.start()
         assert entered.wait(10)
@@ -180,16 +180,16 @@ def test_two_locks_of_one_process_exclude_each_other(path: Path) -> None:
 def test_who_waits_too_long_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_module, "TIMEOUT_S", 0.05)
     one, new, used = lock_of(path), lock_of(path), lock_of(path)
-    with used.held():
+    with used:
         pass
-    with one.held():
+    with one:
         for other in (new, used):
-            with pytest.raises(ClaimHeld, match=r"held for more than 0\.05 s"), other.held():
+            with pytest.raises(ClaimHeld, match=r"held for more than 0\.05 s"), other:
                 pytest.fail("two hold the lock")
-        with pytest.raises(ClaimHeld), one.held():
+        with pytest.raises(ClaimHeld), one:
             pytest.fail("it is not reentrant")
     for other in (new, used):
-        with other.held():
+        with other:
             assert not is_free(path)
 
 
@@ -198,18 +198,18 @@ import os, sys
 from pathlib import Path
 from sequencer.store.lock import RunLock
 lock = RunLock(Path(sys.argv[1]), allow_network_fs=False, timeout_s=0.1)
-with lock.held():
+with lock:
     pass
 read, write = os.pipe()
 child = os.fork()
 if child == 0:
     os.read(read, 1)  # the parent holds the lock by now
     try:
-        with lock.held():
+        with lock:
             os._exit(1)
     except Exception as error:
         os._exit(0 if type(error).__name__ == "ClaimHeld" else 2)
-with lock.held():
+with lock:
     os.write(write, b"x")
     _, status = os.waitpid(child, 0)
 print(os.waitstatus_to_exitcode(status))
