@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from sequencer.assembly import Project, open_project, workflow_for
+from sequencer.assembly.workflow_choice import workflow_for
 from sequencer.engine.events import Emit
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Agents
@@ -25,6 +25,7 @@ from sequencer.model.request import Definition
 from sequencer.model.step import Step
 from sequencer.model.team import TeamRules
 from sequencer.model.workflow import Workflow
+from sequencer.project import Project, open_project
 from sequencer.store.protocol import Change, Store
 
 

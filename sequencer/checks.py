@@ -15,11 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequencer.assembly import Project, state_path_of
-from sequencer.assembly.costs import cost_warnings
-from sequencer.assembly.permissions import permissions, told
-from sequencer.assembly.project import guard_of
-from sequencer.assembly.stores import witness_for
+from sequencer.assembly.cautions import cost_warnings, permissions, told
+from sequencer.assembly.stores import state_path_of, witness_for
 from sequencer.assembly.timers import lost
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.run import Run
@@ -29,7 +26,8 @@ from sequencer.git.check import check_git, check_ignored
 from sequencer.model.head import Head
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.settings.git import NONE
+from sequencer.project import Project, guard_of
+from sequencer.settings.schema import NONE
 from sequencer.store.diagnosis import Action, Diagnosis, diagnose
 from sequencer.store.folder import opened
 from sequencer.store.lock import is_network, type_of

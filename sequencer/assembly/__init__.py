@@ -1,19 +1,17 @@
-"""From settings to a run that works: the only package that knows every concrete class."""
+"""The parts of a project, each kind in a registry, and what other packages add to these."""
 
-from sequencer.assembly.agents import EXECUTORS, ConfiguredAgents, ensure_honoured
-from sequencer.assembly.project import Project, open_project, open_run
-from sequencer.assembly.stores import STORES, make_store, state_path_of
-from sequencer.assembly.workflows import workflow_for
+from __future__ import annotations
 
-__all__ = [
-    "EXECUTORS",
-    "STORES",
-    "ConfiguredAgents",
-    "Project",
-    "ensure_honoured",
-    "make_store",
-    "open_project",
-    "open_run",
-    "state_path_of",
-    "workflow_for",
-]
+from importlib.metadata import entry_points
+from typing import Any
+
+
+def plugin(group: str, name: str) -> Any | None:
+    """Return the object of the entry point *name* in *group*, or None if there is none."""
+    found = next(iter(entry_points(group=group, name=name)), None)
+    return None if found is None else found.load()
+
+
+def plugin_names(group: str) -> set[str]:
+    """Return the names of the entry points in *group*."""
+    return {entry.name for entry in entry_points(group=group)}

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sequencer.assembly.workflows import (
+from sequencer.assembly.workflow_choice import (
     began_with,
     flow_source_of,
     missing_source,
@@ -20,10 +20,10 @@ from sequencer.model.net.source import FlowSource
 from sequencer.workflows.flowfile.reader import find_flow, flow_files
 
 if TYPE_CHECKING:
-    from sequencer.assembly.project import Project
     from sequencer.engine.run import Run
     from sequencer.model.head import Head
     from sequencer.model.workflow import Workflow
+    from sequencer.project import Project
     from sequencer.workflows.flowfile.reader import Flow
     from sequencer.workflows.teams.lists import TaskList
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sequencer.assembly.plugins import plugin, plugin_names
-from sequencer.assembly.workflows import definition_of, place_of, workflow_for
+from sequencer.assembly import plugin, plugin_names
+from sequencer.assembly.workflow_choice import definition_of, place_of, workflow_for
 from sequencer.errors import UnknownName
 from sequencer.logs import witness_of
 from sequencer.model.by_hand import Placed

@@ -13,7 +13,7 @@ from sequencer.git.process import Git
 from sequencer.workflows.teams.growth import TeamGrower
 
 if TYPE_CHECKING:
-    from sequencer.assembly.project import Project
+    from sequencer.project import Project
 
 
 def team_of(project: Project, run: str | None, agent: str | None = None) -> Team:

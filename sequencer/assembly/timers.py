@@ -20,7 +20,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from sequencer.settings.agents import CLIENTS
+from sequencer.assembly.agents import CLIENTS
 from sequencer.settings.settings import Agent, Settings
 
 ALWAYS = ("git", "node")

@@ -14,8 +14,7 @@ from pathlib import Path
 from sequencer.errors import NotTrusted
 from sequencer.settings import trust_record
 from sequencer.settings.settings import Settings
-from sequencer.settings.trust import Acts, acts_of
-from sequencer.settings.trust_files import fingerprint
+from sequencer.settings.trust import Acts, acts_of, fingerprint
 
 Ask = Callable[[NotTrusted], bool]
 """Whether a person says yes to what the error lists."""

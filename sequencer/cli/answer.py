@@ -16,10 +16,10 @@ from sequencer.errors import SequencerError, TransitionRefused, UnknownName
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sequencer.assembly import Project
     from sequencer.engine.flow.control import Question
     from sequencer.engine.run import Run
     from sequencer.model.head import Head
+    from sequencer.project import Project
 
 QUESTION_LINES = 24
 VALUES_CHARS = 200

@@ -69,10 +69,10 @@ def check(invocation: Invocation, has_settings: bool, asks: bool) -> int:
 def _findings(invocation: Invocation) -> list[Finding]:
     """Return all findings; where the configuration can't be used, those of the run's files."""
     from sequencer import checks  # noqa: PLC0415 - pydantic; `--help` needs none
-    from sequencer.assembly import open_project  # noqa: PLC0415
     from sequencer.errors import ConfigurationError  # noqa: PLC0415
     from sequencer.findings import Area, of_error  # noqa: PLC0415
     from sequencer.model.names import slug  # noqa: PLC0415
+    from sequencer.project import open_project  # noqa: PLC0415
     from sequencer.settings.location import locate  # noqa: PLC0415
 
     try:

@@ -11,8 +11,8 @@ from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import columns, one_line
 
 if TYPE_CHECKING:
-    from sequencer.assembly import Project
     from sequencer.git.selection import Selection
+    from sequencer.project import Project
 
 NOT_COMMITTED = "-"
 

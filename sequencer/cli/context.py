@@ -22,9 +22,9 @@ from sequencer.cli.views.text import UNSEEN, columns_of, fitted, plain
 from sequencer.errors import ConfigurationError, StorageFailed, UnknownName
 
 if TYPE_CHECKING:
-    from sequencer.assembly import Project
+    from sequencer.assembly.agents import AgentOverrides
     from sequencer.engine.run import Run
-    from sequencer.settings.agents import AgentOverrides
+    from sequencer.project import Project
     from sequencer.settings.sources import Given
     from sequencer.store.protocol import View
 
@@ -84,8 +84,8 @@ class Invocation:
             NotTrusted: the verb would run something of the project, or post with its secrets.
         """
         if self._project is None:
-            from sequencer.assembly import open_project  # noqa: PLC0415 - `--help` needs none
             from sequencer.cli.trust import ask, ensure_may_change  # noqa: PLC0415 - same
+            from sequencer.project import open_project  # noqa: PLC0415 - `--help` needs none
 
             project = open_project(
                 config=self.config,

@@ -108,7 +108,7 @@ def demo(invocation: Invocation, steps: int, seconds: float, keep: bool) -> None
     """
     if invocation.config is not None or invocation.run_name is not None:
         raise UsageRefused("demo makes a project of its own: no --config and no --run")
-    from sequencer.assembly import open_project  # noqa: PLC0415 - pydantic; `--help` needs none
+    from sequencer.project import open_project  # noqa: PLC0415 - pydantic; `--help` needs none
 
     folder = Path(tempfile.mkdtemp(prefix="sequencer-demo-"))
     is_kept = True
@@ -249,7 +249,7 @@ def _show(invocation: Invocation, folder: Path, steps: int, took_s: float) -> No
     Raises:
         StepFailed: the order is not the workflow's, or two steps overlapped.
     """
-    from sequencer.assembly import open_run  # noqa: PLC0415 - pydantic; `--help` needs none
+    from sequencer.project import open_run  # noqa: PLC0415 - pydantic; `--help` needs none
 
     run = open_run(folder, environment={})
     facts = [fact for fact in run.history() if fact["event"] == "succeeded"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from sequencer.assembly import Project
+from sequencer.assembly.agents import choose_agent
 from sequencer.cli.context import Invocation
 from sequencer.cli.views.text import one_line
 from sequencer.cli.working import Plan, ensure_sensible, locate, run_of
@@ -20,7 +20,7 @@ from sequencer.model.line.order import describe, place, resolve
 from sequencer.model.standing import Kind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.settings.agents import choose_agent
+from sequencer.project import Project
 from sequencer.workflows.prompts import prompt_path
 from sequencer.workflows.registry import with_defaults
 

@@ -19,9 +19,9 @@ from sequencer.engine.events import Emit, Noticed
 from sequencer.errors import SequencerError, TransitionRefused
 
 if TYPE_CHECKING:
-    from sequencer.assembly import Project
     from sequencer.engine.run import Run
     from sequencer.model.head import Head
+    from sequencer.project import Project
 
 QUESTION_LINES = 12
 _NOTE = click.option("--note", metavar="TEXT", help="Why; it is kept in the history.")

@@ -13,11 +13,11 @@ from sequencer.cli.options import NewFile, pass_invocation, save, verb
 from sequencer.errors import SequencerError
 
 if TYPE_CHECKING:
-    from sequencer.assembly import Project
     from sequencer.cli.metrics_text import Seen
     from sequencer.engine.run import Run
     from sequencer.history.totals import Maker
     from sequencer.model.workflow import Workflow
+    from sequencer.project import Project
 
 FILE_MODE = 0o644
 """The exporter is another user."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sequencer.assembly import Project
+from sequencer.assembly.agents import choose_agent
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import complete_workflows, pass_invocation, verb
 from sequencer.cli.views.looking import look
@@ -22,7 +22,7 @@ from sequencer.model.line.order import Description, describe_node
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.settings.agents import choose_agent
+from sequencer.project import Project
 from sequencer.settings.sources import Given
 from sequencer.workflows.registry import with_defaults
 

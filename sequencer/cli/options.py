@@ -20,8 +20,8 @@ from sequencer.cli.context import Invocation
 from sequencer.errors import ConfigurationError, SequencerError, StorageFailed, UsageRefused
 
 if TYPE_CHECKING:
-    from sequencer.assembly import Project
     from sequencer.executors.redaction import Redaction
+    from sequencer.project import Project
 
 
 def _keep(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -87,7 +87,7 @@ def _flows_of(project: Project) -> Iterable[str]:
 
 
 def _agents_of(project: Project) -> Iterable[str]:
-    from sequencer.settings.agents import known_agents  # noqa: PLC0415 - completion only
+    from sequencer.assembly.agents import known_agents  # noqa: PLC0415 - completion only
 
     return known_agents(project.settings)
 

@@ -54,8 +54,7 @@ def repair(
       sequencer repair --apply
       sequencer repair --apply --accept-head   the journal is gone
     """
-    from sequencer.assembly import state_path_of  # noqa: PLC0415 - `--help` needs none
-    from sequencer.assembly.stores import witness_for  # noqa: PLC0415 - same
+    from sequencer.assembly.stores import state_path_of, witness_for  # noqa: PLC0415 - `--help` needs none
     from sequencer.store import repair as mending  # noqa: PLC0415
     from sequencer.store.diagnosis import Action, diagnose  # noqa: PLC0415
 

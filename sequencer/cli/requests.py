@@ -14,13 +14,13 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
-from sequencer.assembly import Project
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import complete_workflows
 from sequencer.errors import ConfigurationError, UnsafePath, UsageRefused
 from sequencer.logs import current_branch
 from sequencer.model.names import slug
 from sequencer.model.request import MAX_ITEMS, Request
+from sequencer.project import Project
 from sequencer.store.strictjson import parse_json
 from sequencer.workflows.requests.issues import NO_LABELS, TrackerIssue, as_json, issue_of
 

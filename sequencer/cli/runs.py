@@ -14,9 +14,9 @@ from sequencer.cli.views.text import one_line
 from sequencer.errors import SequencerError
 
 if TYPE_CHECKING:
-    from sequencer.assembly import Project
     from sequencer.engine.run import Run
     from sequencer.model.head import Head
+    from sequencer.project import Project
 
 
 @verb("runs")

@@ -15,9 +15,9 @@ from sequencer.errors import ConfigurationError, UnknownName, UsageRefused
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sequencer.assembly import Project
     from sequencer.model.step import Step
     from sequencer.model.workflow import Workflow
+    from sequencer.project import Project
 
 REVIEW, BUILT_IN = "review", "built in"
 MOST_STEPS_CHARS = 100
@@ -279,7 +279,7 @@ def _steps(project: Project, workflow: Workflow) -> Iterator[dict[str, Any]]:
 
 
 def _row(project: Project, step: Step, place: str, position: str) -> dict[str, Any]:
-    from sequencer.settings.agents import choose_agent  # noqa: PLC0415
+    from sequencer.assembly.agents import choose_agent  # noqa: PLC0415
     from sequencer.workflows.registry import with_defaults  # noqa: PLC0415 - loaded already
 
     whole = with_defaults(step, project.settings.step_defaults)
@@ -301,7 +301,7 @@ def _row(project: Project, step: Step, place: str, position: str) -> dict[str, A
 def _auto(project: Project, name: str) -> str:
     import shutil  # noqa: PLC0415 - only `auto` looks
 
-    from sequencer.settings.agents import resolve_auto  # noqa: PLC0415
+    from sequencer.assembly.agents import resolve_auto  # noqa: PLC0415
 
     try:
         return f"{name}: {resolve_auto(shutil.which, project.agents.environment)}"

@@ -13,8 +13,8 @@ from sequencer.cli.requests import FILE, LABEL, PROCEDURE, TEXT, request_from
 from sequencer.errors import UsageRefused
 
 if TYPE_CHECKING:
-    from sequencer.assembly import Project
     from sequencer.model.request import Definition, Request, Route
+    from sequencer.project import Project
 
 
 @verb("start")
@@ -111,7 +111,7 @@ def start(
       sequencer start --file issue.md --team --dry-run --mermaid
     """
     from sequencer.cli.start_view import Shape, show  # noqa: PLC0415
-    from sequencer.engine.team_starting import WantedTeam  # noqa: PLC0415
+    from sequencer.engine.starting import WantedTeam  # noqa: PLC0415
 
     shape = Shape.of(invocation, mermaid=mermaid, diagram=diagram, shows=dry_run or no_run)
     project = _project(invocation, agent, acts=not dry_run, rehearses=rehearse)

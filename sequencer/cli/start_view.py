@@ -12,11 +12,11 @@ from sequencer.errors import UsageRefused
 from sequencer.model.request import Route
 
 if TYPE_CHECKING:
-    from sequencer.assembly import Project
     from sequencer.cli.context import Invocation
     from sequencer.model.net.graph import Graph, Node
     from sequencer.model.request import Definition
     from sequencer.model.step import Step
+    from sequencer.project import Project
 
 _TASK_KEYS = ("step", "subject", "role", "agent")
 SUBJECT = 1

@@ -23,8 +23,8 @@ from sequencer.store.leases import Leases
 from sequencer.store.protocol import Liveness
 
 if TYPE_CHECKING:
-    from sequencer.assembly import Project
     from sequencer.git.tree import WorkTree
+    from sequencer.project import Project
 
 SHORT = 12
 """Characters of a commit's name that people are shown."""
@@ -302,7 +302,7 @@ def _code(project: Project, run: Run, store: GitStore, head: Head | None) -> Cod
     """Return how the work tree stands to the code of *head*; None where no code is moved."""
     from sequencer.git.carry import GitCarrier, folders_of  # noqa: PLC0415 - git only
     from sequencer.git.tree import WorkTree  # noqa: PLC0415
-    from sequencer.settings.git import NONE  # noqa: PLC0415
+    from sequencer.settings.schema import NONE  # noqa: PLC0415
 
     settings, branch = project.settings, store.branch
     if settings.store.work.branch == NONE:

@@ -15,8 +15,8 @@ from sequencer.errors import DecisionRefused, NotTrusted, UsageRefused
 from sequencer.settings.location import is_inside_agent
 
 if TYPE_CHECKING:
-    from sequencer.assembly import Project
     from sequencer.assembly.trusting import Trust
+    from sequencer.project import Project
 
 _BUILT_IN = "steps can use these agents, and those that are built in as they come"
 
@@ -127,7 +127,7 @@ def trust(
 
 
 def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> None:
-    from sequencer.assembly import open_project  # noqa: PLC0415 - `--help` needs none
+    from sequencer.project import open_project  # noqa: PLC0415 - `--help` needs none
 
     project = open_project(folder or Path(), config=invocation.config)
     ensure_is_one(project)

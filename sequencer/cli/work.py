@@ -24,11 +24,11 @@ from sequencer.cli.unattended import OPTION
 from sequencer.errors import UnknownName, UsageRefused
 
 if TYPE_CHECKING:
-    from sequencer.assembly import Project
+    from sequencer.assembly.agents import AgentOverrides
     from sequencer.engine.work import Mode
     from sequencer.model.limits import InvocationLimits
     from sequencer.model.net.source import FlowSource
-    from sequencer.settings.agents import AgentOverrides
+    from sequencer.project import Project
 
 SYNC_STEPS = 500
 """Of a process in mode sync that nobody gave a number: it waits for its turns over days, and an
@@ -152,7 +152,7 @@ class Wish:
         Raises:
             ConfigurationError: they don't fit to it.
         """
-        from sequencer.settings.agents import AgentOverrides  # noqa: PLC0415 - see `run`
+        from sequencer.assembly.agents import AgentOverrides  # noqa: PLC0415 - see `run`
         from sequencer.settings.sources import Given  # noqa: PLC0415
 
         values: dict[tuple[str | int, ...], tuple[str, object]] = {
@@ -222,7 +222,7 @@ class Wish:
 
 def _ensure_known_agents(project: Project, overrides: AgentOverrides) -> None:
     """Return if every agent of *overrides* is known, also those of steps that come late."""
-    from sequencer.settings.agents import known_agents  # noqa: PLC0415 - see `run`
+    from sequencer.assembly.agents import known_agents  # noqa: PLC0415 - see `run`
 
     known = known_agents(project.settings)
     for option, table in (

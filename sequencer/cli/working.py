@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sequencer.assembly import Project
+from sequencer.assembly.agents import ensure_known_steps
 from sequencer.cli import deciding, idle
 from sequencer.cli.context import Invocation, in_short, json_text, near
 from sequencer.cli.progress import Unseen, View, progress
@@ -35,7 +35,7 @@ from sequencer.model.outcome import Usage, duration, spent
 from sequencer.model.standing import FINAL, Standing, parse_time, standing
 from sequencer.model.standing import Kind as Answer
 from sequencer.model.workflow import Workflow
-from sequencer.settings.agents import ensure_known_steps
+from sequencer.project import Project
 from sequencer.store.file import FileStore
 from sequencer.workflows.prompts import relative_name
 from sequencer.workflows.router import allowed_prompts
@@ -276,8 +276,11 @@ def _tell_of_agents(
     """
     if head is not None and plan.mode is Mode.TICK:
         return
-    from sequencer.assembly.costs import cost_warnings  # noqa: PLC0415 - loads all executors
-    from sequencer.assembly.permissions import permissions, told  # noqa: PLC0415 - same
+    from sequencer.assembly.cautions import (  # noqa: PLC0415 - same
+        cost_warnings,
+        permissions,
+        told,
+    )
 
     for permission in permissions(project, workflow):
         message = told(permission)

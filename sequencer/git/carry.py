@@ -27,7 +27,7 @@ from sequencer.git.tenancy import Note, TakeBack, Tenancy, accepted_in, changed_
 from sequencer.git.tree import SHOWN_PATHS, Folders, TreeStatus, WorkTree, listed
 from sequencer.model.head import Claim, Head, Work
 from sequencer.model.names import is_branch_name, slug
-from sequencer.settings.git import CURRENT, NONE, CommitOptions, WorkOptions
+from sequencer.settings.schema import CURRENT, NONE, CommitOptions, WorkOptions
 from sequencer.settings.settings import Settings
 from sequencer.store.identity import this_process
 from sequencer.store.protocol import Store

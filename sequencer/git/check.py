@@ -26,7 +26,7 @@ from sequencer.git.process import Git, GitFailed
 from sequencer.git.remote import NO_ATOMIC, for_pushes, remote_folder
 from sequencer.git.store import GitStore
 from sequencer.git.tree import under_way_in
-from sequencer.settings.git import CURRENT, NONE
+from sequencer.settings.schema import CURRENT, NONE
 from sequencer.settings.settings import Settings
 from sequencer.store.head import read_head
 from sequencer.store.protocol import Store

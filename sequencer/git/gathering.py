@@ -50,7 +50,7 @@ from sequencer.git.worktrees import (
     name_of,
     remove,
 )
-from sequencer.settings.git import MIB
+from sequencer.settings.schema import MIB
 from sequencer.store.identity import this_process
 
 MAX_FILE_BYTES, MAX_TOTAL_BYTES = 32 * MIB, 128 * MIB

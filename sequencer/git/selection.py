@@ -20,7 +20,7 @@ from pathlib import Path
 from sequencer.executors.redaction import Redaction
 from sequencer.git.process import Git
 from sequencer.git.tree import Change, Patterns, StatusEntry, TreeStatus, WorkTree
-from sequencer.settings.git import CommitOptions
+from sequencer.settings.schema import CommitOptions
 
 IsSecret = Callable[[bytes], bool]
 """Whether some bytes hold a key."""

@@ -1,25 +1,34 @@
 """What two settings have to agree on: names that refer to each other, and safe paths.
 
 Runs on settings whose single values are right. Every problem is reported, not the first.
+Lists of tasks that stand in the settings are made here too, because they are checked as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sequencer.documents.problems import located
+from sequencer.documents.keys import located
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.step import Step
-from sequencer.settings.routing_names import RoutingNames, ensure_procedure
 from sequencer.settings.schema import BUILTIN_AGENTS, Schema
 from sequencer.settings.sources import Layers
 from sequencer.workflows.definitions import WorkflowDefinition
 from sequencer.workflows.prompts import relative_name
 from sequencer.workflows.registry import Registry
+from sequencer.workflows.requests.options import AUTO, RULES, RoutingSettings
 from sequencer.workflows.router import RouterMode
 from sequencer.workflows.verdicts import ensure_schema
+
+if TYPE_CHECKING:
+    from sequencer.model.team import Role
+    from sequencer.workflows.teams.lists import TaskList
+    from sequencer.workflows.teams.options import TeamOptions
+
 
 Found = tuple[KeyPath, ConfigurationError]
 MAX_PUSHED_BYTES = 1024 * 1024
@@ -232,3 +241,99 @@ def _steps_of(definition: WorkflowDefinition, path: KeyPath) -> Iterator[tuple[K
         yield (*path, *below), step
         if step.validation is not None and step.validation.fixer is not None:
             yield (*path, *below, "validation", "fixer"), step.validation.fixer
+
+
+Named = Iterator[tuple[KeyPath, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingNames:
+    """The names in one set of routing settings."""
+
+    routing: RoutingSettings
+
+    def procedures(self) -> Named:
+        """Yield the procedures that a request may be given to."""
+        yield ("routing", "fallback"), self.routing.fallback
+        for word, name in self.routing.procedures.items():
+            yield ("routing", "procedures", word), name
+
+    def agents(self) -> Named:
+        """Yield the agent that classifies, unless a word stands there that names none."""
+        if self.routing.classifier not in (AUTO, RULES):
+            yield ("routing", "classifier"), self.routing.classifier
+
+    def prompts(self) -> Named:
+        """Yield the system prompts."""
+        for name, entry in self.routing.system_prompts.items():
+            if entry.prompt is not None:
+                yield ("routing", "system_prompts", name, "prompt"), entry.prompt
+
+
+def ensure_procedure(
+    name: str, path: KeyPath, registry: Registry, where: str
+) -> Iterator[tuple[KeyPath, ConfigurationError]]:
+    """Yield what is wrong with *name*, which stands at *path*, as a procedure."""
+    known = registry.procedure_names
+    if name in known:
+        return
+    if name in registry.names:
+        message = f"workflow {name!r} is a cycle, and what a request starts has to end"
+        hint = f"known procedures: {', '.join(known)}"
+        yield path, ConfigurationError(message, where=where, hint=hint)
+    else:
+        yield path, UnknownName("procedure", name, known, where=where)
+
+
+def roles_of(options: TeamOptions) -> Callable[[], Mapping[str, Role]]:
+    """Return what makes the roles of a project whose section `teams` is *options*."""
+
+    def made() -> Mapping[str, Role]:
+        from sequencer.workflows.teams.options import roles  # noqa: PLC0415 - teams only
+
+        return roles(
+            options.roles,
+            teammate_model=options.teammate_model,
+            lead_model=options.lead_model,
+        )
+
+    return made
+
+
+def task_lists(
+    schema: Schema,
+    roles: Callable[[], Mapping[str, Role]],
+    layers: Layers,
+    file: Path,
+    found: list[Found],
+) -> dict[str, TaskList]:
+    """Return the lists of tasks in *schema*, by workflow; what is wrong is added to *found*.
+
+    *file* is the one in which settings are written.
+    """
+    made: dict[str, TaskList] = {}
+    for name, listed in _written_lists(layers).items():
+        from sequencer.workflows.teams.lists import inline_list, list_errors  # noqa: PLC0415
+
+        def where(path: KeyPath, above: KeyPath = ("workflows", name)) -> str:
+            return located(layers.where((*above, *path)), (*above, *path))
+
+        errors = list_errors(listed, roles(), where)
+        found += [(("workflows", name, *path), error) for path, error in errors]
+        # Whatever is wrong with an entry itself was found before, and its list is not here.
+        entry = schema.workflows.get(name)
+        if entry is not None and entry.tasks and not errors:
+            tasks = entry.as_tasks()
+            made[name] = inline_list(name, tasks, roles(), entry.size, file=file, where=where)
+    return made
+
+
+def _written_lists(layers: Layers) -> dict[str, list[Any]]:
+    """Return the entries of each list as they were written, refused ones too."""
+    workflows = layers.values.get("workflows")
+    written = workflows if isinstance(workflows, dict) else {}
+    return {
+        name: entry["tasks"]
+        for name, entry in written.items()
+        if isinstance(entry, dict) and isinstance(entry.get("tasks"), list)
+    }

@@ -4,19 +4,24 @@ They load as they are: flat keys mean the nested ones, and keys about its prompt
 and spec files mean nothing here and are named once. A nested key wins over its flat twin,
 as there. Its environment variables are named too, with what replaces each, and never obeyed:
 half of them have names that other programs use.
+
+``enableAgentTeams`` and ``teamConfig``, which configurations of an issue tracker's agents have,
+mean keys of ``teams``. Neither wins over the other: whoever writes both down has made a
+mistake that a silent choice would hide.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from sequencer.documents import keys
-from sequencer.documents.keys import dotted
+from sequencer.documents.keys import dotted, located
 from sequencer.documents.reader import Document, KeyPath
+from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.settings.checks import Found
 from sequencer.settings.schema import Schema
 from sequencer.settings.sources import Layers, Source, flatten
-from sequencer.settings.team_names import TOP_KEYS, lay_team_keys
 
 FLAT_KEYS: dict[str, KeyPath] = {
     "router_enabled": ("router", "enabled"),
@@ -212,3 +217,61 @@ def inherit_cadence(layers: Layers) -> None:
 def _source(document: Document, path: KeyPath) -> Source:
     line, _ = document.positions[path]
     return Source("file", document.file, line)
+
+
+CONFIG = "teamConfig"
+TEAM_KEYS: Mapping[KeyPath, KeyPath] = {
+    ("enableAgentTeams",): ("teams", "enabled"),
+    (CONFIG, "complexityThreshold"): ("teams", "threshold"),
+    (CONFIG, "maxTeamSize"): ("teams", "max_size"),
+    (CONFIG, "teammateModel"): ("teams", "teammate_model"),
+    (CONFIG, "leadModel"): ("teams", "lead_model"),
+    (CONFIG, "enabledClassifications"): ("teams", "classifications"),
+}
+TOP_KEYS = frozenset(str(path[0]) for path in TEAM_KEYS)
+
+
+def lay_team_keys(layers: Layers, document: Document) -> None:
+    """Lay what *document* says about teams by their other names over *layers*."""
+    for written, path in TEAM_KEYS.items():
+        position = document.positions.get(written)
+        if position is not None:
+            value = document.data[str(written[0])]
+            for part in written[1:]:
+                value = value[part]
+            layers.put(path, value, Source("file", document.file, position[0]), written)
+
+
+def team_name_of(layers: Layers, path: KeyPath) -> KeyPath:
+    """Return *path* under the name by which its author knows it."""
+    origin = layers.origin(path)
+    return origin if origin and origin[0] in TOP_KEYS else path
+
+
+def team_problems(layers: Layers) -> Iterator[Found]:
+    """Yield what is wrong with the names themselves; their values are the schema's to judge."""
+    document = layers.document
+    if document is None:
+        return
+    config = document.data.get(CONFIG)
+    if config is not None and not isinstance(config, dict):
+        message = "expected a mapping ('key: value' lines)"
+        yield (CONFIG,), ConfigurationError(message, where=_place_in(document, (CONFIG,)))
+    known = [str(path[1]) for path in TEAM_KEYS if path[0] == CONFIG]
+    for key in config if isinstance(config, dict) else ():
+        if key not in known:
+            place = located(document.where((CONFIG, key)), (CONFIG,))
+            yield (CONFIG, key), UnknownName("key", key, known, where=place)
+    for written, path in TEAM_KEYS.items():
+        if written in document.positions and path in document.positions:
+            line = document.positions[path][0]
+            message = f"{dotted(path)} in line {line} says the same"
+            hint = f"leave out {dotted(written)} or {dotted(path)}"
+            yield (
+                written,
+                ConfigurationError(message, where=_place_in(document, written), hint=hint),
+            )
+
+
+def _place_in(document: Document, path: KeyPath) -> str:
+    return located(document.where(path), path)

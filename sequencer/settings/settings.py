@@ -19,19 +19,18 @@ from pydantic import ValidationError
 from sequencer.activity.options import ActivityOptions
 from sequencer.documents import reader
 from sequencer.documents.file import leads_out
-from sequencer.documents.keys import dotted, leaves
-from sequencer.documents.problems import located, problems_of, raise_all
+from sequencer.documents.keys import dotted, leaves, located, problems_of, raise_all
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnsafePath
 from sequencer.executors.prices import ModelPrice
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
-from sequencer.settings import legacy, team_names
-from sequencer.settings.checks import Check, Found
-from sequencer.settings.git import CommitOptions
+from sequencer.settings import legacy
+from sequencer.settings.checks import Check, Found, roles_of, task_lists
 from sequencer.settings.location import find_config, misplaced, resolve_path
 from sequencer.settings.schema import (
     AgentSelection,
+    CommitOptions,
     LogOptions,
     RunDefaults,
     Schema,
@@ -46,7 +45,6 @@ from sequencer.settings.sources import (
     flatten,
     lay_environment,
 )
-from sequencer.settings.task_lists import roles_of, task_lists
 from sequencer.workflows.builtin import BuiltinPrompts, BuiltinWorkflows
 from sequencer.workflows.definitions import Composition
 from sequencer.workflows.registry import Registry
@@ -168,7 +166,7 @@ def load(
     flows = _flows(schema, project_dir, layers, found)
     registry = Registry(workflows, prompts, flows, lists=lists, roles=roles)
     workflows |= {name: made.workflow for name, made in lists.items()}
-    found += team_names.problems(layers)
+    found += legacy.team_problems(layers)
     found += Check(layers, schema, registry, paths["prompts_dir"]).problems()
     found.sort(key=lambda item: layers.position(item[0]))
     raise_all([error for _, error in found])
@@ -244,7 +242,7 @@ def _validated(layers: Layers) -> tuple[Schema, list[Found]]:
     is_first_round = True
 
     def named(path: KeyPath) -> KeyPath:
-        return team_names.name_of(layers, path)
+        return legacy.team_name_of(layers, path)
 
     while True:
         try:

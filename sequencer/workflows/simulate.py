@@ -21,8 +21,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
-from sequencer.documents.keys import dotted
-from sequencer.documents.problems import problems_of, raise_all
+from sequencer.documents.keys import dotted, problems_of, raise_all
 from sequencer.errors import ConfigurationError, SequencerError, UnknownName
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.graph import Graph, Node, NodeKind

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import psutil
 
-from sequencer.assembly import open_project
 from sequencer.assembly.flows import run_of
 from sequencer.engine.run import Run
 from sequencer.engine.work import Mode, Summary
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.marking import FlowStatus
 from sequencer.model.net.rules import line
+from sequencer.project import open_project
 
 NAME = "flow"
 PLACES = 4

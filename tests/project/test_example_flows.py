@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from sequencer.assembly import open_project, open_run
 from sequencer.checks import check_project
 from sequencer.engine.work import Mode
 from sequencer.findings import Level
 from sequencer.model.head import Head, Status
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.transitions import Event
+from sequencer.project import open_project, open_run
 from sequencer.settings.settings import load
 from sequencer.workflows import templates
 from sequencer.workflows.flowfile.reader import Flow, load_flow

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 import sequencer
 from sequencer import errors
-from sequencer.assembly import EXECUTORS
+from sequencer.assembly.agents import EXECUTORS
 from sequencer.cli.program import COMMANDS, group
 from sequencer.engine.control import Control
 from sequencer.engine.run import Run

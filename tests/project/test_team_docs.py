@@ -7,7 +7,7 @@ import re
 from sequencer.documents.keys import dotted
 from sequencer.model.step import Step
 from sequencer.model.team import STEP_FIELDS, Budget, Role
-from sequencer.settings.team_names import TEAM_KEYS
+from sequencer.settings.legacy import TEAM_KEYS
 from sequencer.workflows.teams.options import CLASSIFICATIONS, KEYWORDS, LABELS, ScoreSettings
 from tests.project.documents import ROOT
 from tests.project.test_configuration_docs import ROW

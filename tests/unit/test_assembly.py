@@ -11,20 +11,15 @@ from typing import Any
 import pytest
 
 from sequencer import assembly
-from sequencer.assembly import (
-    EXECUTORS,
-    ensure_honoured,
-    open_project,
-    open_run,
-    plugins,
-    state_path_of,
-)
+from sequencer.assembly.agents import EXECUTORS, ensure_honoured
+from sequencer.assembly.stores import state_path_of
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.stand_ins import ScriptedExecutor, ScriptedOptions, ScriptedOutcome
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.source import FlowSource
 from sequencer.model.step import Step
+from sequencer.project import Project, open_project, open_run
 from sequencer.store.file import FileStore
 from sequencer.workflows.registry import Registry
 from tests.unit.engine.projects import OK, events, head_of, open_scripted, reopen, write_project
@@ -38,7 +33,7 @@ NEEDED: dict[str, dict[str, Any]] = {
 THREE = {"three": {"steps": ["supervisor", "main", "reviewer"]}}
 
 
-def project(folder: Path, **settings: Any) -> assembly.Project:
+def project(folder: Path, **settings: Any) -> Project:
     return open_project(write_project(folder, **settings), environment=ENVIRONMENT)
 
 
@@ -161,7 +156,7 @@ def test_steps_of_a_project_are_looked_at_before_anything_runs(tmp_path: Path) -
 
 def plug_in(monkeypatch: pytest.MonkeyPatch, group: str, name: str, value: str) -> None:
     found = EntryPoints([EntryPoint(name, value, group)])
-    monkeypatch.setattr(plugins, "entry_points", found.select)
+    monkeypatch.setattr(assembly, "entry_points", found.select)
 
 
 def make_plugin(name: str, options: dict[str, Any], core: object) -> ScriptedExecutor:
@@ -288,7 +283,7 @@ def test_prompts_of_commands_may_be_missing(tmp_path: Path) -> None:
 
 def test_the_names_of_runs_are_those_that_were_given(tmp_path: Path) -> None:
     (tmp_path / "orchestration.yaml").write_text("agent: {default: rehearsal}\n")
-    project = assembly.open_project(tmp_path, environment={})
+    project = open_project(tmp_path, environment={})
     for name in ("plain", "Feature/ä b", "-rf"):
         project.run(name).control.begin()
     assert project.run_names() == sorted(["plain", "Feature/ä b", "-rf"])

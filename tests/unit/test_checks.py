@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.assembly import open_project
 from sequencer.checks import check_project, check_state
 from sequencer.findings import Area, Finding, Level, exit_code
+from sequencer.project import open_project
 from tests.unit.cli.calling import CONFIGURATION, call, project, worked
 from tests.unit.store.broken_runs import damage_line, edit
 

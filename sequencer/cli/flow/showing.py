@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sequencer.assembly import Project
 from sequencer.assembly.flows import open_flow, run_name_of
 from sequencer.cli.context import Invocation
 from sequencer.cli.flow import table
@@ -19,6 +18,7 @@ from sequencer.documents.reader import decode
 from sequencer.engine.flow.view import FlowView, view_of
 from sequencer.engine.run import Run
 from sequencer.errors import ConfigurationError, DefinitionChanged, UsageRefused
+from sequencer.project import Project
 from sequencer.workflows.flowfile.markdown import MAX_CHARS, split
 from sequencer.workflows.flowfile.problems import Findings
 from sequencer.workflows.flowfile.reader import Flow

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
-from sequencer.documents.problems import raise_all
+from sequencer.documents.keys import raise_all
 from sequencer.engine.events import HeadMoved, Noticed
 from sequencer.engine.flow.attempts import Attempts, Running
 from sequencer.engine.flow.code import FlowCode, accepted

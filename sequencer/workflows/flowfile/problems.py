@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
 
-from sequencer.documents.problems import ConfigurationErrors
+from sequencer.documents.keys import ConfigurationErrors
 from sequencer.errors import ConfigurationError
 from sequencer.workflows.mermaid.text import Position
 

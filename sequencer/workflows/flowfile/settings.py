@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from sequencer.documents.keys import dotted
-from sequencer.documents.problems import problems_of
+from sequencer.documents.keys import dotted, problems_of
 from sequencer.documents.reader import Document, KeyPath, parse_text
 from sequencer.errors import ConfigurationError
 from sequencer.model.step import ModelName, Name, Output, PromptName, Retry, Step, ToolName

@@ -20,8 +20,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Literal
 
-from sequencer.documents.keys import dotted
-from sequencer.documents.problems import raise_all
+from sequencer.documents.keys import dotted, raise_all
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind

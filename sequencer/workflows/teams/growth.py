@@ -22,8 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from sequencer.documents.keys import dotted
-from sequencer.documents.problems import problems_of
+from sequencer.documents.keys import dotted, problems_of
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, StepFailed, UnknownName
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind

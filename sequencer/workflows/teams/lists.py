@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from sequencer.documents.file import read_bytes
-from sequencer.documents.problems import problems_of, raise_all
+from sequencer.documents.keys import problems_of, raise_all
 from sequencer.documents.reader import Document, KeyPath, Position, decode, parse, parse_text
 from sequencer.errors import ConfigurationError
 from sequencer.model.net.graph import Graph

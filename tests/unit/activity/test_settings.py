@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.documents.problems import ConfigurationErrors
+from sequencer.documents.keys import ConfigurationErrors
 from sequencer.errors import ConfigurationError
 from sequencer.settings.settings import Settings, load
 

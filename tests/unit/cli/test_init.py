@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sequencer.assembly import EXECUTORS, open_project
+from sequencer.assembly.agents import EXECUTORS
 from sequencer.cli import init as scaffold
+from sequencer.project import open_project
 from sequencer.settings.sources import IDENTITY_VARIABLES
 from sequencer.workflows.registry import Registry
 from tests.unit.cli.calling import call

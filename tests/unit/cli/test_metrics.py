@@ -14,9 +14,9 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 
-from sequencer.assembly import open_project
 from sequencer.cli.metrics import _models
 from sequencer.history.totals import Maker
+from sequencer.project import open_project
 from tests.unit.cli.calling import call, project, state, worked
 
 READ: Callable[[str], Iterable[Metric]] = read_openmetrics

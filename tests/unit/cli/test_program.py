@@ -172,7 +172,7 @@ def test_the_help_of_a_verb_needs_no_engine(tmp_path: Path, verb: str) -> None:
         "print(*sorted(sys.modules), file=sys.stderr)"
     )
     modules = python(tmp_path, "-c", code).stderr.split()
-    assert not {"pydantic", "rich", "psutil", "anthropic", "yaml", "sequencer.assembly"} & set(
+    assert not {"pydantic", "rich", "psutil", "anthropic", "yaml", "sequencer.project"} & set(
         modules
     )
 

@@ -5,14 +5,14 @@ from typing import cast
 
 import pytest
 
-from sequencer.assembly import open_project
+from sequencer.assembly.agents import AgentOverrides
 from sequencer.cli.working import Tally, as_json, end_line, ensure_sensible
 from sequencer.engine.events import AttemptEnded, AttemptStarted
 from sequencer.engine.run import Run
 from sequencer.engine.work import Summary
 from sequencer.errors import Interrupted, StaleClaim, StepFailed, StorageFailed, UnknownName
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.settings.agents import AgentOverrides
+from sequencer.project import open_project
 from sequencer.workflows.builtin import BuiltinPrompts, BuiltinWorkflows
 from tests.unit.cli.calling import call, project, state, worked
 from tests.unit.cli.test_progress import LOG, attempt, outcome

@@ -3,12 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from sequencer.documents.problems import (
-    ConfigurationErrors,
-    located,
-    problems_of,
-    raise_all,
-)
+from sequencer.documents.keys import ConfigurationErrors, located, problems_of, raise_all
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.settings.schema import Schema

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from sequencer.assembly import open_project
 from sequencer.engine.run import Run
 from sequencer.engine.work import Mode, Summary
 from sequencer.errors import (
@@ -18,6 +17,7 @@ from sequencer.errors import (
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.request import Request
+from sequencer.project import open_project
 from tests.unit.engine.projects import head_of, write_project
 
 REQUEST = Request(title="Debug login timeout", text="It times out.", labels=("bug",))

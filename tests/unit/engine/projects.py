@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sequencer.assembly import open_project
 from sequencer.engine.events import (
     AttemptEnded,
     AttemptStarted,
@@ -25,6 +24,7 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Kind
 from sequencer.model.head import Head
+from sequencer.project import open_project
 from sequencer.store.queue import TicketQueue, file_name
 
 OK = {"status": "ok", "output": "done"}

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from sequencer.assembly import Project, open_project
 from sequencer.engine.fitting import OF_A_FLOWCHART, fitted, optional_of
 from sequencer.errors import ConfigurationError
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.team import TaskTraits
 from sequencer.model.workflow import Workflow
+from sequencer.project import Project, open_project
 from sequencer.workflows.teams.options import builtin_roles
 
 AGENTS = """

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.assembly import open_project
 from sequencer.errors import (
     StepFailed,
     WaitsForPerson,
 )
 from sequencer.model.head import Status
+from sequencer.project import open_project
 from tests.unit.engine.procedures import (
     reopened,
     started,

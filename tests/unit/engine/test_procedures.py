@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.assembly import open_project
 from sequencer.engine.recall import recall
 from sequencer.engine.work import Mode
 from sequencer.errors import (
@@ -17,6 +16,7 @@ from sequencer.errors import (
     WaitsForPerson,
 )
 from sequencer.model.head import Loop, Status
+from sequencer.project import open_project
 from tests.unit.engine.procedures import (
     NO,
     PASS,

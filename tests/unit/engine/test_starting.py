@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from sequencer.assembly import Project, open_project
 from sequencer.errors import ConfigurationError, TransitionRefused, UnknownName
 from sequencer.model.request import Definition, Request
+from sequencer.project import Project, open_project
 from tests.unit.engine.projects import write_project
 
 BUG = Request(title="Debug login timeout", labels=("Bug",))

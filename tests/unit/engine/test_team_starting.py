@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.team_starting import WantedTeam
+from sequencer.engine.starting import WantedTeam
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.request import Definition, Request
 from tests.unit.engine.test_starting import BUG, CODE, project

@@ -17,7 +17,7 @@ from sequencer.git.process import Git
 from sequencer.git.remote import PushVerdict, Remote
 from sequencer.git.tree import Folders, WorkTree
 from sequencer.model.head import Claim, Head, Owner, Work
-from sequencer.settings.git import CommitOptions, WorkOptions
+from sequencer.settings.schema import CommitOptions, WorkOptions
 
 ENVIRONMENT = {
     **{name: text for name, text in os.environ.items() if not name.startswith("GIT_")},

@@ -8,7 +8,7 @@ from sequencer.executors.redaction import Redaction
 from sequencer.git.commit import Committer, WrittenCommit
 from sequencer.git.selection import Selection, Selector, secrets_by
 from sequencer.git.tree import WorkTree
-from sequencer.settings.git import CommitOptions
+from sequencer.settings.schema import CommitOptions
 from tests.unit.git.clones import said, tree_at
 
 MAIN = "refs/heads/main"

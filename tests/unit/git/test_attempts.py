@@ -11,7 +11,7 @@ import pytest
 from sequencer.errors import WorkTreeRefused
 from sequencer.git.tenancy import NOTE
 from sequencer.model.head import Claim, Head, Loop, Owner
-from sequencer.settings.git import CommitOptions
+from sequencer.settings.schema import CommitOptions
 from sequencer.store.identity import this_process
 from tests.unit.git.clones import (
     Clone,

@@ -9,7 +9,7 @@ import pytest
 from sequencer.errors import RemoteUnreachable, WorkTreeRefused
 from sequencer.git.tree import SHOWN_PATHS
 from sequencer.model.head import Work
-from sequencer.settings.git import WorkOptions
+from sequencer.settings.schema import WorkOptions
 from tests.unit.git.clones import (
     SECRET,
     Clone,

@@ -8,7 +8,7 @@ import pytest
 
 from sequencer.errors import WorkTreeRefused
 from sequencer.model.head import Work
-from sequencer.settings.git import CommitOptions, WorkOptions
+from sequencer.settings.schema import CommitOptions, WorkOptions
 from tests.unit.git.clones import (
     DOCS,
     SECRET,

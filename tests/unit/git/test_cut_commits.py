@@ -15,7 +15,7 @@ import pytest
 from sequencer.errors import WorkTreeRefused
 from sequencer.git import commit as committing
 from sequencer.git.commit import DRAFT, Committer, is_cut_off
-from sequencer.settings.git import CommitOptions
+from sequencer.settings.schema import CommitOptions
 from tests.unit.git.clones import (
     claim,
     clone,

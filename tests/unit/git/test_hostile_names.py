@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.settings.git import CommitOptions
+from sequencer.settings.schema import CommitOptions
 from tests.unit.git.clones import (
     claim,
     clone,

@@ -13,7 +13,7 @@ import pytest
 from sequencer.errors import WorkTreeBusy, WorkTreeRefused
 from sequencer.git import tenancy
 from sequencer.model.head import Head
-from sequencer.settings.git import CommitOptions, WorkOptions
+from sequencer.settings.schema import CommitOptions, WorkOptions
 from sequencer.store.identity import this_process
 from tests.concurrency import children
 from tests.unit.git.clones import Clone, claim, clone, commit, git, head, pair, write

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from sequencer.settings.git import PLACEHOLDERS, CommitOptions, WorkOptions
+from sequencer.settings.schema import PLACEHOLDERS, CommitOptions, WorkOptions
 
 
 def test_nothing_is_open_unless_it_is_said() -> None:

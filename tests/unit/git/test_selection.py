@@ -8,7 +8,7 @@ import pytest
 
 from sequencer.executors.redaction import Redaction
 from sequencer.git.selection import Selection, Selector, secrets_by
-from sequencer.settings.git import CommitOptions
+from sequencer.settings.schema import CommitOptions
 from tests.unit.git.clones import SECRET, commit, git, repository, tree_at, write
 
 

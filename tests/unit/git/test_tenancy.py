@@ -11,7 +11,7 @@ from filelock import FileLock
 from sequencer.errors import WorkTreeBusy, WorkTreeRefused
 from sequencer.git import tenancy
 from sequencer.model.head import Head, Owner
-from sequencer.settings.git import CommitOptions
+from sequencer.settings.schema import CommitOptions
 from sequencer.store.identity import this_process
 from tests.unit.git.clones import Clone, claim, clone, head, pair, write
 

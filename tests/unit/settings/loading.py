@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.documents.problems import ConfigurationErrors
+from sequencer.documents.keys import ConfigurationErrors
 from sequencer.errors import ConfigurationError
 from sequencer.settings.settings import Settings, load
 

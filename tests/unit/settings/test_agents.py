@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.model.step import Step
-from sequencer.settings.agents import (
+from sequencer.assembly.agents import (
     CLIENTS,
     AgentOverrides,
     choose_agent,
@@ -15,6 +13,8 @@ from sequencer.settings.agents import (
     known_agents,
     resolve_auto,
 )
+from sequencer.errors import ConfigurationError, UnknownName
+from sequencer.model.step import Step
 from sequencer.settings.schema import BUILTIN_AGENTS
 from sequencer.settings.settings import Settings, load
 from sequencer.workflows.registry import Registry

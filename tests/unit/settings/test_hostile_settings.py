@@ -11,8 +11,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.documents.keys import annotation_at, is_mapping, known_keys, leaves
-from sequencer.documents.problems import ConfigurationErrors
+from sequencer.documents.keys import (
+    ConfigurationErrors,
+    annotation_at,
+    is_mapping,
+    known_keys,
+    leaves,
+)
 from sequencer.errors import ConfigurationError
 from sequencer.model.line.order import describe
 from sequencer.settings.legacy import FLAT_KEYS, IGNORED_KEYS

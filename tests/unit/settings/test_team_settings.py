@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from sequencer.settings.legacy import TEAM_KEYS, TOP_KEYS
 from sequencer.settings.sources import Given
-from sequencer.settings.team_names import TEAM_KEYS, TOP_KEYS
 from tests.unit.settings.loading import loaded, refusal, refusals
 
 TEAMS = """

@@ -5,13 +5,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sequencer.assembly import open_project
 from sequencer.cli.views.board import Board, Lines
 from sequencer.cli.views.looking import News
 from sequencer.cli.views.text import moment
 from sequencer.engine.events import Waiting
 from sequencer.executors.redaction import Redaction
 from sequencer.model.transitions import Event
+from sequencer.project import open_project
 from tests.acceptance.flow_projects import cli, make_project, write_flow
 from tests.unit.cli.flow.facts import fact
 

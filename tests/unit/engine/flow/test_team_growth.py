@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.assembly.prompts import builtin_texts
 from sequencer.engine.flow.control import FlowControl
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.team import Role
+from sequencer.project import builtin_texts
 from sequencer.store.memory import MemoryRun
 from sequencer.workflows.teams.options import builtin_roles
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until

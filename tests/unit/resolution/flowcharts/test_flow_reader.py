@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.documents.problems import ConfigurationErrors
+from sequencer.documents.keys import ConfigurationErrors
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Retry
 from sequencer.workflows.flowfile.markdown import MAX_CHARS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.assembly.prompts import builtin_texts
+from sequencer.project import builtin_texts
 from sequencer.workflows.builtin import PROCEDURES
 from sequencer.workflows.teams.graphs import workflow_of
 from sequencer.workflows.teams.lists import SHARED, builtin_tasks

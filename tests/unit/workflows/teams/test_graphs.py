@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
-from sequencer.documents.problems import ConfigurationErrors
+from sequencer.documents.keys import ConfigurationErrors
 from sequencer.errors import ConfigurationError
 from sequencer.model.net.graph import Graph, Growth, NodeKind
 from sequencer.model.step import Output, Step, Validation

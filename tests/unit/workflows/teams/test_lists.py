@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.documents.problems import ConfigurationErrors
+from sequencer.documents.keys import ConfigurationErrors
 from sequencer.errors import ConfigurationError
 from sequencer.model.team import Role, Task
 from sequencer.workflows.teams.lists import (

@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from sequencer.assembly.prompts import builtin_texts
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.team import Budget, Role
+from sequencer.project import builtin_texts
 from sequencer.workflows.teams.lists import SHARED, builtin_tasks
 from sequencer.workflows.teams.options import FIXER, LEAD, builtin_roles, roles
 from sequencer.workflows.verdicts import verdict_of

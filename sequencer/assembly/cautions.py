@@ -1,20 +1,25 @@
-"""Which agents of a workflow never tell what they cost, where a cap on costs is set.
+"""What a person should know of a workflow's agents before they work: costs and permissions.
 
-A cap counts what is known. With an agent that tells nothing it holds nothing back, and
-nobody would notice before the bill.
+A cap on costs counts what is known. With an agent that tells nothing it holds nothing back,
+and nobody would notice before the bill. A client that is told nothing about files refuses to
+edit where nobody is there to be asked, so a loop would be paid for and change nothing. Whoever
+says what an agent may do, be it to read only, has decided, and is not warned.
+
+Not promised: what a client's own settings add.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from sequencer.assembly.project import Project
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.errors import ConfigurationError
 from sequencer.executors.prices import price_of
-from sequencer.executors.protocol import Executor
+from sequencer.executors.protocol import Executor, Permits, Permitting
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
+from sequencer.project import Project
 from sequencer.workflows.definitions import with_fields
 from sequencer.workflows.registry import with_defaults
 
@@ -92,3 +97,65 @@ def cost_warnings(project: Project, workflow: Workflow, more: str = "") -> list[
         (f"agent {name!r} may never tell what it costs, so {named} can't count it: {why}", hint)
         for name, why, hint in untold_costs(project, workflow)
     ]
+
+
+class Permission(NamedTuple):
+    """What one agent may do."""
+
+    agent: str
+    says: str
+    idle_steps: tuple[str, ...] = ()
+    """Steps in which it could not edit, though nobody said so."""
+    hint: str = ""
+    """The lines that change that."""
+
+
+def permissions(project: Project, workflow: Workflow) -> list[Permission]:
+    """Return what each agent of *workflow* may do; a program of one's own has no permissions.
+
+    An agent that can't even be chosen is left out; who looks for that says it.
+    """
+    found: dict[str, tuple[Permits, list[str]]] = {}
+    for step in with_fields(workflow):
+        whole = with_defaults(step, project.settings.step_defaults)
+        try:
+            name, executor = project.agents.choose(whole, step.name)
+        except ConfigurationError:
+            continue
+        if isinstance(executor, Permitting):
+            permits, idle = found.setdefault(name, (executor.permits(), []))
+            if permits.to_edit and _is_left_to_the_entry(whole):
+                idle.append(step.name)
+    return [
+        Permission(
+            name, permits.says, tuple(dict.fromkeys(idle)), _lines(project, name, permits.to_edit)
+        )
+        for name, (permits, idle) in found.items()
+    ]
+
+
+def _is_left_to_the_entry(step: Step) -> bool:
+    """Return whether *step* is to do what its agent may, and says nothing about edits itself."""
+    words = step.tools or {}
+    has_none = step.single_turn or step.disallow_all_tools
+    return not has_none and step.allowed_tools is None and not words.keys() & {"write", "edit"}
+
+
+def _lines(project: Project, name: str, to_edit: tuple[str, ...]) -> str:
+    agents = project.settings.agents
+    if name in agents:
+        added = "".join(f"\n    {line}" for line in to_edit)
+        return f"add to the entry ({agents[name].locate(())}), for example:{added}"
+    entry = f"{name}: {{{', '.join(to_edit)}}}"
+    if agents:
+        return f"add below 'agents:' in orchestration.yaml, for example:\n    {entry}"
+    return f"add to orchestration.yaml, for example:\n    agents:\n      {entry}"
+
+
+def told(permission: Permission) -> str | None:
+    """Return the warning that *permission* is worth; None: somebody has decided."""
+    if not permission.idle_steps:
+        return None
+    steps = ", ".join(permission.idle_steps)
+    word = "step" if len(permission.idle_steps) == 1 else "steps"
+    return f"can't edit files in {word} {steps}: {permission.says}"

@@ -9,37 +9,38 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sequencer.assembly.agents import ConfiguredAgents
-from sequencer.assembly.prompts import PromptFolder
+from sequencer.assembly.agents import AgentOverrides, ConfiguredAgents
 from sequencer.assembly.stores import make_store, state_path_of
 from sequencer.assembly.trusting import Ask, Trust
-from sequencer.assembly.workflows import began_with, definition_of, workflow_of_run
+from sequencer.assembly.workflow_choice import began_with, definition_of, workflow_of_run
 from sequencer.documents.reader import KeyPath
 from sequencer.engine.carrier import NOTHING_CARRIED, BranchGuard, Carrier
 from sequencer.engine.events import Emit, Noticed, ignore
 from sequencer.engine.hooking import Hooks, NoHooks
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
-from sequencer.errors import StateRefused
+from sequencer.errors import StateRefused, UnknownName
+from sequencer.executors.protocol import Executor
 from sequencer.executors.redaction import Redaction
 from sequencer.hooks import load_hooks
 from sequencer.logs import FileLogs, current_branch
 from sequencer.model.head import Head
 from sequencer.model.names import slug
 from sequencer.model.request import Definition
+from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
-from sequencer.settings.agents import AgentOverrides
-from sequencer.settings.git import CURRENT, NONE
+from sequencer.settings.schema import CURRENT, NONE
 from sequencer.settings.settings import Settings, load
 from sequencer.settings.sources import Given
 from sequencer.store import folder as folders
 from sequencer.store.head import read_head
 from sequencer.store.protocol import Store
-from sequencer.workflows.prompts import PromptReader
+from sequencer.workflows.prompts import PromptReader, prompt_path, relative_name
 from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.requests.options import classifying_agent
 
@@ -139,8 +140,7 @@ class Project:
     @property
     def starter(self) -> Starter:
         """Return what makes runs of requests."""
-        from sequencer.engine.starting import Starter  # noqa: PLC0415 - see the class
-        from sequencer.engine.team_starting import TeamStarter  # noqa: PLC0415
+        from sequencer.engine.starting import Starter, TeamStarter  # noqa: PLC0415 - few need it
 
         settings = self.settings
         agent = None
@@ -434,3 +434,51 @@ def open_run(path: str | Path = ".", name: str | None = None, **options: Any) ->
     *options* are those of `open_project`.
     """
     return open_project(path, **options).run(name)
+
+
+BUILTIN_FOLDERS = ("subroutines", "system", "team")
+"""Below the prompts folder; what a project has there goes before what comes along."""
+
+
+@cache
+def builtin_texts() -> dict[str, str]:
+    """Return the prompts of the built-in procedures, by name below the prompts folder."""
+    root = files("sequencer").joinpath("builtin", "prompts")
+    return {
+        f"{folder}/{entry.name}": entry.read_text(encoding="utf-8")
+        for folder in BUILTIN_FOLDERS
+        for entry in sorted(root.joinpath(folder).iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".md")
+    }
+
+
+@dataclass(frozen=True)
+class PromptFolder:
+    """The prompts of a project; see `prepared.Prompts`."""
+
+    reader: PromptReader
+
+    def read(self, name: str) -> str:
+        """See `prepared.Prompts.read`."""
+        try:
+            return self.reader.read(name)
+        except UnknownName:
+            key = relative_name(self.reader.folder, name)
+            if key.split("/", 1)[0] not in BUILTIN_FOLDERS or key not in builtin_texts():
+                raise
+            return builtin_texts()[key]
+
+    def read_for(self, step: Step, executor: Executor) -> str:
+        """See `prepared.Prompts.read_for`."""
+        if step.text is not None:
+            return step.text
+        # A rehearsal stands in for a command whose step needs no prompt.
+        stands_in = executor.kind in ("rehearsal", "scripted") and step.executor is not None
+        stands_in = getattr(executor, "is_for_command", stands_in)
+        is_optional = step.prompt is None and (executor.kind == "command" or stands_in)
+        if is_optional:
+            try:
+                prompt_path(self.reader.folder, step.prompt_name)
+            except UnknownName:
+                return ""
+        return self.read(step.prompt_name)

@@ -1,4 +1,8 @@
-"""Which workflow a run has."""
+"""Which workflow a run has.
+
+Of a run that was started, its own files say it: the definition that was made of a request, or
+the source of a graph. Else the settings do, as far as nobody asks for something else.
+"""
 
 from __future__ import annotations
 
