@@ -24,7 +24,7 @@ from typing import Any
 from sequencer.errors import StorageFailed
 from sequencer.git.objects import CommitDraft, Missing, Objects
 from sequencer.git.process import GitFailed
-from sequencer.git.remote import PushVerdict, RefMove, Remote
+from sequencer.git.remote import PushVerdict, RefMove, Refs, Remote
 from sequencer.model.head import MAX_COUNTER, Claim
 from sequencer.store.folder import read_regular
 from sequencer.store.identity import boottime, is_same_boot
@@ -56,21 +56,16 @@ class Beats:
         remote: Remote,
         objects: Objects,
         leases: Leases,
-        *,
-        ref: str,
-        local_ref: str,
-        draft_ref: str,
+        refs: Refs,
     ) -> None:
-        """Keep them on *ref* of *remote*, as far as it is known here on *local_ref*.
-
-        A commit that is being pushed hangs on *draft_ref*.
-        """
+        """Keep them on ``refs.beats``, and what is known of it here below ``refs.local``."""
         self._remote = remote
         # Each beat has a time limit of its own, while others wait as long as they always do.
         self._pushing = Remote(copy(remote.git), remote.name)
         self._objects = objects
         self._leases = leases
-        self._ref, self._local_ref, self._draft_ref = ref, local_ref, draft_ref
+        self._ref = refs.beats
+        self._local_ref, self._draft_ref = f"{refs.local}/beats", f"{refs.local}/beats-draft"
         self._tip: str | None = None
         """Where this process left the ref; another one may have moved it since."""
         self._is_chained_only = False
@@ -142,7 +137,9 @@ class Beats:
         entries = None if tip is None else self._objects.tree(f"{tip}^{{tree}}")
         files: dict[str, bytes | None] = {}
         for entry in entries or ():
-            if not entry.is_plain or not _may_stand(entry.name, standing):
+            number = int(entry.name) if _TOKEN.fullmatch(entry.name) else -1
+            # A token above those known here is newer than they.
+            if not entry.is_plain or not (number in standing or number > max(standing)):
                 files[entry.name] = None
         files[str(token)] = data
         # What is no commit has no files either.
@@ -266,11 +263,6 @@ def confirmed(
     except (StorageFailed, OSError):
         return Liveness.UNKNOWN
     return again()
-
-
-def _may_stand(name: str, standing: set[int]) -> bool:
-    """Return whether a beat may stay: a token above those known here is newer than they."""
-    return bool(_TOKEN.fullmatch(name)) and (int(name) in standing or int(name) > max(standing))
 
 
 def _checked(data: bytes) -> dict[str, Any] | None:

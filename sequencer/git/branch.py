@@ -32,6 +32,7 @@ from sequencer.git.remote import (
     Pushed,
     PushVerdict,
     RefMove,
+    Refs,
     RefWatch,
     Remote,
     remote_folder,
@@ -50,7 +51,6 @@ from sequencer.git.replica import (
     read_tree,
     revision_of,
 )
-from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Agreed, Draft
@@ -134,24 +134,6 @@ def _is_between(git: Git, move: RefMove, there: str | None) -> bool:
     )
 
 
-def of_the_state(ref: str) -> WorkTreeRefused:
-    """Return the refusal of code that would be on *ref*, a branch of the state."""
-    return WorkTreeRefused(
-        f"the branch {ref.removeprefix('refs/heads/')!r} is that of the state; code needs "
-        "another one",
-        hint="'git switch BRANCH', or set store.branch",
-    )
-
-
-def not_atomic(remote: Remote) -> RemoteRefused:
-    """Return the refusal of a *remote* that moves one branch after the other."""
-    return RemoteRefused(
-        "can't move several branches at once, and code was to move with the state",
-        where=f"remote {remote.name!r}",
-        hint="store.work.branch: none leaves code alone; or use a remote with atomic push",
-    )
-
-
 def in_doubt(refusal: StateRefused) -> RemoteUnreachable:
     """Return what is told of a *refusal* while an earlier push of the same may still land."""
     return RemoteUnreachable(
@@ -194,22 +176,6 @@ PAUSE_S = 0.05
 """The first pause after a push that the remote did not take though nobody was faster."""
 ASIDE = 4
 """Journals that were put aside in which a record is looked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refs:
-    """The names of a run's refs."""
-
-    state: str
-    """``refs/heads/…`` on the remote."""
-    beats: str
-    local: str
-    """``refs/worktree/sequencer/…`` here, with ``/state``, ``/draft``, … below it."""
-
-    @property
-    def branch(self) -> str:
-        """Return the name of the state branch, as people write it."""
-        return self.state.removeprefix("refs/heads/")
 
 
 @dataclass
@@ -325,7 +291,11 @@ class Branch:
     def _ensure_apart(self, code: Collection[str]) -> None:
         for ref in (self.refs.state, self.refs.beats):
             if ref in code:
-                raise of_the_state(ref)
+                raise WorkTreeRefused(
+                    f"the branch {ref.removeprefix('refs/heads/')!r} is that of the state; code "
+                    "needs another one",
+                    hint="'git switch BRANCH', or set store.branch",
+                )
 
     def _followed(self, *, is_new: bool) -> bool:
         self.contact_at, self.looks = time.monotonic(), self.looks + 1
@@ -444,7 +414,9 @@ class Branch:
         if written is None:
             return Agreed.LOST
         old = None if stand is None else stand.commit
-        moves = [RefMove(self.refs.state, old, written.commit), *self._cargo_of(draft.head)]
+        work = draft.head.work
+        cargo = [c for c in (self.cargo,) if c is not None and work and work.commit == c.new]
+        moves = [RefMove(self.refs.state, old, written.commit), *cargo]
         pause, is_of_change = PAUSE_S, draft.transition is self.deciding
         for _ in range(REBUILDS):
             pushed = self._pushed(moves)
@@ -492,7 +464,11 @@ class Branch:
         try:
             return self.remote.push(moves)
         except NoAtomicPush:
-            refusal = not_atomic(self.remote)
+            refusal = RemoteRefused(
+                "can't move several branches at once, and code was to move with the state",
+                where=f"remote {self.remote.name!r}",
+                hint="store.work.branch: none leaves code alone; or use a remote with atomic push",
+            )
             if not self.doubts:
                 raise refusal from None
             return Pushed(PushVerdict.REFUSED, refusal.message)
@@ -539,7 +515,3 @@ class Branch:
             if holds(self.replica.read(name, MAX_JOURNAL_BYTES) or b"", pending.line):
                 return True
         return False
-
-    def _cargo_of(self, head: Head) -> list[RefMove]:
-        cargo, work = self.cargo, head.work
-        return [cargo] if cargo is not None and work and work.commit == cargo.new else []

@@ -190,13 +190,14 @@ class GitCarrier:
         is_unseen = self._tree.is_shallow and self._tree.resolve(self._local) is None
         if (theirs is None or is_unseen) and self._remote.fetch(self.refs):
             theirs = self._theirs(head)
-        if theirs is not None and not self._is_in_line(commit, theirs):
+        contains = self._tree.contains
+        if theirs and not (contains(commit, theirs) or contains(theirs, commit)):
             raise diverged(self._tree, self.branch, self._remote.name, commit, theirs)
 
     def _has_taken_back(self, note: Note | None, head: Head) -> bool:
         """Take back what was not accepted before *head*; return whether there was something."""
         theirs = accepted_in(self._tree, head, self._theirs(head))
-        if self._tenancy.is_occupied or not self._back.is_due(note, theirs):
+        if self._tenancy.is_occupied or self._back.due(note, theirs) is None:
             return False
         # Another run's state may have accepted it; the remote says so in any case.
         self._remote.fetch(self.refs)
@@ -285,9 +286,6 @@ class GitCarrier:
             return head.work.branch
         note = self._tenancy.note()
         return note.branch if note is not None and note.run_id == head.run_id else None
-
-    def _is_in_line(self, commit: str, theirs: str) -> bool:
-        return self._tree.contains(commit, theirs) or self._tree.contains(theirs, commit)
 
     def arrive(self, head: Head) -> None:
         """See `Carrier.arrive`."""
@@ -523,12 +521,10 @@ def folders_of(settings: Settings, state_file: Path) -> Folders:
         settings.project_dir,
         state_file,
         settings.logs_dir,
-        tuple(_posted(settings)),
+        # The files of the project that activities are written to.
+        tuple(
+            settings.project_dir / sink.path
+            for sink in settings.activity.sinks.values()
+            if sink.path is not None
+        ),
     )
-
-
-def _posted(settings: Settings) -> Iterator[Path]:
-    """Yield the files of the project that activities are written to."""
-    for sink in settings.activity.sinks.values():
-        if sink.path is not None:
-            yield settings.project_dir / sink.path

@@ -154,15 +154,14 @@ class Checkout(WorkTree):
         for path, kind in kinds.items():
             # Of what is new there, that git ignores it here is no reason to write over it.
             is_there = kind == "A" and os.path.lexists(self.top / path)
-            if path in changed or is_there or self._is_below_file(path, changed):
+            # Or a changed path is a folder of it, or something below it.
+            is_beside = any(
+                path.startswith(f"{one.rstrip('/')}/") or one.startswith(f"{path}/")
+                for one in changed
+            )
+            if path in changed or is_there or is_beside:
                 found.append(path)
         return tuple(sorted(found))
-
-    def _is_below_file(self, path: str, changed: set[str]) -> bool:
-        """Return whether a changed path is a folder of *path*, or something below it."""
-        return any(
-            path.startswith(f"{one.rstrip('/')}/") or one.startswith(f"{path}/") for one in changed
-        )
 
 
 MAX_FILES = 20_000

@@ -129,7 +129,7 @@ class Committer:
 
     def _hashed(self, selection: Selection) -> tuple[Selection, dict[str, str]]:
         """Write the files into git; return what is still as it was chosen, and the names."""
-        paths = [one.path for one in selection.chosen if _is_file(one)]
+        paths = [one.path for one in selection.chosen if one.content and one.content.target is None]
         if not paths:
             return selection, {}
         try:
@@ -313,10 +313,6 @@ def _remove(git_dir: Path) -> None:
 def _removed_first(selection: Selection) -> list[Chosen]:
     """Return what is chosen so that a file may take a folder's place, or the other way round."""
     return sorted(selection.chosen, key=lambda one: one.content is not None)
-
-
-def _is_file(one: Chosen) -> bool:
-    return one.content is not None and one.content.target is None
 
 
 def _changed(top: Path, chosen: Iterable[Chosen]) -> list[str]:

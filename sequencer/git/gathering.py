@@ -161,7 +161,7 @@ class TaskTrees:
         """Return the note of a worktree whose folder and branch are nobody's."""
         first = name = name_of(task, token)
         number = 1
-        while not self._is_free(name):
+        while self._tip(branch_of(self._run, name)) or not self.notes.is_free(name):
             number += 1
             name = f"{first}-again{number}"
         return Worktree(
@@ -175,9 +175,6 @@ class TaskTrees:
             checked_out=status.branch or "",
             owner=this_process(),
         )
-
-    def _is_free(self, name: str) -> bool:
-        return self._tip(branch_of(self._run, name)) is None and self.notes.is_free(name)
 
     def _tip(self, branch: str) -> str | None:
         argv = ("rev-parse", "--verify", "--quiet", f"refs/heads/{branch}")

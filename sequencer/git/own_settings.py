@@ -207,7 +207,7 @@ def place_of(folder: str) -> RepositoryPlace | None:
             top = Path(folder)
             git_dir = Path(dot) if os.path.isdir(dot) else _named(Path(dot), "gitdir: ")  # noqa: PTH112
             return RepositoryPlace(top, git_dir, common_of(git_dir))
-        if _is_bare(folder):
+        if all(os.path.lexists(f"{folder}/{name}") for name in ("HEAD", "objects", "refs")):
             raise PermissionError(f"cannot use bare repository {folder!r}")
         above = os.path.dirname(folder)  # noqa: PTH120 (same)
         if above == folder:
@@ -219,10 +219,6 @@ def common_of(git_dir: Path) -> Path:
     """Return where *git_dir* has its settings: in that of the repository it is a work tree of."""
     pointer = git_dir / "commondir"
     return _named(pointer, "") if pointer.is_file() else git_dir
-
-
-def _is_bare(folder: str) -> bool:
-    return all(os.path.lexists(f"{folder}/{name}") for name in ("HEAD", "objects", "refs"))
 
 
 def _named(pointer: Path, prefix: str) -> Path:

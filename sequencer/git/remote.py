@@ -38,6 +38,22 @@ _EMPTY_OBJECT = re.compile(r"object file (\S.*/[0-9a-f]{2}/[0-9a-f]{38,62}) is e
 _OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 
 
+@dataclass(frozen=True, slots=True)
+class Refs:
+    """The names of a run's refs."""
+
+    state: str
+    """``refs/heads/…`` on the remote."""
+    beats: str
+    local: str
+    """``refs/worktree/sequencer/…`` here, with ``/state``, ``/draft``, … below it."""
+
+    @property
+    def branch(self) -> str:
+        """Return the name of the state branch, as people write it."""
+        return self.state.removeprefix("refs/heads/")
+
+
 class PushVerdict(StrEnum):
     """How a push ended, as far as this side can tell."""
 

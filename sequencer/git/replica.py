@@ -85,7 +85,12 @@ def read_tree(objects: Objects, commit: str, state_name: str) -> RunTree | None:
     entries = {
         entry.name: entry.oid
         for entry in top
-        if entry.is_plain and _is_of_run(entry.name, state_name)
+        if entry.is_plain
+        and (
+            entry.name in (HEAD, JOURNAL)
+            or _ASIDE.fullmatch(entry.name)
+            or is_document(entry.name, state_name)
+        )
     }
     below = next((e for e in top if e.is_folder and e.name == results.NAME), None)
     for attempt in _folder(objects, below.oid) if below else ():
@@ -101,11 +106,6 @@ def _folder(objects: Objects, oid: str) -> list[TreeEntry]:
     if found is None:
         raise Missing(oid)
     return found
-
-
-def _is_of_run(name: str, state_name: str) -> bool:
-    is_own = name in (HEAD, JOURNAL) or _ASIDE.fullmatch(name) is not None
-    return is_own or is_document(name, state_name)
 
 
 class Replica:

@@ -26,10 +26,10 @@ from sequencer.errors import (
     StorageFailed,
 )
 from sequencer.git.beats import Beats, confirmed
-from sequencer.git.branch import Branch, PendingPush, Refs
+from sequencer.git.branch import Branch, PendingPush
 from sequencer.git.objects import Objects
 from sequencer.git.process import Git, GitFailed
-from sequencer.git.remote import RefWatch, Remote, remote_folder
+from sequencer.git.remote import Refs, RefWatch, Remote, remote_folder
 from sequencer.git.waiting import FAST_S, SLOW_S, PollPace, SharedLook, SharedWait
 from sequencer.model.by_hand import Placed
 from sequencer.model.head import Claim, Head, Status
@@ -81,16 +81,9 @@ class GitStore:
         """Hears what becomes of the remote while somebody waits."""
         self.stopped: Callable[[], bool] = lambda: False
         """See `protocol.Telling`."""
-        branch.git.stopped = self._is_stopped
-        refs = branch.refs
-        self._beats = Beats(
-            branch.remote,
-            branch.objects,
-            files.leases,
-            ref=refs.beats,
-            local_ref=f"{refs.local}/beats",
-            draft_ref=f"{refs.local}/beats-draft",
-        )
+        # Whoever is asked, or hears it, may be another one by then.
+        branch.git.stopped = lambda: self.stopped()  # noqa: PLW0108 - set later
+        self._beats = Beats(branch.remote, branch.objects, files.leases, branch.refs)
         self._pace = PollPace(branch.remote.name, fast_s=fast_s, slow_s=slow_s)
         self._slow_s, self._asked_at = slow_s, -math.inf
         self._is_changing = False
@@ -334,15 +327,8 @@ class GitStore:
             self._pace,
             shared=SharedLook(self.state_path.parent / LOOKED),
             refs=self._refs,
-            tell=self._tell,
+            tell=lambda text: self.tell(text),  # noqa: PLW0108 - set later
         )
-
-    def _tell(self, text: str) -> None:
-        # Whoever hears it may be another one by then.
-        self.tell(text)
-
-    def _is_stopped(self) -> bool:
-        return self.stopped()
 
     @cached_property
     def _refs(self) -> RefWatch | None:

@@ -350,11 +350,8 @@ class TakeBack:
             plan = Collecting(base=base, commit=commit, ref=ref, kept=kept, token=token)
             self._tenancy.collect(plan)
 
-    def is_due(self, note: Note | None, theirs: str | None) -> bool:
-        """Return whether the branch has code of the attempt in *note* that *theirs* has not."""
-        return self._due(note, theirs) is not None
-
-    def _due(self, note: Note | None, theirs: str | None) -> tuple[Collecting, str] | None:
+    def due(self, note: Note | None, theirs: str | None) -> tuple[Collecting, str] | None:
+        """Return what of the attempt in *note* the branch has and *theirs* has not, if it has."""
         plan = None if note is None else note.collecting
         commit = None if plan is None else self._tree.resolve("HEAD")
         if plan is None or commit is None or commit == plan.base:
@@ -370,7 +367,7 @@ class TakeBack:
         Raises:
             WorkTreeRefused: it can't be done.
         """
-        due = self._due(note, theirs)
+        due = self.due(note, theirs)
         if due is None:
             return []
         plan, commit = due

@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ValidationError
 
 from sequencer.errors import CorruptState, WorkTreeRefused
-from sequencer.git.locks import Lock, in_the_way
+from sequencer.git.locks import in_the_way
 from sequencer.git.objects import Objects
 from sequencer.git.own_settings import common_of
 from sequencer.git.process import Git, GitFailed
@@ -66,11 +66,14 @@ def _compiled(pattern: str, prefix: str) -> list[re.Pattern[str] | None]:
     if pattern.endswith("/"):
         below.append("**")
     literal = [re.compile(re.escape(part)) for part in prefix.split("/") if part]
-    return [*literal, *(_part(part) for part in below if part not in ("", "."))]
-
-
-def _part(part: str) -> re.Pattern[str] | None:
-    return _ANY if part == "**" else re.compile(fnmatch.translate(part))
+    return [
+        *literal,
+        *(
+            _ANY if part == "**" else re.compile(fnmatch.translate(part))
+            for part in below
+            if part not in ("", ".")
+        ),
+    ]
 
 
 def _is_match(pattern: Sequence[re.Pattern[str] | None], parts: Sequence[str]) -> bool:
@@ -464,10 +467,6 @@ class WorkTree:
             return self._obstacle(failed, commit)
         return None
 
-    def lock_in_the_way(self, said: str) -> Lock | None:
-        """Return the lock of git's that is named in what it has *said*, if it is still there."""
-        return in_the_way(said, self.git_dir) or in_the_way(said, self.common_dir)
-
     @cached_property
     def common_dir(self) -> Path:
         """Return where the repository is that all its work trees share."""
@@ -476,7 +475,9 @@ class WorkTree:
     def _obstacle(self, failed: GitFailed, commit: str) -> Obstacle:
         named = [line.strip() for line in failed.stderr.splitlines() if line.startswith("\t")]
         hint = f"see what 'git merge --ff-only {commit[:12]}' says"
-        if (lock := self.lock_in_the_way(failed.stderr)) is not None:
+        folders = (self.git_dir, self.common_dir)
+        lock = next(filter(None, (in_the_way(failed.stderr, one) for one in folders)), None)
+        if lock is not None:
             return Obstacle(f"{failed.reason}: {lock.words}", lock.hint)
         if "index.lock" in failed.stderr:
             hint = "wait for the git that works there"

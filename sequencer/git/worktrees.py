@@ -130,7 +130,9 @@ class Worktrees:
         except OSError:
             return False
         # A container's process can't be looked for from another one.
-        return _is_out_of_sight(worktree.owner) and age_s > UNPROVEN_S
+        owner = worktree.owner
+        is_out_of_sight = not is_same_boot(owner) or owner.pid_ns != pid_namespace()
+        return is_out_of_sight and age_s > UNPROVEN_S
 
     def _note(self, name: str) -> Path:
         return self.path / f"{name}.json"
@@ -188,10 +190,6 @@ def _unlock(remover: Callable[..., Any], path: str, _: object) -> None:
             if not one.is_symlink():
                 one.chmod(one.stat().st_mode | stat.S_IRWXU)
         remover(path)
-
-
-def _is_out_of_sight(owner: Owner) -> bool:
-    return not is_same_boot(owner) or owner.pid_ns != pid_namespace()
 
 
 # --- messages of commits ---------------------------------------------------------------

@@ -10,7 +10,7 @@ from sequencer.git.beats import Beats
 from sequencer.git.objects import Objects
 from sequencer.git.own_settings import EVERYTHING
 from sequencer.git.process import Git
-from sequencer.git.remote import Remote
+from sequencer.git.remote import Refs, Remote
 from sequencer.store.leases import Leases
 
 STATE = "refs/heads/sequencer/default"
@@ -95,7 +95,5 @@ def new_beats(clone: Path, *, timeout_s: float = 20.0) -> Beats:
         Remote(here, "origin"),
         Objects(here),
         Leases(clone / "sync" / "beats"),
-        ref=BEATS,
-        local_ref=LOCAL_BEATS,
-        draft_ref="refs/sequencer/origin/default/beats-draft",
+        Refs(STATE, BEATS, LOCAL_BEATS.removesuffix("/beats")),
     )
