@@ -24,7 +24,9 @@ from enum import StrEnum
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
+from sequencer.engine.flow.workplaces import Left
 from sequencer.errors import SequencerError
 from sequencer.git.objects import Objects
 from sequencer.git.process import Git, GitFailed
@@ -37,6 +39,7 @@ from sequencer.git.tree import (
     StatusEntry,
     TreeStatus,
     WorkTree,
+    listed,
     parse_status,
 )
 from sequencer.git.worktrees import BRANCHES, FOLDER, TRAILER, Worktree
@@ -354,32 +357,62 @@ TRIES = 5
 _LOCKED = re.compile(r"Unable to create '(.+\.lock)': File exists")
 
 
-class MergeVerdict(StrEnum):
-    """How a merge ended."""
+class PlaceResult(StrEnum):
+    """What became of an attempt's changes."""
 
+    SHARED = "shared"
+    """It has worked in the shared checkout."""
+    UNCHANGED = "unchanged"
     MERGED = "merged"
-    NOTHING = "nothing"
-    """The checkout has it all."""
+    KEPT = "kept"
+    """The attempt was not accepted, or adds a key: its work is on a branch."""
     CONFLICT = "conflict"
     IN_THE_WAY = "in-the-way"
-    """The checkout can't be moved."""
+    """The checkout can't be moved: it would overwrite changes that no commit holds."""
+    REFUSED = "refused"
+    """Something in the worktree can't be committed; it stays."""
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
-    """What a merge has come to."""
+class PlaceLeft:
+    """What an attempt has left."""
 
-    verdict: MergeVerdict
-    commit: str = ""
-    """The merge, or what is checked out."""
+    result: PlaceResult
+    error: str | None = None
+    """Not None: the attempt has failed, even if its agent was content."""
+    hint: str | None = None
+    branch: str | None = None
+    """Where work is that the checkout has not."""
+    folder: Path | None = None
+    """The worktree, where that stays."""
+    commit: str | None = None
+    """The merge."""
     files: tuple[str, ...] = ()
-    """In conflict, or in the way."""
-    reason: str = ""
-    hint: str = ""
-    """What has to be done first, where that is known."""
+    """In conflict, in the way, or refused."""
+    written: tuple[str, ...] = ()
+    """What was changed in the shared checkout during an attempt that only reads, each with how."""
+    writers: tuple[str, ...] = ()
+    """Tasks of this process that may have written it, because they work there too."""
+    notices: tuple[str, ...] = ()
+
+    def told(self, *, fails_on_write: bool) -> Left:
+        """Return the same in words, for the engine; *fails_on_write*: `written` is a failure."""
+        error, notices = self.error, list(self.notices)
+        if error is not None and self.hint is not None:
+            error = f"{error}; {self.hint}"
+        if self.written:
+            told = f"a task that only reads has changed files: {', '.join(self.written)}"
+            if self.writers:
+                told += f" (or {', '.join(self.writers)} did, at the same time)"
+            elif fails_on_write:
+                error = error or f"{told} (teams.on_write: fail)"
+            notices.append(told)
+        kept = {"merged": self.commit, "branch": self.branch, "worktree": self.folder}
+        found = tuple((name, str(value)) for name, value in kept.items() if value is not None)
+        return Left(error, tuple(notices), found)
 
 
-def merge(checkout: Checkout, git: Git, tip: str, worktree: Worktree, message: str) -> Merged:
+def merge(checkout: Checkout, git: Git, tip: str, worktree: Worktree, message: str) -> PlaceLeft:
     """Merge *tip* into *checkout*, in *worktree*, where *git* runs and all is committed.
 
     Whoever calls holds the lock of merges.
@@ -388,81 +421,111 @@ def merge(checkout: Checkout, git: Git, tip: str, worktree: Worktree, message: s
         GitFailed: git can't; the checkout is as it was.
     """
     for _ in range(TRIES):
-        merged = _tried(checkout, git, tip, worktree, message)
+        merged = _Merge(checkout, git, worktree, message).tried(tip)
         if merged is not None:
             return merged
-    return Merged(MergeVerdict.IN_THE_WAY, reason="somebody else commits there all the time")
+    return _in_the_way(worktree, "somebody else commits there all the time")
 
 
-def _tried(
-    checkout: Checkout, git: Git, tip: str, worktree: Worktree, message: str
-) -> Merged | None:
-    """Merge, as `merge` does it; None: the checkout has another commit by now."""
-    head = checkout.commit()
-    begun = checkout.under_way()
-    if head is None or begun:
-        return Merged(MergeVerdict.IN_THE_WAY, reason=f"{begun or 'its first commit'} is under way")
-    if elsewhere := _elsewhere(checkout, head, worktree):
-        return elsewhere
-    made = _made(checkout, git, head, tip, message)
-    # That takes a while; and a branch that is far behind could be moved to the merge as well.
-    end = _elsewhere(checkout, head, worktree) if made.verdict is MergeVerdict.MERGED else made
-    if end is not None:
-        return end
-    failed = checkout.move_to(made.commit)
-    after = checkout.commit()
-    # What git has failed at may have come behind that.
-    if after is not None and checkout.contains(after, made.commit):
-        return made
-    if failed is None or after != head:
-        return None
-    files = checkout.in_the_way(head, made.commit)
-    return Merged(MergeVerdict.IN_THE_WAY, head, files, *_told(failed))
+class _Merge(NamedTuple):
+    """One try."""
+
+    checkout: Checkout
+    git: Git
+    worktree: Worktree
+    message: str
+
+    def tried(self, tip: str) -> PlaceLeft | None:
+        """Merge *tip*; None: the checkout has another commit by now."""
+        checkout, worktree = self.checkout, self.worktree
+        head = checkout.commit()
+        begun = checkout.under_way()
+        if head is None or begun:
+            return _in_the_way(worktree, f"{begun or 'its first commit'} is under way")
+        made = self.elsewhere(head) or self.made(head, tip)
+        if made.commit is None:
+            return made
+        # That takes a while; and a branch that is far behind could be moved to the merge as well.
+        if elsewhere := self.elsewhere(head):
+            return elsewhere
+        failed = checkout.move_to(made.commit)
+        after = checkout.commit()
+        # What git has failed at may have come behind that.
+        if after is not None and checkout.contains(after, made.commit):
+            return made
+        if failed is None or after != head:
+            return None
+        files, reason, first = checkout.in_the_way(head, made.commit), failed.reason, ""
+        if lock := _LOCKED.search(failed.stderr):
+            # Long messages are cut at their ends: what to do comes with the path.
+            reason = f"{lock[1]} is a lock of git: remove it if no git runs there"
+            first = "let git end there, or remove its lock"
+        return _in_the_way(worktree, reason, files, first)
+
+    def elsewhere(self, head: str) -> PlaceLeft | None:
+        """Return that the work was begun on something else than *head*; None: it was not.
+
+        A merge would bring along what its branch has from there.
+        """
+        worktree = self.worktree
+        begun, present = worktree.checked_out, self.checkout.checked_out()
+        if begun is not None and begun != present:
+            was, now = (name or "none, a commit alone" for name in (begun, present))
+            reason = f"another branch is checked out than the work was begun on: {now}, not {was}"
+            target = shlex.quote(begun) if begun else f"--detach {worktree.base}"
+            return _in_the_way(worktree, reason, first=f"go back with 'git switch {target}'")
+        if self.checkout.contains(head, worktree.base):
+            return None
+        short = worktree.base[:12]
+        reason = f"what is checked out has no longer the commit {short} that the work was begun on"
+        own = shlex.quote(f"{short}..{worktree.branch}")
+        hint = f"'git cherry-pick {own}' brings the work alone; else bring that commit back"
+        return _in_the_way(worktree, reason, first=hint)
+
+    def made(self, head: str, tip: str) -> PlaceLeft:
+        """Return a merge of *tip* into *head*, which nobody but the worktree has yet."""
+        git, worktree = self.git, self.worktree
+        git.run("checkout", "--quiet", "--detach", head, settings=QUIET)
+        flags = ("--no-ff", "--no-edit", "--quiet", "--no-stat", "--no-verify", "--no-log")
+        argv = ("merge", *flags, "-m", self.message, tip)
+        try:
+            git.run(*argv, extra=self.checkout.identity, settings=QUIET)
+        except GitFailed as failed:
+            told = git.run("diff", "--name-only", "--diff-filter=U", "-z").stdout
+            files = tuple(sorted({os.fsdecode(path) for path in told.split(b"\0") if path}))
+            if not files:
+                return _in_the_way(worktree, failed.reason)
+            return PlaceLeft(
+                PlaceResult.CONFLICT,
+                f"can't be merged: conflicts in {listed(files)}; {kept_on(worktree)}",
+                f"bring it in by hand with {by_hand(worktree)}, or let the task be done anew",
+                files=files,
+            )
+        made = git.text("rev-parse", "HEAD")
+        if made == head:  # git merges nothing where everything is there
+            return PlaceLeft(PlaceResult.UNCHANGED)
+        return PlaceLeft(PlaceResult.MERGED, commit=made)
 
 
-def _elsewhere(checkout: Checkout, head: str, worktree: Worktree) -> Merged | None:
-    """Return that *worktree* was begun on something else than *head*; None: it was not.
-
-    A merge would bring along what its branch has from there.
-    """
-    begun, present = worktree.checked_out, checkout.checked_out()
-    if begun is not None and begun != present:
-        was, now = (name or "none, a commit alone" for name in (begun, present))
-        reason = f"another branch is checked out than the work was begun on: {now}, not {was}"
-        target = shlex.quote(begun) if begun else f"--detach {worktree.base}"
-        hint = f"go back with 'git switch {target}'"
-        return Merged(MergeVerdict.IN_THE_WAY, head, (), reason, hint)
-    if checkout.contains(head, worktree.base):
-        return None
-    short = worktree.base[:12]
-    reason = f"what is checked out has no longer the commit {short} that the work was begun on"
-    own = shlex.quote(f"{short}..{worktree.branch}")
-    hint = f"'git cherry-pick {own}' brings the work alone; else bring that commit back"
-    return Merged(MergeVerdict.IN_THE_WAY, head, (), reason, hint)
+def _in_the_way(
+    worktree: Worktree, reason: str, files: tuple[str, ...] = (), first: str = ""
+) -> PlaceLeft:
+    """Return that the checkout can't be moved, for *reason*; *first* is what to do about it."""
+    about = f": {listed(files)}" if files else ""
+    first = first or "commit these changes or put them away"
+    return PlaceLeft(
+        PlaceResult.IN_THE_WAY,
+        f"can't be merged, the checkout is in the way{about} ({reason}); {kept_on(worktree)}",
+        f"{first}, then {by_hand(worktree)}, or let the task be done anew",
+        files=files,
+    )
 
 
-def _told(failed: GitFailed) -> tuple[str, str]:
-    """Return why git could not move the checkout, and what to do first where that is known."""
-    lock = _LOCKED.search(failed.stderr)
-    if lock is None:
-        return failed.reason, ""
-    # Long messages are cut at their ends: what to do comes with the path.
-    reason = f"{lock[1]} is a lock of git: remove it if no git runs there"
-    return reason, "let git end there, or remove its lock"
+def kept_on(worktree: Worktree) -> str:
+    """Return in words where the work of *worktree* is."""
+    return f"its work is on branch {worktree.branch}, and nothing of it in the checkout"
 
 
-def _made(checkout: Checkout, git: Git, head: str, tip: str, message: str) -> Merged:
-    """Return a merge of *tip* into *head*, which nobody but the worktree has yet."""
-    git.run("checkout", "--quiet", "--detach", head, settings=QUIET)
-    flags = ("--no-ff", "--no-edit", "--quiet", "--no-stat", "--no-verify", "--no-log")
-    try:
-        git.run("merge", *flags, "-m", message, tip, extra=checkout.identity, settings=QUIET)
-    except GitFailed as failed:
-        told = git.run("diff", "--name-only", "--diff-filter=U", "-z").stdout
-        files = tuple(sorted({os.fsdecode(path) for path in told.split(b"\0") if path}))
-        if not files:
-            return Merged(MergeVerdict.IN_THE_WAY, head, (), failed.reason)
-        return Merged(MergeVerdict.CONFLICT, head, files, failed.reason)
-    made = git.text("rev-parse", "HEAD")
-    # git merges nothing where everything is there.
-    return Merged(MergeVerdict.NOTHING if made == head else MergeVerdict.MERGED, made)
+def by_hand(worktree: Worktree) -> str:
+    """Return the command that brings the work of *worktree*."""
+    return f"'git merge {shlex.quote(worktree.branch)}'"

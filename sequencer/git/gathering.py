@@ -21,6 +21,7 @@ from sequencer.git.checkout import PATIENCE_S, QUIET, Checkout
 from sequencer.git.process import Git, GitFailed
 from sequencer.git.selection import (
     Content,
+    Skipped,
     Unfit,
     ensure_fit_name,
     is_unchanged,
@@ -59,20 +60,12 @@ _KEY_BLOCK = b"PRIVATE KEY"
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedPath:
-    """A path that is not committed, and why."""
-
-    path: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Gathered:
     """What became of a worktree's files."""
 
     tip: str
     """The commit that holds all of it."""
-    refused: tuple[RefusedPath, ...] = ()
+    refused: tuple[Skipped, ...] = ()
     """Not empty: nothing was committed."""
     others: tuple[str, ...] = ()
     """Repositories in the worktree, which no commit of it holds."""
@@ -203,9 +196,9 @@ class TaskTrees:
         git = self.git_of(worktree)
         status = parse_status(git.run(*STATUS).stdout)
         if status.commit is None:
-            return Gathered(worktree.base, (RefusedPath(".", "is on a branch without a commit"),))
+            return Gathered(worktree.base, (Skipped(".", "is on a branch without a commit"),))
         if begun := under_way_in(worktree.place):
-            return Gathered(status.commit, (RefusedPath(".", f"is in the middle of {begun}"),))
+            return Gathered(status.commit, (Skipped(".", f"is in the middle of {begun}"),))
         is_own = self.checkout.is_own
         own = {e.path for e in status.entries if not e.is_tracked and is_own(e.path)}
         others = {e.path for e in status.entries if e.is_submodule or e.path.endswith("/")} - own
@@ -218,7 +211,7 @@ class TaskTrees:
         if entries:
             _stage(git, own | others)
             refused = tuple(
-                RefusedPath(path, "was changed while it was read")
+                Skipped(path, "was changed while it was read")
                 for path, content in read_before.items()
                 if not is_unchanged(git.folder, path, content)
             )
@@ -230,7 +223,7 @@ class TaskTrees:
         has_own = status.commit != worktree.base
         return Gathered(tip, (), tuple(sorted(others)), tuple(notices), has_own)
 
-    def with_keys(self, worktree: Worktree, gathered: Gathered) -> tuple[RefusedPath, ...]:
+    def with_keys(self, worktree: Worktree, gathered: Gathered) -> tuple[Skipped, ...]:
         """Return what must not be merged, because a commit of the agent's own adds a key.
 
         Raises:
@@ -252,13 +245,13 @@ class TaskTrees:
             is_new=is_new,
             max_bytes=MAX_FILE_BYTES,
         )
-        return tuple(RefusedPath(path, reason) for path, reason in dict(found).items())
+        return tuple(Skipped(path, reason) for path, reason in dict(found).items())
 
     # --- what may be committed -----------------------------------------------------
 
     def _refused(
         self, git: Git, entries: list[StatusEntry], found: dict[str, Content]
-    ) -> Iterator[RefusedPath]:
+    ) -> Iterator[Skipped]:
         """Yield what of *entries* may not be committed; keep in *found* how the others were."""
         left = MAX_TOTAL_BYTES
         for entry in entries:
@@ -267,12 +260,12 @@ class TaskTrees:
                 if content is None:
                     continue
             except Unfit as unfit:
-                yield RefusedPath(entry.path, str(unfit))
+                yield Skipped(entry.path, str(unfit))
                 continue
             left -= content.size
             if left < 0:
                 reason = f"does not fit into the {MAX_TOTAL_BYTES} bytes of a commit"
-                yield RefusedPath(entry.path, reason)
+                yield Skipped(entry.path, reason)
             found[entry.path] = content
 
     def _content(self, git: Git, entry: StatusEntry) -> Content | None:
@@ -488,7 +481,7 @@ def told(gathered: Gathered) -> str:
     return f"nothing was committed: {reasons(gathered.refused)}"
 
 
-def reasons(refused: Sequence[RefusedPath]) -> str:
+def reasons(refused: Sequence[Skipped]) -> str:
     """Return in words what is *refused*, and why."""
     shown = [f"{one.path!r} {one.reason}" for one in refused[:SHOWN_PATHS]]
     more = len(refused) - len(shown)

@@ -13,8 +13,7 @@ import contextlib
 import shlex
 import threading
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
 
 from sequencer.engine.flow.workplaces import Left
@@ -24,14 +23,15 @@ from sequencer.git.checkout import (
     QUIET,
     CheckoutLook,
     CheckoutWatch,
-    Merged,
-    MergeVerdict,
+    PlaceLeft,
+    PlaceResult,
+    by_hand,
+    kept_on,
     merge,
 )
 from sequencer.git.gathering import (
     Cleared,
     Gathered,
-    RefusedPath,
     TaskTrees,
     in_others,
     reasons,
@@ -49,61 +49,6 @@ from sequencer.model.team import TaskTraits
 
 _FAILURES = (GitFailed, SequencerError, OSError)
 """What git and the file system may have against something."""
-
-
-class PlaceResult(StrEnum):
-    """What became of an attempt's changes."""
-
-    SHARED = "shared"
-    """It has worked in the shared checkout."""
-    UNCHANGED = "unchanged"
-    MERGED = "merged"
-    KEPT = "kept"
-    """The attempt was not accepted, or adds a key: its work is on a branch."""
-    CONFLICT = "conflict"
-    IN_THE_WAY = "in-the-way"
-    """The checkout can't be moved: it would overwrite changes that no commit holds."""
-    REFUSED = "refused"
-    """Something in the worktree can't be committed; it stays."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlaceLeft:
-    """What an attempt has left."""
-
-    result: PlaceResult
-    error: str | None = None
-    """Not None: the attempt has failed, even if its agent was content."""
-    hint: str | None = None
-    branch: str | None = None
-    """Where work is that the checkout has not."""
-    folder: Path | None = None
-    """The worktree, where that stays."""
-    commit: str | None = None
-    """The merge."""
-    files: tuple[str, ...] = ()
-    """In conflict, in the way, or refused."""
-    written: tuple[str, ...] = ()
-    """What was changed in the shared checkout during an attempt that only reads, each with how."""
-    writers: tuple[str, ...] = ()
-    """Tasks of this process that may have written it, because they work there too."""
-    notices: tuple[str, ...] = ()
-
-    def told(self, *, fails_on_write: bool) -> Left:
-        """Return the same in words, for the engine; *fails_on_write*: `written` is a failure."""
-        error, notices = self.error, list(self.notices)
-        if error is not None and self.hint is not None:
-            error = f"{error}; {self.hint}"
-        if self.written:
-            told = f"a task that only reads has changed files: {', '.join(self.written)}"
-            if self.writers:
-                told += f" (or {', '.join(self.writers)} did, at the same time)"
-            elif fails_on_write:
-                error = error or f"{told} (teams.on_write: fail)"
-            notices.append(told)
-        kept = {"merged": self.commit, "branch": self.branch, "worktree": self.folder}
-        found = tuple((name, str(value)) for name, value in kept.items() if value is not None)
-        return Left(error, tuple(notices), found)
 
 
 class SharedPlace:
@@ -210,7 +155,7 @@ class OwnPlace:
             self._worktree = worktree
             git, message = self._trees.git_of(worktree), self._trees.merge_message(worktree)
             merged = merge(self._trees.checkout, git, gathered.tip, worktree, message)
-        return self._ended(gathered, self._after(merged))
+        return self._ended(gathered, merged)
 
     def _merged_after_all(self, gathered: Gathered, message: str) -> PlaceLeft:
         """Look what the checkout has, where something has failed on the way."""
@@ -222,31 +167,6 @@ class OwnPlace:
                 return self._ended(gathered, PlaceLeft(PlaceResult.MERGED, commit=made))
         return self._stays(message)
 
-    def _after(self, merged: Merged) -> PlaceLeft:
-        """Return in words for people what *merged* means for the attempt."""
-        if merged.verdict is MergeVerdict.MERGED:
-            return PlaceLeft(PlaceResult.MERGED, commit=merged.commit)
-        if merged.verdict is MergeVerdict.NOTHING:
-            return PlaceLeft(PlaceResult.UNCHANGED)
-        branch = self._worktree.branch
-        by_hand = f"'git merge {shlex.quote(branch)}'"
-        kept = f"its work is on branch {branch}, and nothing of it in the checkout"
-        if merged.verdict is MergeVerdict.CONFLICT:
-            return PlaceLeft(
-                PlaceResult.CONFLICT,
-                f"can't be merged: conflicts in {listed(merged.files)}; {kept}",
-                f"bring it in by hand with {by_hand}, or let the task be done anew",
-                files=merged.files,
-            )
-        about = f": {listed(merged.files)}" if merged.files else ""
-        first = merged.hint or "commit these changes or put them away"
-        return PlaceLeft(
-            PlaceResult.IN_THE_WAY,
-            f"can't be merged, the checkout is in the way{about} ({merged.reason}); {kept}",
-            f"{first}, then {by_hand}, or let the task be done anew",
-            files=merged.files,
-        )
-
     def _not_merged(self, gathered: Gathered, *, is_accepted: bool) -> PlaceLeft | None:
         """Return what becomes of work that is not to be merged; None: it is."""
         if gathered.tip == self._worktree.base:
@@ -254,16 +174,13 @@ class OwnPlace:
         if not is_accepted:
             return PlaceLeft(PlaceResult.KEPT)
         refused = self._trees.with_keys(self._worktree, gathered)
-        return self._with_keys(refused) if refused else None
-
-    def _with_keys(self, refused: tuple[RefusedPath, ...]) -> PlaceLeft:
-        """Return that the agent's own commits hold keys, and where."""
-        branch = self._worktree.branch
+        if not refused:
+            return None
         return PlaceLeft(
             PlaceResult.KEPT,
             f"is not merged, because a commit of its own adds a key: {reasons(refused)}; "
-            f"its work is on branch {branch}, and nothing of it in the checkout",
-            f"take the key out of these commits, then 'git merge {shlex.quote(branch)}'; "
+            + kept_on(self._worktree),
+            f"take the key out of these commits, then {by_hand(self._worktree)}; "
             "a key that left this machine has to be revoked",
             files=tuple(one.path for one in refused),
         )

@@ -16,6 +16,7 @@ import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from sequencer.executors.redaction import Redaction
 from sequencer.git.process import Git
@@ -164,7 +165,7 @@ class Skipped:
     path: str
     reason: str
     """In words that go behind the path."""
-    is_declared: bool
+    is_declared: bool = True
     """Whether somebody may have expected it to be committed."""
 
 
@@ -180,7 +181,7 @@ class Selection:
         gone = frozenset(paths)
         return Selection(
             tuple(one for one in self.chosen if one.path not in gone),
-            (*self.skipped, *(Skipped(path, reason, is_declared=True) for path in paths)),
+            (*self.skipped, *(Skipped(path, reason) for path in paths)),
         )
 
 
@@ -235,7 +236,7 @@ class Selector:
             try:
                 one = self._chosen(entry, group, left)
             except Unfit as unfit:
-                skipped.append(Skipped(entry.path, str(unfit), is_declared=True))
+                skipped.append(Skipped(entry.path, str(unfit)))
                 continue
             group.used_bytes += one.size
             left -= one.size
@@ -275,42 +276,27 @@ class Selector:
         return Chosen(entry.path, entry.change, group.key, content)
 
     def _groups(self) -> list[_Group]:
-        options, patterns = self._options, self._tree.patterns
+        made: list[_Group] = []
+
+        def add(key: str, globs: Sequence[str], *more: Any, **flags: Any) -> None:
+            made.append(_Group(key, self._tree.patterns(globs), *more, **flags))
+
+        options = self._options
+        caps = (options.max_file_bytes, options.max_total_bytes)
+        add("paths", options.paths, (), *caps, with_removed=True)
         whitelist = options.doc_whitelist if options.docs else ()
-        found = [
-            _Group(
-                key,
-                patterns(declared),
-                (),
-                options.max_file_bytes,
-                options.max_total_bytes,
-                with_removed=True,
-            )
-            for key, declared in (("paths", options.paths), ("doc_whitelist", whitelist))
-        ]
+        add("doc_whitelist", whitelist, (), *caps, with_removed=True)
         if options.reports:
-            found.append(
-                _Group(
-                    "report_extensions" if options.report_extensions else "report_path_globs",
-                    patterns(options.report_path_globs),
-                    options.report_extensions,
-                    options.max_report_file_bytes,
-                    options.max_report_total_bytes,
-                )
-            )
+            by_name, globs = options.report_extensions, options.report_path_globs
+            key = "report_extensions" if by_name else "report_path_globs"
+            caps = (options.max_report_file_bytes, options.max_report_total_bytes)
+            add(key, globs, by_name, *caps)
         if options.tracked_outputs:
-            by_name = options.tracked_output_extensions
-            found.append(
-                _Group(
-                    "tracked_output_extensions" if by_name else "tracked_output_globs",
-                    patterns(options.tracked_output_globs),
-                    by_name,
-                    options.max_tracked_output_file_bytes,
-                    options.max_tracked_output_total_bytes,
-                    only_tracked=True,
-                )
-            )
-        return found
+            by_name, globs = options.tracked_output_extensions, options.tracked_output_globs
+            key = "tracked_output_extensions" if by_name else "tracked_output_globs"
+            caps = (options.max_tracked_output_file_bytes, options.max_tracked_output_total_bytes)
+            add(key, globs, by_name, *caps, only_tracked=True)
+        return made
 
 
 def _clashing(selection: Selection, status: TreeStatus) -> Iterator[str]:

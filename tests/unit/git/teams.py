@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.executors.redaction import Redaction
-from sequencer.git.checkout import Checkout
+from sequencer.git.checkout import Checkout, PlaceLeft
 from sequencer.git.own_settings import EVERYTHING
-from sequencer.git.places import GitWorkplaces, OwnPlace, PlaceLeft
+from sequencer.git.places import GitWorkplaces, OwnPlace
 from sequencer.git.process import Git
 from sequencer.git.tree import Folders
 from tests.unit.git.clones import ENVIRONMENT, everything, git, said, write

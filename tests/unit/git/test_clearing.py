@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from sequencer.git import gathering as clearing
-from sequencer.git.places import PlaceResult
+from sequencer.git.checkout import PlaceResult
 from sequencer.git.process import Git
 from sequencer.git.worktrees import Phase, Worktrees
 from sequencer.store.identity import boot_id

@@ -8,7 +8,8 @@ import pytest
 
 from sequencer.git import checkout as merging
 from sequencer.git import checkout as shared
-from sequencer.git.places import OwnPlace, PlaceLeft, PlaceResult
+from sequencer.git.checkout import PlaceLeft, PlaceResult
+from sequencer.git.places import OwnPlace
 from sequencer.git.process import Git, GitFailed
 from sequencer.git.worktrees import Phase, Worktrees
 from tests.unit.git.clones import commit, git, porcelain, said, tree_of, write
@@ -182,7 +183,7 @@ def test_a_failure_before_anything_has_moved_is_refused(
     def fails(*_: object) -> None:
         raise GitFailed(("merge",), 128, "fatal: out of memory")
 
-    monkeypatch.setattr(merging, "_made", fails)
+    monkeypatch.setattr(merging._Merge, "made", fails)
     left = closed(place)
     assert (left.result, left.folder, left.branch) == (PlaceResult.REFUSED, place.folder, BRANCH)
     assert left.error is not None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.git import gathering
-from sequencer.git.places import PlaceResult
+from sequencer.git.checkout import PlaceResult
 from tests.unit.git.clones import ENVIRONMENT, SECRET, commit, git, said, tree_of, write
 from tests.unit.git.teams import (
     branches,

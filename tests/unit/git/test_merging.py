@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.git.checkout import Checkout, MergeVerdict, merge
-from sequencer.git.places import PlaceResult
+from sequencer.git.checkout import Checkout, PlaceResult, merge
 from sequencer.git.process import Git, GitFailed
 from sequencer.git.worktrees import Worktree
 from sequencer.store.identity import this_process
@@ -198,7 +197,7 @@ def with_work(
 def test_a_commit_at_the_last_moment_is_merged_with(here: Path, tmp_path: Path) -> None:
     placed, tip, note = with_work(here, tmp_path)
     merged = merge(Moving(here, 2), placed, tip, note, "merge\n")
-    assert merged.verdict is MergeVerdict.MERGED
+    assert merged.result is PlaceResult.MERGED
     assert said(here, "rev-parse", "HEAD") == merged.commit
     assert {"x", "by-hand-0", "by-hand-1"} <= set(tree_of(here))
     assert said(here, "log", "--first-parent", "--format=%s").splitlines() == [
@@ -211,8 +210,8 @@ def test_somebody_who_commits_all_the_time_is_not_raced_for_ever(
 ) -> None:
     placed, tip, note = with_work(here, tmp_path)
     merged = merge(Moving(here, 1000), placed, tip, note, "merge\n")
-    assert merged.verdict is MergeVerdict.IN_THE_WAY
-    assert "all the time" in merged.reason
+    assert merged.result is PlaceResult.IN_THE_WAY
+    assert "all the time" in str(merged.error)
     assert "x" not in tree_of(here)
 
 
@@ -222,7 +221,7 @@ def test_what_the_checkout_has_is_not_merged_again(here: Path, tmp_path: Path) -
     commit(here, {"later": "l\n"})
     before = users(here)
     checkout = checkout_at(here)
-    assert merge(checkout, placed, tip, note, "merge\n").verdict is MergeVerdict.NOTHING
+    assert merge(checkout, placed, tip, note, "merge\n").result is PlaceResult.UNCHANGED
     assert users(here) == before
 
 
@@ -232,8 +231,8 @@ def test_histories_that_have_nothing_in_common_are_no_conflict(here: Path, tmp_p
     git(placed.folder, "commit", "-q", "-m", "root")
     alone = said(placed.folder, "rev-parse", "HEAD")
     merged = merge(checkout_at(here), placed, alone, note, "merge\n")
-    assert merged.verdict is MergeVerdict.IN_THE_WAY
-    assert "unrelated histories" in merged.reason
+    assert merged.result is PlaceResult.IN_THE_WAY
+    assert "unrelated histories" in str(merged.error)
 
 
 # --- another branch is checked out -------------------------------------------------------
@@ -258,8 +257,8 @@ def test_a_branch_that_is_switched_to_while_the_merge_is_made_gets_nothing(
     commit(here, {"unreleased": "u\n"})
     placed, tip, note = with_work(here, tmp_path)
     merged = merge(Switching(folders(here), Git(here, ENVIRONMENT)), placed, tip, note, "merge\n")
-    assert merged.verdict is MergeVerdict.IN_THE_WAY
-    assert "release, not main" in merged.reason
+    assert merged.result is PlaceResult.IN_THE_WAY
+    assert "release, not main" in str(merged.error)
     assert not {"x", "unreleased"} & set(tree_of(here, "release"))
     assert "x" not in tree_of(here, "main")
 
@@ -270,7 +269,7 @@ def test_a_note_that_knows_no_branch_is_held_to_its_commit_alone(
     placed, tip, note = with_work(here, tmp_path, None)
     git(here, "checkout", "-q", "-b", "other")
     merged = merge(checkout_at(here), placed, tip, note, "merge\n")
-    assert merged.verdict is MergeVerdict.MERGED
+    assert merged.result is PlaceResult.MERGED
 
 
 # --- git fails, and yet it is done -------------------------------------------------------
@@ -287,7 +286,7 @@ class Failing(Checkout):
 def test_a_failure_behind_the_fast_forward_is_none(here: Path, tmp_path: Path) -> None:
     placed, tip, note = with_work(here, tmp_path)
     merged = merge(Failing(folders(here), Git(here, ENVIRONMENT)), placed, tip, note, "merge\n")
-    assert merged.verdict is MergeVerdict.MERGED
+    assert merged.result is PlaceResult.MERGED
     assert merged.commit == said(here, "rev-parse", "HEAD")
     assert "x" in tree_of(here)
 

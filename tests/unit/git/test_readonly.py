@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sequencer.git import checkout as readonly
-from sequencer.git.checkout import Checkout, CheckoutWatch
-from sequencer.git.places import GitWorkplaces, PlaceResult, SharedPlace
+from sequencer.git.checkout import Checkout, CheckoutWatch, PlaceResult
+from sequencer.git.places import GitWorkplaces, SharedPlace
 from sequencer.git.process import Git
 from sequencer.git.tree import Folders
 from tests.unit.git.clones import ENVIRONMENT, commit, git, write

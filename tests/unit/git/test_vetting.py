@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.git import selection as vetting
-from sequencer.git.places import PlaceLeft, PlaceResult
+from sequencer.git.checkout import PlaceLeft, PlaceResult
 from sequencer.git.process import Git
 from sequencer.git.selection import with_keys
 from tests.unit.git.clones import ENVIRONMENT, SECRET, commit, git, said, tree_of, write

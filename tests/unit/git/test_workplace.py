@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.git.places import PlaceResult
+from sequencer.git.checkout import PlaceResult
 from tests.unit.git.clones import (
     SECRET,
     commit,
