@@ -17,7 +17,7 @@ from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Executor
 from sequencer.model.head import Head
 from sequencer.model.line.order import describe, place, resolve
-from sequencer.model.standing import Kind
+from sequencer.model.standing import Readiness
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.project import Project
@@ -76,7 +76,7 @@ def _report_of_a_graph(project: Project, plan: Plan, run: Run, workflow: Workflo
     obstacles: list[str] = []
     upcoming = _tried(obstacles, lambda: [node["step"] for node in run.next(len(workflow.steps))])
     here = _tried(obstacles, run.standing)
-    if here is not None and here.kind is not Kind.READY:
+    if here is not None and here.kind is not Readiness.READY:
         obstacles.append(here.message)
     agents = {}
     optional = optional_of(workflow)
@@ -113,13 +113,13 @@ def _in_the_way(plan: Plan, run: Run, head: Head | None, workflow: Workflow) -> 
     except SequencerError as error:
         yield str(error)
         return
-    if here is None or here.kind is Kind.COMPLETE:
+    if here is None or here.kind is Readiness.COMPLETE:
         yield "the run is complete"
         return
     if here.claim is not None:
         if not run.store.liveness(here.claim).allows_take_over:
             yield here.message
-    elif here.kind is not Kind.READY:
+    elif here.kind is not Readiness.READY:
         yield here.message
     names = [step.name for step in workflow.steps]
     mine = {names[int(p)] if p not in names and p.isdecimal() else p for p in plan.positions}

@@ -18,7 +18,7 @@ from sequencer.git.store import GitStore
 from sequencer.model.head import Claim, Head
 from sequencer.model.names import command
 from sequencer.model.outcome import duration
-from sequencer.model.standing import Kind
+from sequencer.model.standing import Readiness
 from sequencer.store.leases import Leases
 from sequencer.store.protocol import Liveness
 
@@ -234,9 +234,9 @@ class Report:
         if self.code is not None and self.code.refusal is not None:
             return self.code.refusal.hint or ""
         here = None if self.snapshot is None else self.snapshot.standing
-        if here is not None and here.kind not in (Kind.READY, Kind.HELD):
+        if here is not None and here.kind not in (Readiness.READY, Readiness.HELD):
             return here.message
-        if here is not None and here.kind is Kind.HELD and self._is_held():
+        if here is not None and here.kind is Readiness.HELD and self._is_held():
             return f"{command(name, 'run --mode sync')} waits here for its turn"
         return f"{command(name, 'run')} {'begins it' if here is None else 'goes on'} here"
 

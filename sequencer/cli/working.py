@@ -33,7 +33,7 @@ from sequencer.model.line.order import index_with_prompt
 from sequencer.model.net.source import FlowSource
 from sequencer.model.outcome import Usage, duration, spent
 from sequencer.model.standing import FINAL, Standing, parse_time, standing
-from sequencer.model.standing import Kind as Answer
+from sequencer.model.standing import Readiness as Answer
 from sequencer.model.workflow import Workflow
 from sequencer.project import Project
 from sequencer.store.file import FileStore

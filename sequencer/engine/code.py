@@ -6,9 +6,9 @@ import contextlib
 from dataclasses import replace
 
 from sequencer.engine.carrier import Carrier
-from sequencer.engine.ending import Ended, Ending, Kind
 from sequencer.errors import SequencerError, WorkTreeRefused
 from sequencer.model.head import Claim, Head
+from sequencer.model.line.line import Ended, Ending, EndingKind
 from sequencer.model.outcome import Outcome, OutcomeStatus
 
 
@@ -44,7 +44,7 @@ def without_code(
     performed = replace(ended.performed, outcome=outcome, decision=None, verdict=None)
     record = {name: value for name, value in ended.record.items() if name != "work"}
     record |= {"status": str(outcome.status), "error": outcome.error}
-    return Ended(performed, Ending(Kind.FAIL), record)
+    return Ended(performed, Ending(EndingKind.FAIL), record)
 
 
 def failed(

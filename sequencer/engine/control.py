@@ -3,43 +3,40 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sequencer.errors import TransitionRefused
 from sequencer.model import by_hand, transitions
-from sequencer.model.head import FLOW_DOCUMENT, Flow, Gate, Head, Status
-from sequencer.model.line import gates
-from sequencer.model.line.order import place, present
+from sequencer.model.due import utc
+from sequencer.model.head import FLOW_DOCUMENT, Flow, Head, Status
+from sequencer.model.line.line import Line
+from sequencer.model.line.order import present
 from sequencer.model.request import DEFINITION_FILE, Definition
-from sequencer.model.transitions import Event, Place, Transition
+from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow, ensure_definition
-from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
     from sequencer.model.net.source import FlowSource
-
-BY_TIMEOUT = "timeout"
-"""Who decided, where nobody did."""
 
 
 def fresh_head(
     workflow: Workflow, name: str | None = None, *, has_definition: bool = False
 ) -> Head:
     """Return the head of a run of *workflow*, called *name*, that was never begun."""
-    here = place(workflow, 0)
-    flow = None
-    if workflow.graph is not None:
-        flow = Flow(rest=Status.IDLE, begun_at=utc_now(), marking={})
-    return Head(
-        run_id=str(uuid.uuid4()),
-        run_name=name,
-        workflow_name=workflow.name,
-        workflow_digest=workflow.digest(),
-        params=dict(workflow.params),
-        expected_step=here.step,
-        last_update=utc_now(),
+    now, run_id = datetime.now(UTC), str(uuid.uuid4())
+    if workflow.graph is None:
+        return Line(workflow).fresh(run_id, at=now, name=name, has_definition=has_definition)
+    flow = Flow(rest=Status.IDLE, begun_at=utc(now), marking={})
+    return by_hand.fresh_head(
+        workflow,
+        run_id,
+        workflow.graph.entries[0],
+        at=utc(now),
+        name=name,
         has_definition=has_definition,
         flow=flow,
     )
@@ -146,24 +143,30 @@ class Control:
 
         return self._store.update(apply)
 
-    def _following(self, head: Head) -> Place:
-        ensure_definition(head, self._workflow)
-        return place(self._workflow, head.step_index + 1)
+    def _by_hand(self, verb: str, by: str = "", **words: Any) -> Head:
+        return self._change(partial(self._decided, verb=verb, by=by, words=words))
+
+    def _decided(self, head: Head, *, verb: str, by: str, words: Mapping[str, Any]) -> Transition:
+        now = datetime.now(UTC)
+        if self._workflow.graph is None:
+            return Line(self._workflow).by_hand(head, verb, words, at=now, by=by)
+        here = present(self._workflow, head)
+        return by_hand.of_every_kind(head, verb, words, self._workflow, here, at=utc(now))
 
     def stamp_ok(self, note: str | None = None) -> Head:
-        """See `by_hand.stamp_ok`; of a fixer only the fixing is accepted."""
+        """Accept the present step by hand; of a fixer only the fixing is accepted."""
         self._ensure_line("stamp")
-        return self._change(lambda head: self._passed(head, Event.STAMPED, note))
+        return self._by_hand("stamp", note=note)
 
     def stamp_fail(self, note: str | None = None) -> Head:
-        """See `by_hand.stamp_fail`."""
+        """Mark the present step as failed."""
         self._ensure_line("stamp")
-        return self._change(lambda head: by_hand.stamp_fail(head, note, at=utc_now()))
+        return self._by_hand("fail", note=note)
 
     def skip(self, note: str | None = None) -> Head:
-        """See `by_hand.skip`; behind a fixer the judgement comes again."""
+        """Leave the present step out; after a fixer the judgement comes again."""
         self._ensure_line("skip")
-        return self._change(lambda head: self._passed(head, Event.SKIPPED, note))
+        return self._by_hand("skip", note=note)
 
     def skip_to(self, step_index: int, note: str, *, present: int) -> Head:
         """Skip the steps from *present* up to *step_index*, in one change; see `skip`.
@@ -173,6 +176,7 @@ class Control:
             TransitionRefused: the run is not at *present* any more.
         """
         self._ensure_line("skip")
+        skip = partial(self._decided, verb="skip", by="", words={"note": note})
 
         def change(head: Head) -> Transition:
             for claim in head.claims:
@@ -181,115 +185,71 @@ class Control:
             if head.step_index != present:
                 message = f"skip: the run went on to step_index {head.step_index} meanwhile"
                 raise TransitionRefused(message, hint="look at 'sequencer next'")
-            made = self._passed(head, Event.SKIPPED, note)
+            made = skip(head)
             while made.head.step_index < step_index:
-                made = made.then(self._passed(made.head, Event.SKIPPED, note))
+                made = made.then(skip(made.head))
             return made
 
         return self._change(change)
 
-    def _passed(self, head: Head, event: Event, note: str | None) -> Transition:
-        following = self._following(head)
-        if head.loop is not None and head.loop.stage == "fix":
-            judge = place(self._workflow, head.step_index)
-            return by_hand.pass_fixer(head, judge, event, note, at=utc_now())
-        decide = by_hand.skip if event is Event.SKIPPED else by_hand.stamp_ok
-        return decide(head, following, note, at=utc_now())
-
     def retry(self) -> Head:
-        """See `by_hand.retry`; of a graph's run see `FlowControl.retry`."""
+        """Let what has failed be tried again at once; of a graph see `FlowControl.retry`."""
         if self._workflow.graph is not None:
             from sequencer.engine.flow.control import FlowControl  # noqa: PLC0415 - graphs only
 
             return FlowControl(self._store, self._workflow).retry()
-        return self._change(lambda head: by_hand.retry(head, at=utc_now()))
+        return self._by_hand("retry")
 
     def rewind(self, step_index: int) -> Head:
-        """See `by_hand.rewind`."""
+        """Go back to *step_index*, whose step runs next."""
         self._ensure_line("rewind")
-
-        def change(head: Head) -> Transition:
-            ensure_definition(head, self._workflow)
-            # Beyond the end of a procedure there is no place; `rewind` refuses it by itself.
-            here = (
-                place(self._workflow, step_index)
-                if step_index <= head.step_index
-                else Place(step_index, "", "")
-            )
-            return by_hand.rewind(head, here, at=utc_now())
-
-        return self._change(change)
+        return self._by_hand("rewind", step_index=step_index)
 
     def set_field(self, field: str, value: Any) -> Head:
         """See `by_hand.edit_field`."""
-
-        def placed(head: Head) -> Place:
-            ensure_definition(head, self._workflow)
-            return present(self._workflow, head)
-
-        return self._change(
-            lambda head: by_hand.edit_field(head, field, value, at=utc_now(), placed=placed)
-        )
+        return self._by_hand("set", field=field, value=value)
 
     def reset(self) -> Head:
-        """See `by_hand.reset`; the new run has the workflow that is configured."""
+        """Begin again, with the workflow that is configured."""
 
         def change(head: Head) -> Transition:
-            made = by_hand.reset(head, self._fresh_head(), at=utc_now())
-            # Not where it is refused: the run goes on from what it was begun with.
+            made = self._decided(head, verb="reset", by="", words={"fresh": self._fresh_head()})
+            # Not where it is refused: the run continues from what it was begun with.
             self._keep_source()
             return made
 
         return self._change(change)
 
     def adopt(self) -> Head:
-        """See `by_hand.adopt`."""
-        workflow = self._workflow
+        """Continue under the workflow that is configured."""
+        adopt = partial(self._decided, verb="adopt", by="", words={})
+        if self._workflow.graph is None:
+            return self._change(adopt)
 
         def change(head: Head) -> Transition:
-            here = present(workflow, head)
-            made = by_hand.adopt(
-                head, workflow.name, workflow.digest(), workflow.params, here, at=utc_now()
-            )
-            if head.flow is None and workflow.graph is None:
-                return made
             from sequencer.engine.flow.adopting import adopted  # noqa: PLC0415 - graphs only
 
-            return adopted(self._store, head, made, self._own_source())
+            return adopted(self._store, head, adopt(head), self._own_source())
 
         return self._change(change)
 
     def approve(self, note: str | None = None, *, by: str, token: int | None = None) -> Head:
-        """See `gates.approve`."""
+        """Let the run continue after its gate; *token* is that of the gate that was read."""
         self._ensure_gates("approve")
-
-        def change(head: Head) -> Transition:
-            ensure_definition(head, self._workflow)
-            following = place(self._workflow, head.step_index)
-            return gates.approve(head, following, note, at=utc_now(), by=by, token=token)
-
-        return self._decide(change, "approve")
+        return self._decide("approve", by, note=note, token=token)
 
     def reject(self, note: str | None = None, *, by: str, token: int | None = None) -> Head:
-        """See `gates.reject`; a graph's run ends as cancelled, wherever it stands."""
+        """End the run at its gate; a graph's run ends as cancelled, wherever it stands."""
         if self._workflow.graph is not None:
             from sequencer.engine.flow.control import FlowControl  # noqa: PLC0415 - graphs only
 
             return FlowControl(self._store, self._workflow).cancel(note, by=by)
-        return self._decide(
-            lambda head: gates.reject(head, note, at=utc_now(), by=by, token=token), "reject"
-        )
+        return self._decide("reject", by, note=note, token=token)
 
     def feedback(self, text: str, *, by: str, token: int | None = None) -> Head:
-        """See `gates.feedback`."""
+        """Send the run back with *text*; the gate comes again."""
         self._ensure_gates("feedback")
-
-        def change(head: Head) -> Transition:
-            ensure_definition(head, self._workflow)
-            back = place(self._workflow, gates.open_gate(head, "feedback").feedback_to)
-            return gates.feedback(head, text, back, at=utc_now(), by=by, token=token)
-
-        return self._decide(change, "feedback")
+        return self._decide("feedback", by, text=text, token=token)
 
     def _ensure_gates(self, verb: str) -> None:
         """Return if the run may come to gates.
@@ -303,21 +263,15 @@ class Control:
                 hint="'sequencer gates' shows them, 'sequencer answer NODE VALUE' answers one",
             )
 
-    def expire(self, gate: Gate) -> Head:
-        """Record what was agreed for *gate* when nobody decides; somebody may have decided."""
+    def lapse(self) -> Head:
+        """Record what was agreed where nobody has decided in time; somebody may have decided."""
 
         def change(head: Head | None) -> Transition | None:
-            if head is None or head.gate != gate:
-                return None
-            note = f"nobody decided until {gate.expires_at}"
-            if gate.on_timeout == "reject":
-                return gates.reject(head, note, at=utc_now(), by=BY_TIMEOUT)
-            following = place(self._workflow, head.step_index)
-            return gates.approve(head, following, note, at=utc_now(), by=BY_TIMEOUT)
+            return None if head is None else Line(self._workflow).lapse(head, at=datetime.now(UTC))
 
         return self._store.update(change)
 
-    def _decide(self, change: Callable[[Head], Transition], verb: str) -> Head:
+    def _decide(self, verb: str, by: str, **words: Any) -> Head:
         """Apply a decision; a run that was never begun has no gate."""
         never_begun = TransitionRefused(f"{verb}: the run was never begun, so no gate waits")
         if self._store.view().head is None:
@@ -327,22 +281,22 @@ class Control:
         def apply(head: Head | None) -> Transition:
             if head is None:
                 raise never_begun
-            return change(head)
+            return self._decided(head, verb=verb, by=by, words=words)
 
         return self._store.update(apply)
 
     def take_over(self) -> Head:
-        """See `by_hand.take_over_by_force`."""
-        return self._change(lambda head: by_hand.take_over_by_force(head, at=utc_now()))
+        """Drop every claim; their holders will find themselves stale."""
+        return self._by_hand("takeover")
 
     def stop(self, reason: str | None = None) -> Head:
-        """See `by_hand.stop`."""
-        return self._change(lambda head: by_hand.stop(head, reason, at=utc_now()))
+        """Let the step that runs end, and start no other."""
+        return self._by_hand("stop", reason=reason)
 
     def pause(self) -> Head:
-        """See `by_hand.pause`."""
-        return self._change(lambda head: by_hand.pause(head, at=utc_now()))
+        """Hold the run after the step that runs; waiting processes keep waiting."""
+        return self._by_hand("pause")
 
     def resume(self) -> Head:
-        """See `by_hand.resume`."""
-        return self._change(lambda head: by_hand.resume(head, at=utc_now()))
+        """Undo `pause` and `stop`."""
+        return self._by_hand("resume")

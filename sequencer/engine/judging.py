@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from sequencer.engine.prepared import Performed, Prepared
+from sequencer.engine.prepared import Prepared
+from sequencer.model.kind import Performed
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Output, Step
 from sequencer.workflows.templates import parsed

@@ -10,23 +10,23 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from sequencer.engine.attempt import Attempt
-from sequencer.engine.control import fresh_head
-from sequencer.engine.ending import Ended, ending_of, final_outcome
 from sequencer.engine.events import Waiting
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Allowance, Performed
+from sequencer.engine.prepared import Allowance
 from sequencer.engine.recall import Memory
+from sequencer.engine.records import chance
 from sequencer.engine.work import LONGEST_SLEEP_S, Summary, counted
 from sequencer.errors import Interrupted, StepFailed
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Head, Owner, Status
+from sequencer.model.kind import Performed
 from sequencer.model.limits import InvocationLimits
+from sequencer.model.line.line import Ended, Line
 from sequencer.model.line.order import place, present
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.standing import parse_time
@@ -73,8 +73,10 @@ class LocalInvocation:
     def _work(self) -> Summary:
         workflow = self._performer.workflow
         start = place(workflow, self._start)
-        head = fresh_head(workflow).replace(
-            step_index=self._start, iteration=self._start + 1, expected_step=start.step
+        head = (
+            Line(workflow)
+            .fresh("local", at=datetime.now(UTC))
+            .replace(step_index=self._start, iteration=self._start + 1, expected_step=start.step)
         )
         first_cycle = self._start // len(workflow.steps)
         while True:
@@ -110,16 +112,13 @@ class LocalInvocation:
         outcome = performed.outcome
         if outcome.status is OutcomeStatus.INTERRUPTED:
             raise Interrupted(f"interrupted in step {performed.step.name!r}")
-        ending = None
-        if not outcome.is_put_off:
-            ending = ending_of(workflow, held, performed, MAX_ATTEMPTS)
-            performed = replace(performed, outcome=final_outcome(ending, outcome))
-        ended = Ended(performed, ending, {"output": performed.outcome.output})
+        performed, ending = Line(workflow).judge(held, performed, MAX_ATTEMPTS)
+        ended = Ended(performed, ending, {"output": performed.outcome.output}, jitter=chance())
         steps = int(ended.has_worked)
         self.summary.usage = self.summary.usage.plus(performed.outcome.usage, steps=steps)
         self.summary.failures += int(ended.has_failed)
         self.summary.limits_met += int(ended.met_limit)
-        moved = ended.transition(workflow, held, held.token, datetime.now(UTC))
+        moved = Line(workflow).end(held, held.token, ended, at=datetime.now(UTC))
         for fact in moved.facts:
             self._memory.keep({"event": fact.event, "step": fact.step, "outcome": fact.outcome})
         if ended.has_failed and moved.head.not_before is None:

@@ -15,7 +15,7 @@ from sequencer.errors import ClaimHeld, TransitionRefused
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, OutcomeStatus
-from sequencer.model.standing import Kind, parse_time
+from sequencer.model.standing import Readiness, parse_time
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ def claim_turn(worker: Worker, head: Head, *, wait: bool) -> Turn:
         head = same_run.followed(worker.store, head, worker.store.view().head)
         here = worker.standing_for_claim(head)
         is_mine = worker.is_mine(head.step_index)
-        if here.kind in (Kind.READY, Kind.HELD) and is_mine:
+        if here.kind in (Readiness.READY, Readiness.HELD) and is_mine:
             step, position = worker.performer.look(here.place)
             try:
                 claimed = worker.claim(head)
@@ -63,11 +63,11 @@ def claim_turn(worker: Worker, head: Head, *, wait: bool) -> Turn:
                     worker.abandon(turn, error)
                     raise
                 return turn
-        if here.kind is Kind.EXPIRED and head.gate is not None:
-            worker.control.expire(head.gate)
+        if here.kind is Readiness.EXPIRED and head.gate is not None:
+            worker.control.lapse()
             continue
-        if not wait or here.is_final or here.kind in (Kind.PERSON, Kind.REFUSED):
-            if here.kind in (Kind.READY, Kind.HELD):
+        if not wait or here.is_final or here.kind in (Readiness.PERSON, Readiness.REFUSED):
+            if here.kind in (Readiness.READY, Readiness.HELD):
                 raise ClaimHeld(f"step {here.place.step!r} is at another position")
             raise TransitionRefused(here.message)
         due = parse_time(here.until) if here.until else None

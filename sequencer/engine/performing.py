@@ -28,7 +28,7 @@ from sequencer.engine.events import (
 from sequencer.engine.fitting import without_comments
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.judging import as_asked, checked, judged, redacted
-from sequencer.engine.prepared import Agents, Allowance, Performed, Prepared, Prompts, least
+from sequencer.engine.prepared import Agents, Allowance, Prepared, Prompts, least
 from sequencer.engine.recall import Memory
 from sequencer.errors import (
     AgentMissing,
@@ -48,6 +48,7 @@ from sequencer.executors.protocol import (
 )
 from sequencer.model.due import bounded
 from sequencer.model.head import Head
+from sequencer.model.kind import Performed
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import describe, place, step_at
 from sequencer.model.line.rounds import round_of
@@ -210,7 +211,7 @@ class Performer:
                 final.step,
                 final.place,
                 final.agent,
-                log.path,
+                str(log.path),
                 is_final=is_final,
                 began_at=began_at,
                 note=final.note,

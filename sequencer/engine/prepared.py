@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from sequencer.executors.protocol import Executor
-from sequencer.model.outcome import Decision, Outcome
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
-from sequencer.workflows.verdicts import Verdict
 
 
 class Agents(Protocol):
@@ -78,28 +75,6 @@ class Prepared:
     def step_index(self) -> int:
         """Return where the step is."""
         return self.place.step_index
-
-
-@dataclass(frozen=True, slots=True)
-class Performed:
-    """One attempt that has ended, and what is made of it."""
-
-    outcome: Outcome
-    step: Step
-    """As it was run in the end; the router or a hook may have changed it."""
-    place: Place
-    agent: str
-    log: Path | None = None
-    verdict: Verdict | None = None
-    """Of a step that judges."""
-    decision: Decision | None = None
-    """A hook's, about where the run goes."""
-    is_final: bool = False
-    """Another attempt would fail in the same way; no agent was run."""
-    began_at: str | None = None
-    """ISO 8601 UTC, to the millisecond; None: nothing was begun."""
-    note: str | None = None
-    """See `Prepared`."""
 
 
 def least(*values: float | None) -> float | None:

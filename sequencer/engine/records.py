@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.prepared import Performed
 from sequencer.errors import StorageFailed
+from sequencer.model.kind import Performed
 from sequencer.model.outcome import Outcome
 from sequencer.store import folder as folders
 from sequencer.store import results
@@ -21,9 +21,9 @@ def chance() -> float:
     return int.from_bytes(os.urandom(4), "big") / 2**32
 
 
-def shown_log(path: Path | None, project: Path) -> str | None:
+def shown_log(path: str | None, project: Path) -> str | None:
     """Return a step log's path as records have it: relative to *project* if it is inside."""
-    return None if path is None else str(path).removeprefix(f"{project}{os.sep}")
+    return None if path is None else path.removeprefix(f"{project}{os.sep}")
 
 
 def journal_record(

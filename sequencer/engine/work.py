@@ -32,7 +32,7 @@ from sequencer.model.head import Claim, Gate, Head, Status
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.line.order import describe
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.standing import Kind, Standing, parse_time
+from sequencer.model.standing import Readiness, Standing, parse_time
 
 LONGEST_SLEEP_S = 60.0
 """A date is compared with the wall clock at least this often, since people set that clock."""
@@ -137,7 +137,7 @@ class Invocation:
                 if reached is not None:
                     return self._end(head, reached)
                 here = self._worker.standing_for_claim(head)
-                if here.kind is Kind.EXPIRED and head.gate is not None:
+                if here.kind is Readiness.EXPIRED and head.gate is not None:
                     self._notify(here.message)
                     head = self._expire(head.gate)
                     continue
@@ -166,7 +166,7 @@ class Invocation:
 
     def _expire(self, gate: Gate) -> Head:
         """Record what was agreed for *gate* when nobody decides."""
-        was = self._worker.control.expire(gate)
+        was = self._worker.control.lapse()
         if was.status is Status.COMPLETE:
             self._worker.performer.tell_completed(gate.step_index, was)
         return self._head()
@@ -202,18 +202,18 @@ class Invocation:
         """
         if here.is_final:
             return here.message
-        if here.kind is Kind.PERSON:
+        if here.kind is Readiness.PERSON:
             raise WaitsForPerson(here.message)
         self._ensure_not_failed_elsewhere(head)
-        if here.kind is Kind.REFUSED:
+        if here.kind is Readiness.REFUSED:
             self._worker.limits.ensure_may_try(head)
             raise TooManyFailures(here.message)
-        if here.kind is Kind.PAUSED and self._mode is not Mode.SYNC:
+        if here.kind is Readiness.PAUSED and self._mode is not Mode.SYNC:
             return here.message
-        if here.kind is Kind.NOT_YET and self._mode is Mode.TICK:
+        if here.kind is Readiness.NOT_YET and self._mode is Mode.TICK:
             return f"nothing due: {here.message}"
         is_mine = self._worker.is_mine(head.step_index)
-        if self._mode is Mode.TICK and here.kind is Kind.READY and not is_mine:
+        if self._mode is Mode.TICK and here.kind is Readiness.READY and not is_mine:
             return f"nothing due: step {here.place.step!r} is at another position"
         return None
 
@@ -236,10 +236,10 @@ class Invocation:
 
     def _take_turn(self, here: Standing, head: Head) -> Turn | None:
         """Claim the step that is ready, or wait for a change and return None."""
-        if here.kind is Kind.NOT_YET:
+        if here.kind is Readiness.NOT_YET:
             self._sleep_until(here, head)
             return None
-        if here.kind in (Kind.READY, Kind.HELD) and self._worker.is_mine(head.step_index):
+        if here.kind in (Readiness.READY, Readiness.HELD) and self._worker.is_mine(head.step_index):
             if here.claim is not None or not self._may_claim(head):
                 self._wait(here, head)
                 return None
@@ -314,7 +314,7 @@ class Invocation:
         return self._worker.store.wait(head.revision, timeout_s, wake_fd=fd, claim=claim)
 
     def _waits_for(self, here: Standing, head: Head) -> str:
-        if here.kind is Kind.READY:
+        if here.kind is Readiness.READY:
             why = "is left to who has waited longer"
             if not self._worker.is_mine(head.step_index):
                 why = "is not ours"

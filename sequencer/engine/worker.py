@@ -17,15 +17,14 @@ from sequencer.engine import code, same_run
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.carrier import NothingCarried
 from sequencer.engine.control import Control
-from sequencer.engine.ending import Ended, Ending, ending_of, final_outcome
-from sequencer.engine.ending import Kind as EndingKind
 from sequencer.engine.events import Waiting
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Patience
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Allowance, Performed, Prepared
+from sequencer.engine.prepared import Allowance, Prepared
 from sequencer.engine.recall import recall
 from sequencer.engine.records import (
+    chance,
     journal_record,
     keep_output,
     performed_record,
@@ -41,17 +40,18 @@ from sequencer.errors import (
 )
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
 from sequencer.executors.protocol import Cancellation, StopReason
-from sequencer.model import transitions
 from sequencer.model.head import Claim, Head
+from sequencer.model.kind import Performed
 from sequencer.model.limits import RunLimits
+from sequencer.model.line.line import Ended, Ending, EndingKind, Line
 from sequencer.model.line.order import describe, place, present
 from sequencer.model.line.rounds import round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.standing import Kind, Standing, standing
+from sequencer.model.standing import Readiness, Standing
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, has_definition
 from sequencer.store import results
-from sequencer.store.identity import boottime, utc_now
+from sequencer.store.identity import boottime
 from sequencer.store.protocol import Store
 
 CALLER = "caller"
@@ -82,6 +82,7 @@ class Worker:
         self.performer = performer
         self.limits = limits
         self.positions = frozenset(positions)
+        self.kind = Line(performer.workflow)
         self.stop = Cancellation()
         """Set when this process is asked to end."""
         self._current: Cancellation | None = None
@@ -122,7 +123,7 @@ class Worker:
 
     def standing(self, head: Head) -> Standing:
         """Return what may happen next, as this worker sees it."""
-        return standing(head, self.workflow, self.limits, datetime.now(UTC))
+        return self.kind.ready(head, self.limits, at=datetime.now(UTC))
 
     def standing_for_claim(self, head: Head) -> Standing:
         """Return what may happen next once a holder that is gone is out of the way."""
@@ -157,7 +158,7 @@ class Worker:
                 return None
             # Somebody may have adopted another definition since this worker was started.
             ensure_definition(present, self.workflow)
-            if self.standing(present).kind not in (Kind.READY, Kind.HELD):
+            if self.standing(present).kind not in (Readiness.READY, Readiness.HELD):
                 return None
             transition = self._claim(present)
             granted.append(transition.head.token)
@@ -173,13 +174,13 @@ class Worker:
         if may_take_over:
             # A step that kills its worker every time must not be begun for ever.
             self.limits.ensure_may_try(head)
-        return transitions.claim(
+        return self.kind.begin(
             head,
             present(self.workflow, head),
             self.store.owner(),
-            at=utc_now(),
+            at=datetime.now(UTC),
             ttl_s=self.store.ttl_s,
-            at_boottime=round(boottime(), 3),
+            boottime=round(boottime(), 3),
             may_take_over=may_take_over,
         )
 
@@ -241,20 +242,14 @@ class Worker:
         self, turn: Turn, performed: Performed, folder: Path, reason: StopReason | None
     ) -> Ended:
         """Return what *performed* means for the run, with the record of it."""
-        ending = None
-        outcome = performed.outcome
-        if not outcome.is_put_off and outcome.status is not OutcomeStatus.INTERRUPTED:
-            ending = ending_of(self.workflow, turn.head, performed, self.limits.max_attempts)
-            final = final_outcome(ending, outcome)
-            if final is not outcome:
-                performed = replace(performed, outcome=final)
+        performed, ending = self.kind.judge(turn.head, performed, self.limits.max_attempts)
         output = keep_output(performed.outcome, folder)
         record = performed_record(
             performed, shown_log(performed.log, self.performer.project), output, round_of(turn.head)
         )
         if reason is not None:
             record["reason"] = str(reason)
-        return Ended(performed, ending, record)
+        return Ended(performed, ending, record, jitter=chance())
 
     @contextlib.contextmanager
     def beating(self, claim: Claim, cancellation: Cancellation) -> Iterator[None]:
@@ -298,9 +293,7 @@ class Worker:
         folder = self.store.result_folder(turn.claim.step_index, turn.claim.token)
         record = journal_record(outcome, CALLER, None, keep_output(outcome, folder))
         performed = Performed(outcome, turn.step, turn.place, CALLER)
-        ending = None
-        if outcome.status is not OutcomeStatus.INTERRUPTED:
-            ending = ending_of(self.workflow, turn.head, performed, self.limits.max_attempts)
+        _, ending = self.kind.judge(turn.head, performed, self.limits.max_attempts)
         ended = Ended(performed, ending, record)
         with self._heartbeat.going_on(turn.claim):
             ended = code.collected(self.performer.carrier, turn.claim, turn.head, ended)
@@ -336,12 +329,12 @@ class Worker:
         def change(head: Head | None) -> Transition:
             granted.clear()
             present = same_run.of_run(self.store, turn.head.run_id, head)
-            moved = ended.transition(self.workflow, present, turn.claim.token, datetime.now(UTC))
+            moved = self.kind.end(present, turn.claim.token, ended, at=datetime.now(UTC))
             if upcoming is None or self.stop.is_set() or not may_go_on(moved.head):
                 return moved
             if not has_definition(moved.head, self.workflow):
                 return moved
-            if self.standing(moved.head).kind is not Kind.READY:
+            if self.standing(moved.head).kind is not Readiness.READY:
                 return moved
             claimed = self._claim(moved.head)
             granted.append(claimed.head.token)

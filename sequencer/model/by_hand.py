@@ -13,7 +13,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from sequencer.errors import EditRefused, TransitionRefused
-from sequencer.model.head import MAX_COUNTER, Head, Loop, Status
+from sequencer.model.head import MAX_COUNTER, Flow, Head, Loop, Status
+from sequencer.model.line.order import present
+from sequencer.model.names import command
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import (
     Event,
@@ -26,6 +28,7 @@ from sequencer.model.transitions import (
     moved,
     resting_status,
 )
+from sequencer.model.workflow import Workflow, ensure_definition
 
 Placed = Callable[[Head], Place | None]
 """Where a head stands in its workflow; None: that can't be said."""
@@ -515,3 +518,65 @@ def _refuse_decision(field: str, change: str, verbs: str) -> None:
         f"an edit by hand is refused: {field} {change}, which is a decision",
         hint=f"undo it; 'sequencer {verbs}' decides",
     )
+
+
+def fresh_head(
+    workflow: Workflow,
+    run_id: str,
+    first: str,
+    *,
+    at: str,
+    name: str | None,
+    has_definition: bool,
+    flow: Flow | None = None,
+) -> Head:
+    """Return the head of a run of *workflow* that was never begun, at the step *first*."""
+    return Head(
+        run_id=run_id,
+        run_name=name,
+        workflow_name=workflow.name,
+        workflow_digest=workflow.digest(),
+        params=dict(workflow.params),
+        expected_step=first,
+        last_update=at,
+        has_definition=has_definition,
+        flow=flow,
+    )
+
+
+def other_kind(head: Head) -> TransitionRefused:
+    """Return that the run of *head* can't continue as one of the other kind."""
+    return TransitionRefused(
+        "adopt: a graph can't take the place of a line of steps, nor the other way round",
+        hint=f"{command(head.run_name, 'reset')} begins again with the new workflow",
+    )
+
+
+def of_every_kind(
+    head: Head, verb: str, words: Mapping[str, Any], workflow: Workflow, here: Place, *, at: str
+) -> Transition:
+    """Return what a person makes of *head* with a *verb* that means the same for every kind.
+
+    The run of *workflow* is *here*.
+
+    Raises: see the functions above.
+    """
+
+    def placed(edited: Head) -> Place:
+        ensure_definition(edited, workflow)
+        return present(workflow, edited)
+
+    def edit() -> Transition:
+        return edit_field(head, words["field"], words["value"], at=at, placed=placed)
+
+    name, digest, params = workflow.name, workflow.digest(), workflow.params
+    ways: dict[str, Callable[[], Transition]] = {
+        "stop": lambda: stop(head, words.get("reason"), at=at),
+        "pause": lambda: pause(head, at=at),
+        "resume": lambda: resume(head, at=at),
+        "takeover": lambda: take_over_by_force(head, at=at),
+        "reset": lambda: reset(head, words["fresh"], at=at),
+        "adopt": lambda: adopt(head, name, digest, params, here, at=at),
+        "set": edit,
+    }
+    return ways[verb]()

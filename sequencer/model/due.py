@@ -104,3 +104,14 @@ def iso(due: datetime) -> str:
     """Return *due* as heads have it: ISO 8601, UTC, milliseconds."""
     in_utc = due.astimezone(UTC)
     return in_utc.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def utc(at: datetime) -> str:
+    """Return *at*, a time in UTC, as heads have it where nobody waits for it: whole seconds."""
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def is_past(due: str | None, now: datetime) -> bool:
+    """Return whether *due* is a date that is over by *now*."""
+    date = parse_time(due) if due else None
+    return date is not None and date <= now

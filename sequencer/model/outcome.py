@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -222,3 +222,16 @@ def spent(usage: Usage) -> str:
     parts += [cost] if (cost := cost_words(usage)) else []
     parts += [f"{usage.rehearsed} rehearsed: no agent ran"] if usage.rehearsed else []
     return ", ".join(parts)
+
+
+VerdictSource = Literal["structured", "json", "exit-code", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Yes or no, why, and where that was found."""
+
+    is_pass: bool
+    reason: str
+    """May be empty where it was a yes."""
+    source: VerdictSource

@@ -19,7 +19,7 @@ from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
 
 
-class Kind(StrEnum):
+class Readiness(StrEnum):
     """The answers to "may a step start?"."""
 
     READY = "ready"
@@ -43,7 +43,7 @@ class Kind(StrEnum):
 MAX_CORRECTION = timedelta(minutes=1)
 """How far a clock may be set back before the pauses that it measured are given up."""
 
-FINAL = frozenset({Kind.STOPPED, Kind.COMPLETE, Kind.LIMIT})
+FINAL = frozenset({Readiness.STOPPED, Readiness.COMPLETE, Readiness.LIMIT})
 """Nothing will start until somebody changes the run or its limits."""
 
 
@@ -51,7 +51,7 @@ FINAL = frozenset({Kind.STOPPED, Kind.COMPLETE, Kind.LIMIT})
 class Standing:
     """The answer, in words as well."""
 
-    kind: Kind
+    kind: Readiness
     message: str
     place: Place
     until: str | None = None
@@ -80,25 +80,25 @@ def standing(head: Head, workflow: Workflow, limits: RunLimits, now: datetime) -
     if head.flow is not None and head.flow.rest is Status.FAILED:
         again = command(head.run_name, "retry")
         message = f"the run has ended as {head.flow.status}; {again} tries again"
-        return Standing(Kind.REFUSED, message, here)
+        return Standing(Readiness.REFUSED, message, here)
     if head.status is Status.COMPLETE or (here.is_end and not head.is_at_gate):
-        return Standing(Kind.COMPLETE, _how_it_ended(head), here)
+        return Standing(Readiness.COMPLETE, _how_it_ended(head), here)
     if head.claims:
         held = head.claims[0]
         message = f"step {held.step!r} is run by process {held.owner.pid} on {held.owner.host}"
         message += f" (token {held.token}, since {held.claimed_at})"
-        return Standing(Kind.HELD, message, here, claim=held)
+        return Standing(Readiness.HELD, message, here, claim=held)
     blocked = blocked_by(head, limits, now)
     if blocked is not None:
         return Standing(*blocked, here)
     due = parse_time(head.not_before) if head.not_before else None
     if due is not None and due > now and not _is_from_another_clock(head, now):
         message = f"{head.not_before_reason or 'not due'}: nothing starts before {head.not_before}"
-        return Standing(Kind.NOT_YET, message, here, until=head.not_before)
-    return Standing(Kind.READY, f"step {here.step!r} is ready", here)
+        return Standing(Readiness.NOT_YET, message, here, until=head.not_before)
+    return Standing(Readiness.READY, f"step {here.step!r} is ready", here)
 
 
-def blocked_by(head: Head, limits: RunLimits, now: datetime) -> tuple[Kind, str] | None:
+def blocked_by(head: Head, limits: RunLimits, now: datetime) -> tuple[Readiness, str] | None:
     """Return which person's decision or which limit of the run stands in the way, if one does."""
     return _by_people(head, now) or _by_limits(head, limits)
 
@@ -119,13 +119,13 @@ def _is_from_another_clock(head: Head, now: datetime) -> bool:
     return since is not None and now < since - MAX_CORRECTION
 
 
-def _by_people(head: Head, now: datetime) -> tuple[Kind, str] | None:
+def _by_people(head: Head, now: datetime) -> tuple[Readiness, str] | None:
     """Return what somebody decided or has to decide."""
     if head.exit:
         reason = f": {head.exit_reason}" if head.exit_reason else ""
-        return Kind.STOPPED, f"the run was stopped{reason}; 'sequencer resume' lets it go on"
+        return Readiness.STOPPED, f"the run was stopped{reason}; 'sequencer resume' lets it go on"
     if head.status is Status.PAUSED or head.pause_requested:
-        return Kind.PAUSED, "the run is paused; 'sequencer resume' lets it go on"
+        return Readiness.PAUSED, "the run is paused; 'sequencer resume' lets it go on"
     if head.gate is not None and head.gate.is_open:
         return _at_gate(head.gate, now)
     if head.status is Status.WAITING_APPROVAL:
@@ -133,29 +133,29 @@ def _by_people(head: Head, now: datetime) -> tuple[Kind, str] | None:
         if asks:
             names = ", ".join(map(repr, asks))
             gives = command(head.run_name, "answer NODE VALUE")
-            return Kind.PERSON, f"{names} waits for an answer; {gives} gives it"
-        return Kind.PERSON, "the run waits for an approval"
+            return Readiness.PERSON, f"{names} waits for an answer; {gives} gives it"
+        return Readiness.PERSON, "the run waits for an approval"
     return None
 
 
-def _at_gate(gate: Gate, now: datetime) -> tuple[Kind, str]:
+def _at_gate(gate: Gate, now: datetime) -> tuple[Readiness, str]:
     expires = parse_time(gate.expires_at) if gate.expires_at else None
     if expires is not None and expires <= now:
         message = f"nobody decided about {gate.step!r} until {gate.expires_at}: {gate.on_timeout}"
-        return Kind.EXPIRED, message
+        return Readiness.EXPIRED, message
     until = f" until {gate.expires_at}, then {gate.on_timeout}" if expires else ""
-    return Kind.PERSON, (
+    return Readiness.PERSON, (
         f"{gate.step!r} waits for a decision{until}; "
         "'sequencer approve', 'reject' or 'feedback \"…\"' decides"
     )
 
 
-def _by_limits(head: Head, limits: RunLimits) -> tuple[Kind, str] | None:
+def _by_limits(head: Head, limits: RunLimits) -> tuple[Readiness, str] | None:
     """Return which limit of the run stands in the way."""
     if (reached := limits.reached(head)) is not None:
-        return Kind.LIMIT, reached
+        return Readiness.LIMIT, reached
     try:
         limits.ensure_may_try(head)
     except TooManyFailures as error:
-        return Kind.REFUSED, str(error)
+        return Readiness.REFUSED, str(error)
     return None

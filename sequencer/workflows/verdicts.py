@@ -12,11 +12,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from sequencer.errors import ConfigurationError
-from sequencer.model.outcome import Outcome
+from sequencer.model.outcome import Outcome, Verdict, VerdictSource
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -32,18 +31,6 @@ _TEXT = r'"(?:[^"\\\x00-\x1f]++|\\.)*+"'
 _OBJECT = re.compile(rf"\{{(?=\s*+(?:\}}|{_TEXT}\s*+:))")
 """A brace that begins an object: one in prose is hardly ever followed by a key."""
 _DECODER = json.JSONDecoder()
-
-Source = Literal["structured", "json", "exit-code", "none"]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Yes or no, why, and where that was found."""
-
-    is_pass: bool
-    reason: str
-    """May be empty where it was a yes."""
-    source: Source
 
 
 def verdict_of(outcome: Outcome, *, is_command: bool) -> Verdict:
@@ -68,7 +55,7 @@ def verdict_of(outcome: Outcome, *, is_command: bool) -> Verdict:
     return Verdict(is_pass=False, reason="no verdict in the answer", source="none")
 
 
-def _said(outcome: Outcome) -> Iterator[tuple[Source, tuple[bool, str]]]:
+def _said(outcome: Outcome) -> Iterator[tuple[VerdictSource, tuple[bool, str]]]:
     structured = _judgement(outcome.structured)
     if structured is not None:
         yield "structured", structured

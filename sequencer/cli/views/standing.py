@@ -26,7 +26,7 @@ from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import Description, describe_at, place, present
 from sequencer.model.outcome import duration, spent
-from sequencer.model.standing import Kind, Standing, parse_time, standing
+from sequencer.model.standing import Readiness, Standing, parse_time, standing
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
@@ -76,7 +76,7 @@ class Snapshot:
     def end(self) -> str | None:
         """Return why nothing starts any more until somebody changes the run; None: it goes on."""
         here = self.standing
-        if here is None or self.busy or not (here.is_final or here.kind is Kind.REFUSED):
+        if here is None or self.busy or not (here.is_final or here.kind is Readiness.REFUSED):
             return None
         return here.message
 
@@ -153,7 +153,10 @@ class Snapshot:
         yield "what for", self._next_description()
         for held, liveness in _by_owner(self.holders):
             yield "held by", holder_words(held, liveness)
-        if self.standing is not None and self.standing.kind not in (Kind.READY, Kind.HELD):
+        if self.standing is not None and self.standing.kind not in (
+            Readiness.READY,
+            Readiness.HELD,
+        ):
             yield "in the way", self.standing.message
         for reason in self.stopped_by:
             yield "in the way", f"{reason}: no task is begun"
@@ -285,7 +288,7 @@ def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
             there = present(workflow, head)
             ensure_definition(head, workflow)
             here = standing(head, workflow, run.limits, datetime.now(UTC))
-        is_over = here is not None and here.kind is Kind.COMPLETE
+        is_over = here is not None and here.kind is Readiness.COMPLETE
         if not is_over and not there.is_end:
             upcoming = describe_at(workflow, there)
     except (ConfigurationError, DefinitionChanged) as error:
@@ -299,7 +302,7 @@ def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
         from sequencer.cli.views.looking import look  # noqa: PLC0415 - see `as_json`
 
         flow = look(run, workflow.name)
-        if head is not None and not (here is not None and here.kind is Kind.COMPLETE):
+        if head is not None and not (here is not None and here.kind is Readiness.COMPLETE):
             stopped_by = tuple(run.stopped_by(head))
     return Snapshot(
         name=run.name,

@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 
 from sequencer.engine.flow.workplaces import Left
 from sequencer.engine.heartbeat import Heartbeat
-from sequencer.engine.prepared import Performed, Prepared
+from sequencer.engine.prepared import Prepared
 from sequencer.errors import MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim
+from sequencer.model.kind import Performed
 from sequencer.model.net.marking import Reference
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.store.watch import readable

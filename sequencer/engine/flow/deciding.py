@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sequencer.engine.prepared import Performed
+from sequencer.model.kind import Performed
 from sequencer.model.outcome import Decision, Move, OutcomeStatus
 
 OF_A_GRAPH = (Move.NEXT, Move.RETRY, Move.FAIL)

@@ -35,7 +35,7 @@ from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.outcome import OutcomeStatus
-from sequencer.model.standing import Kind, blocked_by, parse_time
+from sequencer.model.standing import Readiness, blocked_by, parse_time
 
 LOOK_AT_HOLDERS_S = 5.0
 """How often several holders in other processes are looked at; one is waited for."""
@@ -281,14 +281,14 @@ class FlowInvocation:
         if (reached := self._reached()) is not None:
             return reached
         blocked = blocked_by(head, self._worker.limits, datetime.now(UTC))
-        kind, message = blocked or (Kind.READY, "")
-        if kind is Kind.LIMIT:
+        kind, message = blocked or (Readiness.READY, "")
+        if kind is Readiness.LIMIT:
             ensure_none_failed(head, marking, message)
-        if kind in (Kind.STOPPED, Kind.LIMIT) or (
-            kind is Kind.PAUSED and self._mode is not Mode.SYNC
+        if kind in (Readiness.STOPPED, Readiness.LIMIT) or (
+            kind is Readiness.PAUSED and self._mode is not Mode.SYNC
         ):
             return message
-        if head.claims or kind is Kind.PAUSED:
+        if head.claims or kind is Readiness.PAUSED:
             self._wait_for_others(head)
             return None
         caps = self._worker.budgets

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sequencer.engine.ending import POSTPONED_S
 from sequencer.engine.flow.attempts import Perform, Running
 from sequencer.engine.flow.control import Act, FlowControl
 from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Performed
 from sequencer.engine.records import INLINE_BYTES, chance, circumstances, journal_record, shown_log
 from sequencer.errors import AgentMissing, SequencerError, out_of_resources
 from sequencer.model.due import due_again, iso, retry_at
+from sequencer.model.kind import Performed
+from sequencer.model.line.line import POSTPONED_S
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 
 

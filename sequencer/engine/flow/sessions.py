@@ -12,9 +12,9 @@ from typing import Self
 
 from pydantic import ValidationError
 
-from sequencer.engine.prepared import Performed
 from sequencer.errors import CorruptState
 from sequencer.model.head import Claim, Session
+from sequencer.model.kind import Performed
 from sequencer.model.net.marking import Marking
 from sequencer.model.workflow import Workflow
 from sequencer.store import folder as folders

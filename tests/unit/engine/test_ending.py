@@ -5,15 +5,20 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.ending import MAX_ROUNDS, Ended, Kind, ending_of, final_outcome, gate_of
-from sequencer.engine.prepared import Performed
 from sequencer.model.head import Gate, Head, Loop
+from sequencer.model.kind import Performed
+from sequencer.model.line.line import (
+    MAX_ROUNDS,
+    Ended,
+    EndingKind,
+    ending_of,
+    gate_of,
+)
 from sequencer.model.line.order import fixer_place, place, step_at
-from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus, Usage, Verdict
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
-from sequencer.workflows.verdicts import Verdict
 from tests.contract.store_cases import new_head
 
 STEPS = [
@@ -50,28 +55,27 @@ def fixer() -> Place:
 
 def test_without_anything_special_the_step_behind_comes_next() -> None:
     ended = ending(at(0))
-    assert (ended.kind, ended.following, ended.has_gate) == (Kind.ACCEPT, at(1), False)
-    assert ending(at(0), FAILED).kind is Kind.FAIL
+    assert (ended.kind, ended.following, ended.has_gate) == (EndingKind.ACCEPT, at(1), False)
+    assert ending(at(0), FAILED).kind is EndingKind.FAIL
     assert ending(at(0), Outcome(status=OutcomeStatus.COMPLETE)).is_done
 
 
 def test_a_step_that_requires_approval_opens_a_gate() -> None:
     assert ending(at(1)).has_gate
-    assert ending(at(1), FAILED).kind is Kind.FAIL
+    assert ending(at(1), FAILED).kind is EndingKind.FAIL
 
 
 def test_a_no_loops_until_it_is_exhausted() -> None:
-    assert ending(at(3), FAILED, verdict=NO).kind is Kind.NO
+    assert ending(at(3), FAILED, verdict=NO).kind is EndingKind.NO
     assert ending(at(3), verdict=YES).following == at(4)
     last = new_head(loop=Loop(stage="verify", round=2))
     exhausted = ending(at(3), FAILED, last, verdict=NO)
-    assert exhausted.kind is Kind.FAIL
+    assert exhausted.kind is EndingKind.FAIL
     assert exhausted.error == "it said no 2 times: 2 fail"
-    assert final_outcome(exhausted, FAILED).error == exhausted.error
 
 
 def test_a_judge_that_broke_is_a_failure_and_no_judgement() -> None:
-    assert ending(at(3), FAILED).kind is Kind.FAIL
+    assert ending(at(3), FAILED).kind is EndingKind.FAIL
 
 
 def test_exhaustion_may_be_let_pass() -> None:
@@ -84,39 +88,42 @@ def test_exhaustion_may_be_let_pass() -> None:
     here = place(workflow, 3)
     ran = Performed(FAILED, step_at(workflow, here), here, "canned", verdict=NO)
     ended = ending_of(workflow, new_head(), ran, 20)
-    assert (ended.kind, ended.following) == (Kind.ACCEPT, place(workflow, 4))
-    assert final_outcome(ended, FAILED) == FAILED
+    assert (ended.kind, ended.following) == (EndingKind.ACCEPT, place(workflow, 4))
 
 
 def test_the_fixer_is_no_step_of_its_own() -> None:
-    assert ending(fixer()).kind is Kind.FIXED
-    assert ending(fixer(), Outcome(status=OutcomeStatus.COMPLETE)).kind is Kind.FIXED
-    assert ending(fixer(), FAILED).kind is Kind.FAIL
+    assert ending(fixer()).kind is EndingKind.FIXED
+    assert ending(fixer(), Outcome(status=OutcomeStatus.COMPLETE)).kind is EndingKind.FIXED
+    assert ending(fixer(), FAILED).kind is EndingKind.FAIL
 
 
 @pytest.mark.parametrize(
     ("decision", "kind", "index", "flags"),
     [
-        (Decision(Move.NEXT), Kind.ACCEPT, 1, (False, False)),
-        (Decision(Move.SKIP), Kind.ACCEPT, 2, (False, False)),
-        (Decision(Move.GOTO, "verify"), Kind.ACCEPT, 3, (False, False)),
-        (Decision(Move.GOTO, "plan"), Kind.ACCEPT, 0, (False, False)),
-        (Decision(Move.GATE), Kind.ACCEPT, 1, (True, False)),
-        (Decision(Move.COMPLETE), Kind.ACCEPT, 1, (False, True)),
-        (Decision(Move.RETRY), Kind.AGAIN, None, (False, False)),
-        (Decision(Move.FAIL, reason="too slow"), Kind.FAIL, None, (False, False)),
+        (Decision(Move.NEXT), EndingKind.ACCEPT, 1, (False, False)),
+        (Decision(Move.SKIP), EndingKind.ACCEPT, 2, (False, False)),
+        (Decision(Move.GOTO, "verify"), EndingKind.ACCEPT, 3, (False, False)),
+        (Decision(Move.GOTO, "plan"), EndingKind.ACCEPT, 0, (False, False)),
+        (Decision(Move.GATE), EndingKind.ACCEPT, 1, (True, False)),
+        (Decision(Move.COMPLETE), EndingKind.ACCEPT, 1, (False, True)),
+        (Decision(Move.RETRY), EndingKind.AGAIN, None, (False, False)),
+        (Decision(Move.FAIL, reason="too slow"), EndingKind.FAIL, None, (False, False)),
     ],
 )
 @pytest.mark.parametrize("outcome", [OK, FAILED])
 def test_a_hook_decides_whatever_the_outcome(
-    decision: Decision, kind: Kind, index: int | None, flags: tuple[bool, bool], outcome: Outcome
+    decision: Decision,
+    kind: EndingKind,
+    index: int | None,
+    flags: tuple[bool, bool],
+    outcome: Outcome,
 ) -> None:
     ended = ending(at(0), outcome, decision=decision)
     assert ended.kind is kind
     assert (ended.has_gate, ended.is_done) == flags
     if index is not None:
         assert ended.following == at(index)
-    if kind is Kind.FAIL:
+    if kind is EndingKind.FAIL:
         assert ended.error == "a hook decided so: too slow"
 
 
@@ -126,16 +133,16 @@ def test_a_hook_can_not_leave_out_a_gate_by_saying_next() -> None:
 
 def test_a_hook_is_bounded() -> None:
     tried = new_head(attempt=20)
-    assert ending(at(0), head=tried, decision=Decision(Move.RETRY)).kind is Kind.FAIL
+    assert ending(at(0), head=tried, decision=Decision(Move.RETRY)).kind is EndingKind.FAIL
     long = new_head(usage=Usage(steps=MAX_ROUNDS * len(STEPS)))
     back = ending(at(2), head=long, decision=Decision(Move.GOTO, "plan", "again"))
     assert back.error == "a hook sent the run back too often: again"
-    assert ending(at(2), head=long, decision=Decision(Move.GOTO, "tell")).kind is Kind.ACCEPT
+    assert ending(at(2), head=long, decision=Decision(Move.GOTO, "tell")).kind is EndingKind.ACCEPT
 
 
 def test_a_hook_that_names_no_step_fails_it() -> None:
     ended = ending(at(0), decision=Decision(Move.GOTO, "nowhere"))
-    assert ended.kind is Kind.FAIL
+    assert ended.kind is EndingKind.FAIL
     assert "known steps: ask, build, plan, tell, verify" in str(ended.error)
 
 

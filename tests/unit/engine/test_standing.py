@@ -19,7 +19,7 @@ from sequencer.model.due import (
 from sequencer.model.head import Status
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.standing import Kind, parse_time, standing
+from sequencer.model.standing import Readiness, parse_time, standing
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
 from tests.contract.store_cases import WORKFLOW, make_claim, new_head
@@ -32,45 +32,45 @@ LATER, EARLIER = "2026-01-01T00:00:01Z", "2025-12-31T23:59:59Z"
 @pytest.mark.parametrize(
     ("update", "kind"),
     [
-        ({}, Kind.READY),
-        ({"status": Status.FAILED, "failures_in_row": 1}, Kind.READY),
-        ({"status": Status.RUNNING}, Kind.READY),
-        ({"claims": (make_claim(),)}, Kind.HELD),
-        ({"claims": (make_claim(),), "exit": True}, Kind.HELD),
-        ({"exit": True}, Kind.STOPPED),
-        ({"status": Status.PAUSED}, Kind.PAUSED),
-        ({"pause_requested": True}, Kind.PAUSED),
-        ({"status": Status.WAITING_APPROVAL}, Kind.PERSON),
-        ({"usage": Usage(steps=10)}, Kind.LIMIT),
-        ({"failures_in_row": 3}, Kind.REFUSED),
-        ({"attempt": 20}, Kind.REFUSED),
-        ({"not_before": LATER}, Kind.NOT_YET),
-        ({"not_before": EARLIER}, Kind.READY),
-        ({"not_before": "tomorrow"}, Kind.READY),
-        ({"not_before": LATER, "not_before_since": EARLIER}, Kind.NOT_YET),
+        ({}, Readiness.READY),
+        ({"status": Status.FAILED, "failures_in_row": 1}, Readiness.READY),
+        ({"status": Status.RUNNING}, Readiness.READY),
+        ({"claims": (make_claim(),)}, Readiness.HELD),
+        ({"claims": (make_claim(),), "exit": True}, Readiness.HELD),
+        ({"exit": True}, Readiness.STOPPED),
+        ({"status": Status.PAUSED}, Readiness.PAUSED),
+        ({"pause_requested": True}, Readiness.PAUSED),
+        ({"status": Status.WAITING_APPROVAL}, Readiness.PERSON),
+        ({"usage": Usage(steps=10)}, Readiness.LIMIT),
+        ({"failures_in_row": 3}, Readiness.REFUSED),
+        ({"attempt": 20}, Readiness.REFUSED),
+        ({"not_before": LATER}, Readiness.NOT_YET),
+        ({"not_before": EARLIER}, Readiness.READY),
+        ({"not_before": "tomorrow"}, Readiness.READY),
+        ({"not_before": LATER, "not_before_since": EARLIER}, Readiness.NOT_YET),
         # A clock that was corrected by seconds, and one that was years ahead.
-        ({"not_before": LATER, "not_before_since": "2026-01-01T00:00:59Z"}, Kind.NOT_YET),
-        ({"not_before": LATER, "not_before_since": "2026-01-01T00:01:01Z"}, Kind.READY),
-        ({"not_before": "2036-01-01", "not_before_since": "2035-12-31"}, Kind.READY),
-        ({"not_before": LATER, "not_before_since": "some day"}, Kind.NOT_YET),
-        ({"not_before": LATER, "exit": True}, Kind.STOPPED),
-        ({"status": Status.COMPLETE, "exit": True}, Kind.COMPLETE),
+        ({"not_before": LATER, "not_before_since": "2026-01-01T00:00:59Z"}, Readiness.NOT_YET),
+        ({"not_before": LATER, "not_before_since": "2026-01-01T00:01:01Z"}, Readiness.READY),
+        ({"not_before": "2036-01-01", "not_before_since": "2035-12-31"}, Readiness.READY),
+        ({"not_before": LATER, "not_before_since": "some day"}, Readiness.NOT_YET),
+        ({"not_before": LATER, "exit": True}, Readiness.STOPPED),
+        ({"status": Status.COMPLETE, "exit": True}, Readiness.COMPLETE),
     ],
     ids=lambda value: str(sorted(value)) if isinstance(value, dict) else str(value),
 )
-def test_what_may_happen_next(update: dict[str, Any], kind: Kind) -> None:
+def test_what_may_happen_next(update: dict[str, Any], kind: Readiness) -> None:
     here = standing(new_head(**update), WORKFLOW, LIMITS, NOW)
     assert here.kind is kind
     assert here.message
-    assert here.is_final == (kind in (Kind.STOPPED, Kind.COMPLETE, Kind.LIMIT))
-    assert (here.until is not None) == (kind is Kind.NOT_YET)
-    assert (here.claim is not None) == (kind is Kind.HELD)
+    assert here.is_final == (kind in (Readiness.STOPPED, Readiness.COMPLETE, Readiness.LIMIT))
+    assert (here.until is not None) == (kind is Readiness.NOT_YET)
+    assert (here.claim is not None) == (kind is Readiness.HELD)
 
 
 def test_a_procedure_ends_behind_its_last_step() -> None:
     procedure = Workflow("p", WORKFLOW.steps, kind="procedure")
-    assert standing(new_head(step_index=1), procedure, LIMITS, NOW).kind is Kind.READY
-    assert standing(new_head(step_index=2), procedure, LIMITS, NOW).kind is Kind.COMPLETE
+    assert standing(new_head(step_index=1), procedure, LIMITS, NOW).kind is Readiness.READY
+    assert standing(new_head(step_index=2), procedure, LIMITS, NOW).kind is Readiness.COMPLETE
 
 
 def test_times_are_utc_unless_they_say_otherwise() -> None:

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from sequencer.errors import ConfigurationError
-from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.outcome import Outcome, OutcomeStatus, Verdict
 from sequencer.workflows.verdicts import (
     EXIT_REASON_CHARS,
     MAX_TEXT_CHARS,
     REASON_CHARS,
-    Verdict,
     check_schema,
     ensure_schema,
     verdict_of,

@@ -1,38 +1,41 @@
-"""What an attempt's end means for the run: accepted, judged "no", fixed, again, failed.
+"""Cycles and procedures as a kind: one place, which goes from step to step.
 
-Pure, and decided before the lock is taken: while the claim stands, nothing that it looks
-at can change. A project's own decision goes before the workflow's; a gate goes before
-whatever the agent says.
+What an attempt's end means is decided before the lock is taken: while the claim stands,
+nothing that it looks at can change. A project's own decision goes before the workflow's; a
+gate goes before whatever the agent says.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sequencer.engine.prepared import Performed
-from sequencer.engine.records import chance
 from sequencer.errors import UnknownName
-from sequencer.model import transitions
-from sequencer.model.due import due_again, iso, retry_at, why_put_off
-from sequencer.model.head import Gate, Head, Loop, Work
-from sequencer.model.line import rounds as loops
-from sequencer.model.line.order import fixer_place, index_of, place
+from sequencer.model import by_hand, transitions
+from sequencer.model.due import due_again, is_past, iso, retry_at, utc, why_put_off
+from sequencer.model.head import Gate, Head, Loop, Owner, Work
+from sequencer.model.kind import Performed, Words
+from sequencer.model.limits import RunLimits
+from sequencer.model.line import gates, rounds
+from sequencer.model.line.order import fixer_place, index_of, place, present
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus
+from sequencer.model.standing import Standing, standing
 from sequencer.model.step import Step
-from sequencer.model.transitions import Place, Transition
-from sequencer.model.workflow import Workflow
-from sequencer.store.identity import utc_now
+from sequencer.model.transitions import Event, Place, Transition
+from sequencer.model.workflow import Workflow, ensure_definition
 
 POSTPONED_S = 10.0
 """Before it nobody tries again what a machine had no process or descriptor for."""
+BY_TIMEOUT = "timeout"
+"""Who decided, where nobody did."""
 MAX_ROUNDS = 50
 """A procedure whose hooks send it back is stopped after so many times its length."""
 
 
-class Kind(StrEnum):
+class EndingKind(StrEnum):
     """The ways in which an attempt that was not interrupted can end."""
 
     ACCEPT = "accept"
@@ -48,7 +51,7 @@ class Kind(StrEnum):
 class Ending:
     """How the run goes on."""
 
-    kind: Kind
+    kind: EndingKind
     following: Place | None = None
     """For ``accept``; else the run stays at its step."""
     has_gate: bool = False
@@ -58,7 +61,7 @@ class Ending:
     """For ``fail``, where the outcome itself has none."""
 
 
-_WORKED = frozenset({Kind.ACCEPT, Kind.NO, Kind.FIXED, Kind.AGAIN})
+_WORKED = frozenset({EndingKind.ACCEPT, EndingKind.NO, EndingKind.FIXED, EndingKind.AGAIN})
 
 
 def ending_of(workflow: Workflow, head: Head, performed: Performed, max_attempts: int) -> Ending:
@@ -67,21 +70,21 @@ def ending_of(workflow: Workflow, head: Head, performed: Performed, max_attempts
     if decision is not None:
         return _as_decided(workflow, head, performed, decision, max_attempts)
     if performed.place.stage == "fix":
-        return Ending(Kind.FIXED if outcome.is_accepted else Kind.FAIL)
+        return Ending(EndingKind.FIXED if outcome.is_accepted else EndingKind.FAIL)
     validation = performed.step.validation
     if performed.verdict is not None and not performed.verdict.is_pass and validation is not None:
-        if not loops.is_exhausted(head, validation):
-            return Ending(Kind.NO)
+        if not rounds.is_exhausted(head, validation):
+            return Ending(EndingKind.NO)
         if validation.on_exhausted == "fail":
             error = f"it said no {validation.max_attempts} times: {performed.verdict.reason}"
-            return Ending(Kind.FAIL, error=error)
+            return Ending(EndingKind.FAIL, error=error)
         return _accepted(workflow, performed)
-    return _accepted(workflow, performed) if outcome.is_accepted else Ending(Kind.FAIL)
+    return _accepted(workflow, performed) if outcome.is_accepted else Ending(EndingKind.FAIL)
 
 
 def _accepted(workflow: Workflow, performed: Performed) -> Ending:
     return Ending(
-        Kind.ACCEPT,
+        EndingKind.ACCEPT,
         place(workflow, performed.place.step_index + 1),
         has_gate=performed.step.requires_approval,
         is_done=performed.outcome.status is OutcomeStatus.COMPLETE,
@@ -99,14 +102,14 @@ def _as_decided(
     index = _index_behind(workflow, here, decision)
     error = _why_not(workflow, head, here, index, decision=decision, max_attempts=max_attempts)
     if error is not None or index is None:
-        return Ending(Kind.FAIL, error=error)
+        return Ending(EndingKind.FAIL, error=error)
     if move is Move.RETRY:
-        return Ending(Kind.AGAIN)
+        return Ending(EndingKind.AGAIN)
     if move is Move.NEXT and performed.place.stage == "fix":
-        return Ending(Kind.FIXED)
+        return Ending(EndingKind.FIXED)
     end = len(workflow.steps) if workflow.kind == "procedure" else index
     return Ending(
-        Kind.ACCEPT,
+        EndingKind.ACCEPT,
         place(workflow, min(index, end)),
         has_gate=performed.step.requires_approval or move is Move.GATE,
         is_done=move is Move.COMPLETE,
@@ -185,6 +188,8 @@ class Ended:
     """For the journal."""
     work: Work | None = None
     """The code that moves with it."""
+    jitter: float = 0.0
+    """A random number below 1, for the date of another attempt."""
     postponed: str | None = None
     """Why this machine could not run it now; it counts as no attempt."""
 
@@ -206,13 +211,18 @@ class Ended:
     @property
     def has_failed(self) -> bool:
         """Return whether the step counts as failed."""
-        return self.ending is not None and self.ending.kind is Kind.FAIL
+        return self.ending is not None and self.ending.kind is EndingKind.FAIL
 
     @property
     def next_place(self) -> Place | None:
         """Return where the same process may go on at once; None behind anything but a step."""
         ending = self.ending
-        if ending is None or ending.kind is not Kind.ACCEPT or ending.has_gate or ending.is_done:
+        if (
+            ending is None
+            or ending.kind is not EndingKind.ACCEPT
+            or ending.has_gate
+            or ending.is_done
+        ):
             return None
         following = ending.following
         return None if following is None or following.is_end else following
@@ -229,22 +239,22 @@ class Ended:
         return Transition(made.head.replace(work=self.work), made.facts)
 
     def _transition(self, workflow: Workflow, head: Head, token: int, now: datetime) -> Transition:
-        at, record, outcome = utc_now(), self.record, self.outcome
+        at, record, outcome = utc(now), self.record, self.outcome
         here = self.performed.place.step_index
         kind = self.ending.kind if self.ending is not None else None
         if kind is None:
             return self._release(head, token, at, now)
-        if kind is Kind.ACCEPT:
+        if kind is EndingKind.ACCEPT:
             return self._accept(workflow, head, token, at, now)
-        if kind is Kind.NO:
+        if kind is EndingKind.NO:
             following = fixer_place(workflow, here) or place(workflow, here)
             reason = self.performed.verdict.reason if self.performed.verdict else ""
-            return loops.judged_no(head, token, outcome, following, reason, at=at, record=record)
-        if kind is Kind.FIXED:
+            return rounds.judged_no(head, token, outcome, following, reason, at=at, record=record)
+        if kind is EndingKind.FIXED:
             back = place(workflow, here)
-            return loops.fixed(head, token, outcome, back, at=at, record=record)
-        if kind is Kind.AGAIN:
-            return loops.again(head, token, outcome, at=at, record=record)
+            return rounds.fixed(head, token, outcome, back, at=at, record=record)
+        if kind is EndingKind.AGAIN:
+            return rounds.again(head, token, outcome, at=at, record=record)
         return self._fail(head, token, at, now)
 
     def _release(self, head: Head, token: int, at: str, now: datetime) -> Transition:
@@ -252,7 +262,7 @@ class Ended:
         if reason is not None:
             not_before = iso(now + timedelta(seconds=POSTPONED_S))
         elif self.outcome.is_put_off:
-            not_before = due_again(self.outcome, head.attempt, now, chance())
+            not_before = due_again(self.outcome, head.attempt, now, self.jitter)
             reason = why_put_off(self.outcome, self.performed.agent)
         return transitions.release(
             head,
@@ -297,12 +307,133 @@ class Ended:
         if verdict is None or verdict.is_pass:
             return failed
         # Whoever tries again after the last "no" starts with the first round, so many times.
-        again = Loop(stage="verify", round=1, exhausted=loops.exhausted(head) + 1)
+        again = Loop(stage="verify", round=1, exhausted=rounds.exhausted(head) + 1)
         return Transition(failed.head.replace(loop=again), failed.facts)
 
 
-def final_outcome(ending: Ending, outcome: Outcome) -> Outcome:
-    """Return *outcome* as the log and the journal are to have it."""
-    if ending.kind is Kind.FAIL:
-        return outcome.replace(status=OutcomeStatus.FAILED, error=ending.error or outcome.error)
-    return outcome
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A cycle or a procedure, see `Kind`."""
+
+    workflow: Workflow
+
+    def fresh(
+        self, run_id: str, *, at: datetime, name: str | None = None, has_definition: bool = False
+    ) -> Head:
+        """See `Kind.fresh`."""
+        first = place(self.workflow, 0).step
+        return by_hand.fresh_head(
+            self.workflow, run_id, first, at=utc(at), name=name, has_definition=has_definition
+        )
+
+    def ready(self, head: Head, limits: RunLimits, *, at: datetime) -> Standing:
+        """See `Kind.ready`."""
+        return standing(head, self.workflow, limits, at)
+
+    def begin(
+        self,
+        head: Head,
+        place: Place,
+        owner: Owner,
+        *,
+        at: datetime,
+        ttl_s: float,
+        boottime: float | None = None,
+        may_take_over: bool = False,
+    ) -> Transition:
+        """See `Kind.begin`."""
+        return transitions.claim(
+            head,
+            place,
+            owner,
+            at=utc(at),
+            ttl_s=ttl_s,
+            at_boottime=boottime,
+            may_take_over=may_take_over,
+        )
+
+    def judge(
+        self, head: Head, performed: Performed, max_attempts: int
+    ) -> tuple[Performed, Ending | None]:
+        """Return what log and journal are to have of *performed*, and how the run continues.
+
+        None: nothing failed, and the run is what it was.
+        """
+        outcome = performed.outcome
+        if outcome.is_put_off or outcome.status is OutcomeStatus.INTERRUPTED:
+            return performed, None
+        ending = ending_of(self.workflow, head, performed, max_attempts)
+        if ending.kind is not EndingKind.FAIL:
+            return performed, ending
+        error = ending.error or outcome.error
+        failed = outcome.replace(status=OutcomeStatus.FAILED, error=error)
+        return replace(performed, outcome=failed), ending
+
+    def end(self, head: Head, token: int, ended: Ended, *, at: datetime) -> Transition:
+        """See `Kind.end`."""
+        return ended.transition(self.workflow, head, token, at)
+
+    def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
+        """See `Kind.expire`."""
+        return transitions.release(head, token, at=utc(at), record={"reason": why})
+
+    def lapse(self, head: Head, *, at: datetime) -> Transition | None:
+        """See `Kind.lapse`."""
+        gate = head.gate
+        if gate is None or not gate.is_open or not is_past(gate.expires_at, at):
+            return None
+        note, when = f"nobody decided until {gate.expires_at}", utc(at)
+        if gate.on_timeout == "reject":
+            return gates.reject(head, note, at=when, by=BY_TIMEOUT)
+        following = place(self.workflow, head.step_index)
+        return gates.approve(head, following, note, at=when, by=BY_TIMEOUT)
+
+    def by_hand(self, head: Head, verb: str, words: Words, *, at: datetime, by: str) -> Transition:
+        """See `Kind.by_hand`; words: note, token, text, step_index, field and value."""
+        when, note, token = utc(at), words.get("note"), words.get("token")
+        ways: dict[str, Callable[[], Transition]] = {
+            "stamp": lambda: self._passed(head, verb, note, when),
+            "skip": lambda: self._passed(head, verb, note, when),
+            "fail": lambda: by_hand.stamp_fail(head, note, at=when),
+            "retry": lambda: by_hand.retry(head, at=when),
+            "rewind": lambda: self._rewound(head, words["step_index"], when),
+            "approve": lambda: gates.approve(
+                head, self._at(head, head.step_index), note, at=when, by=by, token=token
+            ),
+            "reject": lambda: gates.reject(head, note, at=when, by=by, token=token),
+            "feedback": lambda: gates.feedback(
+                head, words["text"], self._back(head), at=when, by=by, token=token
+            ),
+        }
+        if verb in ways:
+            return ways[verb]()
+        if verb == "adopt" and head.flow is not None:
+            raise by_hand.other_kind(head)
+        here = present(self.workflow, head)
+        return by_hand.of_every_kind(head, verb, words, self.workflow, here, at=when)
+
+    def _at(self, head: Head, step_index: int) -> Place:
+        """Return the place at *step_index*, if the run of *head* still has this definition."""
+        ensure_definition(head, self.workflow)
+        return place(self.workflow, step_index)
+
+    def _back(self, head: Head) -> Place:
+        ensure_definition(head, self.workflow)
+        return place(self.workflow, gates.open_gate(head, "feedback").feedback_to)
+
+    def _passed(self, head: Head, verb: str, note: str | None, at: str) -> Transition:
+        """Accept the present step or leave it out; after a fixer the judgement comes again."""
+        following = self._at(head, head.step_index + 1)
+        if head.loop is not None and head.loop.stage == "fix":
+            judge = place(self.workflow, head.step_index)
+            event = Event.SKIPPED if verb == "skip" else Event.STAMPED
+            return by_hand.pass_fixer(head, judge, event, note, at=at)
+        decide = by_hand.skip if verb == "skip" else by_hand.stamp_ok
+        return decide(head, following, note, at=at)
+
+    def _rewound(self, head: Head, step_index: int, at: str) -> Transition:
+        ensure_definition(head, self.workflow)
+        # Beyond the end of a procedure there is no place; `rewind` refuses it by itself.
+        is_behind = step_index <= head.step_index
+        here = place(self.workflow, step_index) if is_behind else Place(step_index, "", "")
+        return by_hand.rewind(head, here, at=at)

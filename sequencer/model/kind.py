@@ -1,0 +1,104 @@
+"""What the engine asks of a kind of workflow: what may happen in a run, and what follows from it.
+
+A kind is pure: a head and what has happened go in, a `Transition` or one of our errors comes
+out. Time, chance and limits are arguments; revisions, the texts of prompts, outputs and who is
+alive are not its business. So the same object serves every store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+from sequencer.model.head import Head, Owner
+from sequencer.model.limits import RunLimits
+from sequencer.model.outcome import Decision, Outcome, Verdict
+from sequencer.model.standing import Standing
+from sequencer.model.step import Step
+from sequencer.model.transitions import Place, Transition
+from sequencer.model.workflow import Workflow
+
+Ended_contra = TypeVar("Ended_contra", contravariant=True)
+"""An attempt that has ended, as the kind wants to know it."""
+Words = Mapping[str, Any]
+"""What a person has said with a verb, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Performed:
+    """One attempt that has ended, and what is made of it."""
+
+    outcome: Outcome
+    step: Step
+    """As it was run in the end; the router or a hook may have changed it."""
+    place: Place
+    agent: str
+    log: str | None = None
+    """Path of the step log."""
+    verdict: Verdict | None = None
+    """Of a step that judges."""
+    decision: Decision | None = None
+    """A hook's, about where the run goes."""
+    is_final: bool = False
+    """Another attempt would fail in the same way; no agent was run."""
+    began_at: str | None = None
+    """ISO 8601 UTC, to the millisecond; None: nothing was begun."""
+    note: str | None = None
+    """What history tells of how its step was chosen, where that is odd."""
+
+
+class Kind(Protocol[Ended_contra]):
+    """Decides over the runs of one workflow."""
+
+    workflow: Workflow
+
+    def fresh(
+        self, run_id: str, *, at: datetime, name: str | None = None, has_definition: bool = False
+    ) -> Head:
+        """Return the head of a run, called *name*, that was never begun."""
+
+    def ready(self, head: Head, limits: RunLimits, *, at: datetime) -> Standing:
+        """Return what may begin now, or why nothing may, and until when."""
+
+    def begin(
+        self,
+        head: Head,
+        place: Place,
+        owner: Owner,
+        *,
+        at: datetime,
+        ttl_s: float,
+        boottime: float | None = None,
+        may_take_over: bool = False,
+    ) -> Transition:
+        """Grant the next token for *place* to *owner*, whose clock since boot is *boottime*.
+
+        Raises:
+            ClaimHeld: somebody holds it and *may_take_over* is false.
+            TransitionRefused: nothing may begin.
+        """
+
+    def end(self, head: Head, token: int, ended: Ended_contra, *, at: datetime) -> Transition:
+        """Return what the end of the attempt with *token* makes of *head*.
+
+        Raises:
+            StaleClaim: the claim is gone.
+        """
+
+    def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
+        """Give back the claim with *token*, whose attempt has vanished: nothing failed.
+
+        Raises: see `end`.
+        """
+
+    def lapse(self, head: Head, *, at: datetime) -> Transition | None:
+        """Do what was agreed for what nobody has answered in time; None: there is nothing."""
+
+    def by_hand(self, head: Head, verb: str, words: Words, *, at: datetime, by: str) -> Transition:
+        """Return what a person makes of *head* with *verb*.
+
+        Raises:
+            TransitionRefused: the run does not allow it as it stands, or its kind never does.
+        """
