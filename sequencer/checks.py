@@ -38,7 +38,7 @@ from sequencer.workflows.requests.options import every_system_prompt
 from sequencer.workflows.router import allowed_prompts
 
 if TYPE_CHECKING:
-    from sequencer.workflows.flowfile.reader import Flow
+    from sequencer.workflows.flowfile.reader import FlowFile
     from sequencer.workflows.teams.lists import TaskList
 
 MAX_BAD_LINES = 20
@@ -176,7 +176,7 @@ def check_flows(project: Project) -> Iterator[Finding]:
         yield from _check_graph(project, made)
 
 
-def _check_graph(project: Project, flow: Flow | TaskList) -> Iterator[Finding]:
+def _check_graph(project: Project, flow: FlowFile | TaskList) -> Iterator[Finding]:
     """Yield the warnings about *flow*, and what its agents lack."""
     for warning in flow.warnings:
         yield from of_error(Area.WORKFLOW, warning, Level.WARNING)
@@ -210,7 +210,7 @@ def _check_graph(project: Project, flow: Flow | TaskList) -> Iterator[Finding]:
             yield Finding(Level.WARNING, Area.AGENT, message, where, hint)
 
 
-def _check_worktrees(project: Project, flow: Flow | TaskList) -> Iterator[Finding]:
+def _check_worktrees(project: Project, flow: FlowFile | TaskList) -> Iterator[Finding]:
     """Yield why tasks that want work trees of their own would not get them."""
     if not any(node.task is not None and node.task.worktree for node in flow.graph.nodes):
         return

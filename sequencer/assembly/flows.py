@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sequencer.model.head import Head
     from sequencer.model.workflow import Workflow
     from sequencer.project import Project
-    from sequencer.workflows.flowfile.reader import Flow
+    from sequencer.workflows.flowfile.reader import FlowFile
     from sequencer.workflows.teams.lists import TaskList
 
 
@@ -55,7 +55,7 @@ def path_of(project: Project, asked: str) -> Path:
         raise UnknownName("flow", asked, known) from None
 
 
-def open_flow(project: Project, asked: str) -> Flow | TaskList:
+def open_flow(project: Project, asked: str) -> FlowFile | TaskList:
     """Return the flowchart or the list of tasks that *asked* means; see `path_of`.
 
     Raises:
@@ -70,7 +70,7 @@ def open_flow(project: Project, asked: str) -> Flow | TaskList:
 
 def written_of(
     project: Project, run: Run, workflow: Workflow, source: FlowSource | None = None
-) -> Flow | TaskList | None:
+) -> FlowFile | TaskList | None:
     """Return what the graph *workflow* of *run* was read from, as it is written now.
 
     *source* is that of a run which is still to begin. None: it was made from a request.

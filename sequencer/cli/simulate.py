@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sequencer.model.workflow import Workflow
-    from sequencer.workflows.flowfile.reader import Flow
+    from sequencer.workflows.flowfile.reader import FlowFile
     from sequencer.workflows.simulate import Replay, Script
     from sequencer.workflows.teams.lists import TaskList
 
@@ -101,7 +101,7 @@ def _path(invocation: Invocation, asked: str) -> Path | None:
 
 def _found(
     invocation: Invocation, asked: str | None, path: Path | None, said: Script
-) -> Flow | TaskList | Workflow:
+) -> FlowFile | TaskList | Workflow:
     """Return what is *asked* for, of the file *path* if it has one.
 
     Raises:
@@ -120,7 +120,7 @@ def _found(
 
 
 def _replay(
-    invocation: Invocation, found: Flow | TaskList | Workflow, said: Script
+    invocation: Invocation, found: FlowFile | TaskList | Workflow, said: Script
 ) -> tuple[Sequence[ConfigurationError], Replay]:
     """Return what is to be warned of, and what happens.
 

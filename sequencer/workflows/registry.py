@@ -18,7 +18,7 @@ from sequencer.workflows.builtin import PROCEDURES, BuiltinPrompts, BuiltinWorkf
 
 if TYPE_CHECKING:
     from sequencer.model.team import Role
-    from sequencer.workflows.flowfile.reader import Flow
+    from sequencer.workflows.flowfile.reader import FlowFile
     from sequencer.workflows.teams.lists import TaskList
 
 
@@ -48,7 +48,7 @@ class Registry:
         self.flows = dict(flows or {})
         self._builtin = BuiltinWorkflows(prompts or BuiltinPrompts())
         self._make_roles = roles
-        self._read: dict[tuple[Path, str | None], tuple[object, Flow | TaskList]] = {}
+        self._read: dict[tuple[Path, str | None], tuple[object, FlowFile | TaskList]] = {}
 
     @cached_property
     def roles(self) -> Mapping[str, Role]:
@@ -86,7 +86,7 @@ class Registry:
             raise UnknownName("workflow", name, self.names, where=where)
         return self._builtin[name]
 
-    def load(self, path: Path, *, name: str | None = None) -> Flow | TaskList:
+    def load(self, path: Path, *, name: str | None = None) -> FlowFile | TaskList:
         """Return the graph of the file *path*, a flowchart or a list of tasks, called *name*.
 
         A file that looks as it did the last time is not read again.
@@ -108,7 +108,7 @@ class Registry:
         kept = self._read.get((path, name))
         return kept is not None and kept[0] == _looks(path)
 
-    def _load(self, path: Path, name: str | None) -> Flow | TaskList:
+    def _load(self, path: Path, name: str | None) -> FlowFile | TaskList:
         from sequencer.workflows.teams.lists import (  # noqa: PLC0415 - graphs only
             has_tasks,
             load_tasks,

@@ -32,12 +32,12 @@ from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry, Step, Validation
 from sequencer.model.transitions import Event
 from sequencer.model.workflow import Workflow, grown
-from sequencer.workflows.flowfile.reader import Overrides
 from sequencer.workflows.flowfile.settings import (
     MAX_TIMEOUT_MS,
+    FlowKeys,
     Milliseconds,
+    Overrides,
     RetrySettings,
-    Settings,
 )
 from sequencer.workflows.teams.growth import TeamGrower
 from sequencer.workflows.templates import carried, text_of
@@ -439,7 +439,7 @@ def _answer(value: Any) -> Any:
 _Length = Annotated[int, Field(strict=True, ge=0, le=MAX_TIMEOUT_MS)]
 
 
-class _NodeSettings(Settings):
+class _NodeSettings(FlowKeys):
     out: Annotated[
         tuple[Annotated[Any, AfterValidator(_answer)], ...],
         BeforeValidator(_listed),
@@ -454,7 +454,7 @@ class _NodeSettings(Settings):
         return NodeScript(self.out, self.ms)
 
 
-class _Script(Settings):
+class _Script(FlowKeys):
     nodes: dict[str, _NodeSettings] = Field(default_factory=dict)
     entry: str | None = Field(default=None, min_length=1)
     on_error: str | None = Field(default=None, alias="onError", min_length=1)

@@ -12,8 +12,8 @@ from sequencer.documents.keys import written_fields
 from sequencer.model.net import graph
 from sequencer.workflows.flowfile import graph as grouping
 from sequencer.workflows.flowfile import markdown, problems
-from sequencer.workflows.flowfile.reader import read_chart_only, read_flow
-from sequencer.workflows.flowfile.settings import TOOLS, FrontMatter, NodeSettings, Settings
+from sequencer.workflows.flowfile.reader import read_flow
+from sequencer.workflows.flowfile.settings import TOOLS, FlowKeys, FrontMatter, NodeSettings
 from sequencer.workflows.mermaid import chart as drawing
 from sequencer.workflows.mermaid import parser as scanner
 from tests.project.documents import ROOT
@@ -33,11 +33,11 @@ def first_cells(text: str) -> set[str]:
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
 
 
-def keys(model: type[Settings], path: str = "") -> Iterator[str]:
+def keys(model: type[FlowKeys], path: str = "") -> Iterator[str]:
     for name, field in written_fields(model).items():
         inner = [
             each
-            for each in Settings.__subclasses__()
+            for each in FlowKeys.__subclasses__()
             if each.__name__ in str(field.annotation) and "list[" not in str(field.annotation)
         ]
         if inner:
@@ -94,5 +94,5 @@ def test_the_shapes_are_what_the_table_says(row: int, kind: str) -> None:
     shapes = re.findall(r"`(a[^`]*)`", table[row].split("|")[1])
     assert shapes
     for shape in shapes:
-        graph = read_chart_only(f"flowchart TD\n{shape}\n", file=Path("c.mmd")).graph
+        graph = read_flow(f"flowchart TD\n{shape}\n", file=Path("c.mmd")).graph
         assert graph.by_id["a"].kind == kind, shape

@@ -21,7 +21,7 @@ from sequencer.errors import ConfigurationError, DefinitionChanged, UsageRefused
 from sequencer.project import Project
 from sequencer.workflows.flowfile.markdown import MAX_CHARS, split
 from sequencer.workflows.flowfile.problems import Findings
-from sequencer.workflows.flowfile.reader import Flow
+from sequencer.workflows.flowfile.reader import FlowFile
 from sequencer.workflows.mermaid.chart import Chart
 from sequencer.workflows.mermaid.parser import read_chart
 from sequencer.workflows.mermaid.text import ChartError
@@ -120,7 +120,9 @@ def _present(
     _draw(invocation, mermaid, view, draw)
 
 
-def _view(invocation: Invocation, project: Project, asked: str, flow: Flow | TaskList) -> FlowView:
+def _view(
+    invocation: Invocation, project: Project, asked: str, flow: FlowFile | TaskList
+) -> FlowView:
     """Return the flow with the states of its run, or as it was never begun.
 
     Raises:

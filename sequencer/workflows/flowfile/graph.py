@@ -6,23 +6,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any
 
 from pydantic import ValidationError
 
 from sequencer.model.net.graph import MAX_NODES, Edge, Graph, Node, NodeKind, Option
 from sequencer.model.net.rules import DEFAULT, TIMEOUT, normalise
 from sequencer.model.step import Step
-from sequencer.workflows.flowfile.markdown import Heading, Section
+from sequencer.workflows.flowfile.markdown import Heading
 from sequencer.workflows.flowfile.problems import MAX_COMPARED, Findings
-from sequencer.workflows.flowfile.rules import Flowgraph, check, check_templates
+from sequencer.workflows.flowfile.rules import FlowGraph, check, check_templates
 from sequencer.workflows.flowfile.settings import (
     AGENT_KEYS,
     PERSON_KEYS,
     Front,
     NodeSource,
+    Overrides,
+    read_node,
     step_of,
-    without_section,
 )
 from sequencer.workflows.mermaid.chart import MAX_EDGES, Chart, ChartEdge, ChartNode, drawn
 from sequencer.workflows.mermaid.text import Position
@@ -132,11 +132,10 @@ class Grouping:
         return False
 
     def _ends(self, edge: ChartEdge) -> Iterator[tuple[str, str]]:
-        subject = f"{edge.source} {edge.target}"
-        sources = (
-            self._exits.get(edge.source, ()) if edge.source in self._groups else (edge.source,)
-        )
-        targets = self.entries(edge.target)
+        subject, targets = f"{edge.source} {edge.target}", self.entries(edge.target)
+        sources: tuple[str, ...] = (edge.source,)
+        if edge.source in self._groups:
+            sources = self._exits.get(edge.source, ())
         if not targets or not (sources or self._leaves.get(edge.source)):
             empty = edge.source if targets else edge.target
             detail = f"the group {empty!r} has no nodes"
@@ -234,133 +233,243 @@ _SHAPES = (
 )
 
 
-def has_usable_id(node: ChartNode, findings: Findings) -> bool:
-    """Return whether the id of *node* can name a step; says so if not."""
-    if len(node.id) <= MAX_ID and node.id.isprintable():
-        return True
-    detail = f"an id is one printable line of at most {MAX_ID} characters"
-    findings.error("E-NODE", ascii(node.id[:MAX_ID])[1:-1], detail, node.position)
-    return False
+class GraphBuilder:
+    """What one file comes to; everything that is wrong goes to its findings."""
 
+    def __init__(
+        self,
+        chart: Chart,
+        front: Front,
+        written: Mapping[str, NodeSource],
+        overrides: Overrides,
+        findings: Findings,
+    ) -> None:
+        """Build *chart* as *front*, the sections *written* and *overrides* say."""
+        self._agents = overrides.agents
+        self._front = front
+        self._findings = findings
+        self._grouping = Grouping(chart, findings)
+        self._nodes = {node.id: node for node in self._grouping.nodes}
+        self._kinds: dict[str, NodeKind] = {}
+        timeouts = overrides.timeouts
+        self.sources: dict[str, NodeSource] = {
+            name: written.get(name) or read_node(name, None, timeouts, findings)
+            for name in self._nodes
+        }
+        """What the file says about each node of the chart."""
+        for name, source in written.items():
+            if name not in self._nodes:
+                detail = "the chart has no node of this id"
+                if name in self._grouping.groups:
+                    detail = "this is a group of nodes, and a section belongs to one node"
+                hint = findings.known(name, list(self._nodes))
+                findings.error("E-SECTION", name or "###", detail, source.at(), hint)
+        for name in timeouts:
+            if name not in self._nodes:
+                self._unknown(name, "E-TIMEOUT", name, "", None)
 
-def kind_of(node: ChartNode, source: NodeSource, findings: Findings) -> NodeKind:
-    """Return what happens at *node*; a shape that says nothing is told."""
-    kind = _KIND_OF.get(node.shape)
-    if kind is None:
-        detail = f"the shape {node.shape!r} has no meaning in a workflow"
-        findings.error("E-SHAPE", node.id, detail, node.position, _SHAPES)
-        return NodeKind.MARKER
-    # With a section, an agent's answer picks the branch.
-    if kind is NodeKind.DECISION and source.section is not None:
-        return NodeKind.AGENT
-    return kind
+    def graph_and_steps(self, *, needs_sections: bool) -> tuple[Graph | None, tuple[Step, ...]]:
+        """Return the graph and the steps of its agents; None where there can't be a graph."""
+        if not 0 < len(self._nodes) <= MAX_NODES:
+            detail = f"more than {MAX_NODES} nodes" if self._nodes else "the chart has no node"
+            self._findings.error("E-CHART", self._findings.file.name, detail)
+            return None, ()
+        is_usable = [self._has_usable_id(node) for node in self._nodes.values()]
+        if not all(is_usable):
+            return None, ()
+        headings = self._headings()
+        for name, node in self._nodes.items():
+            kind = self._kind_of(node)
+            is_agent = kind is NodeKind.DECISION and name in self._agents
+            self._kinds[name] = NodeKind.AGENT if is_agent else kind
+            if needs_sections:
+                self._ensure_section_fits(node, kind, headings)
+        ways = self._grouping.ways
+        if ways is None:
+            return None, ()
+        leaving: dict[str, list[Way]] = {}
+        for way in ways:
+            leaving.setdefault(way.source, []).append(way)
+        nodes = tuple(self._node(node, leaving.get(node.id, ())) for node in self._nodes.values())
+        retry = self._front.values.retry
+        steps = tuple(
+            step_of(name, self.sources[name], retry, self._findings)
+            for name, kind in self._kinds.items()
+            if kind is NodeKind.AGENT
+        )
+        graph = self._graph(nodes, ways)
+        if graph is not None:
+            places = {name: node.position for name, node in self._nodes.items()}
+            at, refused = tuple(way.position for way in ways), self._grouping.refused
+            flow = FlowGraph(graph, self._front, self.sources, places, at, refused)
+            check(flow, self._findings)
+            check_templates(flow, self._findings)
+        return graph, steps
 
+    def _has_usable_id(self, node: ChartNode) -> bool:
+        """Return whether the id of *node* can name a step; says so if not."""
+        if len(node.id) <= MAX_ID and node.id.isprintable():
+            return True
+        detail = f"an id is one printable line of at most {MAX_ID} characters"
+        subject = ascii(node.id[:MAX_ID])[1:-1]
+        self._findings.error("E-NODE", subject, detail, node.position)
+        return False
 
-class Headings:
-    """The headings of prompts, some of which may have been meant to name a node."""
+    def _kind_of(self, node: ChartNode) -> NodeKind:
+        """Return what happens at *node*; a shape that says nothing is told."""
+        kind = _KIND_OF.get(node.shape)
+        if kind is None:
+            detail = f"the shape {node.shape!r} has no meaning in a workflow"
+            self._findings.error("E-SHAPE", node.id, detail, node.position, _SHAPES)
+            return NodeKind.MARKER
+        # With a section, an agent's answer picks the branch.
+        has_section = self.sources[node.id].section is not None
+        return NodeKind.AGENT if kind is NodeKind.DECISION and has_section else kind
 
-    def __init__(self, sections: Iterable[Section | None]) -> None:
-        """Look at those within *sections*."""
-        found = [one for section in sections if section for one in section.headings]
-        self._by_name = {normalise(one.text): one for one in reversed(found)}
+    def _headings(self) -> dict[str, Heading]:
+        """Return the headings of prompts, some of which may have been meant to name a node."""
+        sections = [source.section for source in self.sources.values() if source.section]
+        found = [heading for section in sections for heading in section.headings]
+        return {normalise(heading.text): heading for heading in reversed(found)}
 
-    def near(self, name: str) -> Heading | None:
-        """Return the heading that was most likely meant to be that of node *name*."""
-        wanted, known = normalise(name), self._by_name
-        if wanted in known or len(known) > MAX_COMPARED:
-            return known.get(wanted)
-        nearest = get_close_matches(wanted, known, n=1, cutoff=0.8)
-        return known[nearest[0]] if nearest else None
+    def _ensure_section(
+        self, node: ChartNode, kind: NodeKind, headings: Mapping[str, Heading]
+    ) -> None:
+        """Tell that *node* has no section, where it needs one or there is one by another name."""
+        findings, heading = self._findings, None
+        # Comparing thousands of names with each other would take minutes for a hostile file.
+        if not findings.is_full and not findings.is_silent:
+            wanted = normalise(node.id)
+            is_near = wanted in headings or len(headings) > MAX_COMPARED
+            near = [wanted] if is_near else get_close_matches(wanted, headings, n=1, cutoff=0.8)
+            heading = headings.get(near[0]) if near else None
+        hint = "each agent has one, with its prompt; a circle, ((text)), needs none"
+        if heading is not None:
+            hint = f"is it the heading in line {heading.line}? write '### {node.id}' there"
+        if kind is NodeKind.AGENT:
+            detail = f"there is no section '### {node.id}'"
+            findings.error("E-SECTION", node.id, detail, node.position, hint)
+        elif heading is not None:
+            detail = f"{heading.text!r} is part of the prompt above it, and names no node"
+            findings.warn("W-SECTION", node.id, detail, (heading.line, 1), hint)
 
+    def _ensure_section_fits(
+        self, node: ChartNode, kind: NodeKind, headings: Mapping[str, Heading]
+    ) -> None:
+        """Tell what the section of *node* lacks, and what it says that would have no effect."""
+        source, findings = self.sources[node.id], self._findings
+        if source.section is None:
+            if kind is not NodeKind.MARKER:
+                self._ensure_section(node, kind, headings)
+            return
+        at = (source.section.line, 1)
+        if kind is NodeKind.AGENT and not source.prompt:
+            hint = "write it below the settings"
+            findings.error("E-SECTION", node.id, "its section has no prompt", at, hint)
+        # A shape without meaning is no circle, and is told already.
+        is_circle = kind is NodeKind.MARKER and node.shape in _KIND_OF
+        if is_circle and (source.prompt or source.document.data.keys() - {"description"}):
+            detail = "a circle does no work, and its section asks for some"
+            hint = "draw an agent, as [text], or leave nothing but a description"
+            findings.error("E-SECTION", node.id, detail, at, hint)
+        foreign = {NodeKind.AGENT: PERSON_KEYS, NodeKind.HUMAN: AGENT_KEYS}.get(kind, ())
+        whose = "a person, drawn as {{text}}" if kind is NodeKind.AGENT else "an agent"
+        for path in foreign:
+            if source.written(*path):
+                detail = f"{'.'.join(path)} is only for {whose}"
+                findings.error("E-NODE", node.id, detail, source.at(*path))
 
-def _ensure_section(
-    node: ChartNode, kind: NodeKind, headings: Headings, findings: Findings
-) -> None:
-    """Tell that *node* has no section, where it needs one or there is one by another name."""
-    if kind is NodeKind.MARKER:
-        return
-    # Comparing thousands of names with each other would take minutes for a hostile file.
-    heading = None if findings.is_full or findings.is_silent else headings.near(node.id)
-    hint = "each agent has one, with its prompt; a circle, ((text)), needs none"
-    if heading is not None:
-        hint = f"is it the heading in line {heading.line}? write '### {node.id}' there"
-    detail = f"there is no section '### {node.id}'"
-    if kind is NodeKind.AGENT:
-        findings.error("E-SECTION", node.id, detail, node.position, hint)
-    elif heading is not None:
-        detail = f"{heading.text!r} is part of the prompt above it, and names no node"
-        findings.warn("W-SECTION", node.id, detail, (heading.line, 1), hint)
+    def _node(self, node: ChartNode, leaving: Iterable[Way]) -> Node:
+        """Return *node* of the graph; *leaving* are the edges that leave it."""
+        name, kind, source = node.id, self._kinds[node.id], self.sources[node.id]
+        values, label = source.values, drawn(node.label)
+        made = Node(id=name, kind=kind, label=label, description=values.description or "")
+        if kind not in (NodeKind.AGENT, NodeKind.HUMAN):
+            return made
+        said = {"input": values.input or {}, "output_key": values.whole_output.key}
+        made = made.model_copy(update=said)
+        if kind is NodeKind.AGENT:
+            return made
+        target, at = values.timeout_target, source.at(*source.path_of("onTimeout"))
+        if target is not None and values.limit_ms is None:
+            detail, hint = "onTimeout without timeout has no effect", "timeout: MILLISECONDS"
+            self._findings.error("E-TIMEOUT", name, detail, at, hint)
+        options = self._options(name, source) or _options_of_edges(leaving)
+        if target is not None:
+            target = self._one(target, "E-TIMEOUT", name, "onTimeout: ", at)
+        person = {
+            "question": source.prompt,
+            "options": options,
+            "allows_custom_input": values.allows_custom_input,
+            "timeout_ms": values.limit_ms,
+            "on_timeout": target,
+        }
+        return made.model_copy(update=person)
 
+    def _options(self, name: str, source: NodeSource) -> tuple[Option, ...]:
+        found: dict[str, Option] = {}
+        for place, option in enumerate(source.values.options or ()):
+            value = option.value or option.label
+            if normalise(value) in found:
+                detail = f"two options have the value {value!r}"
+                self._findings.error("E-OPTION", name, detail, source.at("options", place))
+            made = Option(label=option.label, value=value, description=option.description)
+            found.setdefault(normalise(value), made)
+        return tuple(found.values())
 
-def ensure_section_fits(
-    node: ChartNode, kind: NodeKind, source: NodeSource, headings: Headings, findings: Findings
-) -> None:
-    """Tell what the section of *node* lacks, and what it says that would have no effect."""
-    section = source.section
-    if section is None:
-        _ensure_section(node, kind, headings, findings)
-        return
-    at = (section.line, 1)
-    if kind is NodeKind.AGENT and not source.prompt:
-        detail, hint = "its section has no prompt", "write it below the settings"
-        findings.error("E-SECTION", node.id, detail, at, hint)
-    # A shape without meaning is no circle, and is told already.
-    is_circle = kind is NodeKind.MARKER and node.shape in _KIND_OF
-    if is_circle and (source.prompt or source.document.data.keys() - {"description"}):
-        detail = "a circle does no work, and its section asks for some"
-        hint = "draw an agent, as [text], or leave nothing but a description"
-        findings.error("E-SECTION", node.id, detail, at, hint)
-    foreign = {NodeKind.AGENT: PERSON_KEYS, NodeKind.HUMAN: AGENT_KEYS}.get(kind, ())
-    whose = "a person, drawn as {{text}}" if kind is NodeKind.AGENT else "an agent"
-    for path in foreign:
-        if source.written(*path):
-            detail = f"{'.'.join(path)} is only for {whose}"
-            findings.error("E-NODE", node.id, detail, source.at(*path))
+    def _graph(self, nodes: tuple[Node, ...], ways: tuple[Way, ...]) -> Graph | None:
+        values, findings = self._front.values, self._findings
+        said = values.config.model_dump(exclude_none=True) if values.config else {}
+        if "timeout" in said:
+            said["timeout_ms"] = said.pop("timeout")
+        if values.on_error is not None:
+            at = self._front.at("onError")
+            said["on_error"] = self._one(values.on_error, "E-ONERROR", values.on_error, "", at)
+        try:
+            return Graph(
+                nodes=nodes,
+                edges=tuple(
+                    Edge(source=way.source, target=way.target, label=way.label) for way in ways
+                ),
+                entries=self._entries(),
+                state=values.state or {},
+                **said,
+            )
+        except ValidationError as refused:
+            if not findings.has_errors:
+                detail = str(refused.errors()[0]["msg"])
+                findings.error("E-CHART", findings.file.name, detail)
+            return None
 
+    def _entries(self) -> tuple[str, ...]:
+        asked = self._front.values.entrypoint
+        first = (next(iter(self._nodes)),)
+        if asked is None:
+            return first
+        entries = self._grouping.entries(asked)
+        if entries and all(name in self._nodes for name in entries):
+            return entries
+        self._unknown(asked, "E-ENTRY", asked, "", self._front.at("entrypoint"))
+        return first
 
-def node_of(
-    node: ChartNode, kind: NodeKind, source: NodeSource, ways: Iterable[Way], findings: Findings
-) -> Node:
-    """Return the node of the graph; *ways* are the edges that leave it."""
-    values, label = source.values, drawn(node.label)
-    if kind in (NodeKind.MARKER, NodeKind.DECISION):
-        about = values.description or ""
-        return Node(id=node.id, kind=kind, label=label, description=about)
-    key = values.whole_output.key
-    made = Node(
-        id=node.id,
-        kind=kind,
-        label=label,
-        description=values.description or "",
-        input=values.input or {},
-        output_key=key,
-    )
-    if kind is NodeKind.AGENT:
-        return made
-    if values.timeout_target is not None and values.limit_ms is None:
-        detail, hint = "onTimeout without timeout has no effect", "timeout: MILLISECONDS"
-        at = source.at(*source.path_of("onTimeout"))
-        findings.error("E-TIMEOUT", node.id, detail, at, hint)
-    person = {
-        "question": source.prompt,
-        "options": _options(node.id, source, findings) or _options_of_edges(ways),
-        "allows_custom_input": values.allows_custom_input,
-        "timeout_ms": values.limit_ms,
-        "on_timeout": values.timeout_target,
-    }
-    return made.model_copy(update=person)
+    def _one(
+        self, name: str, code: str, subject: str, said: str, at: Position | None
+    ) -> str | None:
+        """Return the node that *name* means: itself, or the one entry of a group."""
+        entries = self._grouping.entries(name)
+        if name not in self._grouping.groups and name not in self._nodes:
+            self._unknown(name, code, subject, said, at)
+            return None
+        if len(entries) == 1:
+            return entries[0]
+        listed = ", ".join(entries[:10]) or "none"
+        detail = f"{said}the group {name!r} has not one entry: {listed}"
+        self._findings.error(code, subject, detail, at, "name a node")
+        return None
 
-
-def _options(name: str, source: NodeSource, findings: Findings) -> tuple[Option, ...]:
-    found: dict[str, Option] = {}
-    for place, option in enumerate(source.values.options or ()):
-        value = option.value or option.label
-        if normalise(value) in found:
-            detail = f"two options have the value {value!r}"
-            findings.error("E-OPTION", name, detail, source.at("options", place))
-        made = Option(label=option.label, value=value, description=option.description)
-        found.setdefault(normalise(value), made)
-    return tuple(found.values())
+    def _unknown(self, name: str, code: str, subject: str, said: str, at: Position | None) -> None:
+        hint = self._findings.known(name, list(self._nodes))
+        self._findings.error(code, subject, f"{said}there is no node {name!r}", at, hint)
 
 
 def _options_of_edges(ways: Iterable[Way]) -> tuple[Option, ...]:
@@ -371,168 +480,3 @@ def _options_of_edges(ways: Iterable[Way]) -> tuple[Option, ...]:
             text = " ".join(way.label.split())[:200]
             found[label] = Option(label=text, value=text)
     return tuple(found.values())
-
-
-class Building:
-    """What one file comes to; everything that is wrong goes to its findings."""
-
-    def __init__(
-        self,
-        chart: Chart,
-        front: Front,
-        written: Mapping[str, NodeSource],
-        timeouts: Mapping[str, int],
-        findings: Findings,
-        *,
-        agents: frozenset[str] = frozenset(),
-    ) -> None:
-        """Build *chart* as *front* and the sections *written* say.
-
-        Decisions of the names *agents* work like an agent's node.
-        """
-        self._agents = agents
-        self._front = front
-        self._findings = findings
-        self._grouping = Grouping(chart, findings)
-        self._nodes = {node.id: node for node in self._grouping.nodes}
-        self._kinds: dict[str, NodeKind] = {}
-        self.sources: dict[str, NodeSource] = {
-            name: written.get(name) or without_section(name, timeouts, findings)
-            for name in self._nodes
-        }
-        """What the file says about each node of the chart."""
-        self._ensure_known(written, timeouts)
-
-    def graph_and_steps(self, *, needs_sections: bool) -> tuple[Graph | None, tuple[Step, ...]]:
-        """Return the graph and the steps of its agents; None where there can't be a graph."""
-        findings, name = self._findings, self._findings.file.name
-        if not self._nodes or len(self._nodes) > MAX_NODES:
-            detail = f"more than {MAX_NODES} nodes" if self._nodes else "the chart has no node"
-            findings.error("E-CHART", name, detail)
-            return None, ()
-        usable = {name for name, node in self._nodes.items() if has_usable_id(node, findings)}
-        if len(usable) < len(self._nodes):
-            return None, ()
-        headings = Headings(one.section for one in self.sources.values())
-        for node in self._nodes.values():
-            kind = kind_of(node, self.sources[node.id], findings)
-            is_agent = kind is NodeKind.DECISION and node.id in self._agents
-            self._kinds[node.id] = NodeKind.AGENT if is_agent else kind
-            if needs_sections:
-                ensure_section_fits(node, kind, self.sources[node.id], headings, findings)
-        ways = self._grouping.ways
-        if ways is None:
-            return None, ()
-        leaving: dict[str, list[Way]] = {}
-        for way in ways:
-            leaving.setdefault(way.source, []).append(way)
-        nodes = [self._node(node, leaving.get(node.id, [])) for node in self._nodes.values()]
-        steps = self._steps()
-        graph = self._graph(nodes, ways)
-        if graph is not None:
-            self._check(graph, ways)
-        return graph, steps
-
-    def _node(self, node: ChartNode, leaving: list[Way]) -> Node:
-        source, findings = self.sources[node.id], self._findings
-        made = node_of(node, self._kinds[node.id], source, leaving, findings)
-        target = source.values.timeout_target
-        if made.on_timeout is None or target is None:
-            return made
-        found = self._one(
-            target, "E-TIMEOUT", node.id, "onTimeout: ", source.at(*source.path_of("onTimeout"))
-        )
-        return made.model_copy(update={"on_timeout": found})
-
-    def _steps(self) -> tuple[Step, ...]:
-        retry = self._front.values.retry
-        return tuple(
-            step_of(name, self.sources[name], retry, self._findings)
-            for name, kind in self._kinds.items()
-            if kind is NodeKind.AGENT
-        )
-
-    def _graph(self, nodes: list[Node], ways: tuple[Way, ...]) -> Graph | None:
-        values, findings = self._front.values, self._findings
-        on_error = None
-        if values.on_error is not None:
-            at = self._front.at("onError")
-            on_error = self._one(values.on_error, "E-ONERROR", values.on_error, "", at)
-        config = values.config
-        limits: dict[str, Any] = {}
-        if config is not None:
-            limits = {"timeout_ms": config.timeout, "max_parallel": config.max_parallel}
-            if config.max_iterations is not None:
-                limits["max_iterations"] = config.max_iterations
-        try:
-            return Graph(
-                nodes=tuple(nodes),
-                edges=tuple(
-                    Edge(source=way.source, target=way.target, label=way.label) for way in ways
-                ),
-                entries=self._begin(),
-                on_error=on_error,
-                state=values.state or {},
-                **limits,
-            )
-        except ValidationError as refused:
-            if not findings.has_errors:
-                detail = str(refused.errors()[0]["msg"])
-                findings.error("E-CHART", findings.file.name, detail)
-            return None
-
-    def _begin(self) -> tuple[str, ...]:
-        asked = self._front.values.entrypoint
-        first = next(iter(self._nodes))
-        if asked is None:
-            return (first,)
-        entries = self._grouping.entries(asked)
-        if entries and all(name in self._nodes for name in entries):
-            return entries
-        self._unknown(asked, "E-ENTRY", asked, "", self._front.at("entrypoint"))
-        return (first,)
-
-    def _one(
-        self, name: str, code: str, subject: str, said: str, at: Position | None
-    ) -> str | None:
-        """Return the node that *name* means: itself, or the one entry of a group."""
-        entries = self._grouping.entries(name)
-        if name not in self._grouping.groups and name not in self._nodes:
-            self._unknown(name, code, subject, said, at)
-            return None
-        if len(entries) != 1:
-            listed = ", ".join(entries[:10]) or "none"
-            detail = f"{said}the group {name!r} has not one entry: {listed}"
-            self._findings.error(code, subject, detail, at, "name a node")
-            return None
-        return entries[0]
-
-    def _unknown(self, name: str, code: str, subject: str, said: str, at: Position | None) -> None:
-        hint = self._findings.known(name, list(self._nodes))
-        self._findings.error(code, subject, f"{said}there is no node {name!r}", at, hint)
-
-    def _ensure_known(self, written: Mapping[str, NodeSource], timeouts: Mapping[str, int]) -> None:
-        names = list(self._nodes)
-        for name, source in written.items():
-            if name in self._nodes:
-                continue
-            detail = "the chart has no node of this id"
-            if name in self._grouping.groups:
-                detail = "this is a group of nodes, and a section belongs to one node"
-            hint = self._findings.known(name, names)
-            self._findings.error("E-SECTION", name or "###", detail, source.at(), hint)
-        for name in timeouts:
-            if name not in self._nodes:
-                self._unknown(name, "E-TIMEOUT", name, "", None)
-
-    def _check(self, graph: Graph, ways: tuple[Way, ...]) -> None:
-        flow = Flowgraph(
-            graph=graph,
-            front=self._front,
-            sources=self.sources,
-            node_positions={name: node.position for name, node in self._nodes.items()},
-            edge_positions=tuple(way.position for way in ways),
-            incomplete=self._grouping.refused,
-        )
-        check(flow, self._findings)
-        check_templates(flow, self._findings)

@@ -43,7 +43,7 @@ _KEY = re.compile(r"([\w.]+)[ \t]*:")
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Excerpt:
     """Some lines of the file."""
 
     text: str
@@ -61,15 +61,15 @@ class Heading:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class NodeSection:
     """What stands below ``### id``."""
 
     id: str
     line: int
     """Of the heading."""
-    settings: Part | None
+    settings: Excerpt | None
     """What is between the ``---`` lines."""
-    prompt: Part
+    prompt: Excerpt
     """The rest, without blank lines around it."""
     headings: tuple[Heading, ...] = ()
     """Those that are part of the prompt."""
@@ -79,15 +79,15 @@ class Section:
 class Parts:
     """A workflow file, taken apart."""
 
-    front: Part | None
-    chart: Part | None
+    front: Excerpt | None
+    chart: Excerpt | None
     title: str | None
     """The first heading of level 1, unless a section may have started before it."""
     body: _Body | None = field(default=None, repr=False, compare=False)
 
     def sections(
         self, names: Collection[str] | None, keys: Collection[str] = ()
-    ) -> tuple[Section, ...]:
+    ) -> tuple[NodeSection, ...]:
         """Return the sections in the order of the file; two may have the same id.
 
         *names* are the nodes and groups of the chart; None: it can't be read, and each
@@ -125,7 +125,7 @@ def split(text: str, findings: Findings) -> Parts:
     return _Body(lines, begin, findings).parts(front)
 
 
-def _front(text: str, lines: list[str], findings: Findings) -> Part | None:
+def _front(text: str, lines: list[str], findings: Findings) -> Excerpt | None:
     begin = _FRONT_BEGIN.match(text)
     if begin is None:
         return None
@@ -133,11 +133,11 @@ def _front(text: str, lines: list[str], findings: Findings) -> Part | None:
     for place in range(first, len(lines)):
         if lines[place].rstrip() in ("---", "..."):
             # Its last line break belongs to it: an empty front matter is one of no lines.
-            return Part("".join(f"{line}\n" for line in lines[first:place]), first + 1)
+            return Excerpt("".join(f"{line}\n" for line in lines[first:place]), first + 1)
     detail = "the front matter is not closed"
     hint = "put a line '---' behind its last key"
     findings.error("E-FRONT", findings.file.name, detail, (first, 1), hint)
-    return Part("".join(f"{line}\n" for line in lines[first:]), first + 1)
+    return Excerpt("".join(f"{line}\n" for line in lines[first:]), first + 1)
 
 
 class _Body:
@@ -157,13 +157,15 @@ class _Body:
         self._charted: _Heading | None = None
         """Of the part that has the chart: the section before it ends there."""
 
-    def parts(self, front: Part | None) -> Parts:
+    def parts(self, front: Excerpt | None) -> Parts:
         first = next((one.line for one in self._headings if one.level == _NODE_LEVEL), None)
         titles = (one for one in self._headings if one.level == 1)
         title = next((one.text for one in titles if first is None or one.line < first), None)
         return Parts(front, self._first_chart(), title, self)
 
-    def sections(self, names: Collection[str] | None, keys: Collection[str]) -> tuple[Section, ...]:
+    def sections(
+        self, names: Collection[str] | None, keys: Collection[str]
+    ) -> tuple[NodeSection, ...]:
         """See `Parts.sections`; tells charts and text that are in no section."""
         begins = {one for one in self._headings if self._begins_section(one, names, keys)}
         ends = [one for one in self._headings if one in begins or one is self._charted]
@@ -196,13 +198,13 @@ class _Body:
                 text = self._tokens[place + 1].content
                 yield _Heading(int(token.tag[1]), token.map[0], text, place, place + 3)
 
-    def _section(self, heading: _Heading, end: int) -> Section:
+    def _section(self, heading: _Heading, end: int) -> NodeSection:
         settings, begin = None, heading.line + 1
         token = self._tokens[heading.place] if heading.place < len(self._tokens) else None
         if token is not None and token.type in (_SETTINGS, _UNCLOSED):
             assert token.map is not None  # noqa: S101 - block tokens have one
             first, begin = token.map
-            settings = Part("\n".join(self._lines[first + 1 : begin - 1]), first + 2)
+            settings = Excerpt("\n".join(self._lines[first + 1 : begin - 1]), first + 2)
             if token.type == _UNCLOSED:
                 settings = None
                 detail = "the settings below its heading are not closed"
@@ -210,12 +212,12 @@ class _Body:
                 self._findings.error("E-SECTION", heading.text, detail, (first + 1, 1), hint)
         while begin < end and not self._lines[begin].strip():
             begin += 1
-        prompt = Part("\n".join(self._lines[begin:end]).rstrip(), begin + 1)
+        prompt = Excerpt("\n".join(self._lines[begin:end]).rstrip(), begin + 1)
         inside = (one for one in self._headings if begin <= one.line < end)
         headings = tuple(Heading(one.text, one.line + 1) for one in inside)
-        return Section(heading.text, heading.line + 1, settings, prompt, headings)
+        return NodeSection(heading.text, heading.line + 1, settings, prompt, headings)
 
-    def _chart(self, fence: Token, *, is_told: bool = False) -> Part | None:
+    def _chart(self, fence: Token, *, is_told: bool = False) -> Excerpt | None:
         """Return the flowchart in *fence*; with *is_told* its faults were told before."""
         assert fence.map is not None  # noqa: S101 - block tokens have one
         begin, end = fence.map
@@ -228,9 +230,9 @@ class _Body:
         if not is_closed and not is_told:
             detail, hint = "the block of the chart is not closed", f"put {fence.markup} behind it"
             self._findings.error("E-CHART", self._findings.file.name, detail, (begin + 1, 1), hint)
-        return Part(text, begin + 2)
+        return Excerpt(text, begin + 2)
 
-    def _first_chart(self) -> Part | None:
+    def _first_chart(self) -> Excerpt | None:
         """Return the first flowchart that is not below a ``###`` heading."""
         drawn = []
         for here, token in self._drawn_above_nodes():
@@ -260,7 +262,7 @@ class _Body:
                     if _is_drawn(token):
                         yield here, token
 
-    def _refuse_more_charts(self, sections: Sequence[Section]) -> None:
+    def _refuse_more_charts(self, sections: Sequence[NodeSection]) -> None:
         """Tell every other flowchart that no prompt has."""
         begins = [one.line for one in sections]
         ends = [one.prompt.line + one.prompt.text.count("\n") for one in sections]

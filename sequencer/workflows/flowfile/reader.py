@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -19,10 +18,10 @@ from sequencer.documents.reader import decode
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.model.net.graph import Graph
 from sequencer.model.workflow import Workflow
-from sequencer.workflows.flowfile.graph import Building
-from sequencer.workflows.flowfile.markdown import MAX_CHARS, Part, Parts, split
+from sequencer.workflows.flowfile.graph import GraphBuilder
+from sequencer.workflows.flowfile.markdown import MAX_CHARS, Excerpt, Parts, split
 from sequencer.workflows.flowfile.problems import Findings, FlowProblem
-from sequencer.workflows.flowfile.settings import KEYS, NodeSource, read_front, read_sections
+from sequencer.workflows.flowfile.settings import KEYS, NodeSource, Overrides, read_front, read_node
 from sequencer.workflows.mermaid.chart import Chart
 from sequencer.workflows.mermaid.parser import read_chart
 from sequencer.workflows.mermaid.text import ChartError
@@ -32,34 +31,8 @@ CHART_SUFFIXES = (".mmd", ".mermaid")
 """Files that are a chart and nothing else."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overrides:
-    """What somebody else than the file says: a script for a simulation, for example."""
-
-    entry: str | None = None
-    on_error: str | None = None
-    retry: Mapping[str, Any] | None = None
-    max_iterations: int | None = None
-    timeout: int | None = None
-    timeouts: Mapping[str, int] = field(default_factory=dict)
-    """Milliseconds by node."""
-    agents: frozenset[str] = frozenset()
-    """Decisions that work like an agent's node, though they have no section."""
-
-    def as_front_matter(self) -> dict[str, Any]:
-        """Return the same in the keys of the front matter."""
-        config = {"maxIterations": self.max_iterations, "timeout": self.timeout}
-        written = {
-            "entrypoint": self.entry,
-            "onError": self.on_error,
-            "retry": None if self.retry is None else dict(self.retry),
-            "config": {key: value for key, value in config.items() if value is not None} or None,
-        }
-        return {key: value for key, value in written.items() if value is not None}
-
-
 @dataclass(frozen=True)
-class Flow:
+class FlowFile:
     """A workflow file that can be run."""
 
     workflow: Workflow
@@ -95,7 +68,7 @@ def load_flow(
     name: str | None = None,
     overrides: Overrides | None = None,
     text: str | None = None,
-) -> Flow:
+) -> FlowFile:
     """Return the workflow of the file *path*: Markdown, or a chart alone.
 
     *text* is its content, where somebody has read it already.
@@ -112,68 +85,43 @@ def load_flow(
         findings.of("E-FILE", path.name, error)
         findings.ensure_none()
         raise
-    if path.suffix.lower() in CHART_SUFFIXES:
-        return read_chart_only(text, file=path, name=name, overrides=overrides)
     return read_flow(text, file=path, name=name, overrides=overrides)
 
 
 def read_flow(
     text: str, *, file: Path, name: str | None = None, overrides: Overrides | None = None
-) -> Flow:
+) -> FlowFile:
     """Return the workflow that *text*, the content of *file*, defines.
 
-    It is called *name*, else as its ``id`` says, else as the file is.
+    It is called *name*, else as its ``id`` says, else as the file is. In a file that is a chart
+    and nothing else, agents need no prompts.
 
     Raises:
         FlowErrors: everything that keeps it from being run, in the order of the file.
     """
-    findings = Findings(file)
-    return _read(split(text, findings), findings, name, overrides or Overrides(), bare=False)
-
-
-def read_chart_only(
-    text: str, *, file: Path, name: str | None = None, overrides: Overrides | None = None
-) -> Flow:
-    """Return the workflow of a chart without sections: agents have no prompts.
-
-    Raises:
-        FlowErrors: see `read_flow`.
-    """
-    findings = Findings(file)
-    if len(text) > MAX_CHARS:
-        detail = f"has more than {MAX_CHARS} characters"
-        findings.error("E-FILE", file.name, detail, (1, 1))
-    parts = Parts(None, Part(text.removeprefix("\ufeff"), 1), None)
-    return _read(parts, findings, name, overrides or Overrides(), bare=True)
-
-
-def _read(
-    parts: Parts, findings: Findings, name: str | None, overrides: Overrides, *, bare: bool
-) -> Flow:
-    front = read_front(parts, overrides.as_front_matter(), findings)
+    findings, overrides = Findings(file), overrides or Overrides()
+    is_chart_alone = file.suffix.lower() in CHART_SUFFIXES
+    parts = _parts_of_chart(text, findings) if is_chart_alone else split(text, findings)
+    front = read_front(parts.front, overrides.as_front_matter(), findings)
     chart = _chart(parts.chart, findings)
-    names = None if chart is None else chart.names
-    written = read_sections(parts.sections(names, KEYS), overrides.timeouts, findings)
+    written = _sections(parts, chart, overrides, findings)
     if chart is None or parts.chart is None:
         findings.ensure_none()
         raise AssertionError("there is no chart, and nobody has said so")
-    building = Building(
-        chart, front, written, overrides.timeouts, findings, agents=overrides.agents
-    )
-    graph, steps = building.graph_and_steps(needs_sections=not bare)
+    builder = GraphBuilder(chart, front, written, overrides, findings)
+    graph, steps = builder.graph_and_steps(needs_sections=not is_chart_alone)
     findings.ensure_none()
     if graph is None:
         raise AssertionError("there is no graph, and nobody has said so")
     values = front.values
-    called = name or values.id or findings.file.stem or "flow"
+    called = name or values.id or file.stem or "flow"
     try:
         workflow = Workflow(called, steps, kind="graph", graph=graph)
     except ValidationError as refused:
-        text = str(refused.errors()[0]["msg"])
-        findings.error("E-FILE", findings.file.name, f"{called!r}: {text}")
+        findings.error("E-FILE", file.name, f"{called!r}: {refused.errors()[0]['msg']}")
         findings.ensure_none()
         raise
-    return Flow(
+    return FlowFile(
         workflow=workflow,
         graph=graph,
         chart=chart,
@@ -182,13 +130,20 @@ def _read(
         title=values.name or parts.title or called,
         description=values.description or "",
         version=values.version,
-        file=findings.file,
+        file=file,
         warnings=findings.warnings,
-        sources=building.sources,
+        sources=builder.sources,
     )
 
 
-def _chart(part: Part | None, findings: Findings) -> Chart | None:
+def _parts_of_chart(text: str, findings: Findings) -> Parts:
+    if len(text) > MAX_CHARS:
+        detail = f"has more than {MAX_CHARS} characters"
+        findings.error("E-FILE", findings.file.name, detail, (1, 1))
+    return Parts(None, Excerpt(text.removeprefix("\ufeff"), 1), None)
+
+
+def _chart(part: Excerpt | None, findings: Findings) -> Chart | None:
     if part is None:
         return None
     try:
@@ -196,6 +151,24 @@ def _chart(part: Part | None, findings: Findings) -> Chart | None:
     except ChartError as error:
         findings.of("E-CHART", findings.file.name, error)
         return None
+
+
+def _sections(
+    parts: Parts, chart: Chart | None, overrides: Overrides, findings: Findings
+) -> dict[str, NodeSource]:
+    """Return what the sections say about each node.
+
+    Of two sections of one id the first counts, and the second is a problem.
+    """
+    found: dict[str, NodeSource] = {}
+    for section in parts.sections(chart.names if chart else None, KEYS):
+        first = found.get(section.id)
+        if first is None:
+            found[section.id] = read_node(section.id, section, overrides.timeouts, findings)
+        elif first.section is not None:
+            detail = f"a second section of this id; the first one is in line {first.section.line}"
+            findings.error("E-SECTION", section.id or "###", detail, (section.line, 1))
+    return found
 
 
 SUFFIX = ".md"

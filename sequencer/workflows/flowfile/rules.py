@@ -34,7 +34,7 @@ RESERVED = "_"
 
 
 @dataclass(frozen=True, slots=True)
-class Flowgraph:
+class FlowGraph:
     """A graph, and where each part of it is written."""
 
     graph: Graph
@@ -50,7 +50,7 @@ class Flowgraph:
         return self.sources[name].at(*path) or self.node_positions[name]
 
 
-def check(flow: Flowgraph, findings: Findings) -> None:
+def check(flow: FlowGraph, findings: Findings) -> None:
     """Add everything that is wrong with *flow* to *findings*."""
     for name, node in flow.graph.by_id.items():
         _check_labels(flow, name, findings)
@@ -61,7 +61,7 @@ def check(flow: Flowgraph, findings: Findings) -> None:
     _check_shared_keys(flow, findings)
 
 
-def _check_labels(flow: Flowgraph, name: str, findings: Findings) -> None:
+def _check_labels(flow: FlowGraph, name: str, findings: Findings) -> None:
     graph = flow.graph
     labels = groups(graph, name)
     if DEFAULT in labels and "" in labels:
@@ -82,7 +82,7 @@ def _check_labels(flow: Flowgraph, name: str, findings: Findings) -> None:
         findings.warn("W-LABEL", name, detail, flow.edge_positions[place], "draw {text} instead")
 
 
-def _check_person(flow: Flowgraph, name: str, findings: Findings) -> None:
+def _check_person(flow: FlowGraph, name: str, findings: Findings) -> None:
     graph, node, source = flow.graph, flow.graph.by_id[name], flow.sources[name]
     labels = groups(graph, name)
     if TIMEOUT in labels and node.timeout_ms is None and name not in flow.incomplete:
@@ -115,7 +115,7 @@ def _check_person(flow: Flowgraph, name: str, findings: Findings) -> None:
             findings.error("E-OPTION", name, detail, flow.edge_positions[places[0]], hint)
 
 
-def _check_other_answers(flow: Flowgraph, name: str, findings: Findings) -> None:
+def _check_other_answers(flow: FlowGraph, name: str, findings: Findings) -> None:
     """Tell which answers fit none of the edges of the person *name*, and are accepted."""
     graph, node = flow.graph, flow.graph.by_id[name]
     if name in flow.incomplete:
@@ -134,7 +134,7 @@ def _check_other_answers(flow: Flowgraph, name: str, findings: Findings) -> None
         findings.warn("W-ANSWER", name, detail, at, hint)
 
 
-def _check_reach(flow: Flowgraph, findings: Findings) -> None:
+def _check_reach(flow: FlowGraph, findings: Findings) -> None:
     reachable = flow.graph.reachable
     begin = ", ".join(flow.graph.entries[:5])
     for name, node in flow.graph.by_id.items():
@@ -143,7 +143,7 @@ def _check_reach(flow: Flowgraph, findings: Findings) -> None:
             findings.warn("W-UNREACHABLE", name, detail, flow.node_positions[name])
 
 
-def _check_state(flow: Flowgraph, findings: Findings) -> None:
+def _check_state(flow: FlowGraph, findings: Findings) -> None:
     state = flow.graph.state
     for key in state:
         if key.startswith(RESERVED):
@@ -177,7 +177,7 @@ def _in_the_way(state: Mapping[str, Any], parts: list[str]) -> str | None:
     return None
 
 
-def _check_shared_keys(flow: Flowgraph, findings: Findings) -> None:
+def _check_shared_keys(flow: FlowGraph, findings: Findings) -> None:
     by_key: dict[str, list[str]] = {}
     for name, node in flow.graph.by_id.items():
         if node.output_key is not None:
@@ -199,7 +199,7 @@ def _outer_keys(key: str) -> Iterator[str]:
     yield from (".".join(parts[:length]) for length in range(1, len(parts)))
 
 
-def _key_position(flow: Flowgraph, name: str) -> Position | None:
+def _key_position(flow: FlowGraph, name: str) -> Position | None:
     source = flow.sources[name]
     flat = source.written("output.key")
     return flow.at(name, "output.key") if flat else flow.at(name, "output", "key")
@@ -309,7 +309,7 @@ class _Known(NamedTuple):
     """Nodes that another one's output may come to."""
 
 
-def check_templates(flow: Flowgraph, findings: Findings) -> None:
+def check_templates(flow: FlowGraph, findings: Findings) -> None:
     """Add what is wrong with the templates of *flow* to *findings*."""
     keys = (node.output_key for node in flow.graph.nodes if node.output_key)
     known = _Known(
@@ -341,7 +341,7 @@ def check_templates(flow: Flowgraph, findings: Findings) -> None:
                 )
 
 
-def _texts(flow: Flowgraph, node: Node) -> Iterator[_Text]:
+def _texts(flow: FlowGraph, node: Node) -> Iterator[_Text]:
     source = flow.sources[node.id]
     if source.section is not None and source.prompt:
         yield _Text(source.prompt, (source.section.prompt.line, 1), is_prompt=True)
@@ -351,7 +351,7 @@ def _texts(flow: Flowgraph, node: Node) -> Iterator[_Text]:
 
 
 def _texts_below(
-    flow: Flowgraph, name: str, value: Any, path: tuple[str | int, ...]
+    flow: FlowGraph, name: str, value: Any, path: tuple[str | int, ...]
 ) -> Iterator[_Text]:
     if isinstance(value, str):
         yield _Text(value, flow.at(name, *path), is_input=True)
@@ -375,7 +375,7 @@ _Problem = tuple[str, str | None]
 
 
 def _problem(
-    flow: Flowgraph,
+    flow: FlowGraph,
     node: Node,
     path: tuple[str, ...],
     known: _Known,
@@ -411,7 +411,7 @@ def _below_problem(
     return f"nothing sets state.{missing[0]}", f"{hint}; or set it under 'state:'"
 
 
-def _node_problem(flow: Flowgraph, rest: list[str], findings: Findings) -> _Problem | None:
+def _node_problem(flow: FlowGraph, rest: list[str], findings: Findings) -> _Problem | None:
     # Ids may have dots, so the longest id that fits is meant.
     for length in range(min(len(rest), 10), 0, -1):
         name = ".".join(rest[:length])

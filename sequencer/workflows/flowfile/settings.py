@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -12,13 +12,15 @@ from sequencer.documents.keys import dotted, problems_of
 from sequencer.documents.reader import Document, KeyPath, parse_text
 from sequencer.errors import ConfigurationError
 from sequencer.model.step import ModelName, Name, Output, PromptName, Retry, Step, ToolName
-from sequencer.workflows.flowfile.markdown import Part, Parts, Section
+from sequencer.workflows.flowfile.markdown import Excerpt, NodeSection
 from sequencer.workflows.flowfile.problems import Findings
 from sequencer.workflows.mermaid.text import Position
 
 MAX_TIMEOUT_MS = 31_536_000_000
 """A year; more is a mistake in the unit."""
 
+_Keys = TypeVar("_Keys", bound="FlowKeys")
+_Value = TypeVar("_Value")
 Milliseconds = Annotated[int, Field(strict=True, gt=0, le=MAX_TIMEOUT_MS)]
 Delay = Annotated[int, Field(strict=True, ge=0, le=86_400_000)]
 
@@ -28,7 +30,7 @@ def _number_as_text(value: object) -> object:
     return str(value) if is_number else value
 
 
-class Settings(BaseModel):
+class FlowKeys(BaseModel):
     """Keys that may stand together; any other is refused."""
 
     model_config = ConfigDict(
@@ -36,7 +38,7 @@ class Settings(BaseModel):
     )
 
 
-class RetrySettings(Settings):
+class RetrySettings(FlowKeys):
     """``retry``: what is not written is taken from the workflow's, then from the defaults."""
 
     max_attempts: int | None = Field(default=None, alias="maxAttempts", strict=True, ge=1, le=100)
@@ -48,7 +50,7 @@ class RetrySettings(Settings):
     """Milliseconds that no wait is longer than."""
 
 
-class FlowConfig(Settings):
+class FlowConfig(FlowKeys):
     """``config`` of the front matter."""
 
     timeout: Milliseconds | None = None
@@ -61,7 +63,7 @@ class FlowConfig(Settings):
     """Agents at once."""
 
 
-class FrontMatter(Settings):
+class FrontMatter(FlowKeys):
     """What stands between the ``---`` lines at the top of the file."""
 
     id: Name | None = None
@@ -79,7 +81,7 @@ class FrontMatter(Settings):
     """The node that a failure for good jumps to, once a run."""
 
 
-class OptionSettings(Settings):
+class OptionSettings(FlowKeys):
     """One of a person's answers; a text alone is its label."""
 
     label: str = Field(min_length=1, max_length=200)
@@ -96,7 +98,7 @@ OutputFormat = Literal["text", "json"]
 StateKey = Annotated[str, Field(min_length=1, max_length=200)]
 
 
-class OutputSettings(Settings):
+class OutputSettings(FlowKeys):
     """``output``: what an answer has to be, and where in the state it goes."""
 
     key: StateKey | None = None
@@ -105,7 +107,7 @@ class OutputSettings(Settings):
     json_schema: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
-class NodeConfig(Settings):
+class NodeConfig(FlowKeys):
     """``config`` of a node."""
 
     timeout: Milliseconds | None = None
@@ -115,7 +117,7 @@ class NodeConfig(Settings):
     allow_custom_input: bool | None = Field(default=None, alias="allowCustomInput")
 
 
-class NodeSettings(Settings):
+class NodeSettings(FlowKeys):
     """What stands between the ``---`` lines below a node's heading."""
 
     description: str | None = None
@@ -164,60 +166,42 @@ class NodeSettings(Settings):
     @property
     def limit_ms(self) -> int | None:
         """Return the time limit, wherever it is written."""
-        below = self.config.timeout if self.config else None
-        return below if self.timeout is None else self.timeout
+        return _either(self.timeout, self.config.timeout if self.config else None)
 
     @property
     def timeout_target(self) -> str | None:
         """Return where the run goes when the time is over, wherever it is written."""
-        below = self.config.on_timeout if self.config else None
-        return below if self.on_timeout is None else self.on_timeout
+        return _either(self.on_timeout, self.config.on_timeout if self.config else None)
 
     @property
     def allows_custom_input(self) -> bool:
         """Return whether a person may answer with any text."""
         below = self.config.allow_custom_input if self.config else None
-        return bool(below if self.allow_custom_input is None else self.allow_custom_input)
-
-    @property
-    def own_retry(self) -> RetrySettings:
-        """Return what is written about retries here."""
-        return (self.config.retry if self.config else None) or RetrySettings()
+        return bool(_either(self.allow_custom_input, below))
 
     @property
     def whole_output(self) -> OutputSettings:
         """Return what is written about the output, flat keys included."""
         below = self.output or OutputSettings()
-        found = {
-            "key": below.key if self.output_key is None else self.output_key,
-            "format": below.format if self.output_format is None else self.output_format,
-            "schema": below.json_schema if self.output_schema is None else self.output_schema,
-        }
-        return OutputSettings.model_validate(found)
-
-    @property
-    def continues(self) -> bool:
-        """Return whether the conversation of the node before goes on."""
-        return self.mode == "primary" or bool(self.continue_session)
+        return OutputSettings(
+            key=_either(self.output_key, below.key),
+            format=_either(self.output_format, below.format),
+            schema=_either(self.output_schema, below.json_schema),
+        )
 
 
-KEYS = frozenset(field.alias or name for name, field in NodeSettings.model_fields.items())
+def _either(own: _Value | None, below: _Value | None) -> _Value | None:
+    return below if own is None else own
+
+
+KEYS = tuple(field.alias or name for name, field in NodeSettings.model_fields.items())
 """Of a node's settings."""
 
 STEP_FIELDS = (
-    "temperature",
-    "system_prompt",
-    "append_system_prompt",
-    "single_turn",
-    "max_turns",
-    "allowed_tools",
-    "disallowed_tools",
-    "disallow_all_tools",
-    "no_comment",
-    "idle_timeout_s",
-    "max_cost_usd",
-    "suppress_thoughts",
-)
+    "temperature", "system_prompt", "append_system_prompt", "single_turn", "max_turns",
+    "allowed_tools", "disallowed_tools", "disallow_all_tools", "no_comment", "idle_timeout_s",
+    "max_cost_usd", "suppress_thoughts",
+)  # fmt: skip
 """Settings that are a step's fields of the same name, as they are."""
 
 TWINS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
@@ -233,40 +217,50 @@ TWINS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
 """Keys that say the same thing; only one of each two may be there."""
 
 PERSON_KEYS = (
-    ("options",),
-    ("onTimeout",),
-    ("config", "onTimeout"),
-    ("allowCustomInput",),
+    ("options",), ("onTimeout",), ("config", "onTimeout"), ("allowCustomInput",),
     ("config", "allowCustomInput"),
-)
+)  # fmt: skip
 """Only where a person is asked."""
-_COMMON_KEYS = ("description", "input", "output", "output.key", "timeout", "config")
+_COMMON_KEYS = {"description", "input", "output", "output.key", "timeout", "config"}
 AGENT_KEYS: tuple[tuple[str, ...], ...] = (
-    *(
-        (key,)
-        for key in (field.alias or name for name, field in NodeSettings.model_fields.items())
-        if key not in _COMMON_KEYS and (key,) not in PERSON_KEYS
-    ),
-    ("config", "retry"),
-    ("output", "format"),
-    ("output", "schema"),
+    *((key,) for key in KEYS if key not in _COMMON_KEYS and (key,) not in PERSON_KEYS),
+    *(("config", "retry"), ("output", "format"), ("output", "schema")),
 )
 """Only where an agent runs."""
 
 
-_Model = TypeVar("_Model", bound=Settings)
 _CODES: dict[str | int, str] = {
-    "retry": "E-RETRY",
-    "timeout": "E-TIMEOUT",
-    "onTimeout": "E-TIMEOUT",
-    "options": "E-OPTION",
-    "tools": "E-TOOLS",
-    "model": "E-MODEL",
-    "state": "E-STATE",
-    "entrypoint": "E-ENTRY",
+    "retry": "E-RETRY", "timeout": "E-TIMEOUT", "onTimeout": "E-TIMEOUT", "options": "E-OPTION",
+    "tools": "E-TOOLS", "model": "E-MODEL", "state": "E-STATE", "entrypoint": "E-ENTRY",
     "onError": "E-ONERROR",
-}
+}  # fmt: skip
 """By the key that is wrong, or one above it; any other key is the section's own code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """What somebody else than the file says: a script for a simulation, for example."""
+
+    entry: str | None = None
+    on_error: str | None = None
+    retry: Mapping[str, Any] | None = None
+    max_iterations: int | None = None
+    timeout: int | None = None
+    timeouts: Mapping[str, int] = field(default_factory=dict)
+    """Milliseconds by node."""
+    agents: frozenset[str] = frozenset()
+    """Decisions that work like an agent's node, though they have no section."""
+
+    def as_front_matter(self) -> dict[str, Any]:
+        """Return the same in the keys of the front matter."""
+        config = {"maxIterations": self.max_iterations, "timeout": self.timeout}
+        written = {
+            "entrypoint": self.entry,
+            "onError": self.on_error,
+            "retry": None if self.retry is None else dict(self.retry),
+            "config": {key: value for key, value in config.items() if value is not None} or None,
+        }
+        return {key: value for key, value in written.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +281,7 @@ class NodeSource:
 
     values: NodeSettings
     document: Document
-    section: Section | None
+    section: NodeSection | None
     """None: the node is in the chart alone."""
 
     @property
@@ -297,93 +291,56 @@ class NodeSource:
 
     def at(self, *path: str | int) -> Position | None:
         """Return where *path* is written, else the section's heading."""
-        return self.document.position(path) or (
-            (self.section.line, 1) if self.section is not None else None
-        )
+        return self.document.position(path) or ((self.section.line, 1) if self.section else None)
 
     def written(self, *path: str) -> bool:
         """Return whether the key *path* is there and has a value."""
         here: Any = self.document.data
         for key in path:
-            if not isinstance(here, Mapping) or here.get(key) is None:
-                return False
-            here = here[key]
-        return True
+            here = here.get(key) if isinstance(here, Mapping) else None
+        return here is not None
 
     def path_of(self, key: str) -> tuple[str, ...]:
         """Return where *key* is written that may stand in ``config`` as well."""
         return (key,) if self.written(key) else ("config", key)
 
 
-def read_front(parts: Parts, overrides: Mapping[str, Any], findings: Findings) -> Front:
-    """Return the front matter of *parts* with *overrides* laid over it."""
+def read_front(part: Excerpt | None, overrides: Mapping[str, Any], findings: Findings) -> Front:
+    """Return the front matter that *part* is, with *overrides* laid over it."""
     subject = findings.file.name
-    document = _document(parts.front, "E-FRONT", subject, findings)
+    document = _document(part, "E-FRONT", subject, findings)
     data = dict(document.data)
     for key, value in overrides.items():
         below = data.get(key)
-        is_laid_over = key == "config" and isinstance(below, dict)
-        data[key] = {**below, **value} if is_laid_over and below is not None else value
+        data[key] = {**below, **value} if key == "config" and isinstance(below, dict) else value
     document = Document(document.file, data, document.positions)
     values = _checked(FrontMatter, document, ("E-FRONT", subject), None, findings)
     return Front(values or FrontMatter(), document)
 
 
-def read_sections(
-    sections: Iterable[Section], timeouts: Mapping[str, int], findings: Findings
-) -> dict[str, NodeSource]:
-    """Return what *sections* say about each node; *timeouts* replace what is written.
-
-    Of two sections of one id the first counts, and the second is a problem.
-    """
-    found: dict[str, NodeSource] = {}
-    for section in sections:
-        first = found.get(section.id)
-        if first is None:
-            found[section.id] = _node_source(section, timeouts.get(section.id), findings)
-        elif first.section is not None:
-            detail = f"a second section of this id; the first one is in line {first.section.line}"
-            findings.error("E-SECTION", section.id or "###", detail, (section.line, 1))
-    return found
-
-
-def without_section(node: str, timeouts: Mapping[str, int], findings: Findings) -> NodeSource:
-    """Return what is said about a node that has no section."""
-    return _checked_source(
-        Document(findings.file, {}, {}), node, None, timeouts.get(node), findings
-    )
-
-
-def _node_source(section: Section, timeout: int | None, findings: Findings) -> NodeSource:
-    document = _document(section.settings, "E-NODE", section.id or "###", findings)
-    return _checked_source(document, section.id, section, timeout, findings)
-
-
-def _checked_source(
-    document: Document,
-    node: str,
-    section: Section | None,
-    timeout: int | None,
-    findings: Findings,
+def read_node(
+    node: str, section: NodeSection | None, timeouts: Mapping[str, int], findings: Findings
 ) -> NodeSource:
-    if timeout is not None:
-        data = {**document.data, "timeout": timeout}
+    """Return what *section* says about *node*; a limit of *timeouts* replaces what is written."""
+    subject = node or "###"
+    document = _document(section.settings if section else None, "E-NODE", subject, findings)
+    if node in timeouts:
+        data = {**document.data, "timeout": timeouts[node]}
         if isinstance(config := data.get("config"), dict):
             data["config"] = {key: config[key] for key in config if key != "timeout"}
         document = Document(document.file, data, document.positions)
-    at = (section.line, 1) if section is not None else None
-    values = None
+    values, at = None, (section.line, 1) if section else None
     if document.data:
-        values = _checked(NodeSettings, document, ("E-NODE", node or "###"), at, findings)
+        values = _checked(NodeSettings, document, ("E-NODE", subject), at, findings)
     source = NodeSource(values or NodeSettings(), document, section)
     for one, other in TWINS:
         if source.written(*one) and source.written(*other):
             detail = f"{'.'.join(one)} and {'.'.join(other)} say the same thing; keep one of them"
-            findings.error("E-NODE", node or "###", detail, source.at(*other))
+            findings.error("E-NODE", subject, detail, source.at(*other))
     return source
 
 
-def _document(part: Part | None, code: str, subject: str, findings: Findings) -> Document:
+def _document(part: Excerpt | None, code: str, subject: str, findings: Findings) -> Document:
     if part is not None:
         try:
             return parse_text(part.text, findings.file, part.line)
@@ -395,31 +352,28 @@ def _document(part: Part | None, code: str, subject: str, findings: Findings) ->
 
 
 def _checked(
-    model: type[_Model],
+    model: type[_Keys],
     document: Document,
     code_and_subject: tuple[str, str],
     at: Position | None,
     findings: Findings,
-) -> _Model | None:
+) -> _Keys | None:
     """Return the values of *document*; without those that are wrong, which are told."""
+    code, subject = code_and_subject
+    wrong: set[str | int] = set()
     try:
         return model.model_validate(document.data)
     except ValidationError as error:
         found = problems_of(error, model, document.where)
-    code, subject = code_and_subject
-    wrong: set[str | int] = set()
     for problem in found:
-        path = problem.path
-        if not problem.is_missing:
-            path = _as_written(path, document)
+        path = problem.path if problem.is_missing else _as_written(problem.path, document)
         wrong.add(path[0] if path else "")
-        is_unknown_key = problem.error.message.startswith("unknown key")
-        shown = path[:-1] if is_unknown_key else path
+        shown = path[:-1] if problem.error.message.startswith("unknown key") else path
         message = f"{dotted(shown)}: {problem.error.message}" if shown else problem.error.message
         own = next((_CODES[key] for key in path if key in _CODES), code)
         findings.error(own, subject, message, document.position(path) or at, problem.error.hint)
-    rest = {key: value for key, value in document.data.items() if key not in wrong}
     try:
+        rest = {key: value for key, value in document.data.items() if key not in wrong}
         return model.model_validate(rest)
     except ValidationError:
         return None
@@ -439,9 +393,10 @@ def _as_written(path: KeyPath, document: Document) -> KeyPath:
 
 
 TOOLS: tuple[str, ...] = get_args(ToolName)
-DEFAULT_INITIAL_DELAY_MS = 1000
-DEFAULT_MAX_DELAY_MS = 60_000
 _SECOND_MS = 1000
+_RETRY_DEFAULTS: dict[str, Any] = {
+    "max_attempts": 1, "backoff": "fixed", "initial_delay": 1000, "max_delay": 60_000,
+}  # fmt: skip
 _PROVIDER: TypeAdapter[str] = TypeAdapter(Name)
 _MODEL: TypeAdapter[str] = TypeAdapter(ModelName)
 
@@ -453,16 +408,18 @@ def step_of(name: str, source: NodeSource, retry: RetrySettings | None, findings
     """
     values = source.values
     fields: dict[str, Any] = {field: getattr(values, field) for field in STEP_FIELDS}
-    limit_ms = values.limit_ms
+    limit_ms, output = values.limit_ms, values.whole_output
     fields |= {
         "text": source.prompt or None,
         "executor": values.agent or values.executor,
         "tools": _tools(name, source, findings),
         "timeout_s": None if limit_ms is None else limit_ms / _SECOND_MS,
-        "retry": retry_of(retry, values.own_retry),
-        "continue_session": values.continues or None,
-        "output": _output(source),
+        "retry": retry_of(retry, values.config.retry if values.config else None),
+        "continue_session": values.mode == "primary" or values.continue_session or None,
     }
+    if output != OutputSettings():
+        schema = output.json_schema
+        fields["output"] = Output(key=output.key, format=output.format or "text", schema=schema)
     fields |= _model(name, source, findings)
     # What nobody wrote is left to the defaults that a project has for its steps.
     written = {field: value for field, value in fields.items() if value is not None}
@@ -476,31 +433,18 @@ def step_of(name: str, source: NodeSource, retry: RetrySettings | None, findings
         return Step.model_construct(name=name)
 
 
-def retry_of(flow: RetrySettings | None, own: RetrySettings) -> Retry | None:
+def retry_of(flow: RetrySettings | None, own: RetrySettings | None) -> Retry | None:
     """Return *own* laid over *flow*, field by field; None if neither says anything."""
-    if flow is None and own == RetrySettings():
+    if flow is None and own in (None, RetrySettings()):
         return None
-    base = flow or RetrySettings()
-
-    def either(field: str, default: Any) -> Any:
-        value = getattr(own, field)
-        value = getattr(base, field) if value is None else value
-        return default if value is None else value
-
+    said = dict(_RETRY_DEFAULTS)
+    for settings in (flow, own):
+        said |= settings.model_dump(exclude_none=True) if settings else {}
     return Retry(
-        max_attempts=either("max_attempts", 1),
-        backoff=either("backoff", "fixed"),
-        initial_delay_s=either("initial_delay", DEFAULT_INITIAL_DELAY_MS) / _SECOND_MS,
-        max_delay_s=either("max_delay", DEFAULT_MAX_DELAY_MS) / _SECOND_MS,
-    )
-
-
-def _output(source: NodeSource) -> Output | None:
-    written = source.values.whole_output
-    if written.key is None and written.format is None and written.json_schema is None:
-        return None
-    return Output.model_validate(
-        {"key": written.key, "format": written.format or "text", "schema": written.json_schema}
+        max_attempts=said["max_attempts"],
+        backoff=said["backoff"],
+        initial_delay_s=said["initial_delay"] / _SECOND_MS,
+        max_delay_s=said["max_delay"] / _SECOND_MS,
     )
 
 
@@ -522,10 +466,8 @@ def _model(name: str, source: NodeSource, findings: Findings) -> dict[str, str]:
     try:
         if not slash:
             return {"model": _MODEL.validate_python(written)}
-        return {
-            "provider": _PROVIDER.validate_python(provider),
-            "model": _MODEL.validate_python(model),
-        }
+        parts = {"provider": _PROVIDER.validate_python(provider)}
+        return parts | {"model": _MODEL.validate_python(model)}
     except ValidationError as refused:
         text = refused.errors()[0]["msg"].removeprefix("Value error, ")
         detail = f"{written!r} is no model: {text[:1].lower()}{text[1:]}"

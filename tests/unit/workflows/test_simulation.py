@@ -10,7 +10,7 @@ import pytest
 from sequencer.model.step import Retry, Step
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.flowfile.problems import FlowErrors
-from sequencer.workflows.flowfile.reader import read_chart_only
+from sequencer.workflows.flowfile.reader import read_flow
 from sequencer.workflows.simulate import (
     MAX_EVENTS,
     EndlessReplay,
@@ -30,7 +30,7 @@ INVALID = [flow for flow in FLOWS if flow["expect"]["status"] == "invalid"]
 def recorded(flow: dict[str, Any]) -> Replay:
     """Replay a recorded flow all the way from the text of its chart."""
     script = read_script(flow, "script.json")
-    chart = read_chart_only(flow["mermaid"], file=Path("flow.mmd"), overrides=script.overrides)
+    chart = read_flow(flow["mermaid"], file=Path("flow.mmd"), overrides=script.overrides)
     script.check(chart.graph)
     return simulate(chart.workflow, script.parts)
 

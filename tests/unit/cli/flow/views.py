@@ -17,7 +17,7 @@ from sequencer.engine.flow.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
-from sequencer.workflows.flowfile.reader import read_chart_only
+from sequencer.workflows.flowfile.reader import read_flow
 
 FLOWS = Path(__file__).parents[3] / "data" / "flowcharts" / "flows.json"
 
@@ -52,7 +52,7 @@ RELEASE = """\
 
 def graph(chart: str, on_error: str | None = None) -> Graph:
     text = f"flowchart TD\n{dedent(chart)}\n"
-    found = read_chart_only(text, file=Path("flow.mmd")).workflow.graph
+    found = read_flow(text, file=Path("flow.mmd")).workflow.graph
     assert found is not None
     return found.model_copy(update={"on_error": on_error}) if on_error else found
 

@@ -20,7 +20,7 @@ from sequencer.model.net.rules import normalise
 from sequencer.model.outcome import Outcome
 from sequencer.model.workflow import Workflow
 from sequencer.store.memory import MemoryRun
-from sequencer.workflows.flowfile.reader import read_chart_only
+from sequencer.workflows.flowfile.reader import read_flow
 from sequencer.workflows.simulate import read_script
 from tests.unit.engine.flow.labs import LIMIT_S, Actor, Lab, failed, interrupted, said, until
 
@@ -105,7 +105,7 @@ def _time_limit(graph: Graph) -> dict[str, Any]:
 def prepared(flow: dict[str, Any]) -> tuple[Workflow, list[str]]:
     """Return the workflow with waits that a test has time for, and the lines to come."""
     script = read_script(flow, "script.json")
-    made = read_chart_only(flow["mermaid"], file=Path("f.mmd"), overrides=script.overrides).workflow
+    made = read_flow(flow["mermaid"], file=Path("f.mmd"), overrides=script.overrides).workflow
     steps = []
     for step in made.steps:
         retry = step.retry

@@ -8,7 +8,8 @@ from textwrap import dedent
 import pytest
 
 from sequencer.workflows.flowfile.problems import FlowErrors, FlowProblem
-from sequencer.workflows.flowfile.reader import Flow, Overrides, read_chart_only, read_flow
+from sequencer.workflows.flowfile.reader import FlowFile, read_flow
+from sequencer.workflows.flowfile.settings import Overrides
 
 FILE = Path("flow.md")
 
@@ -28,13 +29,13 @@ def settings(name: str, text: str, prompt: str = "Go.") -> str:
     return f"### {name}\n---\n{dedent(text).strip()}\n---\n{prompt}\n"
 
 
-def read(text: str, overrides: Overrides | None = None) -> Flow:
+def read(text: str, overrides: Overrides | None = None) -> FlowFile:
     return read_flow(text, file=FILE, overrides=overrides)
 
 
-def bare(chart: str, overrides: Overrides | None = None) -> Flow:
+def bare(chart: str, overrides: Overrides | None = None) -> FlowFile:
     text = f"flowchart TD\n{dedent(chart).strip()}\n"
-    return read_chart_only(text, file=Path("flow.mmd"), overrides=overrides)
+    return read_flow(text, file=Path("flow.mmd"), overrides=overrides)
 
 
 def refusal(text: str, overrides: Overrides | None = None) -> FlowErrors:

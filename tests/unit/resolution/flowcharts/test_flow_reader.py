@@ -9,7 +9,8 @@ from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Retry
 from sequencer.workflows.flowfile.markdown import MAX_CHARS
 from sequencer.workflows.flowfile.problems import MAX_PROBLEMS, FlowErrors
-from sequencer.workflows.flowfile.reader import Overrides, load_flow, read_flow
+from sequencer.workflows.flowfile.reader import load_flow, read_flow
+from sequencer.workflows.flowfile.settings import Overrides
 from tests.unit.resolution.flowcharts.flows import (
     FILE,
     bare,

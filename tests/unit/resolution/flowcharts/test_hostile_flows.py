@@ -8,7 +8,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from sequencer.workflows.flowfile.problems import FlowErrors
-from sequencer.workflows.flowfile.reader import Flow, read_chart_only, read_flow
+from sequencer.workflows.flowfile.reader import FlowFile, read_flow
 from tests.unit.resolution.flowcharts.flows import (
     FILE,
     flow_text,
@@ -68,7 +68,7 @@ _LINES = st.sampled_from(
 )  # fmt: skip
 
 
-def _problem_of(reading: Callable[..., Flow], text: str) -> FlowErrors | None:
+def _problem_of(reading: Callable[..., FlowFile], text: str) -> FlowErrors | None:
     try:
         reading(text, file=FILE)
     except FlowErrors as error:
@@ -78,7 +78,7 @@ def _problem_of(reading: Callable[..., Flow], text: str) -> FlowErrors | None:
 
 @given(st.lists(_LINES, max_size=40).map("\n".join) | st.text(max_size=200))
 def test_any_text_is_a_workflow_or_refused_in_words(text: str) -> None:
-    for reading in (read_flow, read_chart_only):
+    for reading in (read_flow, read_flow):
         problem = _problem_of(reading, text)
         assert problem is None or problem.problems
 

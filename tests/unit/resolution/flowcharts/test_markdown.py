@@ -11,10 +11,10 @@ from markdown_it import MarkdownIt
 from sequencer.workflows.flowfile.markdown import (
     MAX_CHARS,
     MAX_LINES,
+    Excerpt,
     Heading,
-    Part,
+    NodeSection,
     Parts,
-    Section,
     split,
 )
 from sequencer.workflows.flowfile.problems import Findings, FlowErrors
@@ -31,7 +31,9 @@ def parts_of(text: str) -> Parts:
     return found
 
 
-def sections_of(text: str, *names: str, findings: Findings | None = None) -> tuple[Section, ...]:
+def sections_of(
+    text: str, *names: str, findings: Findings | None = None
+) -> tuple[NodeSection, ...]:
     """Return the sections of *text*; without *names* each ``###`` heading starts one."""
     parts = split(text, findings or Findings(Path("flow.md")))
     return parts.sections(names or None, KEYS)
@@ -65,22 +67,22 @@ def test_a_whole_file_comes_apart_with_the_lines_of_its_parts() -> None:
         + "\n### a\n\n---\nmode: all\n---\n\n  Go.\n\nOn.\n\n### b\nEnd.\n"
     )
     found = parts_of(text)
-    assert found.front == Part("id: demo\n", 2)
-    assert found.chart == Part("flowchart TD\na --> b", 9)
+    assert found.front == Excerpt("id: demo\n", 2)
+    assert found.chart == Excerpt("flowchart TD\na --> b", 9)
     assert found.title == "Title"
     first, second = sections_of(text)
     assert (first.id, first.line) == ("a", 13)
-    assert first.settings == Part("mode: all", 16)
-    assert first.prompt == Part("  Go.\n\nOn.", 19)
+    assert first.settings == Excerpt("mode: all", 16)
+    assert first.prompt == Excerpt("  Go.\n\nOn.", 19)
     assert (second.id, second.line, second.settings) == ("b", 23, None)
-    assert second.prompt == Part("End.", 24)
+    assert second.prompt == Excerpt("End.", 24)
 
 
 def test_front_matter_may_be_missing_empty_or_after_blank_lines() -> None:
     assert parts_of(CHART).front is None
-    assert parts_of("---\n---\n" + CHART).front == Part("", 2)
-    assert parts_of("\n \n---\nid: x\n---\n" + CHART).front == Part("id: x\n", 4)
-    assert parts_of("---  \nid: x\n...\n" + CHART).front == Part("id: x\n", 2)
+    assert parts_of("---\n---\n" + CHART).front == Excerpt("", 2)
+    assert parts_of("\n \n---\nid: x\n---\n" + CHART).front == Excerpt("id: x\n", 4)
+    assert parts_of("---  \nid: x\n...\n" + CHART).front == Excerpt("id: x\n", 2)
 
 
 def test_a_rule_in_the_middle_is_no_front_matter() -> None:
@@ -172,7 +174,7 @@ def test_settings_are_no_markdown() -> None:
     written = "# which model\nmodel: x\n```\n<!--\n- a\n  ---\n#### deep"
     text = CHART + f"### a\n---\n{written}\n---\nGo.\n### b\nOn.\n"
     first = sections_of(text)[0]
-    assert first.settings == Part(written, 7)
+    assert first.settings == Excerpt(written, 7)
     assert prompts(text) == {"a": "Go.", "b": "On."}
 
 
@@ -200,7 +202,7 @@ def test_open_settings_are_told_where_they_begin(rest: str) -> None:
 
 def test_the_chart_has_the_columns_of_the_file() -> None:
     found = parts_of("  ```mermaid\n  graph LR\n    a --> b\n  ```\n")
-    assert found.chart == Part("  graph LR\n    a --> b", 2)
+    assert found.chart == Excerpt("  graph LR\n    a --> b", 2)
 
 
 @pytest.mark.parametrize(
@@ -238,14 +240,14 @@ def test_flowcharts_are_known_by_their_first_word(begin: str) -> None:
 )
 def test_other_diagrams_are_passed_over(begin: str) -> None:
     other = f"```mermaid\n{begin}\n```\n"
-    assert parts_of(other + CHART).chart == Part("flowchart TD\na --> b", begin.count("\n") + 5)
+    assert parts_of(other + CHART).chart == Excerpt("flowchart TD\na --> b", begin.count("\n") + 5)
     assert told(other) == ["1:1 E-CHART flow.md: there is no flowchart"]
 
 
 def test_other_fences_are_no_charts() -> None:
     others = "```\ngraph TD\n```\n```mermaidx\ngraph TD\n```\n- ```mermaid\n  graph TD\n  ```\n"
     assert told(others) == ["1:1 E-CHART flow.md: there is no flowchart"]
-    assert parts_of(others + "~~~ Mermaid theme\ngraph TD\n~~~\n").chart == Part("graph TD", 11)
+    assert parts_of(others + "~~~ Mermaid theme\ngraph TD\n~~~\n").chart == Excerpt("graph TD", 11)
 
 
 def test_no_chart_at_all_is_told() -> None:
@@ -278,7 +280,7 @@ def test_if_it_is_the_only_one_the_message_says_where_to_put_it() -> None:
 
 def test_the_chart_may_come_after_the_sections() -> None:
     text = "### a\nGo.\n## Chart\n" + CHART
-    assert parts_of(text).chart == Part("flowchart TD\na --> b", 5)
+    assert parts_of(text).chart == Excerpt("flowchart TD\na --> b", 5)
     assert warned(text) == []
 
 

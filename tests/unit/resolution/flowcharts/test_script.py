@@ -7,7 +7,8 @@ import pytest
 
 from sequencer.errors import ConfigurationError, UnknownName
 from sequencer.model.net.graph import NodeKind
-from sequencer.workflows.flowfile.reader import Overrides, read_chart_only
+from sequencer.workflows.flowfile.reader import read_flow
+from sequencer.workflows.flowfile.settings import Overrides
 from sequencer.workflows.simulate import NodeScript, Replay, Script, read_script, simulate
 from tests.flows import graph
 
@@ -16,7 +17,7 @@ CHART = Path("chart.mmd")
 
 def replayed(chart: str, data: dict[str, Any]) -> Replay:
     script = read_script(data, "script.json")
-    flow = read_chart_only(f"flowchart TD\n{chart}", file=CHART, overrides=script.overrides)
+    flow = read_flow(f"flowchart TD\n{chart}", file=CHART, overrides=script.overrides)
     script.check(flow.graph)
     return simulate(flow.workflow, script.parts)
 
@@ -150,7 +151,7 @@ def test_a_decision_that_works_is_retried_and_limited_as_an_agent_is() -> None:
 
 def test_only_decisions_become_agents() -> None:
     script = read_script({"nodes": {"s": {"ms": 5}, "h": {"out": "ok"}}}, "s.json")
-    flow = read_chart_only(
+    flow = read_flow(
         "flowchart TD\ns((S)) --> h{{OK?}} --> q{Q}", file=CHART, overrides=script.overrides
     )
     kinds = [NodeKind.MARKER, NodeKind.HUMAN, NodeKind.DECISION]

@@ -8,7 +8,7 @@ import pytest
 
 from sequencer.errors import ConfigurationError
 from sequencer.model.team import Task
-from sequencer.workflows.flowfile.reader import Overrides
+from sequencer.workflows.flowfile.settings import Overrides
 from sequencer.workflows.simulate import NodeScript, Replay, overridden, read_script, simulate
 from sequencer.workflows.teams.graphs import workflow_of
 from sequencer.workflows.teams.growth import TeamGrower
