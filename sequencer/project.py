@@ -45,14 +45,14 @@ from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.requests.options import classifying_agent
 
 if TYPE_CHECKING:
-    from sequencer.activity.pending import Pending
-    from sequencer.activity.sinks import Place
     from sequencer.engine.flow.team import Team
     from sequencer.engine.starting import Starter
     from sequencer.model.net.graph import Graph
     from sequencer.model.net.source import FlowSource
     from sequencer.model.request import Request
     from sequencer.model.team import TeamRules
+    from sequencer.posting.results import Pending
+    from sequencer.posting.sinks import Place
 
 
 @dataclass(frozen=True)
@@ -174,14 +174,14 @@ class Project:
         return classify_with(ask)
 
     def _place(self, run: str | None) -> Place:
-        from sequencer.activity.sinks import Place  # noqa: PLC0415 - see the class
+        from sequencer.posting.sinks import Place  # noqa: PLC0415 - see the class
 
         folder = state_path_of(self.settings, run).parent
         return Place(folder, self.settings.project_dir, self.agents.environment)
 
     def sink_problems(self, run: str | None) -> Iterator[tuple[str, str]]:
         """Yield where and what the activity sinks of the run called *run* lack."""
-        from sequencer.activity.sinks import problems  # noqa: PLC0415 - see the class
+        from sequencer.posting.sinks import problems  # noqa: PLC0415 - see the class
 
         return problems(self.settings.activity, self._place(run))
 
@@ -199,10 +199,10 @@ class Project:
         if not options.sinks or self.rehearses:
             return nullcontext(ignore)
         self.trust.ensure()
-        from sequencer.activity.activities import Activities  # noqa: PLC0415 - see the class
-        from sequencer.activity.sinks import make_sinks  # noqa: PLC0415
+        from sequencer.posting.poster import Poster  # noqa: PLC0415 - see the class
+        from sequencer.posting.sinks import make_sinks  # noqa: PLC0415
 
-        return Activities(
+        return Poster(
             # A store of its own: another thread reads it.
             self.store(run.name),
             make_sinks(options, self._place(run.name)),
@@ -221,8 +221,8 @@ class Project:
         if not options.sinks:
             return
         self.trust.ensure()
-        from sequencer.activity.activities import deliver  # noqa: PLC0415 - see the class
-        from sequencer.activity.sinks import make_sinks  # noqa: PLC0415
+        from sequencer.posting.poster import deliver  # noqa: PLC0415 - see the class
+        from sequencer.posting.sinks import make_sinks  # noqa: PLC0415
 
         sinks = make_sinks(options, self._place(run))
         store = self.store(run)
@@ -233,7 +233,7 @@ class Project:
         sinks = self.settings.activity.sinks
         if not sinks:
             return ()
-        from sequencer.activity.pending import pending  # noqa: PLC0415 - see the class
+        from sequencer.posting.results import pending  # noqa: PLC0415 - see the class
 
         return pending(run.store.state_path.parent, sinks, head, run.store.history)
 

@@ -57,8 +57,8 @@ def _is_behind(facts: Mapping[str, Any]) -> bool:
 
 
 def _post_words(post: Mapping[str, Any]) -> str:
-    from sequencer.activity.pending import Pending  # noqa: PLC0415 - `--help` needs no engine
     from sequencer.model.outcome import duration  # noqa: PLC0415
+    from sequencer.posting.results import Pending  # noqa: PLC0415 - `--help` needs no engine
 
     return one_line(Pending(**post).text(lambda at: duration(_age_s(at) or 0.0)))
 

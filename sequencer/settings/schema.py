@@ -19,11 +19,11 @@ from pydantic import (
     model_validator,
 )
 
-from sequencer.activity.options import ActivityOptions
 from sequencer.executors.prices import ModelPrice
 from sequencer.model.limits import RunLimits
 from sequencer.model.names import is_branch_name
 from sequencer.model.step import Approval, ModelName, Name, Step, Validation
+from sequencer.posting.options import ActivityOptions
 from sequencer.settings.location import DEFAULT_STATE_FILE
 from sequencer.workflows.definitions import WorkflowDefinition
 from sequencer.workflows.requests.options import RoutingSettings

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from sequencer.activity.options import ActivityOptions
 from sequencer.documents import reader
 from sequencer.documents.file import leads_out
 from sequencer.documents.keys import dotted, leaves, located, problems_of, raise_all
@@ -25,6 +24,7 @@ from sequencer.errors import ConfigurationError, UnsafePath
 from sequencer.executors.prices import ModelPrice
 from sequencer.model.limits import RunLimits
 from sequencer.model.workflow import Workflow
+from sequencer.posting.options import ActivityOptions
 from sequencer.settings import legacy
 from sequencer.settings.checks import Check, Found, roles_of, task_lists
 from sequencer.settings.location import find_config, misplaced, resolve_path

@@ -20,7 +20,7 @@ import pytest
 from tests import forked
 from tests.acceptance.cli_process import cli, environment, scripted_project
 from tests.acceptance.team_projects import make_project
-from tests.unit.activity.desk import Desk, Reply, free_port, open_desk
+from tests.unit.posting.desk import Desk, Reply, free_port, open_desk
 
 SINKS = """\
 limits: {{max_steps: {steps}}}

@@ -9,19 +9,18 @@ from typing import Any
 
 import pytest
 
-from sequencer.activity.activities import DRAIN_S
-from sequencer.activity.github import LOOKED_AT
-from sequencer.activity.lane import THOUGHT_EVERY_S
-from sequencer.activity.options import KINDS, ActivityOptions, SinkOptions
-from sequencer.activity.pending import Pending
-from sequencer.activity.protocol import LONGEST_PAUSE_S, Activity, ActivityType, Post
-from sequencer.activity.sinks import Place, make_sinks
-from sequencer.activity.web import TIMEOUT_S
-from sequencer.activity.webhook import signature
 from sequencer.cli.views.standing import LABEL_WIDTH
 from sequencer.history.metrics import Metrics
 from sequencer.history.timeline import Figures
 from sequencer.model.outcome import Usage
+from sequencer.posting.lane import THOUGHT_EVERY_S
+from sequencer.posting.options import KINDS, ActivityOptions, SinkOptions
+from sequencer.posting.poster import DRAIN_S
+from sequencer.posting.protocol import LONGEST_PAUSE_S, Activity, ActivityType, Post
+from sequencer.posting.results import Pending
+from sequencer.posting.sinks import Place, make_sinks
+from sequencer.posting.trackers import LOOKED_AT
+from sequencer.posting.web import TIMEOUT_S, signature
 from sequencer.settings.settings import load
 from tests.project.documents import ROOT, Fence, fences
 

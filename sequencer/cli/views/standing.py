@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sequencer.activity.pending import Pending
 from sequencer.cli.flow import table
 from sequencer.cli.flow.team_table import Heard
 from sequencer.cli.views.states import shown
@@ -28,6 +27,7 @@ from sequencer.model.line.order import Description, describe_at, place, present
 from sequencer.model.outcome import duration, spent
 from sequencer.model.standing import Readiness, Standing, parse_time, standing
 from sequencer.model.workflow import Workflow, ensure_definition
+from sequencer.posting.results import Pending
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular
 from sequencer.store.journal import NAME as JOURNAL

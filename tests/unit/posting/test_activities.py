@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from sequencer.engine.events import HeadMoved, Waiting
+from sequencer.model.transitions import Event
+from sequencer.posting.poster import Poster, deliver
+from sequencer.posting.sinks import JsonlSink
+from sequencer.posting.web import WebhookSink
+from sequencer.store.file import FileStore
+from tests.unit.posting.desk import Desk, Reply, free_port, open_desk
+from tests.unit.posting.invocations import hook, invoked, told
+from tests.unit.posting.runs import (
+    OK,
+    REDACTION,
+    attempt_at,
+    head_of,
+    new_store,
+    record,
+    succeed,
+)
+
+
+def test_the_results_of_an_invocation(store: FileStore, desk: Desk) -> None:
+    with invoked(store, hook(desk), thoughts=False) as now:
+        for number in range(5):
+            now.step(store, f"result {number}")
+        now.said.waiting("for somebody", None)
+    assert told(desk) == [f"result {number}" for number in range(5)]
+    assert [seen.headers["idempotency-key"] for seen in desk.seen] == [
+        f"run-1:{revision}:0" for revision in range(2, 7)
+    ]
+    assert now.notices == []
+
+
+def test_a_result_is_posted_while_the_invocation_goes_on(store: FileStore, desk: Desk) -> None:
+    with invoked(store, hook(desk), thoughts=False) as now:
+        now.step(store, "the first")
+        now.said.started(attempt_at())
+        desk.wait_for(1)
+        now.step(store, "the second")
+        now.said.waiting("for somebody", None)
+        desk.wait_for(2)
+    assert told(desk) == ["the first", "the second"]
+
+
+def test_a_result_is_looked_for_when_the_run_has_changed(store: FileStore, desk: Desk) -> None:
+    with invoked(store, hook(desk), thoughts=False) as now:
+        now.said.started(attempt_at())
+        now.rounds.wake_and_wait()
+        now.said.ended(attempt_at(), OK)
+        succeed(store, "done")
+        now.rounds.wake_and_wait()
+        # The engine records a moment after an attempt has ended.
+        assert told(desk) == []
+        now.activities(HeadMoved(head_of(store)))
+        now.rounds.wake_and_wait()
+        assert told(desk) == ["done"]
+
+
+def test_an_outage_ends_in_a_later_process_and_the_order_is_kept(store: FileStore) -> None:
+    # Its first load, and a client of it, take a while on a busy machine; nothing would be tried.
+    import_module("httpx2")
+    port = free_port()
+    sink = WebhookSink("hook", f"http://127.0.0.1:{port}/", {})
+    with invoked(store, sink, thoughts=False, drain_s=2.0) as now:
+        for number in range(3):
+            now.step(store, f"result {number}")
+    (notice,) = now.notices
+    assert "'hook': ConnectError" in notice
+    assert "results are kept and posted later" in notice
+    with open_desk(port=port) as desk:
+        with invoked(store, sink, thoughts=False) as later:
+            later.step(store, "result 3")
+        assert told(desk) == [f"result {number}" for number in range(4)]
+        assert later.notices == ["activity sink 'hook' can be reached again"]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(500),
+        Reply(503, headers={"Retry-After": "0"}),
+        Reply(429, headers={"Retry-After": "0"}),
+        Reply(drops=True),
+        Reply(401),
+    ],
+)
+def test_what_fails_once_is_posted_again_in_the_same_invocation(
+    store: FileStore, desk: Desk, reply: Reply
+) -> None:
+    desk.answers.append(reply)
+    notices, own = list[str](), new_store(store.folder.parent)
+    sinks = [hook(desk)]
+    with Poster(own, sinks, REDACTION, notices.append, thoughts=False) as activities:
+        succeed(store, "one")
+        succeed(store, "two")
+        activities(Waiting("for somebody"))
+    assert told(desk) == ["one", "one", "two"]
+    assert len(notices) == 2
+    assert "can be reached again" in notices[1]
+
+
+def test_one_sink_that_is_down_does_not_stop_another(store: FileStore, desk: Desk) -> None:
+    down = WebhookSink("down", f"http://127.0.0.1:{free_port()}/", {})
+    with invoked(store, down, hook(desk), thoughts=False, drain_s=0.1) as now:
+        for number in range(3):
+            now.step(store, str(number))
+        now.said.waiting("for somebody", None)
+        desk.wait_for(3)
+    assert told(desk) == ["0", "1", "2"]
+
+
+def test_a_refused_result_does_not_hold_up_the_next(store: FileStore, desk: Desk) -> None:
+    desk.answers.append(Reply(422, "no"))
+    with invoked(store, hook(desk), thoughts=False) as now:
+        now.step(store, "one")
+        now.step(store, "two")
+    assert told(desk) == ["one", "two"]
+    assert "HTTP 422" in now.notices[0]
+    assert len((store.folder / "activity" / "refused.jsonl").read_text().splitlines()) == 1
+
+
+def test_two_processes_do_not_post_the_same(store: FileStore, desk: Desk) -> None:
+    desk.answers.append(Reply(hangs=True))
+    with (
+        invoked(store, hook(desk), thoughts=False, drain_s=0, clock=time.monotonic) as one,
+        invoked(store, hook(desk), thoughts=False, drain_s=0, clock=time.monotonic) as two,
+    ):
+        succeed(store)
+        one.said.waiting("")
+        desk.wait_for(1)
+        two.said.waiting("")
+        two.said.waiting("")
+    assert len(desk.seen) == 1
+
+
+def test_a_run_of_commands_posts_what_a_person_decided(store: FileStore, desk: Desk) -> None:
+    with invoked(store, hook(desk), thoughts=False) as now:
+        now.step(store, "Ship it?")
+    record(store, (Event.APPROVED, {"by": "ann", "note": "go"}))
+    notices: list[str] = []
+    deliver(new_store(store.folder.parent), [hook(desk)], REDACTION, notice=notices.append)
+    assert desk.seen[-1].body["title"] == "was approved by ann"
+    assert desk.seen[-1].body["body"] == "go"
+    assert notices == []
+
+
+def test_several_sinks_get_the_same(store: FileStore, desk: Desk, tmp_path: Path) -> None:
+    file = JsonlSink("file", tmp_path / "activity.jsonl")
+    with invoked(store, hook(desk), file, thoughts=False) as now:
+        now.step(store, "for all")
+    (line,) = file.path.read_text().splitlines()
+    assert line.encode() == desk.seen[0].raw

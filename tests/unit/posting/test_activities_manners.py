@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from sequencer.engine.events import Waiting
+from sequencer.errors import Interrupted
+from sequencer.executors.protocol import Kind
+from sequencer.model.step import Step
+from sequencer.model.transitions import Event
+from sequencer.posting.poster import HURRIED_S, Poster
+from sequencer.posting.protocol import Post
+from sequencer.posting.trackers import LinearSink
+from sequencer.posting.web import Web, WebhookSink
+from sequencer.store.file import FileStore
+from tests.unit.posting.desk import Desk, Reply
+from tests.unit.posting.invocations import hook, invoked, told
+from tests.unit.posting.runs import (
+    OK,
+    REDACTION,
+    SECRET,
+    Box,
+    attempt_at,
+    new_store,
+    record,
+    succeed,
+    unreachable,
+)
+
+# --- thoughts ------------------------------------------------------------------------------
+
+
+def test_thoughts_come_at_most_every_two_seconds_and_the_newest_wins(
+    store: FileStore, desk: Desk
+) -> None:
+    with invoked(store, hook(desk)) as now:
+        now.said.started(attempt_at())
+        now.said.write(b"-> First\n", Kind.ACTION)
+        now.rounds.wake_and_wait()
+        now.clock.now += 1.9
+        for name in (b"Second", b"Third"):
+            now.said.write(b"-> " + name + b"\n", Kind.ACTION)
+            now.rounds.wake_and_wait()
+            assert told(desk) == ["First"]
+        now.clock.now += 0.2
+        now.rounds.wake_and_wait()
+        assert told(desk) == ["First", "Third"]
+        now.said.write(b"-> Fourth\n", Kind.ACTION)
+        now.rounds.wake_and_wait()
+    assert told(desk) == ["First", "Third"]
+
+
+def test_nothing_of_a_step_comes_behind_its_result(store: FileStore, desk: Desk) -> None:
+    with invoked(store, hook(desk)) as now:
+        now.said.started(attempt_at())
+        now.said.write(b"first\n", Kind.THOUGHT)
+        now.rounds.wake_and_wait()
+        # Held back by the two seconds, and by then it is over.
+        now.said.write(b"-> Read second\n", Kind.ACTION)
+        now.rounds.wake_and_wait()
+        now.said.ended(attempt_at(), OK)
+        succeed(store, "done")
+        now.clock.now += 60
+        now.rounds.wake_and_wait()
+    assert told(desk) == ["first", "done"]
+
+
+@pytest.mark.parametrize(
+    ("step", "options"),
+    [
+        (Step(name="main", suppress_thoughts=True), {}),
+        (Step(name="main", single_turn=True), {}),
+        (Step(name="main"), {"thoughts": False}),
+    ],
+)
+def test_a_step_that_is_not_to_think_aloud(
+    store: FileStore, desk: Desk, step: Step, options: dict[str, Any]
+) -> None:
+    with invoked(store, hook(desk), **options) as now:
+        now.said.started(attempt_at(step))
+        now.said.write(b"hm\n-> Read a\n", Kind.THOUGHT)
+        now.said.write(b"-> Read b\n", Kind.ACTION)
+        now.rounds.wake_and_wait()
+        now.said.ended(attempt_at(step), OK)
+        succeed(store, "done")
+    assert told(desk) == ["done"]
+
+
+def test_a_thought_reaches_linear_as_ephemeral(store: FileStore, desk: Desk) -> None:
+    sink = LinearSink("linear", "t", "s", desk.url)
+    with invoked(store, sink) as now:
+        now.said.started(attempt_at())
+        now.said.write(f"the key is {SECRET}\n".encode(), Kind.THOUGHT)
+        (seen,) = desk.wait_for(1)
+        now.said.ended(attempt_at(), OK)
+        succeed(store)
+    told_input = seen.body["variables"]["input"]
+    assert told_input["ephemeral"] is True
+    assert told_input["content"] == {"type": "thought", "body": "the key is [secret]"}
+    assert "ephemeral" not in desk.seen[-1].body["variables"]["input"]
+
+
+def test_no_secret_leaves_in_any_way(store: FileStore, desk: Desk) -> None:
+    with invoked(store, hook(desk)) as now:
+        now.said.started(attempt_at(Step(name=f"step {SECRET}")))
+        for place in range(0, len(SECRET), 5):
+            now.said.write(SECRET[place : place + 5].encode(), Kind.THOUGHT)
+        now.said.write(f"\n-> Login {SECRET}\n".encode(), Kind.ACTION)
+        desk.wait_for(1)
+        now.said.ended(attempt_at(), OK)
+        record(store, (Event.FAILED, {"error": SECRET, "log": SECRET, "by": SECRET}))
+        record(store, (Event.APPROVED, {"by": SECRET, "note": SECRET}))
+    assert len(desk.seen) >= 3
+    assert not [seen for seen in desk.seen if SECRET.encode() in seen.raw]
+
+
+class Slow(Box):
+    """Takes a post when it is let go."""
+
+    def __init__(self, name: str = "box") -> None:
+        super().__init__(name)
+        self.is_posting, self.go = threading.Event(), threading.Event()
+
+    def post(self, post: Post) -> None:
+        self.is_posting.set()
+        assert self.go.wait(20)
+        super().post(post)
+
+
+# --- manners ---------------------------------------------------------------------------------
+
+
+def impatient(desk: Desk) -> WebhookSink:
+    """Return a sink that waits for an answer for half a second."""
+    return WebhookSink("hook", desk.url, {}, web=Web(timeout_s=0.5))
+
+
+def test_a_sink_that_hangs_delays_no_step_and_the_end_by_its_own_limit(
+    store: FileStore, desk: Desk
+) -> None:
+    desk.usual = Reply(hangs=True)
+    slow = 0.0
+    started = time.monotonic()
+    with invoked(store, impatient(desk), drain_s=0.3) as now:
+        for number in range(20):
+            at = time.monotonic()
+            now.step(store, str(number))
+            slow = max(slow, time.monotonic() - at)
+        desk.wait_for(1)
+    assert slow < 1.0
+    assert time.monotonic() - started < 8.0
+
+
+def test_a_post_that_has_begun_is_finished_however_short_the_drain_is(store: FileStore) -> None:
+    slow = Slow()
+    with invoked(store, slow, drain_s=0) as now:
+        for output in ("one", "two", "three"):
+            now.step(store, output)
+        assert slow.is_posting.wait(20)
+        threading.Timer(1.0, slow.go.set).start()
+    # The second is the one try that each sink gets at the end.
+    assert slow.bodies == ["one", "two"]
+    assert "for activity sink 'box' to answer" in now.notices[0]
+    with invoked(store, rest := Box()):
+        pass
+    assert rest.bodies == ["three"]
+
+
+def test_a_signal_ends_it_with_the_post_that_has_begun(store: FileStore) -> None:
+    slow = Slow()
+    own = new_store(store.folder.parent)
+    activities = Poster(own, [slow], REDACTION, lambda _: None, drain_s=60)
+    activities.__enter__()
+    succeed(store, "one")
+    succeed(store, "two")
+    activities(Waiting(""))
+    assert slow.is_posting.wait(20)
+    threading.Timer(HURRIED_S + 1.0, slow.go.set).start()
+    activities.__exit__(Interrupted, Interrupted("SIGINT"), None)
+    assert slow.bodies == ["one"]
+    with invoked(store, rest := Box()):
+        pass
+    assert rest.bodies == ["two"]
+
+
+def test_each_sink_is_tried_once_however_little_time_there_is(store: FileStore) -> None:
+    boxes = [Box("first"), Box("second")]
+    with invoked(store, *boxes, drain_s=0):
+        for number in range(3):
+            succeed(store, str(number))
+    assert [box.bodies[:1] for box in boxes] == [["0"], ["0"]]
+    with invoked(store, *(later := [Box("first"), Box("second")]), drain_s=0):
+        pass
+    assert [len(box.bodies) > 0 for box in later] == [True, True]
+
+
+def test_a_sink_that_hangs_keeps_no_result_from_another_one(store: FileStore) -> None:
+    class Hanging(Slow):
+        def post(self, post: Post) -> None:
+            super().post(post)
+            raise unreachable()
+
+    broken, sound = Hanging("broken"), Box("sound")
+    with invoked(store, broken, sound, drain_s=0) as now:
+        now.step(store, "one")
+        now.said.waiting("")
+        assert broken.is_posting.wait(20)
+        now.step(store, "two")
+        threading.Timer(1.0, broken.go.set).start()
+    assert sound.bodies == ["one", "two"]
+
+
+def test_a_sink_in_trouble_comes_after_those_that_work(store: FileStore) -> None:
+    order: list[str] = []
+
+    class Noting(Box):
+        def post(self, post: Post) -> None:
+            order.append(self.name)
+            super().post(post)
+
+    with invoked(store, Noting("broken", [unreachable()]), Noting("sound"), drain_s=0):
+        succeed(store)
+    order.clear()
+    succeed(store)
+    with invoked(store, Noting("broken"), Noting("sound")):
+        pass
+    assert order.index("sound") < order.index("broken")
+    assert order.count("broken") == 2
+
+
+def test_an_invocation_with_nothing_to_post_ends_at_once(store: FileStore) -> None:
+    at = time.monotonic()
+    with invoked(store, Box(), drain_s=60):
+        pass
+    assert time.monotonic() - at < 5.0
+
+
+def test_without_sinks_there_is_no_thread(store: FileStore) -> None:
+    with invoked(store) as now:
+        now.step(store, "done")
+        assert not [t for t in threading.enumerate() if t.name == "activity"]
+    assert not (store.folder / "activity").exists()
+
+
+def test_the_thread_and_the_connections_end_with_the_invocation(store: FileStore) -> None:
+    box = Box()
+    with invoked(store, box) as now:
+        now.step(store, "done")
+        assert [t for t in threading.enumerate() if t.name == "activity"]
+    assert not [t for t in threading.enumerate() if t.name == "activity"]
+    assert box.is_closed
+    assert box.bodies[-1] == "done"
+
+
+def test_nobody_is_told_anything_behind_the_end(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sequencer.posting.poster.FINISH_S", 0.1)
+    is_posting, go = threading.Event(), threading.Event()
+
+    class Late(Box):
+        def post(self, post: Post) -> None:
+            is_posting.set()
+            go.wait(20)
+            super().post(post)
+            raise ValueError("late")
+
+    with invoked(store, Late(), drain_s=0) as now:
+        succeed(store)
+        now.said.waiting("")
+        assert is_posting.wait(20)
+        (thread,) = [t for t in threading.enumerate() if t.name == "activity"]
+    go.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    (notice,) = now.notices
+    assert notice == "waiting up to 0.1 s for activity sink 'box' to answer"

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sequencer.model.transitions import Event
+from sequencer.posting.protocol import ActivityType
+from sequencer.posting.results import ASKED, QUESTION, activities_of
+
+SILENT = {
+    Event.INITIALISED,
+    Event.CLAIMED,
+    Event.RELEASED,
+    Event.PAUSED,
+    Event.RESUMED,
+    Event.STAMPED,
+    Event.SKIPPED,
+    Event.EDITED,
+    Event.REWOUND,
+    Event.RESET,
+    Event.ADOPTED,
+    Event.STARTED,
+    Event.PASSED,
+    Event.LOOPED,
+    Event.DIVERTED,
+}
+
+
+def test_what_was_rehearsed_is_no_result() -> None:
+    outcome = {"output": "no agent ran", "usage": {"rehearsed": 1}}
+    assert activities_of(fact("succeeded", outcome)) == []
+    assert len(activities_of(fact("succeeded", {**outcome, "usage": {"seconds": 1.0}}))) == 1
+
+
+def fact(event: str, outcome: Any = None) -> dict[str, Any]:
+    return {
+        "revision": 7,
+        "at": "2027-01-31T08:00:00Z",
+        "event": event,
+        "step": "fix",
+        "step_index": 2,
+        "token": 9,
+        "attempt": 1,
+        "outcome": outcome,
+    }
+
+
+@pytest.mark.parametrize(
+    ("event", "outcome", "kind", "title", "body"),
+    [
+        (Event.SUCCEEDED, {"output": "all green"}, "response", "succeeded", "all green"),
+        (Event.SUCCEEDED, {"gate": True, "output": "Ship?"}, "elicitation", "asks for", "Ship?"),
+        (Event.SUCCEEDED, {"gate": "yes", "output": "x"}, "response", "succeeded", "x"),
+        (Event.SUCCEEDED, {}, "response", "succeeded", ""),
+        (Event.FAILED, {"error": "it broke"}, "error", "failed", "it broke"),
+        (Event.FAILED, {"error": "e", "log": "logs/a.log"}, "error", "failed", "e\n\nStep log: "),
+        (Event.FAILED, None, "error", "failed", "no reason was given"),
+        (
+            Event.INVALID,
+            {"reason": "two tests fail", "output": "{}"},
+            "response",
+            "not pass",
+            "two",
+        ),
+        (Event.FIXED, {"output": "patched"}, "response", "verified again", "patched"),
+        (Event.APPROVED, {"by": "ann", "note": "fine"}, "response", "approved by ann", "fine"),
+        (Event.REJECTED, {"by": "ann", "note": "no"}, "response", "was rejected by ann", "no"),
+        (Event.FEEDBACK, {"note": "more logs"}, "response", "got feedback", "more logs"),
+        (Event.COMPLETED, None, "response", "the run is complete", ""),
+        (Event.COMPLETED, {"status": "rejected"}, "response", "which was rejected", ""),
+        (Event.COMPLETED, {"status": "completed"}, "response", "the run is complete", ""),
+        (Event.COMPLETED, {"status": "timed_out"}, "response", "has ended: timed out", ""),
+        (Event.ANSWERED, {"by": "ann", "output": "yes"}, "response", "answered by ann", "yes"),
+        (Event.ANSWERED, {"output": "yes"}, "response", "was answered", "yes"),
+        (Event.EXPIRED, {}, "response", "not answered in time", ""),
+        (Event.EXHAUSTED, {"cancelled": ["a", "b"]}, "error", "more often", "Stopped: a, b"),
+        (Event.TIMED_OUT, {"cancelled": []}, "error", "longer than it may", ""),
+        (Event.CANCELLED, {"by": "ann", "note": "no"}, "response", "cancelled by ann", "no"),
+        (Event.GROWN, {"tasks": ["a", "b"]}, "thought", "added tasks: a, b", ""),
+        (Event.GROWN, {"tasks": "a"}, "thought", "added tasks", ""),
+        (Event.TOLD, {"by": "ann", "output": "tabs!"}, "thought", "message by ann", "tabs!"),
+        (Event.TOLD, {}, "thought", "was sent a message", ""),
+        (Event.TAKEN_OVER, {"note": "of process 7"}, "thought", "was taken over", "of process 7"),
+        (Event.WARNED, {"note": "80 % is used"}, "thought", "warning", "80 % is used"),
+    ],
+)
+def test_what_a_fact_tells(event: Event, outcome: Any, kind: str, title: str, body: str) -> None:
+    (told,) = activities_of(fact(event, outcome))
+    assert (told.type, told.step, told.step_index, told.attempt) == (kind, "fix", 2, 1)
+    assert (told.at, told.event) == ("2027-01-31T08:00:00Z", str(event))
+    assert title in told.title
+    assert told.body.startswith(body)
+    assert bool(told.body) == bool(body)
+    assert told.question == (QUESTION if kind == "elicitation" else None)
+    assert not told.is_ephemeral
+
+
+def test_a_question_of_a_node_says_how_it_is_answered() -> None:
+    (told,) = activities_of(fact("asked", {"from": ["a"]}))
+    assert (told.type, told.title, told.question) == ("elicitation", "asks for an answer", ASKED)
+
+
+def test_every_event_tells_something_or_is_known_to_be_silent() -> None:
+    telling = {event for event in Event if activities_of(fact(event, {}))}
+    assert telling | SILENT == set(Event)
+    assert not telling & SILENT
+
+
+def test_a_large_output_is_named_and_not_read() -> None:
+    (told,) = activities_of(fact("succeeded", {"output_file": "results/0-1/output.txt"}))
+    assert (told.body, told.output_file) == ("", "results/0-1/output.txt")
+
+
+@pytest.mark.parametrize("outcome", ["text", 7, [], {"output": 7}, {"output_file": ["x"]}])
+def test_an_outcome_of_another_shape_is_survived(outcome: Any) -> None:
+    (told,) = activities_of(fact("succeeded", outcome))
+    assert (told.type, told.body, told.output_file) == (ActivityType.RESPONSE, "", None)
+
+
+def test_an_event_of_a_newer_version_tells_nothing() -> None:
+    assert activities_of(fact("teleported")) == []

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import pytest
+
+from sequencer.executors.protocol import Kind
+from sequencer.posting.protocol import ActivityType
+from sequencer.posting.text import HELD_BYTES, THOUGHT_CHARS, Gist
+from tests.unit.posting.runs import REDACTION, SECRET
+
+
+@pytest.fixture(name="gist")
+def fixture_gist() -> Gist:
+    gist = Gist(REDACTION)
+    gist.begin("main", 4, 2)
+    return gist
+
+
+def taken(gist: Gist) -> tuple[str, ...] | None:
+    told = gist.take()
+    if told is None:
+        return None
+    assert (told.step, told.step_index, told.attempt) == ("main", 4, 2)
+    if told.type is ActivityType.THOUGHT:
+        return ("thought", told.body)
+    parts = (told.action, told.parameter, told.result)
+    return ("action", *(part for part in parts if part is not None))
+
+
+def test_nothing_was_said(gist: Gist) -> None:
+    assert not gist.has_news
+    assert gist.take() is None
+
+
+def test_a_thought_grows(gist: Gist) -> None:
+    gist.write(b"I have to ", Kind.THOUGHT)
+    gist.write(b"look at ", Kind.THOUGHT)
+    assert taken(gist) == ("thought", "I have to look at")
+    gist.write(b"the tests.\n", Kind.THOUGHT)
+    assert taken(gist) == ("thought", "I have to look at the tests.")
+    assert taken(gist) is None
+
+
+def test_what_an_agent_says_while_it_works_is_a_thought(gist: Gist) -> None:
+    gist.write(b"Let me see.\n", Kind.RESPONSE)
+    assert taken(gist) == ("thought", "Let me see.")
+
+
+def test_the_newest_wins(gist: Gist) -> None:
+    gist.write(b"first a thought\n", Kind.THOUGHT)
+    gist.write(b'-> Read path="a.py"\n', Kind.ACTION)
+    gist.write(b'-> Bash command="make"\n', Kind.ACTION)
+    assert taken(gist) == ("action", "Bash", 'command="make"')
+
+
+def test_a_result_belongs_to_its_call(gist: Gist) -> None:
+    gist.write(b'-> Bash command="make"\n', Kind.ACTION)
+    assert taken(gist) == ("action", "Bash", 'command="make"')
+    gist.write(b"<- 3 tests failed\n", Kind.ACTION)
+    assert taken(gist) == ("action", "Bash", 'command="make"', "3 tests failed")
+
+
+def test_an_action_in_other_words(gist: Gist) -> None:
+    gist.write(b"<- nobody called\n", Kind.ACTION)
+    assert taken(gist) == ("action", "tool", "<- nobody called")
+    gist.write(b"looked around\n-> List\n", Kind.ACTION)
+    assert taken(gist) == ("action", "List", "")
+
+
+def test_an_action_is_told_when_its_line_is_whole(gist: Gist) -> None:
+    gist.write(b"-> Bash comm", Kind.ACTION)
+    assert taken(gist) is None
+    gist.write(b"and=1\n", Kind.ACTION)
+    assert taken(gist) == ("action", "Bash", "command=1")
+
+
+@pytest.mark.parametrize("kind", [Kind.OUTPUT, Kind.ERROR, Kind.NOTICE])
+def test_the_rest_is_not_for_others(gist: Gist, kind: Kind) -> None:
+    assert not gist.write(b"text\n", kind)
+    assert not gist.has_news
+
+
+def test_only_the_first_write_wakes(gist: Gist) -> None:
+    assert gist.write(b"a", Kind.THOUGHT)
+    assert not gist.write(b"b", Kind.THOUGHT)
+    gist.take()
+    assert gist.write(b"c", Kind.THOUGHT)
+
+
+def test_nothing_of_an_attempt_comes_behind_its_end(gist: Gist) -> None:
+    gist.write(b"almost done\n", Kind.THOUGHT)
+    gist.end()
+    assert not gist.has_news
+    assert not gist.write(b"late\n", Kind.THOUGHT)
+    gist.begin("main", 4, 2)
+    gist.write(b"fresh\n", Kind.THOUGHT)
+    assert taken(gist) == ("thought", "fresh")
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 11])
+def test_a_secret_in_pieces_is_never_told(gist: Gist, size: int) -> None:
+    data = f"the password is {SECRET}, so".encode()
+    told = []
+    for place in range(0, len(data), size):
+        gist.write(data[place : place + size], Kind.THOUGHT)
+        told.append(taken(gist))
+    assert told[-1] == ("thought", "the password is [secret], so")
+    assert not any(SECRET[:8] in text for one in told if one for text in one)
+
+
+def test_a_secret_in_an_action_is_never_told(gist: Gist) -> None:
+    gist.write(f'-> Bash command="login {SECRET[:10]}'.encode(), Kind.ACTION)
+    taken(gist)
+    gist.write(f'{SECRET[10:]}"\n'.encode(), Kind.ACTION)
+    assert taken(gist) == ("action", "Bash", 'command="login [secret]"')
+
+
+def test_of_a_long_thought_the_end_is_told(gist: Gist) -> None:
+    gist.write(b"word " * 5000 + b"the end", Kind.THOUGHT)
+    told = taken(gist)
+    assert told is not None
+    assert told[1].startswith("… word")
+    assert told[1].endswith("the end")
+    assert len(told[1]) <= THOUGHT_CHARS + 2
+
+
+def test_a_flood_is_left_out_up_to_the_next_change(gist: Gist) -> None:
+    for _ in range(10):
+        gist.write(b"x" * (HELD_BYTES // 4), Kind.THOUGHT)
+    assert gist.take() is None
+    # It may have stopped in the middle of a secret.
+    gist.write(SECRET[5:].encode() + b" and more\n", Kind.RESPONSE)
+    assert gist.take() is None
+    gist.write(b"-> Read a\n", Kind.ACTION)
+    gist.write(b"I see\n", Kind.THOUGHT)
+    assert taken(gist) == ("thought", "I see")
+
+
+def test_control_sequences_go(gist: Gist) -> None:
+    gist.write(b"\x1b[1mbold\x1b[0m \xff\n", Kind.THOUGHT)
+    assert taken(gist) == ("thought", "bold \ufffd")

@@ -1,0 +1,342 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sequencer.model.transitions import Event
+from sequencer.posting.cursor import CursorFile
+from sequencer.store.file import FileStore
+from tests.unit.posting.runs import (
+    SECRET,
+    Box,
+    begin,
+    lane_for,
+    new_store,
+    record,
+    refused,
+    succeed,
+    unreachable,
+)
+
+# --- order, cursor, keys -----------------------------------------------------------
+
+
+def test_results_come_once_and_in_order(store: FileStore) -> None:
+    told = lane_for(store)
+    for number in range(4):
+        succeed(store, f"result {number}")
+    told.deliver()
+    told.deliver()
+    succeed(store, "the last one")
+    told.deliver()
+    assert told.box.bodies == ["result 0", "result 1", "result 2", "result 3", "the last one"]
+    assert told.box.keys == [f"run-1:{revision}:0" for revision in (2, 3, 4, 5, 6)]
+
+
+def test_a_new_sink_is_not_flooded_with_what_was_before(store: FileStore) -> None:
+    succeed(store, "old")
+    told = lane_for(store)
+    told.deliver()
+    succeed(store, "new")
+    told.deliver()
+    assert told.box.bodies == ["new"]
+
+
+def test_a_run_that_is_begun_later_is_told_whole(tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    told = lane_for(store)
+    told.deliver()
+    begin(store)
+    succeed(store)
+    told.deliver()
+    assert told.box.keys == ["run-1:2:0"]
+
+
+def test_several_results_of_one_record_are_told_apart(store: FileStore) -> None:
+    told = lane_for(store)
+    record(store, (Event.SUCCEEDED, {"output": "end"}), (Event.COMPLETED, None))
+    told.box.trouble = [None, unreachable()]
+    told.deliver()
+    told.clock.now += 100
+    told.deliver()
+    assert told.box.keys == ["run-1:2:0", "run-1:2:1"]
+    assert [post.activity.event for post in told.box.posts] == ["succeeded", "completed"]
+
+
+def test_the_next_process_goes_on_where_this_one_stopped(store: FileStore) -> None:
+    first = lane_for(store)
+    succeed(store, "one")
+    first.deliver()
+    succeed(store, "two")
+    second = lane_for(store)
+    second.deliver()
+    assert (first.box.bodies, second.box.bodies) == (["one"], ["two"])
+
+
+def test_a_process_that_dies_between_post_and_cursor_posts_again_with_the_same_key(
+    store: FileStore,
+) -> None:
+    first = lane_for(store)
+    succeed(store, "one")
+    place = CursorFile(store.folder, "box").path
+    before = place.read_bytes()
+    first.deliver()
+    place.write_bytes(before)
+    second = lane_for(store)
+    second.deliver()
+    assert first.box.keys == second.box.keys == ["run-1:2:0"]
+    assert second.box.posts[0].may_be_there
+
+
+def test_only_the_first_post_of_a_process_and_a_repeated_one_are_in_doubt(
+    store: FileStore,
+) -> None:
+    told = lane_for(store, Box(trouble=[None, unreachable()]))
+    for _ in range(3):
+        succeed(store)
+    told.deliver()
+    told.clock.now += 100
+    told.deliver()
+    assert [post.may_be_there for post in told.box.posts] == [True, True, False]
+
+
+def test_the_lock_of_another_process_is_respected(store: FileStore) -> None:
+    told = lane_for(store)
+    succeed(store)
+    with CursorFile(store.folder, "box").held():
+        told.deliver()
+        assert told.box.tries == 0
+        assert told.notices == []
+        assert told.lane.due_in_s is not None
+        assert 0 < told.lane.due_in_s <= 1
+    told.clock.now += 1
+    told.lane.deliver(lambda: True)
+    assert told.box.bodies == ["done"]
+
+
+def test_nothing_is_lost_where_the_first_process_died_before_it_wrote_a_cursor(
+    store: FileStore,
+) -> None:
+    succeed(store, "before both")
+    with CursorFile(store.folder, "box").held():
+        told = lane_for(store)
+    succeed(store, "after it began")
+    told.deliver()
+    assert told.box.bodies == ["after it began"]
+    assert told.notices == []
+
+
+def test_what_another_process_posted_meanwhile_is_not_posted_again(store: FileStore) -> None:
+    first, second = lane_for(store), lane_for(store)
+    succeed(store, "one")
+    first.deliver()
+    second.deliver()
+    succeed(store, "two")
+    second.deliver()
+    first.deliver()
+    assert (first.box.bodies, second.box.bodies) == (["one"], ["two"])
+
+
+def test_a_reset_drops_nothing(store: FileStore) -> None:
+    told = lane_for(store)
+    succeed(store, "of the old run")
+    record(store, (Event.RESET, {"note": "run run-1 ended"}), run_id="run-2")
+    succeed(store, "of the new run")
+    told.deliver()
+    assert told.box.keys == ["run-1:2:0", "run-2:4:0"]
+
+
+def test_another_run_in_the_folder_is_told_from_its_beginning(tmp_path: Path) -> None:
+    store = begin(new_store(tmp_path))
+    for _ in range(5):
+        succeed(store)
+    lane_for(store).deliver()
+    (store.folder / "state.json").unlink()
+    (store.folder / "journal.jsonl").unlink()
+    other = begin(new_store(tmp_path), "run-9")
+    succeed(other, "fresh")
+    told = lane_for(other)
+    told.deliver()
+    assert (told.box.keys, told.box.bodies) == (["run-9:2:0"], ["fresh"])
+
+
+# --- trouble -------------------------------------------------------------------------
+
+
+def test_an_outage_is_told_once_and_its_end_once(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[unreachable() for _ in range(5)]))
+    for number in range(3):
+        succeed(store, str(number))
+    for _ in range(10):
+        told.deliver()
+        told.clock.now += 400
+    assert told.box.bodies == ["0", "1", "2"]
+    assert told.notices == [
+        "activity sink 'box': nobody is there; results are kept and posted later",
+        "activity sink 'box' can be reached again",
+    ]
+
+
+def test_the_pauses_grow_up_to_five_minutes(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[unreachable() for _ in range(14)]))
+    succeed(store)
+    pauses = []
+    for _ in range(12):
+        told.deliver()
+        assert told.lane.due_in_s is not None
+        pauses.append(told.lane.due_in_s)
+        told.clock.now += told.lane.due_in_s
+    assert pauses[:4] == [1.0, 2.0, 4.0, 8.0]
+    assert pauses[-1] == 300.0
+
+
+def test_nothing_is_tried_during_a_pause(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[unreachable()]))
+    succeed(store)
+    told.deliver()
+    told.clock.now += 0.9
+    for _ in range(5):
+        told.deliver()
+    assert told.box.tries == 1
+
+
+@pytest.mark.parametrize(("asked", "waited"), [(42.0, 42.0), (0.0, 1.0), (9e9, 300.0)])
+def test_a_sink_says_how_long_to_wait(store: FileStore, asked: float, waited: float) -> None:
+    told = lane_for(store, Box(trouble=[unreachable(asked)]))
+    succeed(store)
+    told.deliver()
+    assert told.lane.due_in_s == waited
+
+
+def test_the_next_process_keeps_to_the_pause_that_a_sink_asked_for(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[unreachable(42.0)]))
+    succeed(store)
+    told.deliver()
+    later = lane_for(store, clock=told.clock)
+    later.deliver()
+    assert later.box.tries == 0
+    assert later.lane.due_in_s == 42.0
+    told.clock.now += 42
+    later.deliver()
+    assert later.box.bodies == ["done"]
+    assert later.notices == ["activity sink 'box' can be reached again"]
+
+
+def test_another_process_tries_at_once_where_no_pause_was_asked_for(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[unreachable()]))
+    succeed(store)
+    told.deliver()
+    later = lane_for(store, Box(trouble=[unreachable()]), told.clock)
+    later.deliver()
+    assert later.box.tries == 1
+    kept = CursorFile(store.folder, "box").read()
+    assert kept is not None
+    assert kept.trouble is not None
+    assert (kept.trouble.tries, kept.trouble.error) == (2, "nobody is there")
+
+
+def test_a_refused_result_is_recorded_and_the_next_one_comes(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[refused()]))
+    succeed(store, "one")
+    succeed(store, "two")
+    told.deliver()
+    assert told.box.bodies == ["two"]
+    (line,) = (store.folder / "activity" / "refused.jsonl").read_text().splitlines()
+    kept = json.loads(line)
+    assert (kept["key"], kept["status"], kept["sink"]) == ("run-1:2:0", 422, "box")
+    assert len(kept["answer"]) == 500
+    assert SECRET not in line
+    (notice,) = told.notices
+    assert "HTTP 422 for the response of step 'main'" in notice
+    assert lane_for(store).box.posts == []
+
+
+def test_a_bug_of_a_sink_turns_it_off_and_loses_nothing(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[ZeroDivisionError("oops")]))
+    succeed(store)
+    told.deliver()
+    told.deliver()
+    assert told.box.tries == 1
+    assert told.notices == [
+        "activity sink 'box' is not used: it has a bug: ZeroDivisionError('oops')"
+    ]
+    assert told.lane.due_in_s is None
+    later = lane_for(store)
+    later.deliver()
+    assert later.box.bodies == ["done"]
+
+
+def test_a_cursor_that_can_not_be_read_turns_the_sink_off(store: FileStore) -> None:
+    lane_for(store)
+    CursorFile(store.folder, "box").path.write_text("half a fi")
+    succeed(store)
+    told = lane_for(store)
+    told.deliver()
+    assert told.box.tries == 0
+    assert "can't be read" in told.notices[0]
+    assert "remove it to begin" in told.notices[0]
+
+
+def hide_journal(store: FileStore) -> Path:
+    """Put a folder in the journal's place, and return where it is."""
+    path = store.folder / "journal.jsonl"
+    aside = path.rename(path.with_name("aside"))
+    path.mkdir()
+    return aside
+
+
+def bring_back(store: FileStore, aside: Path) -> None:
+    path = store.folder / "journal.jsonl"
+    path.rmdir()
+    aside.rename(path)
+
+
+def test_a_journal_that_can_not_be_read_is_an_outage(store: FileStore) -> None:
+    told = lane_for(new_store(store.folder.parent))
+    succeed(store)
+    aside = hide_journal(store)
+    told.deliver()
+    (notice,) = told.notices
+    assert "the run's files: " in notice
+    bring_back(store, aside)
+    told.clock.now += 100
+    told.deliver()
+    assert told.box.bodies == ["done"]
+
+
+def test_a_run_that_can_not_be_read_at_first_is_not_told_from_its_beginning(
+    store: FileStore,
+) -> None:
+    succeed(store, "long ago")
+    aside = hide_journal(store)
+    told = lane_for(new_store(store.folder.parent))
+    assert "its cursor can't be made" in told.notices[0]
+    bring_back(store, aside)
+    told.clock.now += 100
+    told.deliver()
+    succeed(store, "new")
+    told.deliver()
+    assert told.box.bodies == ["new"]
+
+
+def test_a_folder_that_can_not_be_written_is_an_outage(tmp_path: Path) -> None:
+    store = begin(new_store(tmp_path))
+    (store.folder / "activity").write_text("in the way")
+    told = lane_for(store)
+    told.deliver()
+    assert len(told.notices) == 1
+    assert "its cursor can't be made" in told.notices[0]
+
+
+def test_delivery_stops_when_the_time_is_over(store: FileStore) -> None:
+    told = lane_for(store)
+    for number in range(5):
+        succeed(store, str(number))
+    allowed = iter([True, True, False])
+    told.lane.poke()
+    told.lane.deliver(lambda: next(allowed))
+    assert told.box.bodies == ["0", "1"]
+    told.deliver()
+    assert told.box.bodies == ["0", "1", "2", "3", "4"]

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+from sequencer.model.transitions import Event
+from sequencer.posting.protocol import Activity, ActivityType
+from sequencer.store.file import FileStore
+from tests.unit.posting.runs import (
+    SECRET,
+    Box,
+    HandClock,
+    lane_for,
+    record,
+    refused,
+    succeed,
+    unreachable,
+)
+
+
+def thought(body: str = "hm") -> Activity:
+    return Activity(type=ActivityType.THOUGHT, at="now", step="main", step_index=0, body=body)
+
+
+# --- what is posted --------------------------------------------------------------------
+
+
+def test_a_secret_stays_here(store: FileStore) -> None:
+    told = lane_for(store)
+    succeed(store, f"the password is {SECRET}, \x1b[31mred\x1b[0m")
+    told.deliver()
+    assert told.box.bodies == ["the password is [secret], red"]
+
+
+def test_a_large_output_is_read_from_the_folder_and_cut(store: FileStore) -> None:
+    told = lane_for(store)
+    kept = store.result_folder(0, 1)
+    kept.mkdir(parents=True)
+    (kept / "output.txt").write_text("ä" * 5000)
+    name = f"results/{kept.name}/output.txt"
+    record(store, (Event.SUCCEEDED, {"output_file": name, "output_bytes": 10_000}))
+    told.deliver()
+    (body,) = told.box.bodies
+    note = f"[cut after 1000 characters; all of it is in `{name}`]"
+    assert body == "ä" * 1000 + f"\n\n{note}"
+
+
+# --- thoughts ----------------------------------------------------------------------------
+
+
+def test_a_thought_every_two_seconds_at_most(store: FileStore) -> None:
+    told = lane_for(store)
+    told.deliver()
+    posted = []
+    for tick in range(100):
+        if told.lane.takes_thoughts_now():
+            told.lane.post_thought(thought(str(tick)), "run-1", None)
+            posted.append(told.clock.now)
+        told.clock.now += 0.25
+    assert len(posted) == 13
+    assert min(b - a for a, b in pairwise(posted)) >= 2.0
+    assert told.box.keys == [None] * 13
+
+
+def test_results_go_before_thoughts(store: FileStore) -> None:
+    told = lane_for(store)
+    told.deliver()
+    told.lane.poke()
+    assert not told.lane.takes_thoughts_now()
+    told.lane.deliver(lambda: True)
+    assert told.lane.takes_thoughts_now()
+
+
+def test_a_thought_that_can_not_be_posted_is_dropped_and_not_repeated(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[unreachable()]))
+    told.deliver()
+    told.lane.post_thought(thought("lost"), "run-1", None)
+    assert not told.lane.takes_thoughts_now()
+    told.clock.now += 10
+    told.deliver()
+    assert told.lane.takes_thoughts_now()
+    told.lane.post_thought(thought("next"), "run-1", None)
+    assert told.box.bodies == ["next"]
+    assert len(told.notices) == 2
+
+
+def test_a_refused_thought_costs_a_notice_and_no_more(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[refused()]))
+    told.deliver()
+    told.lane.post_thought(thought(), "run-1", None)
+    assert told.notices == ["activity sink 'box': HTTP 422"]
+    assert not (store.folder / "activity" / "refused.jsonl").exists()
+
+
+def test_a_clock_of_its_own_for_each_sink(store: FileStore) -> None:
+    clock = HandClock()
+    one, two = lane_for(store, Box("one"), clock), lane_for(store, Box("two"), clock)
+    for told in (one, two):
+        told.deliver()
+    one.lane.post_thought(thought(), "run-1", None)
+    assert not one.lane.takes_thoughts_now()
+    assert two.lane.takes_thoughts_now()

@@ -1,0 +1,103 @@
+"""What an execution came to, from facts of a journal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sequencer.history.metrics import Metrics, metrics_of
+from sequencer.model.outcome import Usage
+from sequencer.posting.protocol import ActivityType, Post
+from sequencer.posting.text import polished
+from sequencer.posting.trackers import result_text
+from sequencer.store.file import FileStore
+from tests.unit.posting.posts import activity
+from tests.unit.posting.runs import REDACTION, SECRET
+
+
+def fact(revision: int, event: str, step: str = "", second: int = 0, **outcome: Any) -> Any:
+    at = f"2027-01-31T08:00:{second:02}Z"
+    return {
+        "revision": revision,
+        "at": at,
+        "event": event,
+        "step": step,
+        "step_index": 0,
+        "token": revision,
+        "attempt": 1,
+        "outcome": outcome or None,
+    }
+
+
+def ended(revision: int, step: str, second: int, seconds: float, **more: Any) -> Any:
+    usage = {"seconds": seconds, "input_tokens": 10, "output_tokens": 5, **more.pop("usage", {})}
+    began = f"2027-01-31T08:00:{second - seconds:06.3f}Z"
+    told = {"usage": usage, "began_at": began, "agent": "claude", **more}
+    return {**fact(revision, "succeeded", step, second, **told), "token": revision - 1}
+
+
+RUN = [
+    fact(1, "initialised"),
+    fact(2, "claimed", "plan"),
+    ended(3, "plan", 4, 4.0, usage={"cost_usd": 0.5}),
+    fact(4, "claimed", "build", 4, **{"from": ["plan"]}),
+    {**ended(5, "build", 10, 6.0, usage={"unpriced": 1}), "event": "failed"},
+    fact(6, "claimed", "build", 10, retry=1),
+    ended(7, "build", 12, 2.0, agent="codex", usage={"unpriced": 1}),
+    fact(8, "completed", "", 12, status="completed"),
+]
+
+
+def test_attempts_and_what_nobody_told_are_counted() -> None:
+    told = metrics_of(RUN).document()
+    assert (told["steps"], told["attempts"], told["failed"]) == (2, 3, 1)
+    assert (told["cost_usd"], told["unpriced"], told["input_tokens"]) == (0.5, 2, 30)
+    assert told["agents"] == ["claude", "codex"]
+    assert (told["wall_s"], told["agent_seconds"]) == (12.0, 12.0)
+    assert "critical_path" not in told
+
+
+def test_a_graph_tells_its_critical_path_and_speed_up() -> None:
+    told = metrics_of(RUN, is_graph=True).document()
+    assert told["critical_path"] == ["plan", "build"]
+    assert (told["peak"], told["speed_up"]) == (1, 1.0)
+
+
+def test_the_head_counts_where_the_journal_has_dropped_the_beginning() -> None:
+    told = metrics_of(RUN[4:], Usage(steps=9, seconds=99.0, unpriced=3), is_graph=True).document()
+    assert (told["steps"], told["agent_seconds"], told["cost_usd"]) == (9, 99.0, None)
+    # Nobody knows when it began.
+    assert told["attempts"] is None
+    assert not {"wall_s", "critical_path", "speed_up"} & told.keys()
+
+
+def test_a_run_before_a_reset_is_another_one() -> None:
+    again = [*RUN, fact(9, "reset"), fact(10, "claimed", "plan", 20), ended(11, "plan", 21, 1.0)]
+    told = metrics_of(again).document()
+    assert (told["steps"], told["attempts"], told["wall_s"]) == (1, 1, 1.0)
+
+
+def test_people_read_it_as_a_line_or_two() -> None:
+    text = metrics_of(RUN, is_graph=True).text()
+    assert text == (
+        "took 12.0 s · 2 steps · 3 attempts, 1 failed · 12.0 s of agents · 30 + 15 tokens, "
+        "0.5000 USD and 2 calls of unknown cost · claude, codex\n\n"
+        "1 at the same time at most · 1.00 times as fast as one worker · "
+        "critical path 6.0 s: plan → build"
+    )
+
+
+def test_a_tracker_shows_names_as_they_are_and_no_secret(store: FileStore) -> None:
+    metrics = replace(metrics_of(RUN, is_graph=True), critical_path=("a_b", SECRET))
+    end = activity(ActivityType.RESPONSE, event="completed", title="the end", metrics=metrics)
+    clean = polished(end, REDACTION, store.folder, 1000)
+    assert "a\\_b → " in result_text(clean)
+    document = Post(activity=clean, run_id="r", revision=8).document()
+    assert SECRET not in result_text(clean) + str(document)
+    assert document["metrics"]["critical_path"][0] == "a_b"
+
+
+def test_what_has_no_metrics_has_no_empty_ones() -> None:
+    told = Post(activity=activity(ActivityType.RESPONSE), run_id="r", revision=1).document()
+    assert "metrics" not in told
+    assert Metrics(usage=Usage()).text() == "0 steps · 0.0 s of agents"

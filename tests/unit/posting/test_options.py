@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sequencer.errors import ConfigurationError
+from sequencer.executors.redaction import Redaction
+from sequencer.posting.options import KINDS, ActivityOptions, SinkOptions
+from sequencer.posting.sinks import MAKERS, Place, make_sinks, problems
+
+HOOK = {"kind": "webhook", "url": "https://example.org/hook"}
+LINEAR = {"kind": "linear", "agent_session_id": "6f1c-4a"}
+GITHUB = {"kind": "github", "repository": "octo/cat", "issue": 12}
+TOKENS = {"LINEAR_TOKEN": "lin-1", "GITHUB_TOKEN": "gh-1"}  # no real ones
+
+
+def place(folder: Path, **environment: str) -> Place:
+    return Place(folder / "sync", folder, environment)
+
+
+def options(**sinks: Any) -> ActivityOptions:
+    return ActivityOptions.model_validate({"sinks": sinks})
+
+
+def test_nothing_is_told_unless_it_was_asked_for(tmp_path: Path) -> None:
+    assert make_sinks(ActivityOptions(), place(tmp_path)) == []
+
+
+def test_each_kind_has_a_maker_and_each_field_a_kind() -> None:
+    assert KINDS.keys() == MAKERS.keys()
+    assert set(SinkOptions.model_fields["kind"].annotation.__args__) == KINDS.keys()  # type: ignore[union-attr]
+    named = {n for kind in KINDS.values() for group in (*kind.needs, kind.may) for n in group}
+    assert named == set(SinkOptions.model_fields) - {"kind"}
+
+
+def test_the_sinks_come_in_the_order_of_the_file(tmp_path: Path) -> None:
+    entries = {"file": {"kind": "jsonl"}, "hook": HOOK, "linear": LINEAR, "issue": GITHUB}
+    made = make_sinks(options(**entries), place(tmp_path, **TOKENS))
+    assert [(sink.name, sink.kind) for sink in made] == [
+        ("file", "jsonl"),
+        ("hook", "webhook"),
+        ("linear", "linear"),
+        ("issue", "github"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        ({}, "Field required"),
+        ({"kind": "slack"}, "Input should be 'jsonl', 'webhook', 'linear' or 'github'"),
+        ({"kind": "webhook"}, "kind webhook needs url"),
+        ({"kind": "linear"}, "needs agent_session_id or agent_session_id_env"),
+        ({"kind": "github", "repository": "a/b"}, "needs issue or issue_env"),
+        ({"kind": "github", "issue": 1}, "needs repository"),
+        ({**GITHUB, "issue_env": "N"}, "are alternatives"),
+        ({"kind": "jsonl", "url": "https://x"}, "kind jsonl has no url; it has path"),
+        ({**HOOK, "token_env": "A_TOKEN"}, "kind webhook has no token_env"),
+        ({**HOOK, "url": "ftp://example.org"}, "whole http:// or https://"),
+        ({**HOOK, "url": "https://"}, "whole http:// or https://"),
+        ({**HOOK, "url": "https://x:y@example.org"}, "no credentials"),
+        (
+            {**HOOK, "url": "http://example.org", "headers_env": {"A": "A_TOKEN"}},
+            "has to be https",
+        ),
+        ({**GITHUB, "api_url": "http://example.org"}, "has to be https"),
+        ({**HOOK, "url": "https://exa mple.org"}, "should match pattern"),
+        ({**HOOK, "url": "http://[::1"}, "whole http:// or https://|Invalid"),
+        ({**HOOK, "headers": {"Authorization": "Bearer x"}}, "headers_env takes it"),
+        ({**HOOK, "headers": {"X-Api-Key": "x"}}, "headers_env takes it"),
+        ({**HOOK, "headers": {"Idempotency-Key": "x"}}, "set by the sink"),
+        ({**HOOK, "headers": {"A": "b\r\nX: y"}}, "should match pattern"),
+        ({**HOOK, "headers": {"A b": "c"}}, "should match pattern"),
+        ({**HOOK, "headers_env": {"Authorization": "HOOK_AUTH"}}, "ends in _TOKEN"),
+        ({**HOOK, "secret_env": "s3cr3t-itself"}, "should match pattern"),
+        ({**GITHUB, "repository": "octo/../cat"}, "should match pattern"),
+        ({**GITHUB, "repository": "octo/.."}, "repository is owner/name"),
+        ({**GITHUB, "issue": 0}, "greater than or equal to 1"),
+        ({**GITHUB, "token": "ghp_1"}, "Extra inputs"),
+        ({**LINEAR, "agent_session_id": "a/b"}, "should match pattern"),
+    ],
+)
+def test_a_wrong_entry_is_refused(entry: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        SinkOptions.model_validate(entry)
+
+
+@pytest.mark.parametrize("name", ["HOOK_TOKEN", "TOKEN", "MY_API_KEY", "DB_PASSWORD", "A_SECRET"])
+def test_a_name_that_may_hold_a_secret_is_one_whose_value_is_hidden(name: str) -> None:
+    SinkOptions.model_validate({**HOOK, "secret_env": name})
+    assert Redaction.of({name: "a-long-value"}).hide_text("a-long-value") == "[secret]"
+
+
+@pytest.mark.parametrize(
+    ("entry", "variable"),
+    [(LINEAR, "LINEAR_TOKEN"), (GITHUB, "GITHUB_TOKEN"), (HOOK, "")],
+)
+def test_the_token_has_a_usual_name(entry: dict[str, Any], variable: str) -> None:
+    assert SinkOptions.model_validate(entry).token_variable == variable
+
+
+def test_the_token_may_have_another_name() -> None:
+    renamed = SinkOptions.model_validate({**GITHUB, "token_env": "GH_TOKEN"})
+    assert renamed.token_variable.startswith("GH_")
+
+
+def test_every_variable_that_is_missing_is_found(tmp_path: Path) -> None:
+    asked = options(
+        hook={**HOOK, "secret_env": "S_SECRET", "headers_env": {"X-T": "T_TOKEN"}},
+        linear={"kind": "linear", "agent_session_id_env": "SESSION"},
+        issue={"kind": "github", "repository": "a/b", "issue_env": "ISSUE"},
+    )
+    found = dict(problems(asked, place(tmp_path)))
+    assert found == {
+        "activity.sinks.hook.secret_env": "the variable S_SECRET is not set",
+        "activity.sinks.hook.headers_env.X-T": "the variable T_TOKEN is not set",
+        "activity.sinks.linear.token_env": "the variable LINEAR_TOKEN is not set",
+        "activity.sinks.linear.agent_session_id_env": "the variable SESSION is not set",
+        "activity.sinks.issue.token_env": "the variable GITHUB_TOKEN is not set",
+        "activity.sinks.issue.issue_env": "the variable ISSUE is not set",
+    }
+    with pytest.raises(ConfigurationError, match="S_SECRET is not set"):
+        make_sinks(asked, place(tmp_path))
+
+
+def test_a_variable_that_does_not_fit_is_found_and_not_shown(tmp_path: Path) -> None:
+    asked = options(issue={"kind": "github", "repository": "a/b", "issue_env": "ISSUE"})
+    for number in ("twelve", "0", "-1", "1.5", "9" * 30):
+        found = dict(problems(asked, place(tmp_path, **{**TOKENS, "ISSUE": number})))
+        assert list(found) == ["activity.sinks.issue.issue_env"]
+    two_lines = {"GITHUB_TOKEN": "ghp_1\nX: y", "ISSUE": "3"}
+    found = dict(problems(asked, place(tmp_path, **two_lines)))
+    assert found == {
+        "activity.sinks.issue.token_env": "the variable GITHUB_TOKEN is no printable line"
+    }
+
+
+def test_what_is_right_is_no_problem(tmp_path: Path) -> None:
+    asked = options(linear=LINEAR, issue=GITHUB, file={"kind": "jsonl", "path": "logs/a.jsonl"})
+    assert list(problems(asked, place(tmp_path, **TOKENS))) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../out.jsonl",
+        "/somewhere/out.jsonl",
+        "link/out.jsonl",
+        "sync/state.json",
+        "sync/journal.jsonl",
+        "a.txt",
+        "x/..",
+    ],
+)
+def test_a_file_outside_or_of_the_run_itself_is_refused(tmp_path: Path, path: str) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "link").symlink_to(tmp_path)
+    found = dict(problems(options(file={"kind": "jsonl", "path": path}), place(project)))
+    assert list(found) == ["activity.sinks.file.path"]
+
+
+@pytest.mark.parametrize("path", ["out.jsonl", "a/b/out.jsonl", "sync/runs/x/activity.jsonl"])
+def test_a_file_in_the_project(tmp_path: Path, path: str) -> None:
+    (sink,) = make_sinks(options(file={"kind": "jsonl", "path": path}), place(tmp_path))
+    assert vars(sink)["path"] == tmp_path.resolve() / path
+
+
+def test_the_file_of_a_run_whose_folder_is_elsewhere(tmp_path: Path) -> None:
+    here = Place(tmp_path / "far" / "sync", tmp_path / "project", {})
+    (sink,) = make_sinks(options(file={"kind": "jsonl"}), here)
+    assert vars(sink)["path"] == tmp_path / "far" / "sync" / "activity.jsonl"

@@ -1,0 +1,88 @@
+"""What people see of results that a sink has not taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from sequencer.posting.cursor import CursorFile
+from sequencer.posting.results import Pending, pending
+from sequencer.store.file import FileStore
+from tests.unit.posting.runs import Box, lane_for, refused, succeed, unreachable
+
+
+def seen(store: FileStore, *sinks: str) -> tuple[Pending, ...]:
+    head = store.view().head
+    assert head is not None
+    return pending(store.folder, sinks or ("box",), head, store.history)
+
+
+def test_nothing_waits_for_a_sink_that_took_all_or_that_was_never_seen(store: FileStore) -> None:
+    told = lane_for(store)
+    succeed(store)
+    told.deliver()
+    assert seen(store, "box", "new") == ()
+
+
+def test_what_was_not_tried_yet_waits(store: FileStore) -> None:
+    lane_for(store)
+    for _ in range(3):
+        succeed(store)
+    (one,) = seen(store)
+    assert (one.pending, one.tries, one.error) == (3, 0, None)
+    assert one.is_behind
+    assert one.text(lambda at: f"<{at}>") == (
+        f"3 posts wait for sink 'box' for <{one.since}>: not tried yet"
+    )
+
+
+def test_the_last_error_and_the_tries_of_all_processes_are_told(store: FileStore) -> None:
+    lane_for(store)
+    succeed(store)
+    for _ in range(2):
+        lane_for(store, Box(trouble=[unreachable()])).deliver()
+    (one,) = seen(store)
+    assert one.text(lambda _: "5 s") == (
+        "1 post waits for sink 'box' for 5 s: nobody is there, tried 2 times"
+    )
+
+
+def test_one_try_is_told_as_people_say_it() -> None:
+    waits = Pending(sink="box", pending=2, tries=1, error="HTTP 500")
+    assert waits.text(str) == "2 posts wait for sink 'box': HTTP 500, tried once"
+
+
+def test_a_result_of_several_in_one_record_waits_alone(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[None, unreachable()]))
+    succeed(store, "one")
+    succeed(store, "two")
+    told.deliver()
+    (one,) = seen(store)
+    assert one.pending == 1
+
+
+def test_a_refused_result_waits_no_more_but_is_told(store: FileStore) -> None:
+    told = lane_for(store, Box(trouble=[refused()]))
+    succeed(store)
+    told.deliver()
+    lane_for(store, replace(Box(), name="other"))
+    (one,) = seen(store, "box", "other")
+    assert (one.sink, one.pending, one.refused, one.is_behind) == ("box", 0, 1, False)
+    (store.folder / "activity" / "refused.jsonl").unlink()
+    assert seen(store) == ()
+
+
+def test_a_cursor_that_can_not_be_read_is_said_and_is_behind(store: FileStore) -> None:
+    lane_for(store)
+    CursorFile(store.folder, "box").path.write_text("half a fi")
+    (one,) = seen(store)
+    assert one.is_behind
+    assert "can't be read" in one.text(str)
+
+
+def test_it_can_be_printed_as_json(store: FileStore) -> None:
+    lane_for(store)
+    succeed(store)
+    (one,) = seen(store)
+    expected: dict[str, Any] = {"sink": "box", "pending": 1, "since": one.since}
+    assert one.as_json() == {**expected, "tries": 0, "error": None, "refused": 0}

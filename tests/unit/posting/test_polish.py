@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sequencer.posting.protocol import Activity, ActivityType
+from sequencer.posting.text import MAX_SHORT_CHARS, hidden, polished, without_controls
+from tests.unit.posting.runs import REDACTION, SECRET
+
+
+def activity(**fields: str | None) -> Activity:
+    plain = Activity(type=ActivityType.RESPONSE, at="now", step="main", step_index=0)
+    return Activity(**{**{n: getattr(plain, n) for n in plain.__slots__}, **fields})
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("as it is: ä 漢 🎉\n\ttab", "as it is: ä 漢 🎉\n\ttab"),
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07text", "text"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("a\x00b\x08c\x7fd\x9be", "abcd"),
+        ("dos\r\nmac\runix\n", "dos\nmac\nunix\n"),
+        ("half \ud83d a pair", "half \ufffd a pair"),
+    ],
+)
+def test_control_characters_go(text: str, plain: str) -> None:
+    assert without_controls(text) == plain
+
+
+def test_a_secret_that_control_characters_cut_up_is_found() -> None:
+    cut_up = f"{SECRET[:9]}\x1b[1m{SECRET[9:]}"
+    assert hidden(f"it is {cut_up}.", REDACTION) == "it is [secret]."
+
+
+def test_the_half_of_a_secret_at_a_cut_is_held_back(tmp_path: Path) -> None:
+    body = "x" * 90 + SECRET
+    for length in range(91, 90 + len(SECRET)):
+        cut = polished(activity(body=body), REDACTION, tmp_path, length)
+        assert cut.body.startswith("x" * 90 + "\n\n[cut after ")
+        assert SECRET[:2] not in cut.body
+
+
+def test_every_text_is_clean(tmp_path: Path) -> None:
+    dirty = f"a \x1b[1m{SECRET}\x07 b"
+    fields = ("step", "title", "body", "action", "parameter", "result")
+    clean = polished(activity(**dict.fromkeys(fields, dirty)), REDACTION, tmp_path, 100)
+    assert {getattr(clean, name) for name in fields} == {"a [secret] b"}
+
+
+def test_short_texts_are_cut(tmp_path: Path) -> None:
+    clean = polished(activity(result="y" * 9000), REDACTION, tmp_path, 100)
+    assert clean.result == "y" * MAX_SHORT_CHARS
+
+
+NAME = "results/0-1-0123456789abcdef/output.txt"
+
+
+def test_a_body_that_fits_is_whole(tmp_path: Path) -> None:
+    assert polished(activity(body="z" * 100), REDACTION, tmp_path, 100).body == "z" * 100
+
+
+def test_an_output_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
+    kept = tmp_path / NAME
+    kept.parent.mkdir(parents=True)
+    kept.write_text("🎉" * 100)
+    whole = polished(activity(output_file=NAME), REDACTION, tmp_path, 100)
+    assert whole.body == "🎉" * 100
+    cut = polished(activity(output_file=NAME), REDACTION, tmp_path, 99)
+    assert cut.body.startswith("🎉" * 99 + "\n\n[cut after 99 characters; all of it is in ")
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.txt", "/etc/hostname", "results/../outside.txt", "state.json", f"./{NAME}"]
+)
+def test_no_file_outside_of_the_run_is_read(tmp_path: Path, name: str) -> None:
+    (tmp_path / "outside.txt").write_text("private")
+    (tmp_path / "run" / "results").mkdir(parents=True)
+    told = polished(activity(output_file=name), REDACTION, tmp_path / "run", 1000)
+    assert told.body == f"[what the record names is no output of a step: `{name}`]"
+
+
+def test_an_output_that_is_gone_or_no_file_is_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "results/0-2/output.txt").mkdir(parents=True)
+    (tmp_path / "results/0-3").mkdir()
+    (tmp_path / "results/0-3/output.txt").symlink_to("/etc/hostname")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/output.txt").write_text("private")
+    (tmp_path / "results/0-4").symlink_to(tmp_path / "elsewhere")
+    for token in range(1, 5):
+        name = f"results/0-{token}/output.txt"
+        told = polished(activity(output_file=name), REDACTION, tmp_path, 1000)
+        assert told.body == f"[the output can't be read any more: `{name}`]"

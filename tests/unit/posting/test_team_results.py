@@ -1,0 +1,252 @@
+"""Results of a team's run: all of them, in order, and behind no limit."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sequencer.model.net.graph import Graph
+from sequencer.model.step import Step
+from sequencer.model.transitions import Event
+from sequencer.model.workflow import Workflow
+from sequencer.posting.poster import Poster
+from sequencer.posting.protocol import Activity, ActivityType, Post
+from sequencer.posting.sinks import JsonlSink
+from sequencer.posting.trackers import content_of, result_text
+from sequencer.store.file import FileStore
+from tests.unit.engine.flow.labs import Actor, Hold, Lab, failed, said
+from tests.unit.engine.flow.team_labs import task
+from tests.unit.engine.flow.team_labs import team as crew
+from tests.unit.posting.crews import GRAPH, named, node, team, tell
+from tests.unit.posting.invocations import invoked
+from tests.unit.posting.runs import REDACTION, Box, Told, lane_for, new_store
+
+
+def knowing(store: FileStore, **subjects: str) -> Told:
+    """Return a lane that knows what tasks are about."""
+    told = lane_for(store)
+    told.lane._around = replace(told.lane._around, subjects=subjects)
+    return told
+
+
+def test_results_say_what_the_task_is_about_and_come_at_once(store: FileStore) -> None:
+    box = Box()
+    with invoked(store, box, graph=GRAPH) as now:
+        now.said.started(named("build"))
+        now.rounds.wake_and_wait()
+        for number in range(5):
+            tell(store, Event.SUCCEEDED, "plan", output=f"result {number}")
+            tell(store, Event.FAILED, "build", error="conflict in a.py, b.py")
+            now.said.waiting("")
+            now.rounds.wake_and_wait()
+        # No clock has moved: the limit is for words, not for results.
+        results = [post.activity for post in box.posts if post.key is not None]
+        assert len(results) == 10
+    assert results[0].title == "succeeded: Read and plan (researcher)"
+    assert results[1].title == "failed: Build it (implementer)"
+    assert results[1].type is ActivityType.ERROR
+    assert "a.py, b.py" in results[1].body
+
+
+def test_the_end_has_what_the_last_task_said(store: FileStore) -> None:
+    told = knowing(store, sum="Sum it up")
+    tell(store, Event.SUCCEEDED, "plan", output="a plan")
+    tell(store, Event.SUCCEEDED, "sum", output="All is done.")
+    tell(store, Event.COMPLETED, "", status="completed")
+    told.deliver()
+    assert [post.activity.title for post in told.box.posts] == [
+        "succeeded",
+        "succeeded: Sum it up",
+        "the run is complete",
+    ]
+    assert told.box.bodies[-1] == "All is done."
+    assert told.box.posts[-1].activity.type is ActivityType.RESPONSE
+
+
+def test_a_process_that_only_posts_the_end_knows_it_too(store: FileStore) -> None:
+    first = knowing(store, sum="Sum it up")
+    tell(store, Event.SUCCEEDED, "sum", output="All is done.")
+    first.deliver()
+    tell(store, Event.COMPLETED, "", status="completed")
+    later = knowing(store, sum="Sum it up")
+    later.deliver()
+    assert later.box.bodies == ["All is done."]
+
+
+def test_what_others_left_is_known_before_anybody_asks_for_a_board(store: FileStore) -> None:
+    lane_for(store)
+    tell(store, Event.SUCCEEDED, "plan", output="All is done.")
+    tell(store, Event.COMPLETED, "", status="completed")
+    with invoked(store, box := Box(), graph=GRAPH):
+        pass
+    assert box.bodies == ["All is done.", "All is done."]
+    assert box.posts[0].activity.title == "succeeded: Read and plan (researcher)"
+
+
+def test_what_is_no_steps_has_no_empty_name() -> None:
+    end = Activity(type=ActivityType.RESPONSE, at="now", step="", step_index=7, event="completed")
+    assert result_text(replace(end, title="the run is complete")) == "the run is complete"
+    assert result_text(replace(end, step="a_b", title="x")) == "**a\\_b** x"
+    assert result_text(replace(end, step="a")) == "**a**"
+
+
+def test_a_large_summary_is_read_from_its_file(store: FileStore) -> None:
+    told = knowing(store, sum="Sum it up")
+    kept = store.result_folder(0, 1)
+    kept.mkdir(parents=True)
+    (kept / "output.txt").write_text("long summary")
+    tell(store, Event.SUCCEEDED, "sum", output_file=f"results/{kept.name}/output.txt")
+    tell(store, Event.COMPLETED, "", status="completed")
+    told.deliver()
+    assert told.box.bodies == ["long summary", "long summary"]
+
+
+def test_an_end_without_any_result_is_an_end(store: FileStore) -> None:
+    told = knowing(store, sum="Sum it up")
+    tell(store, Event.COMPLETED, "", status="failed")
+    told.deliver()
+    assert (told.box.bodies, told.box.posts[0].activity.title) == (
+        [""],
+        "the run has ended: failed",
+    )
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled", "timed_out", "completed_after_error"])
+def test_a_bad_end_does_not_say_what_some_other_task_has(store: FileStore, status: str) -> None:
+    told = knowing(store, sum="Sum it up")
+    tell(store, Event.SUCCEEDED, "a", output="fine")
+    tell(store, Event.COMPLETED, "", status=status)
+    told.deliver()
+    assert told.box.bodies == ["fine", ""]
+
+
+def test_a_failed_end_says_what_has_failed(tmp_path: Path) -> None:
+    tasks = [task("a"), task("b"), task("c", "b")]
+    made = crew(tmp_path, tasks, {"a": "fine", "b": failed("no disk")}, size=1)
+    made.begun()
+    store = FileStore(tmp_path / "sync" / "state.json")
+    told = knowing(store)
+    made.refused()
+    told.deliver()
+    end = told.box.posts[-1].activity
+    assert (end.title, end.body) == ("the run has ended: failed", "task 'b' failed: no disk")
+    store.close()
+
+
+def test_the_end_of_another_run_says_nothing_twice(store: FileStore) -> None:
+    told = lane_for(store)
+    tell(store, Event.SUCCEEDED, "a", output="said")
+    tell(store, Event.COMPLETED, "", status="completed")
+    told.deliver()
+    assert told.box.bodies == ["said", ""]
+
+
+def test_a_teams_news_are_thoughts_that_are_not_dropped(store: FileStore) -> None:
+    told = lane_for(store)
+    tell(store, Event.GROWN, "plan", tasks=["a", "b"])
+    tell(store, Event.WARNED, "", note="80 % of the budget is used")
+    tell(store, Event.TOLD, "a", by="ann", output="mind the tabs")
+    tell(store, Event.TAKEN_OVER, "a", note="process 7 is gone")
+    told.deliver()
+    assert [post.activity.type for post in told.box.posts] == ["thought"] * 4
+    assert len(set(told.box.keys) - {None}) == 4
+    assert not any(post.activity.is_ephemeral for post in told.box.posts)
+    assert told.box.bodies == [
+        *("", "80 % of the budget is used", "mind the tabs", "process 7 is gone"),
+    ]
+
+
+def test_linear_shows_a_lasting_thought_with_its_task() -> None:
+    lasting = Activity(
+        type=ActivityType.THOUGHT,
+        at="now",
+        step="plan",
+        step_index=0,
+        event="grown",
+        title="added tasks: a",
+    )
+    assert content_of(lasting) == {"type": "thought", "body": "**plan** added tasks: a"}
+    passing = replace(lasting, event=None, body="hm")
+    assert content_of(passing) == {"type": "thought", "body": "hm"}
+    assert Post(activity=lasting, run_id="r", revision=3).key == "r:3:0"
+
+
+# --- with the engine ---------------------------------------------------------------------
+
+
+def lab_of(folder: Path, graph: Graph, says: dict[str, Any]) -> Lab:
+    steps = [Step(name=one.id) for one in graph.nodes]
+    given = {name: [one] for name, one in says.items()}
+    return Lab(folder, Workflow("team", steps, kind="graph", graph=graph), Actor(given))
+
+
+def posted(folder: Path, made: Lab) -> Box:
+    """Let the team work to its end; return what was posted."""
+    box = Box()
+    with Poster(new_store(folder), [box], REDACTION, lambda _: None) as activities:
+        made.works(on_event=activities).end()
+    return box
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(1500):
+        if is_so():
+            return
+        pause.wait(0.01)
+    raise AssertionError("it never came")
+
+
+def test_a_whole_team(tmp_path: Path) -> None:
+    graph = team(
+        node("plan"), node("build", "plan"), node("log", "plan"), node("sum", "build", "log")
+    )
+    says = {"plan": "the plan", "build": "built", "sum": "All is done."}
+    box = posted(tmp_path, lab_of(tmp_path, graph, says))
+    results = [(post.activity.step, post.activity.body) for post in box.posts if post.key]
+    assert results[0] == ("plan", "the plan")
+    assert sorted(results[1:3]) == [("build", "built"), ("log", "")]
+    assert results[3:] == [("sum", "All is done."), ("", "All is done.")]
+    assert box.posts[-1].activity.title.endswith("the run is complete")
+
+
+def test_a_result_is_told_while_others_still_work(tmp_path: Path) -> None:
+    hold, box = Hold("built"), Box()
+    graph = team(node("plan"), node("build"))
+    made = lab_of(tmp_path, graph, {"plan": "the plan", "build": hold})
+    with Poster(new_store(tmp_path), [box], REDACTION, lambda _: None) as activities:
+        working = made.works(on_event=activities)
+        try:
+            until(lambda: "the plan" in box.bodies)
+            assert working.is_on
+        finally:
+            hold.go.set()
+        working.end()
+    assert [post.activity.step for post in box.posts if post.key] == ["plan", "build", ""]
+
+
+def test_a_failure_is_an_error_and_the_rest_goes_on(tmp_path: Path) -> None:
+    graph = team(node("plan"), node("build"), node("sum", "build"))
+    says = {"plan": said("fine"), "build": failed("conflict in x.py")}
+    box = posted(tmp_path, lab_of(tmp_path, graph, says))
+    told = {post.activity.step: post.activity for post in box.posts if post.key}
+    assert (told["build"].type, told["plan"].type) == (ActivityType.ERROR, ActivityType.RESPONSE)
+    assert "conflict in x.py" in told["build"].body
+    assert "failed" in told[""].title
+    assert "sum" not in told
+
+
+def test_a_file_has_each_result_once(tmp_path: Path) -> None:
+    graph = team(*(node(f"t{n}") for n in range(12)), size=6)
+    sink = JsonlSink("file", tmp_path / "sync" / "activity.jsonl")
+    with Poster(new_store(tmp_path), [sink], REDACTION, lambda _: None) as activities:
+        lab_of(tmp_path, graph, {}).work(on_event=activities)
+    lines = sink.path.read_text().splitlines()
+    results = [line for line in lines if '"key"' in line]
+    assert sum('"event": "succeeded"' in line for line in results) == 12
+    assert len(results) == 13

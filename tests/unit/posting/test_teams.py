@@ -1,0 +1,250 @@
+"""What a team's run tells: each task for itself, and few words at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from sequencer.engine.events import HeadMoved
+from sequencer.executors.protocol import Kind
+from sequencer.model.net.graph import Node, NodeKind
+from sequencer.model.step import Step
+from sequencer.model.team import TaskTraits
+from sequencer.model.transitions import Event
+from sequencer.posting.lane import THOUGHT_EVERY_S
+from sequencer.posting.protocol import Activity, ActivityType
+from sequencer.store.file import FileStore
+from tests.unit.posting.crews import GRAPH, named, node, team, tell, thoughts
+from tests.unit.posting.invocations import invoked
+from tests.unit.posting.runs import OK, SECRET, Box, HandClock, head_of, lane_for
+from tests.unit.saying import Saying
+
+# --- what teammates say ------------------------------------------------------------------
+
+
+def test_the_beginning_of_a_task_is_an_action(store: FileStore) -> None:
+    box = Box()
+    with invoked(store, box, graph=GRAPH) as now:
+        Saying(now.activities).started(named("plan"))
+        now.rounds.wake_and_wait()
+    (told,) = thoughts(box)
+    assert (told.type, told.action) == (ActivityType.ACTION, "plan: started")
+    assert told.parameter == "Read and plan (researcher)"
+    assert told.is_ephemeral
+    assert box.posts[0].run_id == "run-1"
+
+
+def test_words_of_a_task_begin_with_its_name(store: FileStore) -> None:
+    box = Box()
+    with invoked(store, box, graph=GRAPH) as now:
+        plan, build = Saying(now.activities), Saying(now.activities)
+        plan.started(named("plan"))
+        build.started(named("build"))
+        plan.write(b"-> Read {}\n", Kind.ACTION)
+        now.rounds.wake_and_wait()
+        assert thoughts(box)[-1].action == "plan: Read"
+        now.clock.now += 2.1
+        build.write(b"I think", Kind.THOUGHT)
+        now.rounds.wake_and_wait()
+        now.clock.now += 2.1
+        # What the other has said meanwhile is no part of it.
+        plan.write(b"<- 7 lines\n", Kind.ACTION)
+        build.write(b" it over", Kind.THOUGHT)
+        now.rounds.wake_and_wait()
+    told = thoughts(box)
+    assert [one.body for one in told[-2:]] == ["build: I think", "build: I think it over"]
+    assert [one.step for one in told[-2:]] == ["build", "build"]
+
+
+def test_the_newest_wins_whoever_it_is_of(store: FileStore) -> None:
+    box = Box()
+    with invoked(store, box, graph=GRAPH) as now:
+        seen = {name: Saying(now.activities) for name in ("plan", "build")}
+        for name, one in seen.items():
+            one.started(named(name))
+        now.rounds.wake_and_wait()
+        for number in range(20):
+            seen["plan"].write(f"plan {number}\n".encode(), Kind.THOUGHT)
+            seen["build"].write(f"build {number}\n".encode(), Kind.THOUGHT)
+        now.rounds.wake_and_wait()
+        posts = len(box.posts)
+        now.clock.now += 2.1
+        now.rounds.wake_and_wait()
+    assert len(box.posts) == posts + 1
+    assert thoughts(box)[-1].body.startswith("build: ")
+    assert thoughts(box)[-1].body.endswith("build 19")
+
+
+def test_one_in_two_seconds_over_all_teammates(store: FileStore) -> None:
+    box = Box()
+    posted: list[float] = []
+    with invoked(store, box, graph=GRAPH) as now:
+        seen = {name: Saying(now.activities) for name in ("plan", "build")}
+        for name, one in seen.items():
+            one.started(named(name))
+        for tick in range(80):
+            seen["plan" if tick % 3 else "build"].write(b"x\n", Kind.THOUGHT)
+            before = len(box.posts)
+            now.rounds.wake_and_wait()
+            posted += [now.clock.now] * (len(box.posts) - before)
+            now.clock.now += 0.25
+    assert len(posted) >= 9
+    assert min(b - a for a, b in pairwise(posted)) >= THOUGHT_EVERY_S
+
+
+@pytest.mark.parametrize(("every_s", "count"), [(0.0, 4), (2.0, 2), (10.0, 1)])
+def test_the_interval_is_a_setting(store: FileStore, every_s: float, count: int) -> None:
+    box = Box()
+    with invoked(store, box, graph=GRAPH, min_interval_s=every_s) as now:
+        seen = Saying(now.activities)
+        seen.started(named("plan"))
+        for _ in range(3):
+            now.rounds.wake_and_wait()
+            seen.write(b"more\n", Kind.THOUGHT)
+            now.clock.now += 1.0
+        now.rounds.wake_and_wait()
+    assert len(thoughts(box)) == count
+
+
+def test_another_process_of_the_run_counts(store: FileStore) -> None:
+    first, second = Box(), Box()
+    clock = HandClock()
+    with invoked(store, first, graph=GRAPH, clock=clock) as one:
+        Saying(one.activities).started(named("plan"))
+        one.rounds.wake_and_wait()
+        assert len(first.posts) == 1
+        with invoked(store, second, graph=GRAPH, clock=clock) as two:
+            Saying(two.activities).started(named("build"))
+            two.rounds.wake_and_wait()
+            assert second.posts == []
+            clock.now += 2.1
+            two.rounds.wake_and_wait()
+            assert (len(first.posts), len(second.posts)) == (1, 1)
+
+
+def test_of_two_that_look_at_the_same_moment_one_posts(store: FileStore) -> None:
+    clock = HandClock()
+    first, second = lane_for(store, clock=clock), lane_for(store, clock=clock)
+    for told in (first, second):
+        told.deliver()
+    assert first.lane.takes_thoughts_now()
+    assert second.lane.takes_thoughts_now()
+    thought = Activity(type=ActivityType.THOUGHT, at="now", step="plan", step_index=0, body="hm")
+    for told in (first, second):
+        told.lane.post_thought(thought, "run-1", None)
+    assert (first.box.bodies, second.box.bodies) == (["hm"], [])
+    clock.now += 2.0
+    assert second.lane.takes_thoughts_now()
+
+
+def test_what_comes_behind_an_attempts_end_is_nothing(store: FileStore) -> None:
+    with invoked(store, Box(), graph=GRAPH) as now:
+        seen = Saying(now.activities)
+        seen.started(named("plan"))
+        # The thread may look at it just now.
+        gist = now.activities._gists[named("plan").token]
+        seen.write(b"hm", Kind.THOUGHT)
+        seen.ended(named("plan"), OK)
+        seen.write(b"late", Kind.THOUGHT)
+        assert not gist.has_news
+        assert gist.take() is None
+
+
+def test_a_task_that_is_not_to_think_aloud(store: FileStore) -> None:
+    box = Box()
+    with invoked(store, box, graph=GRAPH) as now:
+        for flag in ("suppress_thoughts", "single_turn"):
+            seen = Saying(now.activities)
+            seen.started(
+                replace(named("plan"), step=Step.model_validate({"name": "plan", flag: True}))
+            )
+            seen.write(b"quiet\n", Kind.THOUGHT)
+            now.rounds.wake_and_wait()
+    assert box.posts == []
+
+
+def test_nothing_of_a_task_comes_behind_its_end(store: FileStore) -> None:
+    box = Box()
+    with invoked(store, box, graph=GRAPH) as now:
+        plan, build = Saying(now.activities), Saying(now.activities)
+        plan.started(named("plan"))
+        now.rounds.wake_and_wait()
+        build.started(named("build"))
+        plan.write(b"last words\n", Kind.THOUGHT)
+        plan.ended(named("plan"), OK)
+        now.clock.now += 2.1
+        now.rounds.wake_and_wait()
+        assert not any("last words" in one.body for one in thoughts(box))
+        assert thoughts(box)[-1].action == "build: started"
+        # A thousand tasks must not leave a thousand of them.
+        assert set(now.activities._gists) == {named("build").token}
+
+
+def test_no_secret_leaves_in_pieces(store: FileStore) -> None:
+    box = Box()
+    with invoked(store, box, graph=GRAPH, min_interval_s=0.0) as now:
+        seen = [Saying(now.activities) for name in ("plan", "build")]
+        for name, one in zip(("plan", "build"), seen, strict=True):
+            one.started(named(name))
+        for letter in SECRET:
+            for one in seen:
+                one.write(letter.encode(), Kind.THOUGHT)
+            now.rounds.wake_and_wait()
+    assert box.posts
+    assert not any(SECRET[:8] in one.body for one in thoughts(box))
+
+
+# --- the run -----------------------------------------------------------------------------
+
+
+def test_results_come_when_the_run_has_changed(store: FileStore) -> None:
+    box = Box()
+    with invoked(store, box, graph=GRAPH, thoughts=False) as now:
+        now.rounds.wake_and_wait()
+        tell(store, Event.SUCCEEDED, "plan", output="the plan")
+        now.rounds.wake_and_wait()
+        assert box.posts == []
+        now.activities(HeadMoved(head_of(store)))
+        now.rounds.wake_and_wait()
+        assert box.bodies == ["the plan"]
+
+
+def test_a_task_that_was_added_is_known_when_it_runs(store: FileStore) -> None:
+    box = Box()
+    with invoked(store, box, graph=GRAPH) as now:
+        Saying(now.activities).started(named("fix-1", subject="Mend it (lead)"))
+        now.rounds.wake_and_wait()
+        tell(store, Event.SUCCEEDED, "fix-1", output="done")
+    assert thoughts(box)[0].parameter == "Mend it (lead)"
+    assert box.posts[-1].activity.title == "succeeded: Mend it (lead)"
+
+
+def test_a_flowcharts_node_has_no_beginning_of_its_own(store: FileStore) -> None:
+    plain = team(node("plan", is_task=False), node("build", is_task=False))
+    box = Box()
+    with invoked(store, box, graph=plain) as now:
+        seen = Saying(now.activities)
+        seen.started(named("plan", subject=None))
+        now.rounds.wake_and_wait()
+        assert box.posts == []
+        seen.write(b"hm\n", Kind.THOUGHT)
+        now.rounds.wake_and_wait()
+        tell(store, Event.SUCCEEDED, "plan", output="done")
+    assert thoughts(box)[0].body == "plan: hm"
+    assert box.posts[-1].activity.title == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"label": "Do x", "task": TaskTraits(role="lead")}, "Do x (lead)"),
+        ({"label": "Do x", "task": TaskTraits()}, "Do x"),
+        ({"task": TaskTraits(role="lead")}, "x (lead)"),
+        ({}, None),
+    ],
+)
+def test_what_a_task_is_about(fields: dict[str, Any], expected: str | None) -> None:
+    assert Node(id="x", kind=NodeKind.AGENT, **fields).subject == expected

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from sequencer.posting.protocol import Refused, Unreachable
+from sequencer.posting.web import MAX_ANSWER_BYTES, Answer, Web, judge, retry_after_s
+from tests.unit.posting.desk import Reply, free_port, open_desk
+
+
+def answer(status: int, text: str = "", **headers: str) -> Answer:
+    return Answer(status, {name.replace("_", "-"): v for name, v in headers.items()}, text)
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 204])
+def test_a_success(status: int) -> None:
+    judge(answer(status))
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_is_not_followed_and_its_target_is_named(status: int) -> None:
+    with pytest.raises(Unreachable, match="redirects to https://new"):
+        judge(answer(status, location="https://new"))
+
+
+@pytest.mark.parametrize(
+    "status", [401, 403, 404, 405, 407, 408, 425, 429, 500, 501, 502, 503, 504, 529]
+)
+def test_what_a_person_or_time_mends_is_kept(status: int) -> None:
+    with pytest.raises(Unreachable, match=f"HTTP {status}"):
+        judge(answer(status))
+
+
+@pytest.mark.parametrize("status", [400, 402, 406, 409, 410, 411, 413, 414, 415, 422, 431, 451])
+def test_what_will_never_be_taken_is_refused(status: int) -> None:
+    with pytest.raises(Refused) as refusal:
+        judge(answer(status, "too long"))
+    assert (refusal.value.status, refusal.value.answer) == (status, "too long")
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("17", 17.0),
+        ("0", 0.0),
+        ("-5", 0.0),
+        ("86400", 300.0),
+        ("Thu, 01 Jan 1970 00:17:10 GMT", 30.0),
+        ("Thu, 01 Jan 1970 00:00:00 GMT", 0.0),
+        ("Fri, 01 Jan 2100 00:00:00 GMT", 300.0),
+        ("nan", None),
+        ("soon", None),
+        ("", None),
+    ],
+)
+def test_how_long_to_wait(written: str, seconds: float | None) -> None:
+    assert retry_after_s(answer(503, retry_after=written), lambda: 1000.0) == seconds
+
+
+def test_a_pause_is_part_of_the_outage() -> None:
+    with pytest.raises(Unreachable) as outage:
+        judge(answer(429, retry_after="9"))
+    assert outage.value.retry_after_s == 9.0
+
+
+def test_a_request_and_its_answer() -> None:
+    with open_desk(Reply(201, {"ok": True}, {"X-Thing": "7"})) as desk:
+        web = Web()
+        came = web.send("POST", f"{desk.url}/a?b=c", {"X-Mine": "1"}, b"body")
+        assert (came.status, came.text, came.headers["x-thing"]) == (201, '{"ok": true}', "7")
+        (seen,) = desk.wait_for(1)
+        assert (seen.method, seen.path, seen.raw) == ("POST", "/a?b=c", b"body")
+        assert seen.headers["x-mine"] == "1"
+        web.close()
+        assert web.send("GET", desk.url, {}).status == 201
+        web.close()
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(Unreachable, match="ConnectError"):
+        Web().send("POST", f"http://127.0.0.1:{free_port()}", {}, b"")
+
+
+def test_no_answer_in_time() -> None:
+    with open_desk(Reply(hangs=True)) as desk, pytest.raises(Unreachable, match="no answer within"):
+        Web(0.2).send("POST", desk.url, {}, b"")
+
+
+def test_a_connection_that_breaks() -> None:
+    with open_desk(Reply(drops=True)) as desk:
+        web = Web()
+        with pytest.raises(Unreachable):
+            web.send("POST", desk.url, {}, b"")
+        desk.usual = Reply(200)
+        assert web.send("POST", desk.url, {}, b"").status == 200
+        web.close()
+
+
+def test_an_answer_without_end_is_cut() -> None:
+    with open_desk(Reply(200, "x" * (MAX_ANSWER_BYTES * 4))) as desk:
+        web = Web()
+        assert len(web.send("GET", desk.url, {}).text) == MAX_ANSWER_BYTES
+        web.close()
+
+
+def test_credentials_do_not_follow_a_redirect() -> None:
+    with open_desk() as other, open_desk() as desk:
+        desk.usual = Reply(307, headers={"Location": other.url})
+        web = Web()
+        assert web.send("POST", desk.url, {"Authorization": "Bearer t"}, b"").status == 307
+        web.close()
+        assert other.seen == []
+
+
+def test_a_certificate_that_nobody_signed_is_refused() -> None:
+    # A TLS handshake with a server that speaks none fails before anything is sent.
+    with open_desk() as desk, pytest.raises(Unreachable):
+        Web().send("POST", desk.url.replace("http://", "https://"), {"Authorization": "x"}, b"")
+    assert desk.seen == []
+
+
+def test_a_proxy_that_can_not_be_used_is_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "gopher://127.0.0.1:1")
+    with open_desk() as desk:
+        web = Web()
+        with pytest.raises(Unreachable, match="no connection can be made"):
+            web.send("POST", desk.url, {}, b"")
+        monkeypatch.delenv("ALL_PROXY")
+        assert web.send("POST", desk.url, {}, b"").status == 200
+        web.close()
+
+
+def test_the_library_is_loaded_with_the_first_request_only() -> None:
+    code = (
+        "import sys; import sequencer.posting.poster, sequencer.posting.sinks;"
+        "import sequencer.posting.trackers, sequencer.posting.trackers, sequencer.posting.web;"
+        "print('httpx2' in sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
