@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 WORD = rb"[A-Za-z0-9]"
 DASH = rb"[A-Za-z0-9_-]"
@@ -163,7 +163,7 @@ class Start:
 
     text: bytes
     rule: KeyRule
-    key: re.Pattern[bytes]
+    pattern: bytes
     """Matches a key from its beginning; the group is what is hidden of it."""
     back: int
     """How many letters before the end of what was found it is."""
@@ -171,6 +171,12 @@ class Start:
     def place(self, hit: re.Match[bytes]) -> int:
         """Return where it begins that *hit* has found."""
         return hit.end() - self.back
+
+
+# Compiled when they are first needed: most commands hide nothing, and the table is long.
+@cache
+def _compiled(pattern: bytes) -> re.Pattern[bytes]:
+    return re.compile(pattern, re.ASCII)
 
 
 def _border(rule: KeyRule) -> bytes:
@@ -187,7 +193,7 @@ def _border(rule: KeyRule) -> bytes:
 def _start(text: bytes, rule: KeyRule, back: int) -> Start:
     whole = rule.whole or b"%b{%d,}" % (rule.body, rule.least)
     form = b"%b(%b)" if rule.shown else b"(%b%b)"
-    return Start(text, rule, re.compile(form % (re.escape(text), whole), re.ASCII), back)
+    return Start(text, rule, form % (re.escape(text), whole), back)
 
 
 def _anchored(text: bytes, rule: KeyRule, letters: int) -> tuple[int, bytes, bytes]:
@@ -198,11 +204,14 @@ def _anchored(text: bytes, rule: KeyRule, letters: int) -> tuple[int, bytes, byt
     return anchor, guard, b"(?<=%b%b)()" % (_border(rule), re.escape(text[:place]))
 
 
+@cache
 def _search(letters: int) -> tuple[re.Pattern[bytes], tuple[Start, ...]]:
     """Return what finds each start with some *letters* after it, and by group which it was.
 
-    Few letters are searched for, and only behind these the starts are compared: an alternative
-    for each start would be tried at every letter of the text.
+    One pass over a text does it; a match's last group says which start it is. Few letters are
+    searched for, and only after these the starts are compared: an alternative for each start
+    would be tried at every letter of the text. With 0 letters it finds a start alone, at the
+    end of a text that is not all there.
     """
     by_anchor: dict[int, dict[bytes, list[tuple[bytes, Start]]]] = {}
     for rule in RULES:
@@ -221,24 +230,19 @@ def _search(letters: int) -> tuple[re.Pattern[bytes], tuple[Start, ...]]:
     return re.compile(b"|".join(parts), re.ASCII), tuple(found)
 
 
-SEARCH, FOUND = _search(GUARD)
-"""One pass over a text; a match's last group says which of `FOUND` it is."""
-BEGUN, BEGINNINGS = _search(0)
-"""The same for a start alone: at the end of a text that is not all there."""
-
-
-def _parts() -> dict[bytes, re.Pattern[bytes]]:
+@cache
+def _parts() -> dict[bytes, bytes]:
+    """Return what may become a start, with what has to match where it begins."""
     borders: dict[bytes, set[bytes]] = {}
     for rule in RULES:
         for text in rule.starts:
             for length in range(1, len(text)):
                 borders.setdefault(text[:length], set()).add(_border(rule))
-    return {part: re.compile(b"|".join(sorted(some))) for part, some in borders.items()}
+    marks = {_PEM_MARK[:n]: b"" for n in range(1, len(_PEM_MARK))}
+    return {part: b"|".join(sorted(some)) for part, some in borders.items()} | marks
 
 
-PARTS = _parts()
-"""What may become a start, with what has to match where it begins."""
-LONGEST_START = max(map(len, PARTS)) + 1
+_LONGEST_START = max(len(text) for rule in RULES for text in rule.starts)
 
 
 HIDDEN = b"[secret]"
@@ -254,7 +258,6 @@ _PEM_BODY = rb"(?:[A-Za-z0-9+/=:, \r\n-]|\\[nr]){0,30000}"
 _PEM = re.compile(_PEM_HEAD + _PEM_BODY)
 _PEM_FINISHED = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _PEM_HEAD_BEGUN = re.compile(_PEM_MARK + rb"[A-Z0-9 ]{0,60}-{0,5}\Z")
-_PARTS = PARTS | {_PEM_MARK[:n]: re.compile(b"") for n in range(1, len(_PEM_MARK))}
 _PEM_HEAD_LENGTH = 90
 """Bytes of the longest first line of a private key."""
 _ADDRESS_LENGTH = 600
@@ -289,7 +292,7 @@ class Redaction:
 
     def _may_hold(self, data: bytes) -> bool:
         """Return whether there is the beginning of a secret, as there is in very little data."""
-        is_shaped = SEARCH.search(data) is not None or _PEM_MARK in data
+        is_shaped = _search(GUARD)[0].search(data) is not None or _PEM_MARK in data
         return is_shaped or any(value in data for value in self._values)
 
     def hide_text(self, text: str) -> str:
@@ -399,11 +402,12 @@ def _without(data: bytes, spans: list[tuple[int, int]]) -> bytes:
 def _shaped(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield where what is shaped like a key is; of some the word before it stays readable."""
     done = 0
-    for hit in SEARCH.finditer(data):
-        start = FOUND[(hit.lastindex or 1) - 1]
+    search, found = _search(GUARD)
+    for hit in search.finditer(data):
+        start = found[(hit.lastindex or 1) - 1]
         place = start.place(hit)
         # A key may hold what looks like another one's beginning.
-        key = start.key.match(data, place) if place >= done else None
+        key = _compiled(start.pattern).match(data, place) if place >= done else None
         if key is not None and start.rule.holds(key[1]):
             done = key.end(1)
             yield key.span(1)
@@ -415,13 +419,14 @@ def _unfinished_shape(data: bytes) -> int:
     # No key spans lines or blanks, but the word "Bearer " stands before one.
     first = max(data.rfind(b"\n") + 1, size - WINDOW)
     cuts = [size, *(start for start, _, is_open in _pem_blocks(data) if is_open)]
-    for length in range(1, min(LONGEST_START, size - first + 1)):
-        border = _PARTS.get(data[size - length :])
-        if border is not None and border.match(data, size - length):
+    for length in range(1, min(_LONGEST_START, size - first + 1)):
+        border = _parts().get(data[size - length :])
+        if border is not None and _compiled(border).match(data, size - length):
             cuts.append(size - length)
     word = first + len(data[first:].rstrip(LETTERS))
-    for hit in BEGUN.finditer(data, max(word - _BLANK_HEAD, first)):
-        start = BEGINNINGS[(hit.lastindex or 1) - 1]
+    search, found = _search(0)
+    for hit in search.finditer(data, max(word - _BLANK_HEAD, first)):
+        start = found[(hit.lastindex or 1) - 1]
         if start.place(hit) + len(start.text) >= word:
             cuts.append(start.place(hit))
             break
