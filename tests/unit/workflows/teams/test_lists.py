@@ -1,24 +1,167 @@
-"""Lists of tasks in files: what they make, and everything that is wrong with one."""
+"""Lists of tasks in files: how they are written, what they make, what is wrong with one."""
 
 from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from sequencer.documents.keys import ConfigurationErrors
+from sequencer.documents.keys import ConfigurationErrors, known_keys
+from sequencer.documents.reader import Document
 from sequencer.errors import ConfigurationError
-from sequencer.model.team import Role, Task
+from sequencer.model.step import Step
+from sequencer.model.team import MAX_TASKS, STEP_FIELDS, Role, Task
+from sequencer.workflows.teams.entries import ListFile, TaskEntry
 from sequencer.workflows.teams.lists import (
+    MAX_CHARS,
     TaskList,
     has_tasks,
     inline_list,
     list_errors,
     load_tasks,
     page_of,
+    read_page,
 )
 from sequencer.workflows.teams.options import roles
+
+# --- one task ----------------------------------------------------------------------------
+
+LEAST: dict[str, Any] = {"id": "a", "subject": "Do it"}
+
+
+def entry(**fields: Any) -> TaskEntry:
+    return TaskEntry.model_validate({**LEAST, **fields})
+
+
+def refusal(**fields: Any) -> tuple[tuple[int | str, ...], str]:
+    with pytest.raises(ValidationError) as caught:
+        entry(**fields)
+    (found,) = caught.value.errors()
+    return found["loc"], found["msg"]
+
+
+def test_the_keys_are_a_task_s_and_a_step_s_with_the_same_defaults() -> None:
+    # The entry's keys are what errors list and what the reference names.
+    own = set(Task.model_fields) - {"step"}
+    assert set(known_keys(TaskEntry, ())) == own | STEP_FIELDS
+    for name in own:
+        field = Task.model_fields[name]
+        if not field.is_required():
+            assert TaskEntry.model_fields[name].get_default() == field.get_default(), name
+
+
+def test_all_fields_of_its_own() -> None:
+    given = {
+        "description": "Long",
+        "active_form": "Doing it",
+        "blocked_by": ["b", "c"],
+        "role": "verifier",
+        "weight": 2.5,
+        "writes": True,
+        "worktree": False,
+        "adds": "tasks",
+        "budget": {"max_tokens": 9},
+    }
+    assert entry(**given).as_task() == Task.model_validate({**LEAST, **given})
+    assert entry().as_task() == Task(id="a", subject="Do it")
+
+
+FIXER = {"name": "mend", "output": {"format": "json", "schema": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("given", "step"),
+    [
+        # Only what was written: the rest is for the role and the project's defaults to say.
+        (dict.fromkeys(["timeout_s"]), {"timeout_s": None}),
+        ({"retry": {"max_attempts": 3}}, {"retry": {"max_attempts": 3}}),
+        *((one, one) for one in ({"model": "opus", "tools": {"bash": False}, "prompt": "x.md"},)),
+        ({"validation": {"fixer": {}}}, {"validation": {"fixer": {"name": "fix"}}}),
+        ({"validation": {"fixer": FIXER}}, {"validation": {"fixer": FIXER}}),
+        ({"validation": {"fixer": None}}, {"validation": {"fixer": None}}),
+        ({"validation": None}, {"validation": None}),
+    ],
+)
+def test_step_fields_stand_beside_them(given: dict[str, Any], step: dict[str, Any]) -> None:
+    assert entry(**given).as_task().step == step
+    Step.model_validate({"name": "a", **step})
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("b, c", ("b", "c")),
+        (" b ,c,", ("b", "c")),
+        (["b", "c"], ("b", "c")),
+        ([2, "c"], ("2", "c")),
+        # `blocked_by: 1` on a Markdown page.
+        (1, ("1",)),
+    ],
+)
+def test_forms_of_ids(written: object, expected: tuple[str, ...]) -> None:
+    assert entry(id=7, blocked_by=written).as_task().blocked_by == expected
+    assert entry(id=7).as_task().id == "7"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "path"),
+    [
+        *(("id", name, ("id",)) for name in ("a b", "-a", "a/b", "", "a" * 81, "ä", "a\n", True)),
+        ("blocked_by", True, ("blocked_by",)),
+        ("blocked_by", {"a": 1}, ("blocked_by",)),
+        ("blocked_by", 1.5, ("blocked_by", 0)),
+        ("blocked_by", ["a b"], ("blocked_by", 0)),
+        ("subject", "", ("subject",)),
+        ("modle", "x", ("modle",)),
+        ("timeout_s", 0, ("timeout_s",)),
+        ("weight", 0, ("weight",)),
+        ("weight", float("inf"), ("weight",)),
+        ("adds", "everything", ("adds",)),
+        ("tools", {"hammer": True}, ("tools", "hammer", "[key]")),
+        ("budget", {"max_cost_usd": -1}, ("budget", "max_cost_usd")),
+        ("validation", "yes", ("validation",)),
+        ("validation", {"fixer": "mend"}, ("validation", "fixer")),
+        ("validation", {"fixer": {"timeout_s": 0}}, ("validation", "fixer", "timeout_s")),
+    ],
+)
+def test_a_mistake_is_told_at_its_place(
+    field: str, value: object, path: tuple[object, ...]
+) -> None:
+    assert refusal(**{field: value})[0] == path
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"id": "a b"}, "made of letters, digits"),
+        ({"name": "x"}, "a task has an id instead"),
+        ({"requires_approval": None}, "a flowchart can"),
+        ({"approval": None}, "a flowchart can"),
+        ({"prompt": "a.md", "text": "Do"}, "not both"),
+    ],
+)
+def test_some_are_told_in_words(fields: dict[str, Any], said: str) -> None:
+    assert said in refusal(**fields)[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"tasks": None}, "there is no task in it"),
+        ({"size": 2}, "there is no task in it"),
+        *(({"size": size, "tasks": [LEAST]}, "size") for size in (0, -1, 1001, "2", 1.5, True)),
+        ({"tasks": [{**LEAST, "id": str(n)} for n in range(MAX_TASKS + 1)]}, "at most 1000"),
+    ],
+)
+def test_lists_that_are_refused(value: object, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        ListFile.model_validate(value)
+
+
+# --- files -------------------------------------------------------------------------------
 
 YAML = """\
 title: Ship the search
@@ -65,38 +208,28 @@ def problems(folder: Path, text: str, name: str = "tasks.yaml") -> list[str]:
     return [f"{(e.where or '').removeprefix(f'{path}:')}: {e.message}" for e in several]
 
 
-def test_a_list_in_yaml(tmp_path: Path) -> None:
-    found = load(tmp_path, YAML)
+def test_a_list_in_yaml_and_in_markdown(tmp_path: Path) -> None:
+    found, page = load(tmp_path, YAML), load(tmp_path, MARKDOWN, "tasks.md")
     assert (found.title, found.workflow.name) == ("Ship the search", "tasks")
     assert [step.name for step in found.workflow.steps] == ["look", "build"]
     assert found.graph is found.workflow.graph
     assert (found.graph.is_team, found.graph.max_parallel) == (True, 2)
     assert found.workflow.steps[1].model == "opus"
     assert found.file == tmp_path / "tasks.yaml"
-
-
-def test_the_same_list_in_markdown_is_the_same_workflow(tmp_path: Path) -> None:
-    assert load(tmp_path, MARKDOWN, "tasks.md").workflow == load(tmp_path, YAML).workflow
-
-
-def test_names_of_a_list(tmp_path: Path) -> None:
-    named = f"name: mine\n{YAML}"
-    assert load(tmp_path, named).workflow.name == "mine"
-    assert load_tasks(written(tmp_path, named), roles(), name="asked").workflow.name == "asked"
-    assert load(tmp_path, "tasks: [{id: a, subject: A}]", "x.yml").title == "x"
-
-
-def test_a_page_without_tasks(tmp_path: Path) -> None:
-    assert problems(tmp_path, "---\nkind: team\n---\n# Title\n", "tasks.md") == [
-        f"{tmp_path}/tasks.md: there is no task in it; list at least one below 'tasks'"
-    ]
-
-
-def test_where_a_task_stands(tmp_path: Path) -> None:
-    found = load(tmp_path, YAML)
+    assert page.workflow == found.workflow
     assert found.where("build", "model") == f"{tmp_path}/tasks.yaml:8:5"
     assert found.where("build") == f"{tmp_path}/tasks.yaml:5:5"
-    assert load(tmp_path, MARKDOWN, "t.md").where("look") == f"{tmp_path}/t.md:6:1"
+    assert page.where("look") == f"{tmp_path}/tasks.md:6:1"
+
+
+def test_names_and_roles_of_a_list(tmp_path: Path) -> None:
+    path = written(tmp_path, f"name: mine\n{YAML}")
+    assert load_tasks(path, roles()).workflow.name == "mine"
+    assert load_tasks(path, roles(), name="asked").workflow.name == "asked"
+    assert load(tmp_path, "tasks: [{id: a, subject: A}]", "x.yml").title == "x"
+    path = written(tmp_path, "tasks: [{id: a, subject: A, role: tester}]")
+    own = roles({"tester": Role.model_validate({"model": "x"})})
+    assert load_tasks(path, own).workflow.steps[0].model == "x"
 
 
 def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -128,9 +261,7 @@ def test_everything_that_is_wrong_is_told_at_once_in_the_order_of_the_file(tmp_p
 
 
 def test_in_markdown_too(tmp_path: Path) -> None:
-    assert problems(
-        tmp_path,
-        """\
+    text = """\
         # Title
 
         ## a: A
@@ -141,22 +272,20 @@ def test_in_markdown_too(tmp_path: Path) -> None:
 
         ## b: B
         blocked_by: a
-        """,
-        "tasks.md",
-    ) == [
+        """
+    assert problems(tmp_path, text, "tasks.md") == [
         "4:1: tasks wait for each other in a circle: a -> b -> a",
         "4:1: there is no task 'x' to wait for",
         "5:1: tasks[0]: unknown key 'note'",
         "7:1: 'Notes' is no task's heading",
     ]
+    (told,) = problems(tmp_path, "---\nkind: team\n---\n# Title\n", "tasks.md")
+    assert told.endswith("there is no task in it; list at least one below 'tasks'")
 
 
 def test_a_refused_task_is_still_known_to_the_others(tmp_path: Path) -> None:
     text = "tasks: [{id: a, subject: A, modle: x}, {id: b, subject: B, blocked_by: a}]"
     assert problems(tmp_path, text) == ["1:29: tasks[0]: unknown key 'modle'"]
-
-
-def test_a_task_of_a_bad_id_is_told_once(tmp_path: Path) -> None:
     text = "tasks: [{id: a b, subject: A}, {id: c, subject: C, blocked_by: ['a b', d]}]"
     found = problems(tmp_path, text)
     assert len(found) == 2
@@ -168,7 +297,6 @@ def test_a_task_of_a_bad_id_is_told_once(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("", "there is no task in it"),
-        ("tasks:\n", "there is no task in it"),
         ("tasks: []\n", "has to have at least one item"),
         ("tasks: 3\n", "expected a list"),
         ("tasks: [3]\n", "expected a mapping"),
@@ -184,24 +312,9 @@ def test_files_that_are_no_list(tmp_path: Path, text: str, said: str) -> None:
     assert said in found
 
 
-def test_a_file_of_another_encoding(tmp_path: Path) -> None:
-    path = tmp_path / "tasks.yaml"
-    path.write_bytes(b"title: \xff\n")
-    with pytest.raises(ConfigurationError, match="not UTF-8"):
-        load_tasks(path, roles())
-
-
-def test_a_thousand_tasks_and_no_more(tmp_path: Path) -> None:
-    lines = [f"  - {{id: t{number}, subject: T}}\n" for number in range(1001)]
-    assert len(load(tmp_path, "tasks:\n" + "".join(lines[1:])).graph.nodes) == 1000
-    (told,) = problems(tmp_path, "tasks:\n" + "".join(lines))
-    assert "tasks: should have at most 1000 items, not 1001" in told
-
-
-def test_roles_of_the_project_may_be_named(tmp_path: Path) -> None:
-    path = written(tmp_path, "tasks: [{id: a, subject: A, role: tester}]")
-    own = roles({"tester": Role.model_validate({"model": "x"})})
-    assert load_tasks(path, own).workflow.steps[0].model == "x"
+@pytest.mark.parametrize("listed", [None, 3, "text", [], [3], [{}]])
+def test_what_is_no_list_at_all_is_told_elsewhere(listed: object) -> None:
+    assert list_errors(listed, roles(), str) == []
 
 
 @pytest.mark.parametrize(
@@ -210,9 +323,20 @@ def test_roles_of_the_project_may_be_named(tmp_path: Path) -> None:
         ("a.yaml", "", True),
         ("a.YML", "", True),
         ("a.md", MARKDOWN, True),
-        ("a.md", "# Title\n", False),
         ("a.mmd", MARKDOWN, False),
         ("a.txt", MARKDOWN, False),
+        ("a.md", "## a — Do it\n```mermaid\nflowchart TD\n a-->b\n```\n", False),
+        (
+            "a.md",
+            "---\nkind: team\n---\n## a: Do it\n```mermaid\nflowchart TD\n a-->b\n```\n",
+            True,
+        ),
+        ("a.md", "---\nkind: team\n---\n# Nothing yet\n", True),
+        ("a.md", "# Title\n\n## Notes\n", False),
+        ("a.md", "# Title\n\n### a: Do it\n", False),
+        ("a.md", "~~~mermaid\nflowchart TD\n a-->b\n~~~\n\n## Notes: some\n", False),
+        ("a.md", "", False),
+        ("a.md", "## a: Do it", True),
     ],
 )
 def test_which_files_are_lists(tmp_path: Path, name: str, text: str, *, expected: bool) -> None:
@@ -222,7 +346,10 @@ def test_which_files_are_lists(tmp_path: Path, name: str, text: str, *, expected
 
 def test_what_can_t_be_read_is_no_list(tmp_path: Path) -> None:
     assert page_of(tmp_path / "missing.md") is None
-    (tmp_path / "bad.md").write_bytes(b"\xff\n## a: b\n")
+    for name in ("bad.md", "bad.yaml"):
+        (tmp_path / name).write_bytes(b"\xff\n## a: b\n")
+        with pytest.raises(ConfigurationError, match="not UTF-8"):
+            load_tasks(tmp_path / name, roles())
     assert page_of(tmp_path / "bad.md") is None
     assert not has_tasks(tmp_path / "bad.md", None)
 
@@ -235,6 +362,161 @@ def test_a_list_that_stands_in_another_file(tmp_path: Path) -> None:
     assert made.where("a", "model") == "('tasks', 0, 'model')"
 
 
-@pytest.mark.parametrize("listed", [None, 3, "text", [], [3], [{}]])
-def test_what_is_no_list_at_all_is_told_elsewhere(listed: object) -> None:
-    assert list_errors(listed, roles(), str) == []
+# --- Markdown ----------------------------------------------------------------------------
+
+PAGE = """\
+---
+size: 3
+---
+# Ship the search
+
+What it is about.
+
+## look: Find out how search works
+role: researcher
+tools: {bash: true}
+budget:
+  max_cost_usd: 2
+
+Read the code.
+
+### A heading of its own
+
+More.
+
+## build — Build the index
+blocked_by: look
+
+Begin with `index.py`.
+"""
+
+
+def read(text: str) -> Document:
+    document, told = read_page(textwrap.dedent(text), Path("tasks.md"))
+    assert told == []
+    return document
+
+
+def told_of(text: str) -> list[str]:
+    return [str(error) for error in read_page(textwrap.dedent(text), Path("tasks.md"))[1]]
+
+
+def test_a_page_is_the_data_that_a_yaml_list_is() -> None:
+    assert read(PAGE).data == {
+        "size": 3,
+        "title": "Ship the search",
+        "description": "What it is about.",
+        "tasks": [
+            {
+                "role": "researcher",
+                "tools": {"bash": True},
+                "budget": {"max_cost_usd": 2},
+                "id": "look",
+                "subject": "Find out how search works",
+                "description": "Read the code.\n\n### A heading of its own\n\nMore.",
+            },
+            {
+                "blocked_by": "look",
+                "id": "build",
+                "subject": "Build the index",
+                "description": "Begin with `index.py`.",
+            },
+        ],
+    }
+    for ends in ("\r\n", "\r"):
+        assert read("\ufeff" + PAGE.replace("\n", ends)) == read(PAGE)
+
+
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [
+        (("size",), "tasks.md:2:1"),
+        (("tasks", 0), "tasks.md:8:1"),
+        (("tasks", 0, "id"), "tasks.md:8:1"),
+        (("tasks", 0, "tools", "bash"), "tasks.md:10:9"),
+        (("tasks", 0, "budget", "max_cost_usd"), "tasks.md:12:3"),
+        (("tasks", 0, "description"), "tasks.md:8:1"),
+        (("tasks", 1, "blocked_by", 0), "tasks.md:21:1"),
+    ],
+)
+def test_each_part_is_known_by_its_place(path: tuple[str | int, ...], where: str) -> None:
+    assert read(PAGE).where(path) == where
+
+
+DO = {"id": "a", "subject": "Do it"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("## a: Do it", DO),
+        ("## a — Do it", DO),
+        ("## a – Do it", DO),  # noqa: RUF001 - an en dash is meant
+        ("##   a:   Do it  ", DO),
+        ("  ## a : Do it ##", DO),
+        ("---\n---\n## a: Do it", DO),
+        ("\n---\n# nothing\n---\n## a: Do it", DO),
+        ("## v1.2-rc_3: Release: it", {"id": "v1.2-rc_3", "subject": "Release: it"}),
+        ("## a: Do it\n\nrole: is a word", {**DO, "description": "role: is a word"}),
+        ("## a: Do it\nSee this: all.", {**DO, "description": "See this: all."}),
+        ("## a: Do it\nrole: lead\nmodel: x", {**DO, "role": "lead", "model": "x"}),
+        ("## a: Do it\n\n```\n## b: No\n```", {**DO, "description": "```\n## b: No\n```"}),
+        ("## a: Do it\n\n- ## c: No", {**DO, "description": "- ## c: No"}),
+        ("## a: Do it\n\nText\n---\n\nMore", {**DO, "description": "Text\n---\n\nMore"}),
+        ("# Title\n## a: Do it\n\n# Not it", {**DO, "description": "# Not it"}),
+    ],
+)
+def test_what_a_task_is(text: str, expected: dict[str, str]) -> None:
+    assert read(text).data["tasks"] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("---\ntitle: Mine\ndescription: Short\n---\n# Title\n\nText\n", ("Mine", "Short")),
+        ("# Title\n\nText\n", ("Title", "Text")),
+        ("Text\n\n## a: Do it", (None, "Text")),
+        ("", (None, None)),
+    ],
+)
+def test_title_and_description(text: str, expected: tuple[str | None, str | None]) -> None:
+    page = read(text)
+    assert (page.data.get("title"), page.data.get("description")) == expected
+    assert ("tasks" in page.data) == ("##" in text)
+
+
+def test_all_that_can_t_be_read_is_told_with_its_line() -> None:
+    top = "has no meaning at the top of a list of tasks"
+    hint = "at the top there may be: description, kind, name, size, title"
+    form = "a task's heading is '## id: What is to be done'; use ### within a task"
+    assert told_of("""\
+        ---
+        sise: 3
+        tasks: []
+        ---
+        # Title
+
+        ## Notes
+
+        ## a: Do it
+        id: b
+        subject: c
+        description: d
+
+        The same again.
+
+        ## b: Do it too
+        role: [open
+        """) == [
+        f"tasks.md:2:1: 'sise' {top}\n  {hint}",
+        f"tasks.md:3:1: 'tasks' {top}\n  {hint}",
+        f"tasks.md:7:1: 'Notes' is no task's heading\n  {form}",
+        "tasks.md:10:1: 'id' is in the heading already",
+        "tasks.md:11:1: 'subject' is in the heading already",
+        "tasks.md:12:1: the description is there twice: here and below",
+        "tasks.md:18:1: not YAML: did not find expected ',' or ']'",
+    ]
+    deep = "tools: " + "[" * 40 + "]" * 40
+    assert "nested deeper than 32 levels" in told_of(f"## a: Do it\n{deep}\n")[0]
+    with pytest.raises(ConfigurationError, match="more than 2097152 characters"):
+        read_page("x" * (MAX_CHARS + 1), Path("tasks.md"))

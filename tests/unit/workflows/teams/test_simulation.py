@@ -12,7 +12,6 @@ from sequencer.workflows.flowfile.settings import Overrides
 from sequencer.workflows.simulate import NodeScript, Replay, overridden, read_script, simulate
 from sequencer.workflows.teams.graphs import workflow_of
 from sequencer.workflows.teams.growth import TeamGrower
-from sequencer.workflows.verdicts import verdict_of
 from tests.unit.engine.flow.labs import failed
 from tests.unit.engine.flow.team_labs import AT_ONCE, JUDGE, YES, adds, no, task, team
 
@@ -63,11 +62,6 @@ def test_a_failed_task_takes_no_place_and_stops_only_what_waits_for_it() -> None
     ]
 
 
-def test_tries_that_are_left_come_first() -> None:
-    done = replay([task("a", **AT_ONCE)], a={"out": [{"error": "x"}, "fine"], "ms": [10, 20]})
-    assert list(done.trace)[1:] == ["10 fail a attempt 1: x", "10 retry a attempt 2", "30 done a"]
-
-
 def test_who_judges_says_yes_unless_the_script_says_no() -> None:
     assert "check-fix-1" not in "".join(replay(CREW).trace)
     done = replay(CREW, check={"out": [NO, {"pass": True}]}, check_fix_1={"ms": 500})
@@ -94,23 +88,6 @@ def test_it_goes_on_behind_the_last_no_where_it_may() -> None:
     assert [line.split(" ", 1)[1] for line in done.trace][-3:] == [
         *("done check", "start ship", "done ship"),
     ]
-
-
-def test_without_a_fixer_it_judges_anew() -> None:
-    done = replay(judging(fixer=None), check={"out": [NO, {"pass": True}]})
-    assert list(done.trace)[3:6] == ["20 no check", "20 again check", "30 done check"]
-
-
-def test_what_a_lead_adds_is_done_before_what_waits_for_it() -> None:
-    lead = [task("lead", adds="tasks"), task("end", "lead")]
-    answer = json.loads(adds(("one",), ("two", "one")))
-    done = replay(lead, lead={"out": answer}, two={"ms": 100})
-    assert [line.split(" ", 1)[1] for line in done.trace] == [
-        *("start lead", "done lead", "add one, two <- lead", "start one", "done one"),
-        *("start two", "done two", "start end <- lead+two", "done end"),
-    ]
-    assert done.trace[-1].startswith("130 ")
-    assert replay(lead).status == "completed"
 
 
 @pytest.mark.parametrize("answer", ["no JSON", '{"tasks": [{"id": "end"}]}'])
@@ -201,7 +178,3 @@ def test_what_only_a_chart_has_is_refused_all_at_once() -> None:
         overridden(workflow, Overrides(entry="a", on_error="a", max_iterations=3), "s.json", None)
     for key in ("entry", "onError", "maxIterations"):
         assert f"s.json: {key}: is for the file of a flowchart" in str(refused.value)
-
-
-def test_the_no_of_these_tests_is_one() -> None:
-    assert not verdict_of(no(), is_command=False).is_pass

@@ -1,0 +1,277 @@
+"""What a lead answers, what is added to the run, and what is told where it is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+import pytest
+
+from sequencer.engine.judging import checked
+from sequencer.model.net.graph import Growth
+from sequencer.model.outcome import Outcome, OutcomeStatus
+from sequencer.model.step import Output, Step, Validation
+from sequencer.model.team import STEP_FIELDS, Role, Task
+from sequencer.model.workflow import Workflow
+from sequencer.workflows.teams.graphs import MOST, SCHEMAS, form_for, schema_for, workflow_of
+from sequencer.workflows.teams.growth import (
+    AddedTask,
+    AnswerRefused,
+    SubIssue,
+    TeamGrower,
+    tasks_of_answer,
+)
+from sequencer.workflows.teams.options import roles
+from sequencer.workflows.verdicts import ensure_schema
+
+ONE = {"id": "a", "subject": "Do a", "description": "All of it"}
+ISSUE = {"id": "api", "title": "The API", "description": "Three routes"}
+PAGE = {**ISSUE, "id": "page"}
+LOCKED = {"executor": "locked", "writes": True, "worktree": True, "tools": {"bash": False}}
+ROLES = roles({"implementer": Role.model_validate(LOCKED)})
+
+
+def refusal(adds: Any, answer: object, **options: Any) -> str:
+    with pytest.raises(AnswerRefused) as caught:
+        tasks_of_answer(adds, answer, **options)
+    assert caught.value.message.startswith("no task is added: ")
+    return caught.value.message
+
+
+def issues(*given: dict[str, Any], **options: Any) -> tuple[Task, ...]:
+    return tasks_of_answer("sub-issues", {"sub_issues": list(given)}, **options)
+
+
+def fits(adds: Any, answer: str, known: Any = ()) -> bool:
+    """Return whether the engine takes *answer* for the schema of *adds*."""
+    step = Step(name="lead", output=Output(format="json", schema=schema_for(adds, known)))
+    return checked(step, Outcome(status=OutcomeStatus.OK, output=answer)).is_accepted
+
+
+# --- schemas -----------------------------------------------------------------------------
+
+
+def test_the_schemas_have_the_fields_that_are_read() -> None:
+    item = SCHEMAS["tasks"]["properties"]["tasks"]["items"]
+    assert set(item["properties"]) == set(AddedTask.model_fields)
+    issue = SCHEMAS["sub-issues"]["properties"]["sub_issues"]["items"]["properties"]
+    assert set(issue) == {*SubIssue.model_fields, "dependsOn"}
+    assert "equal to the other" in issue["dependsOn"]["description"]
+    schema = schema_for("tasks", {"verifier": 1, "builder": 2})
+    role = schema["properties"]["tasks"]["items"]["properties"]["role"]
+    assert role == {"type": "string", "enum": ["builder", "verifier"]}
+    # Where no role is, none is the answer's mistake.
+    assert schema_for("tasks", ()) == SCHEMAS["tasks"] != schema
+    assert schema_for("sub-issues", ["builder"]) == SCHEMAS["sub-issues"]
+    for one in (schema, *SCHEMAS.values()):
+        ensure_schema(one, "here")
+
+
+@pytest.mark.parametrize("adds", ["tasks", "sub-issues"])
+def test_the_form_in_words_fits_the_schema(adds: Literal["tasks", "sub-issues"]) -> None:
+    text = form_for(adds, ["implementer", "builder"])
+    begin, end = text.index("{"), text.rindex("}") + 1
+    example = text[begin:end].replace('"role": "…"', '"role": "builder"')
+    assert fits(adds, example, ["builder"])
+    assert tasks_of_answer(adds, json.loads(example))
+    assert form_for("tasks", ["builder"]).endswith("A role is one of: builder.")
+    assert "role is" not in form_for("tasks", [])
+
+
+@pytest.mark.parametrize(
+    ("adds", "answer", "expected"),
+    [
+        ("tasks", '{"tasks": [{"id": "a", "subject": "s", "description": ""}]}', True),
+        ("tasks", '{"tasks": []}', False),
+        ("tasks", '{"tasks": [{"id": "a b", "subject": "s", "description": ""}]}', False),
+        ("tasks", '{"tasks": [{"id": "a", "subject": "s", "description": "", "x": 1}]}', False),
+        ("sub-issues", '{"sub_issues": [{"id": "a", "title": "t", "description": ""}]}', True),
+        ("sub-issues", '{"tasks": []}', False),
+        ("sub-issues", "I made some.", False),
+    ],
+)
+def test_an_answer_is_checked_by_them(adds: str, answer: str, *, expected: bool) -> None:
+    assert fits(adds, answer) is expected
+
+
+# --- tasks -------------------------------------------------------------------------------
+
+
+def test_an_answer_becomes_tasks() -> None:
+    second = {**ONE, "id": "b", "blocked_by": ["a"], "role": "verifier", "weight": 2}
+    second["active_form"] = "Doing b"
+    found = tasks_of_answer("tasks", {"tasks": [ONE, second]})
+    assert found == (Task.model_validate(ONE), Task.model_validate(second))
+    assert [task.step for task in found] == [{}, {}]
+
+
+@pytest.mark.parametrize(
+    "field", sorted(STEP_FIELDS | {"writes", "worktree", "adds", "budget", "step", "name"})
+)
+def test_who_performs_it_and_how_is_not_a_lead_s_to_say(field: str) -> None:
+    text = refusal("tasks", {"tasks": [{**ONE, field: "x"}]})
+    assert f"the answer: tasks[0]: {field!r} is not for a lead to say" in text
+    assert "known keys: active_form, blocked_by, description, id, role, subject, weight" in text
+
+
+def test_all_that_is_wrong_is_told() -> None:
+    text = refusal("tasks", {"tasks": [{**ONE, "id": "-"}, {"id": "b"}, {**ONE, "weight": 0}]})
+    assert [line.split(": ")[1] for line in text.splitlines()[1:]] == [
+        *("tasks[0].id", "tasks[1].subject", "tasks[2].weight")
+    ]
+    wrong: list[object] = [None, 3, "text", [], {}, {"tasks": []}, {"tasks": "a"}]
+    for answer in wrong:
+        assert refusal("tasks", answer).startswith("no task is added: the answer: ")
+    listed = [{**ONE, "id": f"t{number}"} for number in range(MOST + 1)]
+    assert "at most 200" in refusal("tasks", {"tasks": listed})
+    assert len(tasks_of_answer("tasks", {"tasks": listed[1:]})) == MOST
+
+
+# --- sub-issues --------------------------------------------------------------------------
+
+
+def test_each_is_built_and_then_verified() -> None:
+    built, verified = issues(ISSUE)
+    assert (built.id, built.role, built.blocked_by) == ("impl-api", "implementer", ())
+    assert (built.subject, built.description) == ("Implement: The API", "Three routes")
+    assert built.active_form == "Implementing The API"
+    assert (verified.id, verified.role) == ("verify-api", "verifier")
+    assert (verified.subject, verified.blocked_by) == ("Verify: The API", ("impl-api",))
+    assert "Three routes" in verified.description
+    assert verified.step == {"prompt": "subroutines/verifications.md"}
+
+
+def test_a_project_says_how_sub_issues_are_verified() -> None:
+    usual = workflow_of("team", issues(ISSUE), roles()).steps[1].validation
+    assert usual is not None
+    assert usual.fixer is not None
+    assert (usual.max_attempts, usual.fixer.prompt) == (3, "subroutines/validation-fixer.md")
+    options = {"verifier": Role.model_validate({"validation": {"max_attempts": 7}})}
+    step = workflow_of("team", issues(ISSUE), roles(options)).steps[1]
+    assert step.validation == Validation(max_attempts=7)
+
+
+@pytest.mark.parametrize(
+    ("chars", "end"), [(1_048_576, "x…"), (1_048_540, "x…"), (1_048_000, "xe")]
+)
+def test_a_text_that_just_fits_is_cut_where_more_is_said_with_it(chars: int, end: str) -> None:
+    text = "x" * (chars - 1) + "e"
+    built, verified = issues({**ISSUE, "description": text})
+    assert built.description == text
+    assert len(verified.description) <= 1_048_576
+    assert verified.description.startswith("Judge whether")
+    assert verified.description.endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ({"depends_on": ["api"]}, ("verify-api",)),
+        ({"dependsOn": ["api"]}, ("verify-api",)),
+        ({"depends_on": ["api"], "dependsOn": ["api"]}, ("verify-api",)),
+        ({"depends_on": ["api"], "dependsOn": []}, ("verify-api",)),
+        ({"depends_on": [], "dependsOn": ["api"]}, ("verify-api",)),
+        ({"depends_on": ["api"], "dependsOn": None}, ("verify-api",)),
+        ({"depends_on": [], "dependsOn": []}, ()),
+    ],
+)
+def test_one_waits_until_what_it_depends_on_is_verified(
+    said: dict[str, Any], expected: tuple[str, ...]
+) -> None:
+    # By the ids that the answer has, whatever their order: not by their places.
+    assert [(task.id, task.blocked_by) for task in issues({**PAGE, **said}, ISSUE)] == [
+        ("impl-page", expected),
+        ("verify-page", ("impl-page",)),
+        ("impl-api", ()),
+        ("verify-api", ("impl-api",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "there", "said"),
+    [
+        (
+            [{**PAGE, "depends_on": ["api"], "dependsOn": ["b"]}],
+            [],
+            "sub_issues[0]: 'depends_on' and 'dependsOn' differ; keep one of them",
+        ),
+        (
+            [ISSUE, {**PAGE, "depends_on": ["apu"]}],
+            [],
+            "depends_on[0]: there is no sub-issue 'apu' to wait for (did you mean 'api'?",
+        ),
+        ([{**PAGE, "depends_on": ["api"]}], ["impl-api"], "there is no sub-issue 'api'"),
+        (
+            [{**ISSUE, "depends_on": ["page"]}, {**PAGE, "depends_on": ["api"]}],
+            [],
+            "circle: api -> page -> api",
+        ),
+        ([ISSUE, ISSUE], [], "two tasks are called 'api'"),
+        ([{**ISSUE, "id": "a" * 71}], [], "sub_issues[0].id"),
+    ],
+)
+def test_sub_issues_that_are_refused(given: Any, there: list[str], said: str) -> None:
+    assert said in refusal("sub-issues", {"sub_issues": given}, there=there)
+
+
+def test_one_may_depend_on_one_that_was_added_before() -> None:
+    found = issues({**PAGE, "depends_on": ["api"]}, there=["plan", "impl-api", "verify-api"])
+    assert found[0].blocked_by == ("verify-api",)
+    assert issues({**ISSUE, "id": "a" * 70})[1].id == f"verify-{'a' * 70}"
+
+
+# --- what becomes of it ------------------------------------------------------------------
+
+
+def grown(
+    *tasks: dict[str, Any], known: dict[str, Role] | None = None, agent: str | None = None
+) -> Growth:
+    known = ROLES if known is None else known
+    lead = {"id": "lead", "subject": "Cut it", "adds": "tasks"}
+    last = {"id": "end", "subject": "Sum up", "blocked_by": ["lead"]}
+    team: Workflow = workflow_of("team", [Task.model_validate(o) for o in (lead, last)], known)
+    found = TeamGrower(known, agent=agent).of_answer(team, "lead", json.dumps({"tasks": tasks}))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("task", "known", "expected"),
+    [
+        # Who leaves the role out gets nobody around it.
+        (ONE, None, ("implementer", True, "locked")),
+        ({**ONE, "role": "researcher"}, None, ("researcher", False, "mine")),
+        # Where nobody implements there is no role to give.
+        (ONE, {"reader": Role()}, (None, False, "mine")),
+    ],
+)
+def test_in_which_role_it_is_done(
+    task: dict[str, Any], known: dict[str, Role] | None, expected: tuple[object, ...]
+) -> None:
+    found = grown(task, known=known, agent="mine")
+    (node,), (step,) = found.nodes, found.steps
+    assert node.task is not None
+    assert (node.task.role, node.task.worktree, step.executor) == expected
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        ([{"role": "tester"}], ["tasks[0].role", "'tester'", "there are: ", "verifier"]),
+        ([{"blocked_by": ["ende"]}], ["tasks[0].blocked_by[0]", "did you mean 'end'?"]),
+        (
+            [{}, {"id": "b", "blocked_by": ["c"]}, {"id": "c", "blocked_by": ["b"]}],
+            ["tasks[1].blocked_by", "b -> c -> b", "take one of them away"],
+        ),
+        ([{"id": "end"}], ["tasks[0].id", "the run has a task 'end' already"]),
+        ([{"role": "x"}, {}], ["tasks[0].role", "tasks[1].id", "two tasks"]),
+    ],
+)
+def test_a_refusal_says_where_and_what_would_do(
+    tasks: list[dict[str, Any]], said: list[str]
+) -> None:
+    with pytest.raises(AnswerRefused) as caught:
+        grown(*({**ONE, **one} for one in tasks))
+    text = caught.value.message
+    assert text.startswith("no task is added: ")
+    assert [part for part in said if part not in text] == []
