@@ -47,33 +47,16 @@ from sequencer.executors.client import (
 )
 from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Kind, Listener, Objection, Permits, StepRequest
+from sequencer.executors.protocol import Kind, Listener, Objection, Permits, StepRequest, words
 from sequencer.executors.tool_words import CLAUDE, granted, objections, plan_objections, taken
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 
-INSTALL = (
-    "npm install -g @anthropic-ai/claude-code, or pip install claude-agent-sdk and name "
-    "its claude_agent_sdk/_bundled/claude as program"
-)
-PASSED = (
-    "ANTHROPIC_API_KEY",
-    "ANTHROPIC_AUTH_TOKEN",
-    "ANTHROPIC_BASE_URL",
-    "ANTHROPIC_MODEL",
-    "CLAUDE_CODE_OAUTH_TOKEN",
-    "CLAUDE_CONFIG_DIR",
-)
-"""Without these the program could not find its account."""
 STARTS_SUBAGENTS = ("Agent", "Task")
 """The tool's name, now and before."""
-_PERMISSION_WORDS = (
-    "--dangerously-skip-permissions",
-    "--permission-mode",
-    "--permission-prompt-tool",
-    "--allowedTools",
-    "--allowed-tools",
-    "--settings",
+_PERMISSION_WORDS = words(
+    "--dangerously-skip-permissions --permission-mode --permission-prompt-tool --allowedTools "
+    "--allowed-tools --settings"
 )
 _SNAPSHOT_SINCE = (2, 1, 330)
 """From here on a resumed session keeps its first system prompt unless told otherwise."""
@@ -222,26 +205,21 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
     """Runs ``claude -p`` under the process core."""
 
     kind: ClassVar[str] = "claude"
-    install: ClassVar[str] = INSTALL
-    passed: ClassVar[tuple[str, ...]] = PASSED
+    install: ClassVar[str] = (
+        "npm install -g @anthropic-ai/claude-code, or pip install claude-agent-sdk and name "
+        "its claude_agent_sdk/_bundled/claude as program"
+    )
+    passed: ClassVar[tuple[str, ...]] = words(
+        "ANTHROPIC_API_KEY ANTHROPIC_AUTH_TOKEN ANTHROPIC_BASE_URL ANTHROPIC_MODEL "
+        "CLAUDE_CODE_OAUTH_TOKEN CLAUDE_CONFIG_DIR"
+    )
     providers: ClassVar[frozenset[str] | None] = ANTHROPIC
     supported_fields: ClassVar[frozenset[str]] = frozenset(
-        {
-            "model",
-            "provider",
-            "tools",
-            "system_prompt",
-            "append_system_prompt",
-            "single_turn",
-            "max_turns",
-            "allowed_tools",
-            "disallowed_tools",
-            "disallow_all_tools",
-            "agents",
-            "idle_timeout_s",
-            "max_cost_usd",
-            "continue_session",
-        }
+        words(
+            "model provider tools system_prompt append_system_prompt single_turn max_turns "
+            "allowed_tools disallowed_tools disallow_all_tools agents idle_timeout_s max_cost_usd "
+            "continue_session"
+        )
     )
 
     def objections(self, step: Step) -> list[Objection]:

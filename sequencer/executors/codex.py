@@ -40,13 +40,11 @@ from sequencer.executors.client import (
     split_mark,
 )
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Kind, Listener, Objection, Permits, StepRequest
+from sequencer.executors.protocol import Kind, Listener, Objection, Permits, StepRequest, words
 from sequencer.executors.tool_words import CODEX, objections
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step, ToolName
 
-INSTALL = "npm install -g @openai/codex"
-PASSED = ("CODEX_API_KEY", "CODEX_HOME", "OPENAI_API_KEY", "OPENAI_BASE_URL")
 OUTPUT_SCHEMA = "output-schema.json"
 _MAX_APPENDED_BYTES = 100_000
 """The appended prompt is an argument, and one argument ends at 128 KiB."""
@@ -150,20 +148,19 @@ class CodexExecutor(ClientExecutor[CodexOptions]):
     """Runs ``codex exec`` under the process core."""
 
     kind: ClassVar[str] = "codex"
-    install: ClassVar[str] = INSTALL
-    passed: ClassVar[tuple[str, ...]] = PASSED
+    install: ClassVar[str] = "npm install -g @openai/codex"
+    passed: ClassVar[tuple[str, ...]] = (
+        "CODEX_API_KEY",
+        "CODEX_HOME",
+        "OPENAI_API_KEY",
+        "OPENAI_BASE_URL",
+    )
     providers: ClassVar[frozenset[str] | None] = OPENAI
     supported_fields: ClassVar[frozenset[str]] = frozenset(
-        {
-            "model",
-            "provider",
-            "tools",
-            "system_prompt",
-            "append_system_prompt",
-            "disallowed_tools",
-            "idle_timeout_s",
-            "continue_session",
-        }
+        words(
+            "model provider tools system_prompt append_system_prompt disallowed_tools "
+            "idle_timeout_s continue_session"
+        )
     )
 
     def objections(self, step: Step) -> list[Objection]:

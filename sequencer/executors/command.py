@@ -25,15 +25,9 @@ from sequencer.executors.environment import (
     agent_environment,
 )
 from sequencer.executors.prices import ModelPrice, estimated
-from sequencer.executors.process import (
-    GRACE_S,
-    ProcessCore,
-    ProcessEnd,
-    conclude,
-    describe_exit,
-    launch_of,
-)
+from sequencer.executors.process import ProcessCore, ProcessEnd, conclude, describe_exit, launch_of
 from sequencer.executors.protocol import Cancellation, Kind, Listener, Objection, StepRequest
+from sequencer.executors.pump import GRACE_S
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.store import folder as folders
@@ -150,7 +144,9 @@ class CommandExecutor:
         has_file = "prompt_file" in self.options.placeholders
         make_folder(request.result_path)
         if has_file:
-            _write_private(prompt_file, request.prompt)
+            # For this user alone; a link in its place is not followed.
+            with folders.open_new(prompt_file) as file:
+                file.write(request.prompt.encode("utf-8", "surrogateescape"))
         try:
             launch = launch_of(
                 argv,
@@ -229,9 +225,3 @@ class _Answer:
 
 def _program(first: str) -> str:
     return sys.executable if first == "{python}" else first
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write *text* for this user alone; a link in its place is not followed."""
-    with folders.open_new(path) as file:
-        file.write(text.encode("utf-8", "surrogateescape"))

@@ -14,6 +14,8 @@ from typing import Annotated
 
 from pydantic import StringConstraints
 
+from sequencer.executors.protocol import words
+
 Pattern = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$", min_length=2, max_length=200)
 ]
@@ -23,50 +25,14 @@ VariableName = Annotated[
 ]
 VariableValue = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 
-EVERY_AGENT = (
-    "COLORTERM",
-    "HOME",
-    "LANG",
-    "LANGUAGE",
-    "LC_*",
-    "LOGNAME",
-    "NO_COLOR",
-    "PATH",
-    "SHELL",
-    "TERM",
-    "TERMINFO",
-    "TMPDIR",
-    "TZ",
-    "TZDIR",
-    "USER",
-    "XDG_*",
-    # Keys stay in their agents; these only say where to ask.
-    "DBUS_SESSION_BUS_ADDRESS",
-    "GPG_TTY",
-    "SSH_AGENT_PID",
-    "SSH_AUTH_SOCK",
-    # Networks whose only way out is a proxy with a certificate of its own.
-    "ALL_PROXY",
-    "HTTPS_PROXY",
-    "HTTP_PROXY",
-    "NO_PROXY",
-    "all_proxy",
-    "https_proxy",
-    "http_proxy",
-    "no_proxy",
-    "CURL_CA_BUNDLE",
-    "GIT_SSL_CAINFO",
-    "NODE_EXTRA_CA_CERTS",
-    "REQUESTS_CA_BUNDLE",
-    "SSL_CERT_DIR",
-    "SSL_CERT_FILE",
-    # Programs that an agent runs are found and linked through these.
-    "CONDA_PREFIX",
-    "DYLD_LIBRARY_PATH",
-    "LD_LIBRARY_PATH",
-    "NVM_DIR",
-    "PYENV_ROOT",
-    "VIRTUAL_ENV",
+# Among them where keys are asked for (they stay in their agents), the only way out of a network
+# with a proxy and a certificate of its own, and through what programs are found and linked.
+EVERY_AGENT = words(
+    "COLORTERM HOME LANG LANGUAGE LC_* LOGNAME NO_COLOR PATH SHELL TERM TERMINFO TMPDIR TZ TZDIR "
+    "USER XDG_* DBUS_SESSION_BUS_ADDRESS GPG_TTY SSH_AGENT_PID SSH_AUTH_SOCK ALL_PROXY "
+    "HTTPS_PROXY HTTP_PROXY NO_PROXY all_proxy https_proxy http_proxy no_proxy CURL_CA_BUNDLE "
+    "GIT_SSL_CAINFO NODE_EXTRA_CA_CERTS REQUESTS_CA_BUNDLE SSL_CERT_DIR SSL_CERT_FILE "
+    "CONDA_PREFIX DYLD_LIBRARY_PATH LD_LIBRARY_PATH NVM_DIR PYENV_ROOT VIRTUAL_ENV"
 )
 """Names and prefixes that every agent gets where they are set."""
 TRUST = "SEQUENCER_TRUST"

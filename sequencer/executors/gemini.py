@@ -37,23 +37,11 @@ from sequencer.executors.client import (
     split_mark,
 )
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Kind, Listener, Objection, Permits, StepRequest
+from sequencer.executors.protocol import Kind, Listener, Objection, Permits, StepRequest, words
 from sequencer.executors.tool_words import GEMINI, granted, objections, plan_objections, taken
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import ModelName, Step
 
-INSTALL = "npm install -g @google/gemini-cli"
-PASSED = (
-    "GEMINI_API_KEY",
-    "GEMINI_CLI_HOME",
-    "GOOGLE_API_KEY",
-    "GOOGLE_APPLICATION_CREDENTIALS",
-    "GOOGLE_CLOUD_LOCATION",
-    "GOOGLE_CLOUD_PROJECT",
-    "GOOGLE_GEMINI_BASE_URL",
-    "GOOGLE_GENAI_USE_GCA",
-    "GOOGLE_GENAI_USE_VERTEXAI",
-)
 POLICY = "tools-policy.toml"
 _PERMISSION_WORDS = ("--allowed-tools", "--policy", "--yolo", "-y")
 _HIGHEST, _LOWEST = 999, 1
@@ -130,8 +118,12 @@ class GeminiExecutor(ClientExecutor[GeminiOptions]):
     """Runs ``gemini`` under the process core."""
 
     kind: ClassVar[str] = "gemini"
-    install: ClassVar[str] = INSTALL
-    passed: ClassVar[tuple[str, ...]] = PASSED
+    install: ClassVar[str] = "npm install -g @google/gemini-cli"
+    passed: ClassVar[tuple[str, ...]] = words(
+        "GEMINI_API_KEY GEMINI_CLI_HOME GOOGLE_API_KEY GOOGLE_APPLICATION_CREDENTIALS "
+        "GOOGLE_CLOUD_LOCATION GOOGLE_CLOUD_PROJECT GOOGLE_GEMINI_BASE_URL GOOGLE_GENAI_USE_GCA "
+        "GOOGLE_GENAI_USE_VERTEXAI"
+    )
     providers: ClassVar[frozenset[str] | None] = GOOGLE
     supported_fields: ClassVar[frozenset[str]] = frozenset(
         {"model", "provider", "tools", "system_prompt", "idle_timeout_s", "continue_session"}

@@ -40,6 +40,7 @@ from sequencer.executors.protocol import (
     Permits,
     StepRequest,
     time_is_over,
+    words,
 )
 from sequencer.executors.tool_words import MESSAGES, granted, objections, taken
 from sequencer.model.addresses import takes_secrets
@@ -102,21 +103,11 @@ class MessagesExecutor:
     kind: ClassVar[str] = "anthropic"
     providers: ClassVar[frozenset[str] | None] = ANTHROPIC
     supported_fields: ClassVar[frozenset[str]] = frozenset(
-        {
-            "model",
-            "provider",
-            "temperature",
-            "tools",
-            "system_prompt",
-            "append_system_prompt",
-            "single_turn",
-            "max_turns",
-            "allowed_tools",
-            "disallowed_tools",
-            "disallow_all_tools",
-            "idle_timeout_s",
-            "max_cost_usd",
-        }
+        words(
+            "model provider temperature tools system_prompt append_system_prompt single_turn "
+            "max_turns allowed_tools disallowed_tools disallow_all_tools idle_timeout_s "
+            "max_cost_usd"
+        )
     )
 
     def __init__(

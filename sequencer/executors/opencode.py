@@ -34,22 +34,11 @@ from sequencer.executors.client import (
     sum_of_costs,
 )
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Kind, Listener, Objection, Permits, StepRequest
+from sequencer.executors.protocol import Kind, Listener, Objection, Permits, StepRequest, words
 from sequencer.executors.tool_words import OPENCODE, granted, objections, taken
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
 
-INSTALL = "npm install -g opencode-ai"
-PASSED = (
-    "ANTHROPIC_API_KEY",
-    "GEMINI_API_KEY",
-    "GOOGLE_GENERATIVE_AI_API_KEY",
-    "OPENAI_API_KEY",
-    "OPENCODE_API_KEY",
-    "OPENCODE_CONFIG",
-    "OPENCODE_CONFIG_DIR",
-    "OPENROUTER_API_KEY",
-)
 _INLINE = "OPENCODE_CONFIG_CONTENT"
 _MAIN_AGENT = "build"
 """The agent that opencode uses if none is named."""
@@ -220,24 +209,17 @@ class OpencodeExecutor(ClientExecutor[OpencodeOptions]):
     """Runs ``opencode run`` under the process core."""
 
     kind: ClassVar[str] = "opencode"
-    install: ClassVar[str] = INSTALL
-    passed: ClassVar[tuple[str, ...]] = PASSED
+    install: ClassVar[str] = "npm install -g opencode-ai"
+    passed: ClassVar[tuple[str, ...]] = words(
+        "ANTHROPIC_API_KEY GEMINI_API_KEY GOOGLE_GENERATIVE_AI_API_KEY OPENAI_API_KEY "
+        "OPENCODE_API_KEY OPENCODE_CONFIG OPENCODE_CONFIG_DIR OPENROUTER_API_KEY"
+    )
     providers: ClassVar[frozenset[str] | None] = None
     supported_fields: ClassVar[frozenset[str]] = frozenset(
-        {
-            "model",
-            "provider",
-            "temperature",
-            "tools",
-            "system_prompt",
-            "single_turn",
-            "max_turns",
-            "allowed_tools",
-            "disallowed_tools",
-            "disallow_all_tools",
-            "idle_timeout_s",
-            "continue_session",
-        }
+        words(
+            "model provider temperature tools system_prompt single_turn max_turns allowed_tools "
+            "disallowed_tools disallow_all_tools idle_timeout_s continue_session"
+        )
     )
 
     def objections(self, step: Step) -> list[Objection]:

@@ -48,18 +48,6 @@ from sequencer.executors.pump import (
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import FileMark
 
-__all__ = [
-    "GRACE_S",
-    "EventParser",
-    "Launch",
-    "OutputConsumer",
-    "ProcessCore",
-    "ProcessEnd",
-    "conclude",
-    "describe_exit",
-    "launch_of",
-    "perform_process",
-]
 _STDERR_LINE_CAP = 65_536
 PATIENCE_S = 5.0
 """How long a start is tried again that this machine has no process or descriptor for."""

@@ -27,8 +27,9 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sequencer.executors.attempt_lock import AttemptLock
-from sequencer.executors.process import Launch, OutputConsumer, ProcessCore, ProcessEnd
+from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Cancellation
+from sequencer.executors.pump import Launch, OutputConsumer
 
 MAX_ANSWER_CHARS = 30_000
 _MAX_MATCHES = 200

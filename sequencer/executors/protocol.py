@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from sequencer.executors.attempt_lock import AttemptLock
 
 
+def words(text: str) -> tuple[str, ...]:
+    """Return the words of *text*: names of fields, variables or options, many on a line."""
+    return tuple(text.split())
+
+
 class Kind(StrEnum):
     """What a piece of output is, so that a terminal can choose what to show."""
 
@@ -244,17 +249,10 @@ class Permitting(Protocol):
 
 
 EVERY_EXECUTOR = frozenset(
-    {
-        *("name", "prompt", "text", "executor", "timeout_s", "retry", "complete_when"),
-        *(
-            "suppress_thoughts",
-            "requires_approval",
-            "append_system_prompt",
-            "approval",
-            "validation",
-            "output",
-        ),
-        *("system_from_labels", "no_comment", "description"),
-    }
+    words(
+        "name prompt text executor timeout_s retry complete_when suppress_thoughts "
+        "requires_approval append_system_prompt approval validation output system_from_labels "
+        "no_comment description"
+    )
 )
 """Step fields that the engine or the process core honours for every executor."""

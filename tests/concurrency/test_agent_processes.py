@@ -14,8 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sequencer.executors.process import Launch, ProcessCore, ProcessEnd
+from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Cancellation
+from sequencer.executors.pump import Launch
 from tests.contract.executor_cases import marked_processes, wait_until
 
 

@@ -20,8 +20,9 @@ import pytest
 from sequencer.executors import guard
 from sequencer.executors import pump as guarding
 from sequencer.executors.marked import end_marked
-from sequencer.executors.process import Launch, ProcessCore, ProcessEnd
+from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Cancellation
+from sequencer.executors.pump import Launch
 from tests.contract.executor_cases import marked_processes, wait_until
 
 ENVIRONMENT = {"PATH": os.environ["PATH"]}

@@ -15,14 +15,9 @@ from typing import Any
 
 import pytest
 
-from sequencer.executors.process import (
-    Launch,
-    ProcessCore,
-    ProcessEnd,
-    describe_exit,
-    perform_process,
-)
+from sequencer.executors.process import ProcessCore, ProcessEnd, describe_exit, perform_process
 from sequencer.executors.protocol import Cancellation, Kind, Listener, StopReason
+from sequencer.executors.pump import Launch
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from tests.contract.executor_cases import Recorder, request_for, wait_until
 
