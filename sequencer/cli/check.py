@@ -6,16 +6,18 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from sequencer import checks
 from sequencer.cli.context import Invocation, ensure_is_one, near
-from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.options import hide_in, pass_invocation, verb
 from sequencer.cli.views.text import columns, one_line, plain
-
-if TYPE_CHECKING:
-    from sequencer.findings import Finding
+from sequencer.errors import ConfigurationError
+from sequencer.findings import Area, Finding, Level, exit_code, of_error
+from sequencer.model.names import slug
+from sequencer.project import open_project
+from sequencer.settings.location import locate
 
 VALUE_CHARS = 80
 PLACES = 3
@@ -46,7 +48,6 @@ def check(invocation: Invocation, has_settings: bool, asks: bool) -> int:
     if has_settings:
         _print_settings(invocation)
         return 0
-    from sequencer.findings import Level, exit_code  # noqa: PLC0415 - pydantic; `--help` needs none
 
     findings = _findings(invocation)
     code = exit_code(findings)
@@ -68,13 +69,6 @@ def check(invocation: Invocation, has_settings: bool, asks: bool) -> int:
 
 def _findings(invocation: Invocation) -> list[Finding]:
     """Return all findings; where the configuration can't be used, those of the run's files."""
-    from sequencer import checks  # noqa: PLC0415 - pydantic; `--help` needs none
-    from sequencer.errors import ConfigurationError  # noqa: PLC0415
-    from sequencer.findings import Area, of_error  # noqa: PLC0415
-    from sequencer.model.names import slug  # noqa: PLC0415
-    from sequencer.project import open_project  # noqa: PLC0415
-    from sequencer.settings.location import locate  # noqa: PLC0415
-
     try:
         project = open_project(config=invocation.config, acts=invocation.acts)
         ensure_is_one(project)
@@ -123,7 +117,6 @@ def _text(finding: Finding) -> str:
 
 
 def _print_settings(invocation: Invocation) -> None:
-    from sequencer.cli.options import hide_in  # noqa: PLC0415 - only who asks needs it
 
     project = invocation.project()
     # A remote may hold a login, and an agent's variables a key.

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import columns, one_line
-
-if TYPE_CHECKING:
-    from sequencer.git.selection import Selection
-    from sequencer.project import Project
+from sequencer.git.carry import folders_of
+from sequencer.git.objects import Objects
+from sequencer.git.process import Git
+from sequencer.git.selection import Selection, Selector, secrets_by
+from sequencer.git.tree import WorkTree
+from sequencer.project import Project
 
 NOT_COMMITTED = "-"
 
@@ -49,12 +51,6 @@ def commit(invocation: Invocation, *, dry_run: bool) -> None:
 
 def _selected(project: Project) -> tuple[str | None, Selection]:
     """Return the branch that is checked out, and what would be committed on it."""
-    from sequencer.git.carry import folders_of  # noqa: PLC0415 - `--help` needs no git
-    from sequencer.git.objects import Objects  # noqa: PLC0415
-    from sequencer.git.process import Git  # noqa: PLC0415
-    from sequencer.git.selection import Selector, secrets_by  # noqa: PLC0415
-    from sequencer.git.tree import WorkTree  # noqa: PLC0415
-
     settings = project.settings
     objects = Objects(Git(settings.project_dir))
     tree = WorkTree(folders_of(settings, settings.state_file), objects)

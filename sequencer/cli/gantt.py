@@ -6,20 +6,21 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import NewFile, pass_invocation, verb
+from sequencer.cli.views.diagram import can_write, print_drawing
+from sequencer.cli.views.gantt import NEEDED, Chart, chart_of, drawn
+from sequencer.cli.views.pictures import gantt_svg, png_of, save
+from sequencer.cli.views.text import columns_of
+from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UsageRefused
-
-if TYPE_CHECKING:
-    from sequencer.cli.gantt_rows import Chart
-    from sequencer.engine.run import Run
-    from sequencer.history.timeline import Figures, Timeline
-    from sequencer.model.head import Head
-    from sequencer.model.net.graph import Graph
+from sequencer.history.timeline import Figures, Timeline, figures_of, timeline_of
+from sequencer.model.head import Head
+from sequencer.model.net.graph import Graph
 
 COLUMNS = 100
 """Where it is printed to no terminal."""
@@ -44,9 +45,6 @@ def gantt(invocation: Invocation, svg: Path | None, png: Path | None, width: int
       sequencer --run review gantt --svg review.svg
       sequencer --run review gantt --json | jq .figures
     """
-    from sequencer.cli.gantt_rows import chart_of  # noqa: PLC0415 - `--help` needs none
-    from sequencer.history.timeline import figures_of, timeline_of  # noqa: PLC0415 - `--help` needs none
-
     if invocation.is_json and (svg or png or width):
         raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
     run = invocation.run()
@@ -95,10 +93,8 @@ def _title(run: Run, head: Head | None) -> str:
 def _draw(invocation: Invocation, chart: Chart, svg: Path | None, png: Path | None) -> None:
     if not (svg or png):
         return
-    from sequencer.cli import gantt_picture  # noqa: PLC0415 - only who draws needs it
-    from sequencer.cli.svg import png_of, save  # noqa: PLC0415
 
-    text = gantt_picture.svg(chart)
+    text = gantt_svg(chart)
     pictures = [(svg, text.encode())] if svg else []
     pictures += [(png, png_of(text))] if png else []
     for path, data in pictures:
@@ -107,9 +103,6 @@ def _draw(invocation: Invocation, chart: Chart, svg: Path | None, png: Path | No
 
 
 def _print(chart: Chart, width: int | None) -> None:
-    from sequencer.cli.gantt_text import NEEDED, drawn  # noqa: PLC0415 - as in `_draw`
-    from sequencer.cli.views.diagram import can_write, print_drawing  # noqa: PLC0415
-    from sequencer.cli.views.text import columns_of  # noqa: PLC0415
 
     stream = sys.stdout
     columns = width or columns_of(stream) or COLUMNS

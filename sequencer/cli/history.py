@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.text import columns, one_line
-
-if TYPE_CHECKING:
-    from sequencer.engine.run import Run
+from sequencer.cli.views.text import columns, file_size, one_line
+from sequencer.engine.run import Run
+from sequencer.model.net import rules as flow_trace
+from sequencer.model.outcome import cost_words, used
 
 NOTE_CHARS = 72
 _RUN_ID = re.compile(r"\brun [0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
@@ -79,8 +79,6 @@ def _is_of_a_graph(run: Run) -> bool:
 
 def _tell_as_trace(invocation: Invocation, facts: Iterable[dict[str, Any]]) -> None:
     """Write one line a fact, in the words of ``simulate``; other facts in theirs."""
-    from sequencer.model.net import rules as flow_trace  # noqa: PLC0415 - few runs are of graphs
-
     rows, denials = [], 0
     for fact in facts:
         outcome = _outcome(fact)
@@ -134,12 +132,8 @@ def _remark(outcome: dict[str, Any]) -> str:
     if isinstance(usage, dict) and usage.get("seconds"):
         parts.append(f"{float(usage['seconds']):.1f} s")
     if cut_from := outcome.get("output_cut_from"):
-        from sequencer.cli.views.text import file_size  # noqa: PLC0415 - few answers are so long
-
         parts.append(f"its answer of {file_size(cut_from)} was cut to its end")
     if isinstance(usage, dict):
-        from sequencer.model.outcome import cost_words, used  # noqa: PLC0415 - `--help` needs none
-
         parts += [cost] if (cost := cost_words(used(usage))) else []
         parts += ["no agent ran"] if usage.get("rehearsed") else []
     if outcome.get("denials"):

@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sequencer import __version__
+from sequencer.cli import unattended
+from sequencer.documents.file import read_bytes
 from sequencer.errors import SequencerError
+from sequencer.model.names import slug
+from sequencer.settings.location import locate
+from sequencer.store import folder as folders
+from sequencer.store.folder import open_new, read_regular
+from sequencer.store.journal import NAME as JOURNAL
+from sequencer.store.journal import decode
+from sequencer.store.strictjson import parse_object
 
 NAME = "idle.json"
 MAX_BYTES = 64 * 1024
@@ -58,8 +67,6 @@ def answers(arguments: Sequence[str]) -> bool:
         if answer is None or not _is_plain(answer.err + answer.out):
             return False
         if question is not None and question.log is not None:
-            from sequencer.cli import unattended  # noqa: PLC0415 - see `ask`
-
             is_final = answer.until is None
             return unattended.repeated(question.log, answer.err + answer.out, is_final=is_final)
         if sys.stderr is not None:
@@ -86,15 +93,11 @@ def ask(arguments: Sequence[str], env: Mapping[str, str]) -> Question | None:
     places = _places(arguments)
     if places is None:
         return None
-    from sequencer.documents.file import read_bytes  # noqa: PLC0415 - most verbs are no tick
-    from sequencer.settings.location import locate  # noqa: PLC0415
 
     config, run = places.get("--config"), places.get("--run")
     found = locate(Path(), None if config is None else Path(config), env)
     state_path = found.state_path
     if run is not None:
-        from sequencer.model.names import slug  # noqa: PLC0415
-
         state_path = state_path.parent / "runs" / slug(run) / state_path.name
     settings = sorted(item for item in env.items() if item[0].startswith("SEQUENCER_"))
     # The folder too: answers name files as they are called from there.
@@ -132,8 +135,6 @@ def _places(arguments: Sequence[str]) -> dict[str, str] | None:
 
 def recall(question: Question, now: float | None = None) -> Answer | None:
     """Return the answer that *question* had, if nothing has changed since."""
-    from sequencer.store.folder import read_regular  # noqa: PLC0415 - see `ask`
-
     path = question.state_path
     try:
         written = read_regular(path.with_name(NAME), max_bytes=MAX_BYTES)
@@ -158,9 +159,6 @@ def remember(state_path: Path, answer: Answer, arguments: Sequence[str]) -> None
 
     Failing to is nobody's error: the next tick takes the long way again.
     """
-    from sequencer.store import folder as folders  # noqa: PLC0415 - see `ask`
-    from sequencer.store.folder import open_new, read_regular  # noqa: PLC0415
-
     with contextlib.suppress(OSError, SequencerError):
         question = ask(arguments, os.environ)
         # Unequal: what looked like an option was a value, see `_places`.
@@ -181,8 +179,6 @@ def remember(state_path: Path, answer: Answer, arguments: Sequence[str]) -> None
 
 def _kept(path: Path, digest: str) -> dict[str, Any]:
     """Return the answers that are still about the present state."""
-    from sequencer.store.folder import read_regular  # noqa: PLC0415 - see `ask`
-
     try:
         memory = _parsed(read_regular(path, max_bytes=MAX_BYTES))
     except FileNotFoundError:
@@ -193,10 +189,6 @@ def _kept(path: Path, digest: str) -> dict[str, Any]:
 
 def _is_newest(state_path: Path, state: bytes) -> bool:
     """Return whether *state* is what the journal's last record says, and nothing follows it."""
-    from sequencer.store.folder import read_regular  # noqa: PLC0415
-    from sequencer.store.journal import NAME as JOURNAL  # noqa: PLC0415
-    from sequencer.store.journal import decode  # noqa: PLC0415 - see `ask`
-
     head = _parsed(state)
     offset = head.get("journal_offset")
     if type(offset) is not int or offset < 0:
@@ -216,7 +208,6 @@ def _is_newest(state_path: Path, state: bytes) -> bool:
 
 
 def _parsed(data: bytes) -> dict[str, Any]:
-    from sequencer.store.strictjson import parse_object  # noqa: PLC0415 - see `ask`
 
     try:
         return parse_object(data)

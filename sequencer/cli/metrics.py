@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import click
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest as as_prometheus
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest as as_openmetrics
+from prometheus_client.registry import Collector
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import NewFile, pass_invocation, save, verb
+from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
-
-if TYPE_CHECKING:
-    from sequencer.cli.metrics_text import Seen
-    from sequencer.engine.run import Run
-    from sequencer.history.totals import Maker
-    from sequencer.model.workflow import Workflow
-    from sequencer.project import Project
+from sequencer.history.totals import Cap, Maker, Total, Totals, caps_of, totals_of
+from sequencer.model.head import Head, Status
+from sequencer.model.workflow import Workflow
+from sequencer.project import Project
 
 FILE_MODE = 0o644
 """The exporter is another user."""
@@ -50,8 +55,6 @@ def metrics(
       sequencer metrics
       sequencer metrics --all-runs --format prometheus --output /srv/s.prom
     """
-    from sequencer.cli.metrics_text import metrics_text  # noqa: PLC0415 - `--help` needs none
-
     if all_runs and invocation.run_name is not None:
         raise click.UsageError("--all-runs and --run exclude each other")
     seen, unreadable = _seen(invocation, all_runs=all_runs)
@@ -91,8 +94,6 @@ def _seen(invocation: Invocation, *, all_runs: bool) -> tuple[list[Seen], list[s
 
 
 def _look(invocation: Invocation, project: Project, run: Run) -> Seen | None:
-    from sequencer.cli.metrics_text import Seen  # noqa: PLC0415 - `--help` needs none
-    from sequencer.history.totals import caps_of, totals_of  # noqa: PLC0415 - `--help` needs none
 
     head = run.head
     if head is None:
@@ -131,3 +132,204 @@ def _models(project: Project, workflow: Workflow | None) -> Callable[[Maker], st
 
 def _is_metrics(beginning: bytes) -> bool:
     return not beginning.strip() or beginning.startswith(b"# ")
+
+
+PREFIX = "sequencer"
+DEFAULT_RUN = "(default)"
+"""As `runs` calls it."""
+FORMATS: tuple[str, str] = ("openmetrics", "prometheus")
+
+RUN = ("run", "workflow")
+MAKER = (*RUN, "step", "role", "model", "agent")
+_KEPT = "Of the facts that the journal still has: where old ones were dropped it is less."
+_EXACT = "From the run's state: exact, also where old facts were dropped."
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One run, as it is to be shown."""
+
+    name: str | None
+    head: Head
+    tallies: Totals
+    caps: tuple[Cap, ...] = ()
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """By step."""
+    model_of: Callable[[Maker], str] = lambda maker: maker.model
+    """What a maker's model is where the journal names none."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Return the values of `RUN`."""
+        return (_clean(self.name or DEFAULT_RUN), _clean(self.head.workflow_name))
+
+
+class _Sum(NamedTuple):
+    """One counter of what the attempts of a maker have come to."""
+
+    name: str
+    help: str
+    unit: str
+    value: Callable[[Total], float | None]
+    """None: it is not known, and no sample says that it is 0."""
+
+
+def _known_usd(tally: Total) -> float | None:
+    return None if tally.unpriced and not tally.cost_usd else tally.cost_usd
+
+
+_SUMS = (
+    _Sum("steps_accepted", "Steps that were accepted.", "", lambda t: t.accepted),
+    _Sum("attempts_failed", "Attempts that failed or judged no.", "", lambda t: t.failed),
+    _Sum("attempts_released", "Attempts that were given back.", "", lambda t: t.released),
+    _Sum("attempts_taken_over", "Attempts whose process was lost.", "", lambda t: t.taken_over),
+    _Sum("agent_seconds", "Time of agents, all attempts.", "seconds", lambda t: t.seconds),
+    _Sum("input_tokens", "Tokens that were sent.", "tokens", lambda t: t.input_tokens),
+    _Sum("output_tokens", "Tokens that came back.", "tokens", lambda t: t.output_tokens),
+    _Sum("cost_usd", "Cost as far as it is known.", "usd", _known_usd),
+    _Sum("estimated_usd", "Part of the cost that is estimated.", "usd", lambda t: t.estimated_usd),
+    _Sum("calls_unpriced", "Calls whose cost nobody told.", "", lambda t: t.unpriced),
+)
+
+
+class _OfHead(NamedTuple):
+    """One figure of a run's head."""
+
+    name: str
+    help: str
+    unit: str
+    value: Callable[[Head], float | None]
+
+
+_COUNTERS = (
+    _OfHead("run_steps_accepted", "Steps that were accepted.", "", lambda h: h.usage.steps),
+    _OfHead("run_agent_seconds", "Time of agents.", "seconds", lambda h: h.usage.seconds),
+    _OfHead("run_input_tokens", "Tokens sent.", "tokens", lambda h: h.usage.input_tokens),
+    _OfHead("run_output_tokens", "Tokens back.", "tokens", lambda h: h.usage.output_tokens),
+    _OfHead("run_cost_usd", "Cost as far as it is known.", "usd", lambda h: h.usage.known_usd),
+    _OfHead(
+        "run_estimated_usd",
+        "Part of the cost that is estimated.",
+        "usd",
+        lambda h: h.usage.estimated_usd,
+    ),
+    _OfHead("run_calls_unpriced", "Calls whose cost nobody told.", "", lambda h: h.usage.unpriced),
+)
+_GAUGES = (
+    _OfHead("run_step_index", "Where the run stands, from 0.", "", lambda h: h.step_index),
+    _OfHead("run_claims", "Steps that are being run.", "", lambda h: len(h.claims)),
+    _OfHead("run_failures_in_row", "Failures in a row.", "", lambda h: h.failures_in_row),
+    _OfHead(
+        "run_last_update_timestamp_seconds",
+        "When the run changed last, seconds since 1970.",
+        "seconds",
+        lambda h: datetime.fromisoformat(h.last_update).timestamp(),
+    ),
+)  # fmt: skip
+_UNITS = {"usd": "USD", "tokens": "tokens", "steps": "steps", "seconds": "seconds of agents"}
+
+
+def metrics_text(seen: Iterable[Seen], unreadable: Iterable[str | None], text_format: str) -> bytes:
+    """Return *seen* in *text_format*, one of `FORMATS`; *unreadable* are other runs' names."""
+    collector = _Runs(tuple(seen), tuple(unreadable))
+    write = as_openmetrics if text_format == FORMATS[0] else as_prometheus
+    data: bytes = write(collector)
+    return data
+
+
+class _Runs(Collector):
+    """What prometheus_client asks for the families."""
+
+    def __init__(self, seen: tuple[Seen, ...], unreadable: tuple[str | None, ...]) -> None:
+        self._seen = seen
+        self._unreadable = unreadable
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family that has a sample."""
+        families = (*self._sums(), *self._heads(), self._status(), *self._caps(), self._readable())
+        return (family for family in families if family.samples)
+
+    def _sums(self) -> Iterator[Metric]:
+        makers = [(one, _by_labels(one)) for one in self._seen]
+        for name, text, unit, value in _SUMS:
+            counter = _counter(name, f"{text} {_KEPT}", MAKER, unit)
+            for _, rows in makers:
+                for labels, tallies in rows.items():
+                    known = [one for one in map(value, tallies) if one is not None]
+                    if known:
+                        counter.add_metric(labels, round(sum(known), 9))
+            yield counter
+        first = _gauge(
+            "journal_first_revision",
+            "The oldest revision that the journal still has; above 1 older facts were dropped.",
+            RUN,
+        )
+        for one in self._seen:
+            if one.tallies.first_revision is not None:
+                first.add_metric(one.labels, one.tallies.first_revision)
+        yield first
+
+    def _heads(self) -> Iterator[Metric]:
+        for name, text, unit, value in _COUNTERS:
+            counter = _counter(name, f"{text} {_EXACT}", RUN, unit)
+            for one in self._seen:
+                if (known := value(one.head)) is not None:
+                    counter.add_metric(one.labels, known)
+            yield counter
+        for name, text, unit, value in _GAUGES:
+            gauge = _gauge(name, text, RUN, unit)
+            for one in self._seen:
+                if (known := value(one.head)) is not None:
+                    gauge.add_metric(one.labels, known)
+            yield gauge
+
+    def _status(self) -> Metric:
+        gauge = _gauge("run_status", "1 for the status that it has.", (*RUN, "status"))
+        for one in self._seen:
+            for status in Status:
+                gauge.add_metric((*one.labels, str(status)), int(one.head.status == status))
+        return gauge
+
+    def _caps(self) -> Iterator[Metric]:
+        labels = (*RUN, "scope", "name")
+        for unit, words in _UNITS.items():
+            limit = _gauge(f"budget_{unit}", f"The cap, in {words}.", labels, unit)
+            left = _gauge(f"budget_left_{unit}", f"What is left, in {words}.", labels, unit)
+            for one in self._seen:
+                for cap in one.caps:
+                    if cap.unit == unit:
+                        limit.add_metric((*one.labels, cap.scope, cap.name), cap.limit)
+                        left.add_metric((*one.labels, cap.scope, cap.name), round(cap.left, 9))
+            yield limit
+            yield left
+
+    def _readable(self) -> Metric:
+        gauge = _gauge("run_readable", "0: its state or its journal can't be read.", ("run",))
+        for one in self._seen:
+            gauge.add_metric(one.labels[:1], 1)
+        for name in self._unreadable:
+            gauge.add_metric((_clean(name or DEFAULT_RUN),), 0)
+        return gauge
+
+
+def _by_labels(one: Seen) -> dict[tuple[str, ...], list[Total]]:
+    """Return the tallies by the values of `MAKER`: makers may differ in nothing else."""
+    found: dict[tuple[str, ...], list[Total]] = {}
+    for maker, tally in one.tallies.by_maker.items():
+        role = one.roles.get(maker.step, "")
+        labels = (*one.labels, maker.step, role, one.model_of(maker), maker.agent)
+        found.setdefault(tuple(map(_clean, labels)), []).append(tally)
+    return found
+
+
+def _clean(text: str) -> str:
+    """Return *text* as UTF-8 can hold it."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _counter(name: str, text: str, labels: Iterable[str], unit: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"{PREFIX}_{name}", text, labels=tuple(labels), unit=unit)
+
+
+def _gauge(name: str, text: str, labels: Iterable[str], unit: str = "") -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=tuple(labels), unit=unit)

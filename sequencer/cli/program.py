@@ -132,7 +132,7 @@ COMMANDS: Mapping[str, Command] = {
     "runs": Command(_LOOK, "runs", "runs", "List the runs."),
     "gates": Command(_LOOK, "gates", "gates", "List what waits for a person."),
     "route": Command(_LOOK, "start", "route", "Explain which procedure a request goes to."),
-    "score": Command(_LOOK, "score", "score", "Score how much a request gains from a team."),
+    "score": Command(_LOOK, "start", "score", "Score how much a request gains from a team."),
     "simulate": Command(_LOOK, "simulate", "simulate", "Show what a flowchart would do."),
     "show": Command(_LOOK, "show", "show", "Show the workflows, or the steps of one."),
     "commit": Command(_LOOK, "commit", "commit", "Show what a step would commit now."),
@@ -151,9 +151,9 @@ COMMANDS: Mapping[str, Command] = {
         _CHANGE, "gates", "feedback", "Send it back, with what is to change.", decides=True
     ),
     "answer": Command(
-        _CHANGE, "answer", "answer", "Answer a question of a flowchart's run.", decides=True
+        _CHANGE, "gates", "answer", "Answer a question of a flowchart's run.", decides=True
     ),
-    "tell": Command(_CHANGE, "tell", "tell", "Send a message to a task of a team."),
+    "tell": Command(_CHANGE, "gates", "tell_", "Send a message to a task of a team."),
     "stamp": Command(
         _CHANGE, "change", "stamp", "Accept the present step by hand, or fail it.", decides=True
     ),

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
+from sequencer.assembly.stores import state_path_of, witness_for
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import plain
 from sequencer.errors import UsageRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sequencer.store.diagnosis import Diagnosis, JournalReport
-    from sequencer.store.repair import Repaired
+from sequencer.model.names import command
+from sequencer.store import repair as mending
+from sequencer.store.diagnosis import Action, Diagnosis, JournalReport, diagnose
+from sequencer.store.repair import Repaired
 
 MAX_BAD_LINES = 50
 _TEXTS = {
@@ -54,10 +54,6 @@ def repair(
       sequencer repair --apply
       sequencer repair --apply --accept-head   the journal is gone
     """
-    from sequencer.assembly.stores import state_path_of, witness_for  # noqa: PLC0415 - `--help` needs none
-    from sequencer.store import repair as mending  # noqa: PLC0415
-    from sequencer.store.diagnosis import Action, diagnose  # noqa: PLC0415
-
     if accept_head and accept_journal:
         raise UsageRefused("--accept-head and --accept-journal exclude each other")
     if (accept_head or accept_journal) and not is_applied:
@@ -148,8 +144,6 @@ def _report(found: Diagnosis) -> Iterator[str]:
 
 def _documents(invocation: Invocation, found: Diagnosis) -> Iterator[str]:
     """Yield which documents are lost, which only a person can bring back."""
-    from sequencer.model.names import command  # noqa: PLC0415 - `--help` needs no engine
-
     for path, why in found.documents:
         yield f"{path}: {why}"
         yield (

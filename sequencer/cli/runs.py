@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.text import one_line
+from sequencer.cli.views.text import columns, one_line
+from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
-
-if TYPE_CHECKING:
-    from sequencer.engine.run import Run
-    from sequencer.model.head import Head
-    from sequencer.project import Project
+from sequencer.model.head import Head
+from sequencer.model.outcome import Usage, cost_words, duration
+from sequencer.model.standing import parse_time
+from sequencer.posting.results import Pending
+from sequencer.project import Project
 
 
 @verb("runs")
@@ -30,8 +31,6 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
       sequencer runs
       sequencer runs --all --json
     """
-    from sequencer.cli.views.text import columns  # noqa: PLC0415 - `--help` needs no engine
-
     project = invocation.project()
     found = [_facts(project, project.run(name)) for name in (None, *project.run_names())]
     begun = [facts for facts in found if facts is not None]
@@ -57,8 +56,6 @@ def _is_behind(facts: Mapping[str, Any]) -> bool:
 
 
 def _post_words(post: Mapping[str, Any]) -> str:
-    from sequencer.model.outcome import duration  # noqa: PLC0415
-    from sequencer.posting.results import Pending  # noqa: PLC0415 - `--help` needs no engine
 
     return one_line(Pending(**post).text(lambda at: duration(_age_s(at) or 0.0)))
 
@@ -123,14 +120,12 @@ def _began(run: Run) -> tuple[str | None, str | None]:
 
 
 def _age_s(at: str | None) -> float | None:
-    from sequencer.model.standing import parse_time  # noqa: PLC0415 - `--help` needs no engine
 
     began = parse_time(at) if at else None
     return None if began is None else max((datetime.now(UTC) - began).total_seconds(), 0.0)
 
 
 def _cost(facts: dict[str, Any]) -> str:
-    from sequencer.model.outcome import Usage, cost_words  # noqa: PLC0415 - `--help` needs none
 
     told, unpriced = facts["cost_usd"] or 0.0, facts["unpriced"]
     usage = Usage(cost_usd=told, unpriced=unpriced, estimated_usd=facts["estimated_usd"])
@@ -138,7 +133,6 @@ def _cost(facts: dict[str, Any]) -> str:
 
 
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:
-    from sequencer.model.outcome import duration  # noqa: PLC0415 - `--help` needs no engine
 
     name = _name(facts)
     if "error" in facts:

@@ -11,21 +11,19 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from sequencer.assembly.timers import path_for, programs_of
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.unattended import OPTION
 from sequencer.errors import UsageRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from sequencer.settings.settings import Settings
+from sequencer.model.names import slug
+from sequencer.settings.settings import Settings
 
 HOUR_MIN, DAY_MIN = 60, 1440
 CRON_CHARS = 990
@@ -153,7 +151,6 @@ def _about_keys(tick: _Tick) -> list[str]:
 
 
 def _tick(invocation: Invocation, env_file: Path | None) -> _Tick:
-    from sequencer.model.names import slug  # noqa: PLC0415 - `--help` needs none
 
     settings = invocation.project().settings
     name = invocation.run_name
@@ -220,8 +217,6 @@ def _is_regular(every: int) -> bool:
 
 def _variables(settings: Settings, env: Mapping[str, str]) -> dict[str, str]:
     """Return what a timer would not know by itself."""
-    from sequencer.assembly.timers import path_for, programs_of  # noqa: PLC0415 - see `_tick`
-
     state = env.get("XDG_STATE_HOME", "")
     found = {"PATH": path_for(programs_of(settings), env.get("PATH", ""), shutil.which)}
     return {**found, "XDG_STATE_HOME": state} if state.startswith("/") else found

@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from sequencer.assembly.agents import choose_agent, resolve_auto
+from sequencer.assembly.flows import open_flow, own_flows, path_of, run_name_of
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import NewFile, complete_flows, pass_invocation, verb
-from sequencer.cli.views.text import columns, one_line, purposes
-from sequencer.errors import ConfigurationError, UnknownName, UsageRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sequencer.model.step import Step
-    from sequencer.model.workflow import Workflow
-    from sequencer.project import Project
+from sequencer.cli.views.diagram import print_diagram
+from sequencer.cli.views.looking import look
+from sequencer.cli.views.mermaid import chart, charted, classed
+from sequencer.cli.views.nodes import node_table, nodes_json
+from sequencer.cli.views.pictures import flow_png, flow_svg, save
+from sequencer.cli.views.text import columns, columns_of, one_line, purposes
+from sequencer.documents.file import read_bytes
+from sequencer.documents.reader import decode
+from sequencer.engine.flow.view import FlowView, view_of
+from sequencer.engine.run import Run
+from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName, UsageRefused
+from sequencer.model.step import Step
+from sequencer.model.workflow import Workflow
+from sequencer.project import Project
+from sequencer.workflows.flowfile.markdown import MAX_CHARS, split
+from sequencer.workflows.flowfile.problems import Findings
+from sequencer.workflows.flowfile.reader import FlowFile
+from sequencer.workflows.mermaid.chart import Chart
+from sequencer.workflows.mermaid.parser import read_chart
+from sequencer.workflows.mermaid.text import ChartError
+from sequencer.workflows.registry import with_defaults
+from sequencer.workflows.teams.lists import TaskList
 
 REVIEW, BUILT_IN = "review", "built in"
 MOST_STEPS_CHARS = 100
@@ -52,8 +70,6 @@ def show(
       sequencer --run login-timeout show --mermaid
     """
     if chart is not None:
-        from sequencer.cli.flow.showing import show_chart  # noqa: PLC0415 - only charts need it
-
         return show_chart(invocation, chart, name, draw)
     project = invocation.project(may_be_none=name is not None)
     if name is None:
@@ -67,8 +83,6 @@ def show(
         _list(invocation, project)
         return None
     if _is_flow(project, name):
-        from sequencer.cli.flow.showing import show_flow  # noqa: PLC0415 - see above
-
         show_flow(invocation, project, name, draw)
         return None
     for option in ("diagram", "svg", "png"):
@@ -86,7 +100,6 @@ def _shows_its_run(invocation: Invocation, draw: dict[str, Any]) -> bool:
     head = run.head
     if head is None or head.flow is None:
         return False
-    from sequencer.cli.flow.showing import show_run  # noqa: PLC0415 - see `show`
 
     show_run(invocation, run, draw)
     return True
@@ -101,7 +114,6 @@ def _is_flow(project: Project, name: str) -> bool:
     registry = project.settings.registry
     if name in registry.names:
         return name in registry.flows or name in registry.lists
-    from sequencer.assembly.flows import path_of  # noqa: PLC0415 - see `show`
 
     try:
         path_of(project, name)
@@ -118,8 +130,6 @@ def _show_steps(invocation: Invocation, project: Project, name: str, *, mermaid:
     if mermaid and invocation.is_json:
         raise UsageRefused("--mermaid and --json exclude each other", where="sequencer show")
     if mermaid:
-        from sequencer.cli.views.mermaid import chart  # noqa: PLC0415 - only who draws needs it
-
         invocation.echo(chart(workflow), is_verbatim=True)
         return
     rows = list(_steps(project, workflow))
@@ -181,8 +191,6 @@ def _list(invocation: Invocation, project: Project) -> None:
 
 def _unconfigured_flows(invocation: Invocation, project: Project) -> Iterator[dict[str, Any]]:
     """Yield the flowcharts in the project's folders that nobody has given a name."""
-    from sequencer.assembly.flows import own_flows  # noqa: PLC0415 - only the list needs it
-
     known = set(project.settings.registry.flows.values())
     for path in own_flows(project):
         if path in known:
@@ -279,8 +287,6 @@ def _steps(project: Project, workflow: Workflow) -> Iterator[dict[str, Any]]:
 
 
 def _row(project: Project, step: Step, place: str, position: str) -> dict[str, Any]:
-    from sequencer.assembly.agents import choose_agent  # noqa: PLC0415
-    from sequencer.workflows.registry import with_defaults  # noqa: PLC0415 - loaded already
 
     whole = with_defaults(step, project.settings.step_defaults)
     chosen = choose_agent(project.settings, whole, position, project.agents.overrides)
@@ -300,8 +306,6 @@ def _row(project: Project, step: Step, place: str, position: str) -> dict[str, A
 
 def _auto(project: Project, name: str) -> str:
     import shutil  # noqa: PLC0415 - only `auto` looks
-
-    from sequencer.assembly.agents import resolve_auto  # noqa: PLC0415
 
     try:
         return f"{name}: {resolve_auto(shutil.which, project.agents.environment)}"
@@ -333,3 +337,130 @@ def _limits(step: Step) -> str:
     if step.retry is not None and step.retry.max_attempts > 1:
         said.append(f"{step.retry.max_attempts} tries")
     return ", ".join(said) or "-"
+
+
+MARKDOWN = ".md"
+
+
+def show_chart(
+    invocation: Invocation, path: Path, name: str | None, draw: Mapping[str, Any]
+) -> int:
+    """Print what the chart in *path* says, whether it could be run or not.
+
+    Raises:
+        ChartError: it is no flowchart, and nobody asked for JSON.
+        UsageRefused: something else was asked for besides.
+    """
+    if name is not None or any(draw.values()):
+        raise UsageRefused("shows what one file says, and draws nothing", where="--chart")
+    try:
+        chart = _chart(invocation.own_file(path))
+    except ChartError as error:
+        if not invocation.is_json:
+            raise
+        invocation.print_json({"invalid": True, "error": str(error)})
+        return error.exit_code
+    if invocation.is_json:
+        invocation.print_json(chart.as_json())
+        return 0
+    for line in _words(chart):
+        invocation.echo(line)
+    return 0
+
+
+def _chart(path: Path) -> Chart:
+    text = decode(read_bytes(path, 4 * MAX_CHARS), path)
+    if path.suffix.lower() != MARKDOWN:
+        return read_chart(text, file=path)
+    findings = Findings(path)
+    parts = split(text, findings)
+    if parts.chart is None:
+        findings.ensure_none()
+        raise ConfigurationError("there is no flowchart in it", where=str(path))
+    return read_chart(parts.chart.text, file=path, first_line=parts.chart.line)
+
+
+def _words(chart: Chart) -> list[str]:
+
+    lines = [f"flowchart {chart.direction}"]
+    lines += [f"  node {n.id}  {n.shape or 'plain'}  {n.label!r}" for n in chart.nodes]
+    for edge in chart.edges:
+        label = f"  {edge.label!r}" if edge.label else ""
+        kind = f"{edge.stroke} {edge.type} {edge.length}"
+        lines.append(f"  edge {edge.source} -> {edge.target}  {kind}{label}")
+    groups = chart.subgraphs
+    lines += [f"  subgraph {one.id}  {one.title!r}: {', '.join(one.nodes)}" for one in groups]
+    return list(map(one_line, lines))
+
+
+def show_flow(
+    invocation: Invocation, project: Project, asked: str, draw: Mapping[str, Any]
+) -> None:
+    """Show the flowchart *asked* as its run has it, in each way that was asked for.
+
+    Raises:
+        ConfigurationError: see `flows.open_flow`; or a drawing's extra is missing.
+    """
+    flow = open_flow(project, asked)
+    for warning in flow.warnings:
+        invocation.say(f"warning: {warning}")
+    _present(invocation, _view(invocation, project, asked, flow), flow.mermaid, draw)
+
+
+def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
+    """Show the graph that *run* has, with what was added to it, in each way that was asked for.
+
+    Raises:
+        SequencerError: see `look`; or a drawing's extra is missing.
+    """
+    title = run.workflow_for(run.head).name
+    _present(invocation, look(run, title), None, draw)
+
+
+def _present(
+    invocation: Invocation, view: FlowView, mermaid: str | None, draw: Mapping[str, Any]
+) -> None:
+    if not any(draw.values()):
+        if invocation.is_json:
+            invocation.print_json(nodes_json(view))
+        else:
+            invocation.echo(node_table(view, datetime.now(UTC), columns_of(sys.stdout)))
+        return
+    if invocation.is_json:
+        raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
+    _draw_graph(invocation, mermaid, view, draw)
+
+
+def _view(
+    invocation: Invocation, project: Project, asked: str, flow: FlowFile | TaskList
+) -> FlowView:
+    """Return the flow with the states of its run, or as it was never begun.
+
+    Raises:
+        StateRefused: the run's files can't be read; nodes must not look as if never begun.
+    """
+    name = run_name_of(project, asked, flow.workflow, invocation.run_name)
+    run = project.run(name)
+    try:
+        head = run.head
+        if head is not None and head.workflow_name == flow.workflow.name:
+            return look(run, flow.title)
+    except (DefinitionChanged, ConfigurationError) as error:
+        invocation.say(f"warning: the run's states are not shown: {error.message}")
+    return view_of(flow.title, flow.graph, None, None, ())
+
+
+def _draw_graph(
+    invocation: Invocation, mermaid: str | None, view: FlowView, draw: Mapping[str, Any]
+) -> None:
+    if draw["mermaid"]:
+        drawn = charted(view) if mermaid is None else classed(mermaid, view)
+        invocation.echo(drawn.rstrip(), is_verbatim=True)
+    if draw["diagram"]:
+        print_diagram(view, sys.stdout)
+    for option in ("svg", "png"):
+        path: Path | None = draw[option]
+        if path is not None:
+            data = flow_svg(view).encode() if option == "svg" else flow_png(view)
+            save(path, data)
+            invocation.say(f"{path} was written")

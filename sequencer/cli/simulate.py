@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from sequencer.assembly.flows import path_of
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import complete_flows, pass_invocation, verb
 from sequencer.cli.views.text import one_line
+from sequencer.cli.working import places
 from sequencer.errors import ConfigurationError, UsageRefused
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from sequencer.model.workflow import Workflow
-    from sequencer.workflows.flowfile.reader import FlowFile
-    from sequencer.workflows.simulate import Replay, Script
-    from sequencer.workflows.teams.lists import TaskList
+from sequencer.model.workflow import Workflow
+from sequencer.workflows.flowfile.problems import FlowErrors, FlowProblem
+from sequencer.workflows.flowfile.reader import FlowFile, load_flow
+from sequencer.workflows.simulate import Replay, Script, overridden, read_script
+from sequencer.workflows.simulate import simulate as replay
+from sequencer.workflows.teams.growth import TeamGrower
+from sequencer.workflows.teams.lists import TaskList, has_tasks, load_tasks, page_of
 
 MAX_SCRIPT_BYTES = 4 * 1024 * 1024
 INVALID = "invalid"
@@ -70,7 +72,6 @@ def simulate(invocation: Invocation, flow: str | None, script: Path | None) -> i
 
 
 def _script(path: Path | None) -> Script:
-    from sequencer.workflows.simulate import read_script  # noqa: PLC0415
 
     if path is None:
         return read_script({}, "--script")
@@ -89,8 +90,6 @@ def _script(path: Path | None) -> Script:
 
 def _path(invocation: Invocation, asked: str) -> Path | None:
     """Return the file that *asked* means; None: a list that the configuration has in it."""
-    from sequencer.assembly.flows import path_of  # noqa: PLC0415
-
     # A flowchart that is there needs no project around it.
     path = Path(asked)
     if path.is_file():
@@ -107,9 +106,6 @@ def _found(
     Raises:
         ConfigurationError: it says what can't be run.
     """
-    from sequencer.workflows.flowfile.reader import load_flow  # noqa: PLC0415
-    from sequencer.workflows.teams.lists import has_tasks, load_tasks, page_of  # noqa: PLC0415
-
     if asked is None:
         return _of_run(invocation)
     if path is None:
@@ -127,9 +123,6 @@ def _replay(
     Raises:
         ConfigurationError: the script says what can't be.
     """
-    from sequencer.model.workflow import Workflow  # noqa: PLC0415 - `--help` needs none
-    from sequencer.workflows.simulate import simulate as replay  # noqa: PLC0415
-
     if isinstance(found, Workflow):
         return (), _of_graph(invocation, found, said)
     if found.graph.is_team:
@@ -157,15 +150,11 @@ def _of_run(invocation: Invocation) -> Workflow:
 
 def _of_graph(invocation: Invocation, workflow: Workflow, said: Script) -> Replay:
     """Replay *workflow*, a team's or a run's, which the script can't have been laid over yet."""
-    from sequencer.cli.working import places  # noqa: PLC0415 - only teams and runs need it
-    from sequencer.workflows.simulate import overridden, simulate  # noqa: PLC0415
-    from sequencer.workflows.teams.growth import TeamGrower  # noqa: PLC0415
-
     project = invocation.project()
     settings = project.settings
     whole = overridden(workflow, said.overrides, said.where, places(project, workflow))
     grower = TeamGrower(settings.registry.roles, settings.teams.rules.max_tasks)
-    done = simulate(whole, said.parts, grower)
+    done = replay(whole, said.parts, grower)
     if done.graph is not None:
         # Afterwards: what is added has answers too.
         said.check(done.graph)
@@ -174,8 +163,6 @@ def _of_graph(invocation: Invocation, workflow: Workflow, said: Script) -> Repla
 
 def _is_about(error: ConfigurationError, path: Path) -> bool:
     """Return whether *error* is about the flow that the file *path* is."""
-    from sequencer.workflows.flowfile.problems import FlowErrors, FlowProblem  # noqa: PLC0415
-
     is_there = all((one.where or "").startswith(str(path)) for one in error.each)
     return isinstance(error, (FlowErrors, FlowProblem)) or is_there
 

@@ -6,18 +6,17 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from sequencer.cli.context import Invocation
+from sequencer.cli.flow.frame import Frame
 from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.views.standing import Snapshot, take
 from sequencer.cli.views.text import columns_of, one_line
-
-if TYPE_CHECKING:
-    from sequencer.cli.views.standing import Snapshot
-    from sequencer.engine.run import Run
-    from sequencer.logs import FileLogs
+from sequencer.engine.run import Run
+from sequencer.logs import FileLogs
 
 RECHECK_S = 60.0
 AGE_S = 1.0
@@ -55,8 +54,6 @@ def status(invocation: Invocation, watch: bool) -> None:
 
 def _look(invocation: Invocation, run: Run, logs: FileLogs) -> Snapshot:
     """Return where *run* stands, with what its activity sinks have not taken."""
-    from sequencer.cli.views.standing import take  # noqa: PLC0415 - `--help` needs no engine
-
     snapshot = take(run, logs)
     if snapshot.head is None:
         return snapshot
@@ -108,8 +105,6 @@ def _watch_live(invocation: Invocation, run: Run) -> None:
 
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
-
-    from sequencer.cli.flow.frame import Frame  # noqa: PLC0415
 
     console = Console(highlight=False, markup=False, emoji=False)
     frame = Frame(sys.stdout)

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-
-if TYPE_CHECKING:
-    from sequencer.cli.sync_view import Report
-    from sequencer.engine.run import Run
-    from sequencer.git.sides import OtherRun, Sides
-    from sequencer.git.store import GitStore
+from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, holder_words, take
+from sequencer.cli.views.text import columns, one_line
+from sequencer.engine.run import Run
+from sequencer.errors import (
+    ConfigurationError,
+    RemoteUnreachable,
+    SequencerError,
+    UnknownName,
+    WorkTreeBusy,
+    WorkTreeRefused,
+)
+from sequencer.findings import place_of
+from sequencer.git.carry import GitCarrier, folders_of
+from sequencer.git.process import GitFailed
+from sequencer.git.sides import OtherRun, Relation, Sides, as_known, compare, runs_elsewhere
+from sequencer.git.sides import take_theirs as theirs_taken
+from sequencer.git.store import GitStore
+from sequencer.git.tree import WorkTree
+from sequencer.model.head import Claim, Head
+from sequencer.model.names import command, slug
+from sequencer.model.outcome import duration
+from sequencer.model.standing import Readiness
+from sequencer.project import Project
+from sequencer.settings.schema import NONE
+from sequencer.store.leases import Leases
+from sequencer.store.protocol import Liveness
 
 
 @verb("sync")
@@ -41,18 +65,13 @@ def sync(invocation: Invocation, *, fetch: bool, take_theirs: bool) -> None:
       sequencer --run nightly sync --fetch
       sequencer sync --fetch --json | jq .branch.step_index
     """
-    from sequencer.cli.sync_view import Report  # noqa: PLC0415 - `--help` needs no store
-    from sequencer.git.sides import as_known, compare  # noqa: PLC0415
-
     invocation.acts = fetch or take_theirs
     run, store = _shared(invocation)
     sides = compare(store) if invocation.acts else as_known(store)
     _ensure_known(invocation, run, store, sides)
     aside: Path | None = None
     if take_theirs:
-        from sequencer.git.sides import take_theirs as take  # noqa: PLC0415
-
-        aside, sides = take(store, sides)
+        aside, sides = theirs_taken(store, sides)
     report = Report.of(
         invocation.project(), run, store, sides, _elsewhere(invocation, store, sides)
     )
@@ -67,10 +86,6 @@ def _shared(invocation: Invocation) -> tuple[Run, GitStore]:
     Raises:
         ConfigurationError: it is not kept in git.
     """
-    from sequencer.errors import ConfigurationError  # noqa: PLC0415 - `--help` needs no store
-    from sequencer.findings import place_of  # noqa: PLC0415
-    from sequencer.git.store import GitStore  # noqa: PLC0415
-
     # Which runs there are is what is asked, so a run that is not here is no error yet.
     run = invocation.run(may_begin=True)
     if not isinstance(run.store, GitStore):
@@ -86,9 +101,6 @@ def _shared(invocation: Invocation) -> tuple[Run, GitStore]:
 
 def _ensure_known(invocation: Invocation, run: Run, store: GitStore, sides: Sides) -> None:
     """Refuse a named run that is neither here nor on the remote."""
-    from sequencer.errors import UnknownName  # noqa: PLC0415 - `--help` needs no store
-    from sequencer.git.sides import Relation  # noqa: PLC0415
-
     if run.name is None or sides.relation is not Relation.NOWHERE or not sides.is_asked:
         return
     names = [one.name for one in _listed(invocation, store) if one.name is not None]
@@ -97,8 +109,6 @@ def _ensure_known(invocation: Invocation, run: Run, store: GitStore, sides: Side
 
 def _elsewhere(invocation: Invocation, store: GitStore, sides: Sides) -> list[OtherRun]:
     """Return the runs that only the remote has; of one run alone if that was asked for."""
-    from sequencer.errors import RemoteUnreachable  # noqa: PLC0415 - `--help` needs no store
-
     is_silent = isinstance(sides.problem, RemoteUnreachable)
     if is_silent or invocation.run_name is not None or not sides.is_asked:
         return []
@@ -106,8 +116,6 @@ def _elsewhere(invocation: Invocation, store: GitStore, sides: Sides) -> list[Ot
 
 
 def _listed(invocation: Invocation, store: GitStore) -> list[OtherRun]:
-    from sequencer.git.sides import runs_elsewhere  # noqa: PLC0415
-    from sequencer.model.names import slug  # noqa: PLC0415 - `--help` needs no store
 
     project = invocation.project()
     here = set(map(slug, project.run_names()))
@@ -123,3 +131,357 @@ def _show(invocation: Invocation, report: Report, aside: Path | None) -> None:
     if aside is not None:
         invocation.say(f"the files that were here are in {aside}")
     invocation.notices(report.notices)
+
+
+SHORT = 12
+"""Characters of a commit's name that people are shown."""
+_USER = re.compile(r"(?<=://)[^/@]*@")
+_WORDS = {
+    Relation.NOWHERE: "the run was never begun, neither here nor on the branch",
+    Relation.UNPUBLISHED: "the run is here only; the next change puts it on the branch",
+    Relation.NEW: "the run was on the branch only; now it is here as well",
+    Relation.BEHIND: "this folder was behind, and has been brought up to the branch",
+    Relation.EQUAL: "both are the same",
+    Relation.GONE: "the branch is gone from the remote",
+    Relation.DIVERGED: "the branch does not go on from what is here",
+    Relation.ANOTHER_RUN: "the branch holds another run than this folder",
+    Relation.UNREADABLE: "what is on the branch is no run",
+    Relation.DAMAGED: "the files here can't be used; the branch can",
+    Relation.UNKNOWN: "the remote did not answer; this is what was known",
+}
+_UNASKED_WORDS = {
+    Relation.NOWHERE: "the run was never begun here; the remote was not asked",
+    Relation.UNPUBLISHED: "the run is here, and this clone has not seen it on the branch",
+    Relation.BEHIND: "this folder is behind what the branch was; the next change brings it up",
+    Relation.EQUAL: "this folder is what the branch was when it was last seen",
+    Relation.UNKNOWN: "what the branch was is not in this repository any more",
+}
+"""The same of what this clone knows, without a look at the remote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who runs a step, and since when nothing was heard of them."""
+
+    claim: Claim
+    liveness: Liveness
+    quiet_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The code that the state goes with, and what is checked out here."""
+
+    branch: str | None
+    commit: str | None
+    """Both None: no step has moved any yet."""
+    checked_out: str | None
+    head: str | None
+    ahead: int | None
+    behind: int | None
+    """None: the commit is not here yet; it is fetched when a step begins."""
+    dirty: tuple[str, ...]
+    refusal: SequencerError | None
+    """Why no step can begin in this work tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Both sides of one run."""
+
+    run: Run
+    sides: Sides
+    url: str
+    remote: str
+    branch: str
+    snapshot: Snapshot | None
+    """None: the files here can't be believed at present."""
+    holders: tuple[Holder, ...]
+    code: Code | None
+    others: tuple[OtherRun, ...]
+    notices: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, project: Project, run: Run, store: GitStore, sides: Sides, others: list[OtherRun]
+    ) -> Report:
+        """Return what can be told about *run* after *sides* were compared."""
+        snapshot = None
+        if sides.relation.is_sound or sides.relation is Relation.UNKNOWN:
+            try:
+                snapshot = take(run)
+            except SequencerError:
+                # Both sides are facts, also where the files or the configuration are not.
+                if sides.problem is None:
+                    raise
+        leases = Leases(store.state_path.parent / "beats")
+        held = () if snapshot is None else snapshot.holders
+        head = None if snapshot is None else snapshot.head
+        hide = project.redaction.hide_text
+        return cls(
+            run,
+            sides,
+            without_credentials(hide(_url(store))),
+            without_credentials(hide(store.branch.remote.name)),
+            store.branch.refs.branch,
+            snapshot,
+            tuple(Holder(c, liveness, leases.quiet_s(c)) for c, liveness in held),
+            _code(project, run, store, head),
+            tuple(others),
+            () if snapshot is None else snapshot.notices,
+        )
+
+    # --- for programs --------------------------------------------------------------
+
+    def as_json(self) -> dict[str, Any]:
+        """Return everything as one object."""
+        sides, seen = self.sides, self.snapshot
+        problem = sides.problem
+        return {
+            "run": self.run.name,
+            "relation": str(sides.relation),
+            "problem": None if problem is None else problem.message,
+            "remote": {
+                "name": self.remote,
+                "url": self.url,
+                "branch": self.branch,
+                "asked": sides.is_asked,
+                "reachable": sides.relation is not Relation.UNKNOWN if sides.is_asked else None,
+                "tip": sides.tip,
+            },
+            "known": None
+            if sides.known is None
+            else {"tip": sides.known.tip, "revision": sides.known.revision, "at": sides.known.at},
+            "here": _facts(sides.here),
+            "branch": _facts(sides.there),
+            "claims": [
+                {
+                    **held.claim.model_dump(mode="json"),
+                    "liveness": str(held.liveness),
+                    "quiet_s": held.quiet_s,
+                }
+                for held in self.holders
+            ],
+            "work": None if self.code is None else _code_facts(self.code),
+            "next": None if seen is None else seen.next,
+            "then": self.advice(),
+            "elsewhere": [
+                {"run": one.name, "branch": one.branch, **(_facts(one.head) or {})}
+                for one in self.others
+            ],
+        }
+
+    # --- for people ----------------------------------------------------------------
+
+    def text(self, room: int | None = None) -> str:
+        """Return the view for people, several lines; tables in *room* columns."""
+        rows = [(label, one_line(value)) for label, value in self._rows() if value]
+        parts = ["\n".join(f"{label:<{LABEL_WIDTH}}  {value}" for label, value in rows)]
+        parts.insert(0, self._both(room))
+        if self.others:
+            parts.append(self._elsewhere(room))
+        return "\n\n".join(part for part in parts if part)
+
+    def _both(self, room: int | None) -> str:
+        """Return both sides as a table; empty if there is nothing on either."""
+        sides = self.sides
+        at = "-" if sides.known is None else sides.known.at
+        rows = [
+            ("this clone", *_cells(sides.here), at),
+            (self.remote, *_cells(sides.there), "just now" if sides.is_asked else at),
+        ]
+        if sides.here is None and sides.there is None:
+            return ""
+        if sides.relation is Relation.UNKNOWN and sides.is_asked:
+            rows[1] = (self.remote, "?", "?", "?", "no answer")
+        heads = ("SIDE", "REVISION", "STEP_INDEX", "STATUS", "LOOKED AT")
+        return columns(heads, rows, right={1, 2}, room=room)
+
+    def _rows(self) -> Iterator[tuple[str, str]]:
+        sides = self.sides
+        yield "run", self.run.name or "default"
+        yield "remote", self.remote if self.url == self.remote else f"{self.remote}, {self.url}"
+        tip = "" if sides.tip is None else f" at {sides.tip[:SHORT]}"
+        yield "branch", f"{self.branch}{tip}"
+        words = _WORDS if sides.is_asked else _WORDS | _UNASKED_WORDS
+        yield "sides", words[sides.relation]
+        if self.snapshot is not None:
+            yield "next step", self.snapshot.next_words()
+        for held in self.holders:
+            yield "held by", holder_words([held.claim], held.liveness) + _quiet_words(held)
+        if self.code is not None:
+            yield "code", _code_words(self.code)
+            if self.code.refusal is not None:
+                yield "in the way", self.code.refusal.message
+        if sides.problem is None or sides.relation is Relation.DAMAGED:
+            # Else it is the hint of the error that follows.
+            yield "then", self.advice()
+        if sides.relation is Relation.DIVERGED and sides.known is not None:
+            yield "or", f"{self._push_ours(sides.known.tip)} forgets what the branch has"
+
+    def _elsewhere(self, room: int | None) -> str:
+        rows = [
+            (one_line(one.name or "?"), *_cells(one.head), one_line(one.branch))
+            for one in self.others
+        ]
+        heads = ("ONLY THERE", "REVISION", "STEP_INDEX", "STATUS", "BRANCH")
+        named = next((one.name for one in self.others if one.name is not None), None)
+        hint = (
+            "" if named is None else f"\n{command(named, 'sync --fetch')} brings one of them here"
+        )
+        return columns(heads, rows, right={1, 2}, room=room) + hint
+
+    def advice(self) -> str:
+        """Return what can be done in this clone next."""
+        sides, name = self.sides, self.run.name
+        if sides.problem is not None:
+            if sides.relation is Relation.DAMAGED:
+                return f"{command(name, 'sync --take-theirs')} keeps them aside, takes the branch's"
+            return sides.problem.hint or ""
+        if self.code is not None and self.code.refusal is not None:
+            return self.code.refusal.hint or ""
+        here = None if self.snapshot is None else self.snapshot.standing
+        if here is not None and here.kind not in (Readiness.READY, Readiness.HELD):
+            return here.message
+        if here is not None and here.kind is Readiness.HELD and self._is_held():
+            return f"{command(name, 'run --mode sync')} waits here for its turn"
+        return f"{command(name, 'run')} {'begins it' if here is None else 'goes on'} here"
+
+    def _push_ours(self, tip: str) -> str:
+        """Return what puts the branch to *tip*, if it still is where it was seen."""
+        ref = f"refs/heads/{self.branch}"
+        lease = f"--force-with-lease={ref}:{self.sides.tip}"
+        return f"'git push {lease} {shlex.quote(self.remote)} {tip}:{ref}'"
+
+    def _is_held(self) -> bool:
+        return not any(held.liveness.allows_take_over for held in self.holders)
+
+
+def without_credentials(url: str) -> str:
+    """Return *url* without the name and password in it.
+
+    >>> without_credentials("https://me:secret@example.org/x.git")
+    'https://example.org/x.git'
+    >>> without_credentials("git@example.org:x.git"), without_credentials("ssh://git@example.org/x")
+    ('git@example.org:x.git', 'ssh://git@example.org/x')
+    """
+    is_ssh = url.startswith(("ssh://", "git+ssh://"))
+    found = _USER.search(url)
+    if found is None or (is_ssh and ":" not in found[0]):
+        return url
+    return url[: found.start()] + url[found.end() :]
+
+
+def _url(store: GitStore) -> str:
+    try:
+        return store.branch.git.text("ls-remote", "--get-url", "--", store.branch.remote.name)
+    except GitFailed:
+        return store.branch.remote.name
+
+
+def _facts(head: Head | None) -> dict[str, Any] | None:
+    if head is None:
+        return None
+    return {
+        "revision": head.revision,
+        "step_index": head.step_index,
+        "status": str(head.status),
+        "last_update": head.last_update,
+    }
+
+
+def _cells(head: Head | None) -> tuple[str, str, str]:
+    if head is None:
+        return ("-", "-", "-")
+    return (str(head.revision), str(head.step_index), str(head.status))
+
+
+def _quiet_words(held: Holder) -> str:
+    if held.quiet_s is None:
+        return ""
+    return f"; last sign of life {duration(held.quiet_s)} ago"
+
+
+# --- the code --------------------------------------------------------------------------
+
+
+def _code(project: Project, run: Run, store: GitStore, head: Head | None) -> Code | None:
+    """Return how the work tree stands to the code of *head*; None where no code is moved."""
+    settings, branch = project.settings, store.branch
+    if settings.store.work.branch == NONE:
+        return None
+    tree = WorkTree(folders_of(settings, settings.state_file), branch.objects)
+    carrier = GitCarrier(
+        tree,
+        branch.remote,
+        store.state_path,
+        run=run.name,
+        work=settings.store.work,
+        commit=settings.commit,
+        redaction=project.redaction,
+    )
+    refusal: SequencerError | None = None
+    if head is not None and project.acts:
+        # Where somebody was killed this ends what they had begun.
+        try:
+            carrier.ready(head)
+        except WorkTreeRefused as error:
+            refusal = error
+        except (RemoteUnreachable, WorkTreeBusy):
+            pass  # who works here is told with the claims
+    try:
+        return _compared(tree, head, refusal)
+    except WorkTreeRefused as error:
+        return Code(None, None, None, None, None, None, (), refusal or error)
+
+
+def _compared(tree: WorkTree, head: Head | None, refusal: SequencerError | None) -> Code:
+    status = tree.status()
+    work = None if head is None else head.work
+    ahead = behind = None
+    if work is not None and status.commit is not None and tree.resolve(work.commit):
+        ahead, behind = tree.apart(status.commit, work.commit)
+    return Code(
+        None if work is None else work.branch,
+        None if work is None else work.commit,
+        status.branch,
+        status.commit,
+        ahead,
+        behind,
+        tuple(entry.path for entry in tree.dirt(status, tree.patterns(()))),
+        refusal,
+    )
+
+
+def _code_facts(code: Code) -> dict[str, Any]:
+    return {
+        "branch": code.branch,
+        "commit": code.commit,
+        "checked_out": code.checked_out,
+        "head": code.head,
+        "ahead": code.ahead,
+        "behind": code.behind,
+        "dirty": list(code.dirty),
+        "refusal": None if code.refusal is None else code.refusal.message,
+    }
+
+
+def _code_words(code: Code) -> str:
+    if code.head is None and code.checked_out is None:
+        return ""
+    here = f"{code.checked_out or 'no branch'} at {(code.head or 'no commit')[:SHORT]} is here"
+    parts = [here]
+    if code.commit is None:
+        parts.append("no step has moved any yet")
+    elif code.behind is None:
+        parts.append(f"{code.branch} at {code.commit[:SHORT]} comes with the next step")
+    elif (code.ahead, code.behind) == (0, 0):
+        parts.append("as the state goes with")
+    else:
+        parts.append(
+            f"{code.ahead} ahead and {code.behind} behind the state's, {code.branch} at "
+            f"{code.commit[:SHORT]}"
+        )
+    several = "path" if len(code.dirty) == 1 else "paths"
+    parts.append(f"{len(code.dirty)} {several} changed" if code.dirty else "clean")
+    return ", ".join(parts)

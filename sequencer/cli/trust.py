@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from sequencer.assembly.trusting import Trust
 from sequencer.cli.context import Invocation, ensure_is_one
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
 from sequencer.errors import DecisionRefused, NotTrusted, UsageRefused
-from sequencer.settings.location import is_inside_agent
-
-if TYPE_CHECKING:
-    from sequencer.assembly.trusting import Trust
-    from sequencer.project import Project
+from sequencer.project import Project, open_project
+from sequencer.settings import trust_record
+from sequencer.settings.location import find_config, is_inside_agent
 
 _BUILT_IN = "steps can use these agents, and those that are built in as they come"
 
@@ -127,7 +126,6 @@ def trust(
 
 
 def _trust(invocation: Invocation, folder: Path | None, *, is_sure: bool) -> None:
-    from sequencer.project import open_project  # noqa: PLC0415 - `--help` needs none
 
     project = open_project(folder or Path(), config=invocation.config)
     ensure_is_one(project)
@@ -165,7 +163,6 @@ def _shown(trusting: Trust, refused: NotTrusted | None) -> list[str]:
 
 
 def _list(invocation: Invocation) -> None:
-    from sequencer.settings import trust_record  # noqa: PLC0415 - `--help` needs none
 
     found = list(trust_record.everything())
     if invocation.is_json:
@@ -182,9 +179,6 @@ def _list(invocation: Invocation) -> None:
 
 def _remove(invocation: Invocation, folder: Path | None) -> None:
     """Forget the project of *folder*; one that is gone or damaged can be forgotten too."""
-    from sequencer.settings import trust_record  # noqa: PLC0415 - `--help` needs none
-    from sequencer.settings.location import find_config  # noqa: PLC0415
-
     here = (folder or Path()).absolute()
     config = (
         None

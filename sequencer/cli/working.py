@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sequencer.assembly.agents import ensure_known_steps
-from sequencer.cli import deciding, idle
+from sequencer.cli import gates, idle
 from sequencer.cli.context import Invocation, in_short, json_text, near
 from sequencer.cli.progress import Unseen, View, progress
 from sequencer.cli.signals import EndOnSignal
@@ -192,9 +192,9 @@ def work(invocation: Invocation, project: Project, plan: Plan) -> int:
         try:
             return _work(invocation, project, plan)
         except WaitsForPerson:
-            if not deciding.can_ask(invocation) or plan.mode is Mode.TICK:
+            if not gates.can_ask(invocation) or plan.mode is Mode.TICK:
                 raise
-            if not deciding.decide(invocation, invocation.run()):
+            if not gates.decide(invocation, invocation.run()):
                 raise
         # The limits are those of the whole invocation, questions included.
         plan = plan.less(_usage_of(invocation, plan), before)

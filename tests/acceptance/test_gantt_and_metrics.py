@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli.gantt_rows import LEAST_BASE_S
+from sequencer.cli.views.gantt import LEAST_BASE_S
 from tests.acceptance.cli_process import cli, environment, until
 from tests.acceptance.flow_projects import write_flow
 

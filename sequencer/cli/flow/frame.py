@@ -13,9 +13,18 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import IO, TYPE_CHECKING
 
-from sequencer.cli.flow import team_table
-from sequencer.cli.flow.table import FLUSH_RIGHT, HEAD, figures, summary
-from sequencer.cli.flow.team_table import Heard
+from sequencer.cli.views.nodes import (
+    NODE_FLUSH_RIGHT,
+    NODE_HEAD,
+    Heard,
+    blocked,
+    counted_tasks,
+    figures,
+    node_summary,
+    task_cells,
+    task_lines,
+    team_summary,
+)
 from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, state_words
 from sequencer.cli.views.text import cut, width
 from sequencer.engine.flow.view import FlowView, NodeState, NodeView
@@ -129,7 +138,7 @@ class Frame:
         else:
             lines = self._table(nodes, heard, now, columns)
         if rest:
-            told = team_table.counted(rest) if view.graph.is_team else counted(rest)
+            told = counted_tasks(rest) if view.graph.is_team else counted(rest)
             lines.append((f"and {len(rest)} more: {told}", "dim"))
         return [*lines, (_totals(view, now, columns), "bold")]
 
@@ -143,15 +152,15 @@ class Frame:
     ) -> list[Styled]:
         if not nodes:
             return []
-        missing = dict(zip((n.node.id for n in view.nodes), team_table.blocked(view), strict=True))
+        missing = dict(zip((n.node.id for n in view.nodes), blocked(view), strict=True))
         rows = [
-            team_table.cells(
+            task_cells(
                 node, missing[node.node.id], now, heard.get(node.node.id), self._mark(node.state)
             )
             for node in nodes
         ]
         styles = ["dim", *(STYLES[node.state] for node in nodes)]
-        found = team_table.lines(rows, columns, dots=self._dots)
+        found = task_lines(rows, columns, dots=self._dots)
         return list(zip(found, styles, strict=True))
 
     def _table(
@@ -164,8 +173,8 @@ class Frame:
         if not nodes:
             return []
         kept = next(kept for least, kept in LAYOUTS if columns >= least)
-        rows = [HEAD, *(self._cells(node, heard.get(node.node.id), now) for node in nodes)]
-        wide = [max(width(row[place]) for row in rows) for place in range(len(HEAD))]
+        rows = [NODE_HEAD, *(self._cells(node, heard.get(node.node.id), now) for node in nodes)]
+        wide = [max(width(row[place]) for row in rows) for place in range(len(NODE_HEAD))]
         others = sum(wide[place] + 2 for place in kept if place not in (NODE, LAST))
         room = columns - others - (LEAST_LINE_COLUMNS + 2 if LAST in kept else 0)
         wide[NODE] = max(4, min(wide[NODE], MOST_NAME_COLUMNS, room))
@@ -193,16 +202,16 @@ class Frame:
         for place in kept:
             cell = cut(row[place], wide[place], dots=self._dots)
             blank = " " * (wide[place] - width(cell))
-            cells.append(blank + cell if place in FLUSH_RIGHT else cell + blank)
+            cells.append(blank + cell if place in NODE_FLUSH_RIGHT else cell + blank)
         return "  ".join(cells).rstrip()
 
 
 def _totals(view: FlowView, now: datetime, columns: int) -> str:
     """Return the last line: a team's leaves out what there is no room for, its name first."""
-    whole = f"{shown(view.title)} · {summary(view, now)}"
+    whole = f"{shown(view.title)} · {node_summary(view, now)}"
     if not view.graph.is_team or width(whole) <= columns:
         return whole
-    return team_table.summary(view, now, columns)
+    return team_summary(view, now, columns)
 
 
 def _can_show(stream: IO[str], text: str) -> bool:

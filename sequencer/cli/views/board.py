@@ -19,10 +19,9 @@ from typing import IO, TYPE_CHECKING, Protocol
 from sequencer.cli.context import near
 from sequencer.cli.feed import Feed
 from sequencer.cli.flow.frame import Frame
-from sequencer.cli.flow.table import summary, table
-from sequencer.cli.flow.team_table import Heard
 from sequencer.cli.flow.telling import Fact, told
 from sequencer.cli.views.looking import News, look_closely
+from sequencer.cli.views.nodes import Heard, node_summary, node_table
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import moment, plain
 from sequencer.engine.events import (
@@ -317,8 +316,8 @@ class Lines:
                 self._say(line, parse_time(at))
             if view.status in OVER and view.status != self._status:
                 if view.graph.is_team:
-                    self._write(table(view, self._now()).partition("\n\n")[0])
-                self._say(summary(view))
+                    self._write(node_table(view, self._now()).partition("\n\n")[0])
+                self._say(node_summary(view))
             self._status = view.status
 
     def take_up(self, view: FlowView) -> None:

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sequencer.cli.flow import table
-from sequencer.cli.flow.team_table import Heard
+from sequencer.cli.views.looking import look
+from sequencer.cli.views.nodes import Heard, node_table, nodes_json
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import one_line, plain
 from sequencer.engine.control import fresh_head
@@ -93,7 +93,7 @@ class Snapshot:
         if self.flow is None:
             return seen
 
-        return {**seen, "nodes": table.as_json(self.flow, self.heard)["nodes"]}
+        return {**seen, "nodes": nodes_json(self.flow, self.heard)["nodes"]}
 
     def text(self, width: int | None = None) -> str:
         """Return the view for people, several lines; a table that can be as narrow as *width*."""
@@ -101,7 +101,7 @@ class Snapshot:
         if self.flow is None:
             return text
 
-        return f"{text}\n\n{table.table(self.flow, datetime.now(UTC), width, self.heard)}"
+        return f"{text}\n\n{node_table(self.flow, datetime.now(UTC), width, self.heard)}"
 
     def lines(self) -> list[str]:
         """Return the view for people without the nodes of a graph."""
@@ -299,8 +299,6 @@ def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
     claims = head.claims if head is not None else ()
     flow, stopped_by = None, tuple[str, ...]()
     if workflow is not None and workflow.graph is not None and not notices:
-        from sequencer.cli.views.looking import look  # noqa: PLC0415 - see `as_json`
-
         flow = look(run, workflow.name)
         if head is not None and not (here is not None and here.kind is Readiness.COMPLETE):
             stopped_by = tuple(run.stopped_by(head))

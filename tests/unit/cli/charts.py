@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from sequencer.cli.gantt_rows import Chart, chart_of
+from sequencer.cli.views.gantt import Chart, chart_of
 from sequencer.history.timeline import figures_of, timeline_of
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.team import TaskTraits

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.cli.gantt_picture import COLOURS, LEAST_BAR, MOST_ROWS, svg
-from sequencer.cli.gantt_rows import Chart, Look
-from sequencer.cli.svg import png_of, points
+from sequencer.cli.views.gantt import Chart, Look
+from sequencer.cli.views.pictures import COLOURS, LEAST_BAR, MOST_ROWS, gantt_svg, png_of, points
 from sequencer.errors import UsageRefused
 from tests.unit.cli.charts import HOSTILE, chart, side_by_side, team, troubled
 from tests.unit.history.journal_facts import Told
@@ -21,7 +20,7 @@ ALLOWED = {f"{SPACE}{name}" for name in ("svg", "title", "rect", "text", "path")
 
 
 def parsed(shown: Chart) -> ET.Element:
-    return ET.fromstring(svg(shown))  # noqa: S314 - our own
+    return ET.fromstring(gantt_svg(shown))  # noqa: S314 - our own
 
 
 def bars(root: ET.Element, look: Look) -> list[tuple[float, float, float]]:
@@ -110,7 +109,7 @@ def test_nothing_but_a_few_elements_and_nothing_from_outside() -> None:
     shown = chart(told, title=HOSTILE)
     root = parsed(shown)
     assert {found.tag for found in root.iter()} <= ALLOWED
-    text = svg(shown)
+    text = gantt_svg(shown)
     assert "<script" not in text
     assert "href" not in "".join(found.attrib.get("href", "") for found in root.iter())
     assert "\x1b" not in text
@@ -147,7 +146,7 @@ def test_a_png_of_any_number_of_tasks(count: int) -> None:
     told = Told()
     for number in range(count):
         told.run(f"t{number}", number, number + 1)
-    data = png_of(svg(chart(told)))
+    data = png_of(gantt_svg(chart(told)))
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
     wide, high = struct.unpack(">II", data[16:24])
     assert wide > 1000
@@ -159,7 +158,7 @@ def test_more_tasks_than_anybody_could_tell_apart_are_refused() -> None:
     for number in range(MOST_ROWS + 1):
         told.run(f"t{number}", number, number + 1)
     with pytest.raises(UsageRefused, match="too many for a picture"):
-        svg(chart(told))
+        gantt_svg(chart(told))
 
 
 def test_a_legend_fits_under_the_chart() -> None:

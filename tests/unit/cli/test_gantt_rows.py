@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.cli.gantt_rows import Bar, Look, summary, ticks
+from sequencer.cli.views.gantt import Bar, Look, gantt_summary, ticks
 from sequencer.cli.views.text import short, width
 from tests.unit.cli.charts import chart, side_by_side, team, troubled
 from tests.unit.history.journal_facts import Told
@@ -139,7 +139,7 @@ def test_a_short_name_keeps_what_tells_it_apart() -> None:
 
 
 def test_the_figures_in_words() -> None:
-    lines = summary(chart(side_by_side()).figures, "plan → parser → join", lambda text: text)
+    lines = gantt_summary(chart(side_by_side()).figures, "plan → parser → join", lambda text: text)
     assert lines == [
         "wall-clock time 10.0 s, work of one worker 14.0 s, speed-up 1.40",
         "critical path 10.0 s",
@@ -149,22 +149,22 @@ def test_the_figures_in_words() -> None:
 
 
 def test_the_figures_of_a_run_in_which_people_were_waited_for() -> None:
-    lines = summary(chart(troubled(), places=2).figures, "a", lambda text: text)
+    lines = gantt_summary(chart(troubled(), places=2).figures, "a", lambda text: text)
     assert lines[0] == "wall-clock time 1 min 40 s, work of one worker 1 min 30 s, speed-up 1.50"
     assert lines[1] == "critical path 1 min 10 s, wall-clock time is 43% longer"
     assert lines[-1] == "40.0 s only people were waited for; speed-up and places leave that out"
 
 
 def test_the_figures_of_nothing() -> None:
-    lines = summary(chart(Told()).figures, "", lambda text: text)
+    lines = gantt_summary(chart(Told()).figures, "", lambda text: text)
     assert lines == ["wall-clock time 0.0 s, work of one worker 0.0 s"]
-    one = summary(chart(Told().run("a", 0, 5)).figures, "a", lambda text: text)
+    one = gantt_summary(chart(Told().run("a", 0, 5)).figures, "a", lambda text: text)
     assert one == ["wall-clock time 5.0 s, work of one worker 5.0 s", "critical path 5.0 s", "  a"]
 
 
 def test_the_figures_of_a_run_that_rested_for_long_are_no_endless_per_cent() -> None:
     rested = Told().run("a", 0, 5).run("b", 9000, 9005)
-    lines = summary(chart(rested, places=2).figures, "a", lambda text: text)
+    lines = gantt_summary(chart(rested, places=2).figures, "a", lambda text: text)
     assert lines[0].endswith("speed-up 0.0011")
     assert lines[1] == "critical path 5.0 s, wall-clock time is 1801 times as long"
 
@@ -174,5 +174,5 @@ def test_the_figures_of_a_run_that_rested_for_long_are_no_endless_per_cent() -> 
     pytest.param(Told().run("a", 0, 5).run("b", 9000, 9005), id="one-place"),
 ])  # fmt: skip
 def test_no_ratio_is_told_where_it_says_nothing(told: Told) -> None:
-    text = "\n".join(summary(chart(told, places=1).figures, "a", lambda text: text))
+    text = "\n".join(gantt_summary(chart(told, places=1).figures, "a", lambda text: text))
     assert not re.search("%|speed-up|times|longer", text)

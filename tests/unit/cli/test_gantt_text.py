@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.cli.gantt_text import GLYPHS, LEAST_COLUMNS, NEEDED, drawn
+from sequencer.cli.views.gantt import GLYPHS, LEAST_COLUMNS, NEEDED, drawn
 from sequencer.cli.views.text import width
 from tests.unit.cli.charts import HOSTILE, chart, side_by_side, team, troubled
 from tests.unit.history.journal_facts import Told

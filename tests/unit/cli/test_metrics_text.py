@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_prometheus
 
-from sequencer.cli.metrics_text import DEFAULT_RUN, FORMATS, MAKER, Seen, metrics_text
+from sequencer.cli.metrics import DEFAULT_RUN, FORMATS, MAKER, Seen, metrics_text
 from sequencer.history.totals import Cap, Maker, Totals, totals_of
 from sequencer.model.head import Head, Status
 from sequencer.model.outcome import Usage

@@ -165,18 +165,6 @@ def test_help_and_listing_import_no_verb(tmp_path: Path) -> None:
     assert not {"pydantic", "rich", "psutil", "anthropic", "yaml"} & set(modules)
 
 
-@pytest.mark.parametrize("verb", ["next", "status", "history", "log", "run", "tick"])
-def test_the_help_of_a_verb_needs_no_engine(tmp_path: Path, verb: str) -> None:
-    code = (
-        f"import sys\nfrom sequencer.cli.program import run\nrun(['{verb}', '--help'])\n"
-        "print(*sorted(sys.modules), file=sys.stderr)"
-    )
-    modules = python(tmp_path, "-c", code).stderr.split()
-    assert not {"pydantic", "rich", "psutil", "anthropic", "yaml", "sequencer.project"} & set(
-        modules
-    )
-
-
 def test_the_console_script_and_the_module_are_the_same(tmp_path: Path) -> None:
     by_module = python(tmp_path, "-m", "sequencer", "next", "--workflow", "standard", "--json")
     script = Path(sys.executable).with_name("sequencer")

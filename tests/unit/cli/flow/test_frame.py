@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sequencer.cli.flow.frame import LAYOUTS, USUAL, Frame, chosen, counted
-from sequencer.cli.flow.team_table import Heard
+from sequencer.cli.views.nodes import Heard
 from sequencer.cli.views.text import width
 from sequencer.engine.flow.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Graph, Node, NodeKind

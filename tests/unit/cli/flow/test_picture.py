@@ -12,8 +12,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 
-from sequencer.cli.flow.picture import png, svg
-from sequencer.cli.svg import EXTRA, save
+from sequencer.cli.views.pictures import EXTRA, flow_png, flow_svg, save
 from sequencer.engine.flow.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed, UsageRefused
 from sequencer.model.net.graph import Graph, Node, NodeKind
@@ -39,7 +38,7 @@ def numbers(text: str) -> list[float]:
 
 @pytest.mark.parametrize("name", list(flows()))
 def test_every_box_line_and_text_is_inside(name: str) -> None:
-    root = parsed(svg(of(flows()[name], "running")))
+    root = parsed(flow_svg(of(flows()[name], "running")))
     wide, high = int(root.attrib["width"]), int(root.attrib["height"])
     inner = root.find(f"{SPACE}g")
     assert inner is not None
@@ -62,7 +61,7 @@ def test_every_box_line_and_text_is_inside(name: str) -> None:
 @given(views())
 @settings(max_examples=80)
 def test_any_graph_is_a_document_that_refers_to_nothing(shown: FlowView) -> None:
-    text = svg(shown)
+    text = flow_svg(shown)
     for element in parsed(text).iter():
         assert element.tag in ALLOWED
         assert not [name for name in element.attrib if "href" in name or name.startswith("on")]
@@ -74,12 +73,12 @@ def test_hostile_texts_are_texts(text: str) -> None:
     node = Node(id="a", kind=NodeKind.AGENT, label=text)
     jump = Graph(nodes=(node,), entries=("a",), on_error="a")
     shown = FlowView(text, jump, (NodeView(node, NodeState.FAILED),), "running")
-    assert {element.tag for element in parsed(svg(shown)).iter()} <= ALLOWED
-    assert size(png(shown))
+    assert {element.tag for element in parsed(flow_svg(shown)).iter()} <= ALLOWED
+    assert size(flow_png(shown))
 
 
 def test_states_are_colours_and_loops_are_dashed() -> None:
-    text = svg(view("a --> h{{Sure?}}\nh -->|no| a\nh -->|yes| e((End))", "running", a="done"))
+    text = flow_svg(view("a --> h{{Sure?}}\nh -->|no| a\nh -->|yes| e((End))", "running", a="done"))
     assert "✓ a" in text
     assert 'fill="#d3f9d8"' in text
     assert text.count("stroke-dasharray") == 1
@@ -90,12 +89,12 @@ def test_states_are_colours_and_loops_are_dashed() -> None:
 def test_followed_lines_are_drawn_last() -> None:
     run = of(graph("a --> b\na --> c"), "running")
     both = FlowView("t", run.graph, run.nodes, "running", followed=frozenset({0}))
-    strokes = re.findall(r'stroke="(#\w+)" stroke-width="([\d.]+)"/>\n<path', svg(both))
+    strokes = re.findall(r'stroke="(#\w+)" stroke-width="([\d.]+)"/>\n<path', flow_svg(both))
     assert [wide for _, wide in strokes] == ["1.6", "2.4"]
 
 
 def test_what_errors_jump_to_is_told_below() -> None:
-    assert ">on error → h</text>" in svg(of(graph("a --> b\nh", on_error="h")))
+    assert ">on error → h</text>" in flow_svg(of(graph("a --> b\nh", on_error="h")))
 
 
 def test_texts_are_not_wider_than_their_boxes() -> None:
@@ -104,7 +103,7 @@ def test_texts_are_not_wider_than_their_boxes() -> None:
         Node(id=f"n{n}", kind=NodeKind.AGENT, label=text) for n, text in enumerate(labels)
     )
     shown = of(Graph(nodes=nodes, entries=("n0",)))
-    root = parsed(svg(shown))
+    root = parsed(flow_svg(shown))
     inner = root.find(f"{SPACE}g")
     assert inner is not None
     boxes = [float(e.attrib["width"]) for e in inner.findall(f"{SPACE}rect")]
@@ -115,14 +114,14 @@ def test_texts_are_not_wider_than_their_boxes() -> None:
 
 
 def test_a_png_has_two_pixels_a_point() -> None:
-    root = parsed(svg(view(RELEASE)))
+    root = parsed(flow_svg(view(RELEASE)))
     points = int(root.attrib["width"]), int(root.attrib["height"])
-    assert size(png(view(RELEASE))) == (2 * points[0], 2 * points[1])
+    assert size(flow_png(view(RELEASE))) == (2 * points[0], 2 * points[1])
 
 
 def test_a_large_png_has_fewer_pixels_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequencer.cli.svg.MOST_PIXELS", 100_000)
-    wide, high = size(png(of(chain(12))))
+    monkeypatch.setattr("sequencer.cli.views.pictures.MOST_PIXELS", 100_000)
+    wide, high = size(flow_png(of(chain(12))))
     assert 80_000 < wide * high <= 102_000
 
 
@@ -132,10 +131,10 @@ def test_texts_are_seen_on_a_machine_without_fonts(tmp_path: Path) -> None:
         "import re, sys; sys.path.insert(0, '.')\n"
         "import resvg_py\n"
         "from tests.unit.cli.flow.views import view\n"
-        "from sequencer.cli.flow.picture import png, svg\n"
+        "from sequencer.cli.views.pictures import flow_png, flow_svg\n"
         "shown = view('a[Many words]')\n"
-        "bare = re.sub('<text.*</text>', '', svg(shown))\n"
-        "print(len(png(shown)), len(resvg_py.svg_to_bytes(svg_string=bare, zoom=2.0)))\n"
+        "bare = re.sub('<text.*</text>', '', flow_svg(shown))\n"
+        "print(len(flow_png(shown)), len(resvg_py.svg_to_bytes(svg_string=bare, zoom=2.0)))\n"
     )
     folders = [f for f in ("/usr/share/fonts", "/usr/local/share/fonts") if Path(f).is_dir()]
     hide = " && ".join((*(f"mount --bind {tmp_path} {folder}" for folder in folders), "true"))
@@ -157,10 +156,10 @@ def test_without_the_extra_a_png_says_what_to_install() -> None:
     code = (
         "import sys; sys.path.insert(0, '.'); sys.modules['resvg_py'] = None\n"
         "from tests.unit.cli.flow.views import view\n"
-        "from sequencer.cli.flow.picture import png, svg\n"
+        "from sequencer.cli.views.pictures import flow_png, flow_svg\n"
         "from sequencer.errors import ConfigurationError\n"
-        "assert svg(view('a')).startswith('<svg')\n"
-        "try: png(view('a'))\n"
+        "assert flow_svg(view('a')).startswith('<svg')\n"
+        "try: flow_png(view('a'))\n"
         "except ConfigurationError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -170,7 +169,7 @@ def test_without_the_extra_a_png_says_what_to_install() -> None:
 
 def test_a_graph_that_nobody_could_follow_is_refused() -> None:
     with pytest.raises(UsageRefused, match="too large for a picture"):
-        svg(of(chain(3001)))
+        flow_svg(of(chain(3001)))
 
 
 # --- the file --------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import given, settings
 
-from sequencer.cli.flow.table import as_json, summary, table
+from sequencer.cli.views.nodes import node_summary, node_table, nodes_json
 from sequencer.cli.views.states import last_line, state_words
 from sequencer.cli.views.text import width
 from sequencer.engine.flow.view import FlowView, NodeState, NodeView
@@ -40,7 +40,7 @@ def test_the_table() -> None:
         },
         b={"state": NodeState.RUNNING, "attempt": 2, "since": "2026-11-22T11:59:30Z"},
     )
-    assert table(shown, NOW).splitlines() == [
+    assert node_table(shown, NOW).splitlines() == [
         "NODE  STATE    ATTEMPT  RUNS        TIME    COST  LAST LINE",
         "a     done           1     2  1 min 15 s  0.5000  wrote it",
         "b     running        2     -      30.0 s       -  -",
@@ -66,19 +66,19 @@ def test_what_waits_says_for_how_long() -> None:
 @pytest.mark.parametrize("moment", ["yesterday", "", "2026-99-99T00:00:00Z"])
 def test_a_moment_that_is_none_is_left_out(moment: str) -> None:
     assert state_words(node(state=NodeState.RETRYING, due=moment), NOW) == "retrying"
-    assert "  -  " in table(run(a={"state": NodeState.RUNNING, "since": moment}), NOW)
+    assert "  -  " in node_table(run(a={"state": NodeState.RUNNING, "since": moment}), NOW)
 
 
 def test_a_clock_that_is_ahead_takes_no_time_away() -> None:
     ahead = run(a={"state": NodeState.RUNNING, "seconds": 4.0, "since": "2026-11-22T12:30:00Z"})
-    assert "4.0 s" in table(ahead, NOW)
+    assert "4.0 s" in node_table(ahead, NOW)
 
 
 def test_waiting_for_a_person_is_no_work() -> None:
     asked = run(a={"state": NodeState.ASKED, "since": "2026-11-22T11:00:00Z"})
-    assert "of work" not in summary(asked, NOW)
+    assert "of work" not in node_summary(asked, NOW)
     # In its own line it counts: that is what a person wants to know.
-    assert "1 h 0 min" in table(asked, NOW)
+    assert "1 h 0 min" in node_table(asked, NOW)
 
 
 def test_a_summary_without_a_clock_has_what_is_over() -> None:
@@ -86,23 +86,23 @@ def test_a_summary_without_a_clock_has_what_is_over() -> None:
         "completed_after_error",
         a={"state": NodeState.RUNNING, "seconds": 5.0, "since": "2026-11-22T11:00:00Z"},
     )
-    assert summary(shown) == (
+    assert node_summary(shown) == (
         "completed after error · 0 of 3 nodes done · 1 active · 0 loops of at most 50 "
         "· 5.0 s of work"
     )
 
 
 def test_loops_are_told_where_there_can_be_some() -> None:
-    assert "loop" not in summary(view("a --> b"))
-    assert "0 loops of at most 50" in summary(view("a -->|again| a\na -->|on| b"))
+    assert "loop" not in node_summary(view("a --> b"))
+    assert "0 loops of at most 50" in node_summary(view("a -->|again| a\na -->|on| b"))
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_texts_keep_the_columns(text: str) -> None:
     shown = run(a={"state": NodeState.FAILED, "last_line": text})
-    lines = table(shown, NOW).splitlines()
+    lines = node_table(shown, NOW).splitlines()
     assert len(lines) == 6
-    assert "\x1b" not in table(shown, NOW)
+    assert "\x1b" not in node_table(shown, NOW)
     assert lines[1].startswith("a     failed ")
     assert width(last_line(shown.nodes[0])) <= 80
 
@@ -119,7 +119,7 @@ def test_json_says_all_of_it() -> None:
             "last_line": "\x1b[2Jx",
         },
     )
-    found = as_json(shown)
+    found = nodes_json(shown)
     assert json.loads(json.dumps(found)) == found
     assert found["nodes"][0] == {
         "id": "a",
@@ -148,12 +148,12 @@ def test_json_says_all_of_it() -> None:
 @given(views())
 @settings(max_examples=80)
 def test_any_run_is_a_table(shown: FlowView) -> None:
-    lines = table(shown, NOW).split("\n")
+    lines = node_table(shown, NOW).split("\n")
     assert len(lines) == len(shown.nodes) + 3
     assert all(line.isprintable() or not line for line in lines[:1])
-    json.dumps(as_json(shown))
+    json.dumps(nodes_json(shown))
 
 
 def test_the_usual_statuses() -> None:
-    assert summary(of(graph("a"))).startswith("not started · 0 of 1")
-    assert summary(of(graph("a"), "max_iterations")).startswith("max iterations")
+    assert node_summary(of(graph("a"))).startswith("not started · 0 of 1")
+    assert node_summary(of(graph("a"), "max_iterations")).startswith("max iterations")

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from sequencer.cli.flow.frame import Frame
-from sequencer.cli.flow.team_table import Heard
 from sequencer.cli.flow.telling import told
 from sequencer.cli.views.board import Lines, Table
+from sequencer.cli.views.nodes import Heard
 from sequencer.cli.views.text import columns_of, width
 from sequencer.engine.flow.view import FlowView, NodeState
 from sequencer.executors.protocol import Kind

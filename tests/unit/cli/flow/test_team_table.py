@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.cli.flow.table import as_json, summary, table
-from sequencer.cli.flow.team_table import (
+from sequencer.cli.views.nodes import (
     BLOCKED,
     COST,
     GOES,
@@ -25,12 +24,15 @@ from sequencer.cli.flow.team_table import (
     TOKENS,
     Heard,
     blocked,
-    cells,
-    counted,
+    counted_tasks,
     elapsed,
-    lines,
+    node_summary,
+    node_table,
+    nodes_json,
+    task_cells,
+    task_lines,
 )
-from sequencer.cli.flow.team_table import summary as totals
+from sequencer.cli.views.nodes import team_summary as totals
 from sequencer.cli.views.states import amount
 from sequencer.cli.views.text import width
 from sequencer.engine.flow.view import FlowView, NodeState, NodeView
@@ -46,7 +48,7 @@ RUNNING = "running · 1 done, 1 running, 3 waiting"
 def row(shown: FlowView, name: str, heard: Heard | None = None) -> tuple[str, ...]:
     missing = dict(zip((n.node.id for n in shown.nodes), blocked(shown), strict=True))
     node = next(n for n in shown.nodes if n.node.id == name)
-    return cells(node, missing[name], NOW, heard)
+    return task_cells(node, missing[name], NOW, heard)
 
 
 def heads(text: str) -> list[str]:
@@ -58,7 +60,7 @@ def heads(text: str) -> list[str]:
 
 
 def test_the_table() -> None:
-    found = table(at_work(), NOW).splitlines()
+    found = node_table(at_work(), NOW).splitlines()
     assert [re.split(r"  +", line) for line in found[:6]] == [
         list(HEAD),
         [
@@ -92,7 +94,7 @@ def test_the_table() -> None:
 
 
 def test_a_flowchart_has_the_table_that_it_had() -> None:
-    assert table(of(chart("a --> b")), NOW).startswith("NODE  STATE")
+    assert node_table(of(chart("a --> b")), NOW).startswith("NODE  STATE")
 
 
 def test_only_those_that_are_not_done_block() -> None:
@@ -138,7 +140,7 @@ def test_what_runs_shows_what_it_does_until_it_speaks() -> None:
             update={"task": silent.model_copy(update={"active_form": ""})}
         ),
     )
-    assert cells(bare, (), NOW)[LAST] == "from an attempt before"
+    assert task_cells(bare, (), NOW)[LAST] == "from an attempt before"
 
 
 def test_what_is_used_now_is_added() -> None:
@@ -173,7 +175,7 @@ def test_hostile_texts_keep_the_columns(text: str) -> None:
     )
     seen = NodeView(node, NodeState.RUNNING, since=TWO_MINUTES_AGO)
     for columns in (60, 80, 120, None):
-        found = lines([cells(seen, ("a",), NOW)], columns)
+        found = task_lines([task_cells(seen, ("a",), NOW)], columns)
         assert len(found) == 2
         assert "\x1b" not in found[1]
         assert "\n" not in found[1]
@@ -199,12 +201,12 @@ def test_hostile_texts_keep_the_columns(text: str) -> None:
     ],
 )
 def test_columns_go_as_the_terminal_gets_narrower(columns: int | None, expected: list[int]) -> None:
-    assert heads(table(numbered(12), NOW, columns)) == [HEAD[place] for place in expected]
+    assert heads(node_table(numbered(12), NOW, columns)) == [HEAD[place] for place in expected]
 
 
 def test_the_order_in_which_they_go_is_told() -> None:
     shown = numbered(12)
-    kept = [len(heads(table(shown, NOW, columns))) for columns in range(130, 25, -1)]
+    kept = [len(heads(node_table(shown, NOW, columns))) for columns in range(130, 25, -1)]
     assert kept == sorted(kept, reverse=True)
     assert set(GOES) == set(range(len(HEAD))) - {TASK, STATE}
 
@@ -213,28 +215,28 @@ def test_a_column_that_says_nothing_goes_first() -> None:
     shown = view(plan={"state": NodeState.RUNNING, "since": TWO_MINUTES_AGO})
     gone: list[str] = []
     for columns in range(130, 40, -1):
-        found = heads(table(shown, NOW, columns))
+        found = heads(node_table(shown, NOW, columns))
         gone += [name for name in HEAD if name not in found and name not in gone]
     assert gone == ["COST", "TOKENS", "ROLE", "BLOCKED BY", "SUBJECT"]
 
 
 def test_where_nobody_shows_who_blocks_the_last_line_says_so() -> None:
-    narrow = table(numbered(12), NOW, 60).splitlines()
+    narrow = node_table(numbered(12), NOW, 60).splitlines()
     (last,) = [line for line in narrow if line.startswith("sub-issue-12")]
     assert last.endswith("after sub-issue-10 +1")
     assert "waiting" in last
-    wide = table(at_work(), NOW, 70).splitlines()
+    wide = node_table(at_work(), NOW, 70).splitlines()
     assert wide[4].endswith("after build")
     assert wide[5].endswith("after verify, log")
     # What it has said goes before.
     said = with_node(at_work(), "verify", last_line="no: two tests fail")
-    assert table(said, NOW, 70).splitlines()[4].endswith("no: two tests fail")
+    assert node_table(said, NOW, 70).splitlines()[4].endswith("no: two tests fail")
 
 
 @pytest.mark.parametrize("count", [3, 12, 60])
 @pytest.mark.parametrize("columns", [60, 80, 120, 200])
 def test_the_usual_terminals(columns: int, count: int) -> None:
-    found = table(numbered(count), NOW, columns).splitlines()
+    found = node_table(numbered(count), NOW, columns).splitlines()
     assert len(found) == count + 3
     assert all(width(line) <= columns for line in found)
     # Names differ in their ends, so they are never cut here.
@@ -250,7 +252,7 @@ def test_the_usual_terminals(columns: int, count: int) -> None:
 @settings(max_examples=80)
 def test_nothing_is_ever_wider(names: list[str], said: str, columns: int) -> None:
     rows = [
-        cells(
+        task_cells(
             NodeView(
                 Node(id=f"t{place}", kind=NodeKind.AGENT, label=name),
                 NodeState.RUNNING,
@@ -262,7 +264,7 @@ def test_nothing_is_ever_wider(names: list[str], said: str, columns: int) -> Non
         )
         for place, name in enumerate(names)
     ]
-    found = lines(rows, columns)
+    found = task_lines(rows, columns)
     assert len(found) == len(names) + 1
     assert all(width(line) <= columns for line in found)
 
@@ -270,7 +272,10 @@ def test_nothing_is_ever_wider(names: list[str], said: str, columns: int) -> Non
 def test_longer_lines_move_nothing() -> None:
     short, long = at_work(), at_work(build={"since": TWO_MINUTES_AGO, "last_line": "y" * 500})
     bare = with_node(long, "plan", last_line="z" * 300)
-    assert table(short, NOW, 100).partition("\n")[0] == table(bare, NOW, 100).partition("\n")[0]
+    assert (
+        node_table(short, NOW, 100).partition("\n")[0]
+        == node_table(bare, NOW, 100).partition("\n")[0]
+    )
     assert min(LEAST.values()) > 4
 
 
@@ -279,7 +284,7 @@ def test_longer_lines_move_nothing() -> None:
 
 def test_totals_leave_out_what_there_is_no_room_for() -> None:
     shown = at_work()
-    whole = summary(shown, NOW)
+    whole = node_summary(shown, NOW)
     assert totals(shown, NOW, width(whole)) == whole
     found = [totals(shown, NOW, columns) for columns in (100, 80, 70, 60, 50, 40)]
     assert found == [
@@ -295,7 +300,7 @@ def test_totals_leave_out_what_there_is_no_room_for() -> None:
 
 def test_every_state_is_counted_once() -> None:
     nodes = [NodeView(Node(id=f"n{n}", kind=NodeKind.AGENT), s) for n, s in enumerate(NodeState)]
-    found = counted(nodes)
+    found = counted_tasks(nodes)
     assert found == "1 done, 1 running, 5 waiting, 1 failed, 1 cancelled"
     assert sum(int(part.split()[0]) for part in found.split(", ")) == len(NodeState)
 
@@ -314,10 +319,12 @@ def test_elapsed_goes_on_while_somebody_works() -> None:
 
 def test_a_team_that_rests_is_not_at_work() -> None:
     over = replace(at_work(), status="completed")
-    assert "at work" not in summary(over, NOW)
-    assert "at work" not in summary(replace(at_work(), graph=graph(size=3), status="failed"), NOW)
+    assert "at work" not in node_summary(over, NOW)
+    assert "at work" not in node_summary(
+        replace(at_work(), graph=graph(size=3), status="failed"), NOW
+    )
     unbounded = replace(at_work(), graph=at_work().graph.model_copy(update={"max_parallel": None}))
-    assert "at work" not in summary(unbounded, NOW)
+    assert "at work" not in node_summary(unbounded, NOW)
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1_000, 99_949, 99_950, 999_499, 999_500, 10**9])
@@ -332,10 +339,10 @@ def test_amounts_are_short(count: int) -> None:
 
 
 def test_json_has_role_and_blockers() -> None:
-    found = as_json(at_work())
+    found = nodes_json(at_work())
     assert json.loads(json.dumps(found)) == found
     by_id = {node["id"]: node for node in found["nodes"]}
     assert by_id["commit"]["role"] == "git-handler"
     assert by_id["commit"]["blocked_by"] == ["verify", "log"]
     assert (by_id["plan"]["tokens"], by_id["plan"]["blocked_by"]) == (12_345, [])
-    assert "role" not in as_json(of(chart("a")))["nodes"][0]
+    assert "role" not in nodes_json(of(chart("a")))["nodes"][0]

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sequencer.cli.views.states import LAST_LINE_COLUMNS, amount, seconds, shown
-from sequencer.cli.views.text import clock, cut, width
+from sequencer.cli.views.states import (
+    ACTIVE,
+    LAST_LINE_COLUMNS,
+    amount,
+    done,
+    last_line,
+    seconds,
+    shown,
+    state_words,
+)
+from sequencer.cli.views.text import clock, columns, cut, width
 from sequencer.engine.flow.view import FlowView, NodeState, NodeView
-from sequencer.model.outcome import Usage, cost_words
+from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.model.standing import parse_time
 
 HEAD = (
@@ -65,7 +75,7 @@ def total_cost(nodes: Sequence[NodeView]) -> str:
     return cost_words(spent)
 
 
-def table(
+def team_table(
     view: FlowView,
     now: datetime,
     columns: int | None = None,
@@ -74,10 +84,10 @@ def table(
     """Return every task in a line and below them the totals; None: as wide as it gets."""
     said = heard or {}
     rows = [
-        cells(node, blocks, now, said.get(node.node.id))
+        task_cells(node, blocks, now, said.get(node.node.id))
         for node, blocks in zip(view.nodes, blocked(view), strict=True)
     ]
-    return "\n".join([*lines(rows, columns), "", summary(view, now, columns)])
+    return "\n".join([*task_lines(rows, columns), "", team_summary(view, now, columns)])
 
 
 def blocked(view: FlowView) -> list[tuple[str, ...]]:
@@ -92,7 +102,7 @@ def blocked(view: FlowView) -> list[tuple[str, ...]]:
     return [tuple(missing.get(node.node.id, ())) for node in view.nodes]
 
 
-def cells(
+def task_cells(
     view: NodeView,
     blocks: Sequence[str],
     now: datetime,
@@ -135,7 +145,7 @@ def _state(view: NodeView, now: datetime) -> str:
 # --- room ----------------------------------------------------------------------------
 
 
-def lines(
+def task_lines(
     rows: Sequence[Sequence[str]], columns: int | None = None, *, dots: str = "…"
 ) -> list[str]:
     """Return the head and *rows* in lines of at most *columns*."""
@@ -232,7 +242,7 @@ def _line(row: Sequence[str], kept: Sequence[int], wide: Mapping[int, int], dots
 # --- totals --------------------------------------------------------------------------
 
 
-def summary(view: FlowView, now: datetime | None = None, columns: int | None = None) -> str:
+def team_summary(view: FlowView, now: datetime | None = None, columns: int | None = None) -> str:
     """Return the whole run in one line; what there is no room for is left out."""
     parts = _totals(view, now)
     while columns is not None and len(parts) > 1:
@@ -251,7 +261,7 @@ def _totals(view: FlowView, now: datetime | None) -> list[tuple[int, str]]:
     spent = elapsed(view, now)
     found = [
         (1, shown(view.status).replace("-", " ").replace("_", " ")),
-        (0, counted(view.nodes)),
+        (0, counted_tasks(view.nodes)),
         (4, at_work if view.status == "running" else ""),
         (5, f"{amount(tokens)} tokens" if tokens else ""),
         (3, total_cost(view.nodes)),
@@ -260,10 +270,10 @@ def _totals(view: FlowView, now: datetime | None) -> list[tuple[int, str]]:
     return [(rank, text) for rank, text in found if text]
 
 
-def counted(nodes: Sequence[NodeView]) -> str:
+def counted_tasks(nodes: Sequence[NodeView]) -> str:
     """Return how many tasks are how far, in the words of the totals.
 
-    >>> counted([])
+    >>> counted_tasks([])
     ''
     """
     states = Counter(node.state for node in nodes)
@@ -280,3 +290,125 @@ def elapsed(view: FlowView, now: datetime | None = None) -> float:
     is_moving = any(node.state in _WORKS for node in view.nodes)
     end = now if now is not None and is_moving else latest
     return max(0.0, (end - began).total_seconds()) if end is not None else 0.0
+
+
+NODE_HEAD = ("NODE", "STATE", "ATTEMPT", "RUNS", "TIME", "COST", "LAST LINE")
+NODE_FLUSH_RIGHT = frozenset({2, 3, 4, 5})
+NODE_GOES = (3, 2)
+"""Of the columns, what goes first where there is no room."""
+
+
+def node_table(
+    view: FlowView,
+    now: datetime,
+    width: int | None = None,
+    heard: Mapping[str, Heard] | None = None,
+) -> str:
+    """Return every node in a line, and below them the whole run in one.
+
+    A team's table leaves columns out that *width* has no room for; None: it has all. *heard*
+    is what the nodes that run have said.
+    """
+    heard = heard or {}
+    if view.graph.is_team:
+        return team_table(view, now, width, heard)
+    rows = [
+        (shown(n.node.id), state_words(n, now), *figures(n, now), last_line(_with_heard(n, heard)))
+        for n in view.nodes
+    ]
+    found = columns(NODE_HEAD, rows, right=NODE_FLUSH_RIGHT, room=width, goes=NODE_GOES)
+    return f"{found}\n\n{node_summary(view, now)}"
+
+
+def _with_heard(view: NodeView, heard: Mapping[str, Heard]) -> NodeView:
+    """Return *view* with what it says while it runs as its last line."""
+    found = heard.get(view.node.id)
+    if found is None or not found.last or view.state is not NodeState.RUNNING:
+        return view
+    return replace(view, last_line=found.last)
+
+
+def figures(view: NodeView, now: datetime, *, more_usd: float = 0.0) -> tuple[str, str, str, str]:
+    """Return attempt, runs, time and cost; *more_usd* is of the attempt that runs."""
+    spent = seconds(view, now)
+    return (
+        str(view.attempt) if view.attempt else "-",
+        str(view.runs) if view.runs else "-",
+        duration(spent) if spent > 0 else "-",
+        cost_cell(view, more_usd) or "-",
+    )
+
+
+def node_summary(view: FlowView, now: datetime | None = None) -> str:
+    """Return the whole run in one line; with *now*, the time of what runs is counted."""
+    if view.graph.is_team:
+        return team_summary(view, now)
+    status = shown(view.status).replace("-", " ").replace("_", " ")
+    parts = [status, f"{done(view)} of {len(view.nodes)} nodes done"]
+    if active := sum(node.state in ACTIVE for node in view.nodes):
+        parts.append(f"{active} active")
+    if view.iterations or view.graph.back_edges:
+        times = "loop" if view.iterations == 1 else "loops"
+        most = view.graph.max_iterations
+        # The one too many, which ended the run, was counted and not made.
+        parts.append(f"{min(view.iterations, most)} {times} of at most {most}")
+    spent = sum(
+        seconds(n, now) if now and n.state is not NodeState.ASKED else n.seconds for n in view.nodes
+    )
+    if spent >= 0.05:  # noqa: PLR2004 - what one decimal shows
+        parts.append(f"{duration(spent)} of work")
+    if cost := total_cost(view.nodes):
+        parts.append(cost)
+    return " · ".join(parts)
+
+
+def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict[str, Any]:
+    """Return the run for programs; texts as they are, not made safe for a terminal."""
+    if heard:
+        view = replace(view, nodes=tuple(_with_heard(node, heard) for node in view.nodes))
+    return {
+        "title": view.title,
+        "status": view.status,
+        "iterations": view.iterations,
+        "max_iterations": view.graph.max_iterations,
+        "done": done(view),
+        "total": len(view.nodes),
+        "nodes": _nodes(view),
+        "edges": [
+            {
+                "from": edge.source,
+                "to": edge.target,
+                "label": edge.label,
+                "is_back": place in view.graph.back_edges,
+                "was_followed": place in view.followed,
+            }
+            for place, edge in enumerate(view.graph.edges)
+        ],
+    }
+
+
+def _nodes(view: FlowView) -> list[dict[str, Any]]:
+    found = [_node(node) for node in view.nodes]
+    for one, node, missing in zip(found, view.nodes, blocked(view), strict=True):
+        if node.node.task is not None:
+            one |= {"role": node.node.task.role, "blocked_by": list(missing)}
+    return found
+
+
+def _node(view: NodeView) -> dict[str, Any]:
+    return {
+        "id": view.node.id,
+        "label": view.node.label,
+        "kind": str(view.node.kind),
+        "state": str(view.state),
+        "attempt": view.attempt,
+        "runs": view.runs,
+        "seconds": round(view.seconds, 6),
+        "cost_usd": None if view.unpriced and not view.cost_usd else round(view.cost_usd, 9),
+        "unpriced": view.unpriced,
+        "estimated_usd": round(view.estimated_usd, 9),
+        "tokens": view.tokens,
+        "since": view.since,
+        "due": view.due,
+        "last_line": view.last_line,
+    }

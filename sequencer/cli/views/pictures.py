@@ -1,0 +1,453 @@
+"""What the pictures have in common: texts whose width is guessed, PNG by resvg, safe files.
+
+Whatever an author or an agent wrote is escaped; a picture refers to nothing outside of
+itself. In a PNG the texts have a font that comes with the extra ``picture``, so that it
+looks the same on a machine without any; what this font lacks (Chinese, say) is taken from
+the machine's fonts if it has some.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from importlib.resources import as_file, files
+from itertools import pairwise
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from sequencer.cli.options import save as save_file
+from sequencer.cli.views.diagram import MOST_PLACES, Texts, jumps
+from sequencer.cli.views.gantt import Bar, Chart, Look, Row, gantt_summary, ticks
+from sequencer.cli.views.layers import place_count
+from sequencer.cli.views.layout import Box, Label, Layout, Line, Words, laid_out
+from sequencer.cli.views.mermaid import LOOKS
+from sequencer.cli.views.nodes import node_summary
+from sequencer.cli.views.states import shown
+from sequencer.cli.views.text import short
+from sequencer.cli.views.text import width as columns_of
+from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.errors import ConfigurationError, UsageRefused
+from sequencer.model.net.graph import NodeKind
+from sequencer.model.outcome import duration
+
+EXTRA = "pip install 'step-sequencer[picture]'"
+FONTS = "DejaVu Sans, Verdana, sans-serif"
+TEXT, SMALL = 14, 12
+INK, PALE_INK, FAINT = "#212529", "#495057", "#ced4da"
+MOST_PIXELS = 24_000_000
+SCALE = 2.0
+"""Pixels a point, unless the picture is too large for it."""
+
+_NARROW, _WIDE = frozenset("ijlftrI|.,:;'`!()[]{}/\\- "), frozenset("mwMW@%—…→✓✗●○↻↺◇")
+
+
+def points(text: str, size: int) -> float:
+    """Return about how wide *text* is, rather more than less; fonts differ."""
+    total = 0.0
+    for character in text:
+        if columns_of(character) > 1:
+            total += 1.0
+        elif character in _NARROW:
+            total += 0.42
+        elif character in _WIDE:
+            total += 1.0
+        else:
+            total += 0.78 if character.isupper() else 0.64
+    return total * size
+
+
+def beginning(wide: int, high: int, title: str) -> tuple[str, str, str]:
+    """Return the lines that a picture begins with: its size, its title, white paper."""
+    opening = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{wide}" height="{high}" '
+        f'viewBox="0 0 {wide} {high}" font-family="{FONTS}">'
+    )
+    return (
+        opening,
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{wide}" height="{high}" fill="#ffffff"/>',
+    )
+
+
+def words(
+    text: str, x: float, y: float, colour: str, *, size: int = TEXT, anchor: str = "start"
+) -> str:
+    """Return the element that shows *text*."""
+    return (
+        f'<text x="{x:g}" y="{y:g}" font-size="{size}" fill="{colour}" '
+        f'text-anchor="{anchor}">{escape(text)}</text>'
+    )
+
+
+def png_of(text: str) -> bytes:
+    """Return the SVG document *text*, one of ours, as a PNG picture.
+
+    Raises:
+        ConfigurationError: what draws it is not installed.
+    """
+    try:
+        import resvg_py  # noqa: PLC0415 - an extra that few want
+
+        font = files("ziafont") / "fonts" / "DejaVuSans.ttf"
+    except ImportError as error:
+        raise ConfigurationError("a PNG picture needs the extra 'picture'", hint=EXTRA) from error
+    wide, high = _size(text)
+    scale = min(SCALE, math.sqrt(MOST_PIXELS / (wide * high)))
+    with as_file(font) as path:
+        return bytes(
+            resvg_py.svg_to_bytes(
+                svg_string=text,
+                zoom=scale,
+                font_files=[str(path)],
+                font_family="DejaVu Sans",
+                sans_serif_family="DejaVu Sans",
+            )
+        )
+
+
+def save(path: Path, data: bytes) -> None:
+    """Write a picture to *path*, all of it or nothing, in place of an earlier picture.
+
+    Raises:
+        UsageRefused: *path* is something else than a picture.
+        StorageFailed: it can't be written.
+    """
+    save_file(path, data, is_ours=_is_picture, what="a picture")
+
+
+def _is_picture(beginning: bytes) -> bool:
+    head = beginning.lstrip()
+    return not head or head.startswith((b"\x89PNG\r\n", b"<svg")) or b"<svg" in head
+
+
+def _size(text: str) -> tuple[int, int]:
+    """Return the points that the first line of an SVG document of ours names."""
+    head = text.partition("\n")[0].split('"')
+    return int(head[3]), int(head[5])
+
+
+CELL, CELL_ROW = 10, 12
+"""Points of one column and of one row."""
+FLOW_MARGIN, HEADER = 20, 34
+LINE_STEP = 18
+WRAP = 24
+ROUND = 5.0
+
+_PLAIN = "fill:#ffffff,stroke:#868e96,color:#212529"
+_LOOP = "#862e9c"
+
+
+def _cells(text: str, size: int) -> int:
+    return math.ceil(points(text, size) / CELL)
+
+
+def flow_svg(view: FlowView) -> str:
+    """Return *view* as an SVG document.
+
+    Raises:
+        UsageRefused: it has more boxes and lines than anybody could follow in a picture.
+    """
+    if place_count(view.graph) > MOST_PLACES:
+        raise UsageRefused(
+            f"a graph of {len(view.graph.nodes)} nodes is too large for a picture",
+            hint="the table and the list of nodes still show it",
+        )
+    texts = Texts(view, WRAP, is_ascii=False)
+    sizes = {
+        name: (
+            max(_cells(line, TEXT) for line in lines) + 3,
+            math.ceil((LINE_STEP * len(lines) + 18) / CELL_ROW),
+        )
+        for name, lines in texts.lines.items()
+    }
+    words = Words(
+        sizes, texts.label, texts.loop_label, lambda text: _cells(text, SMALL) + 1, 2, head_rows=2
+    )
+    layout = laid_out(view.graph, words)
+    return "\n".join(_Picture(view, layout, texts).parts()) + "\n"
+
+
+def flow_png(view: FlowView) -> bytes:
+    """Return *view* as a PNG picture.
+
+    Raises:
+        ConfigurationError: what draws it is not installed.
+        UsageRefused: see `flow_svg`.
+    """
+    return png_of(flow_svg(view))
+
+
+class _Picture:
+    def __init__(self, view: FlowView, layout: Layout, texts: Texts) -> None:
+        self._view, self._layout, self._texts = view, layout, texts
+        self._states = {node.node.id: node for node in view.nodes}
+        self._has_run = view.status != "not-started"
+
+    def parts(self) -> Iterator[str]:
+        """Yield the document line by line."""
+        view, layout = self._view, self._layout
+        notes = ["".join(text for text, _ in row) for row in jumps(view.graph, is_ascii=False)][1:]
+        said = shown(f"{view.title} · {node_summary(view)}" if self._has_run else view.title)
+        wide = max(layout.width * CELL, *(int(points(t, TEXT)) for t in (said, *notes)))
+        wide += 2 * FLOW_MARGIN
+        high = layout.height * CELL_ROW + 2 * FLOW_MARGIN + HEADER + LINE_STEP * len(notes)
+        yield from beginning(wide, high, said)
+        yield words(said, FLOW_MARGIN, FLOW_MARGIN + 6, INK)
+        left = (wide - layout.width * CELL) // 2
+        yield f'<g transform="translate({left} {FLOW_MARGIN + HEADER})">'
+        # Lines that were followed lie over the others where they cross.
+        for line in sorted(layout.lines, key=lambda one: one.place in view.followed):
+            yield from self._line(line)
+        for box in layout.boxes:
+            yield from self._box(box, self._states[box.node])
+        yield "</g>"
+        for number, note in enumerate(notes):
+            y = high - FLOW_MARGIN - LINE_STEP * (len(notes) - 1 - number)
+            yield words(note, FLOW_MARGIN, y, PALE_INK, size=SMALL)
+        yield "</svg>"
+
+    def _line(self, line: Line) -> Iterator[str]:
+        colour = _LOOP if line.is_loop else PALE_INK
+        if self._has_run and line.place not in self._view.followed:
+            colour = FAINT
+        dashes = ' stroke-dasharray="5 4"' if line.is_loop else ""
+        heavy = 2.4 if self._has_run and line.place in self._view.followed else 1.6
+        corners = [(x * CELL + CELL / 2, y * CELL_ROW + CELL_ROW / 2) for x, y in line.points]
+        x, y = corners[-1]
+        tip = y + CELL_ROW / 2
+        corners[0] = (corners[0][0], corners[0][1] + CELL_ROW / 2)
+        corners[-1] = (x, tip - 6)
+        yield (
+            f'<path d="{_rounded(corners)}" fill="none" stroke="{colour}" '
+            f'stroke-width="{heavy}"{dashes}/>'
+        )
+        head = f"M{x - 5:g} {tip - 9:g}L{x + 5:g} {tip - 9:g}L{x:g} {tip:g}Z"
+        yield f'<path d="{head}" fill="{colour}"/>'
+        if line.label is not None:
+            yield from self._label(line.label, colour, is_beside=line.is_loop)
+
+    def _label(self, label: Label, colour: str, *, is_beside: bool) -> Iterator[str]:
+        """Yield the text on a line, over a gap in it, or beside the line."""
+        ink = PALE_INK if colour == FAINT else colour
+        x, y = label.x * CELL, label.y * CELL_ROW
+        if is_beside:
+            yield words(label.text, x - CELL / 2, y + CELL_ROW / 2 + 4, ink, size=SMALL)
+            return
+        wide, y = label.width * CELL, y + CELL_ROW
+        # Over the line's own column, also where the width is even.
+        middle = x + label.width // 2 * CELL + CELL / 2
+        yield (
+            f'<rect x="{middle - wide / 2:g}" y="{y - 8}" width="{wide}" height="16" '
+            'fill="#ffffff"/>'
+        )
+        yield words(label.text, middle, y + 4, ink, size=SMALL, anchor="middle")
+
+    def _box(self, box: Box, view: NodeView) -> Iterator[str]:
+        state = NodeState.WAITING if view.state is NodeState.READY else view.state
+        looks = dict(part.split(":") for part in LOOKS.get(state, _PLAIN).split(","))
+        style = " ".join(f'{name}="{value}"' for name, value in looks.items() if name != "color")
+        x, y = box.x * CELL, box.y * CELL_ROW
+        wide, high = box.width * CELL, box.height * CELL_ROW
+        yield f"{_shape(view.node.kind, x, y, wide, high)} {style}/>"
+        lines = self._texts.lines[box.node]
+        top = y + high / 2 - LINE_STEP * (len(lines) - 1) / 2 + 5
+        for number, text in enumerate(lines):
+            is_id = number == len(lines) - 1 and number > 0 and text.startswith("(")
+            size = SMALL if is_id else TEXT
+            yield words(
+                text,
+                x + wide / 2,
+                top + LINE_STEP * number,
+                looks["color"],
+                size=size,
+                anchor="middle",
+            )
+
+
+def _shape(kind: NodeKind, x: int, y: int, wide: int, high: int) -> str:
+    """Return the beginning of the element that is the border."""
+    if kind in (NodeKind.AGENT, NodeKind.MARKER):
+        round_ = 5 if kind is NodeKind.AGENT else high / 2
+        return f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" rx="{round_:g}"'
+    side = 9
+    steep = high / 2 if kind is NodeKind.HUMAN else side
+    right, bottom = x + wide, y + high
+    corners = (
+        *((x + side, y), (right - side, y), (right, y + steep), (right, bottom - steep)),
+        *((right - side, bottom), (x + side, bottom), (x, bottom - steep), (x, y + steep)),
+    )
+    return f'<polygon points="{" ".join(f"{a:g},{b:g}" for a, b in corners)}"'
+
+
+def _rounded(corners: list[tuple[float, float]]) -> str:
+    """Return the path through *corners*, each turn with a small arc."""
+    way = [corner for corner, after in pairwise(corners) if corner != after] + [corners[-1]]
+    path = f"M{way[0][0]:g} {way[0][1]:g}"
+    for before, here, after in zip(way, way[1:], way[2:], strict=False):
+        first, second = _toward(here, before), _toward(here, after)
+        path += f"L{first[0]:g} {first[1]:g}Q{here[0]:g} {here[1]:g} {second[0]:g} {second[1]:g}"
+    return path + f"L{way[-1][0]:g} {way[-1][1]:g}"
+
+
+def _toward(here: tuple[float, float], there: tuple[float, float]) -> tuple[float, float]:
+    """Return the point a little way from *here* to *there*."""
+    far = math.dist(here, there)
+    step = min(ROUND, far / 2) / far
+    return here[0] + (there[0] - here[0]) * step, here[1] + (there[1] - here[1]) * step
+
+
+MARGIN, GAP = 20, 14
+PLOT = 860
+ROW, BAR = 26, 16
+LINE = 20
+TICK = 80
+NAME_COLUMNS, ROLE_COLUMNS = 34, 16
+LEAST_BAR = 2.0
+"""Points: the shortest attempt is seen too."""
+MOST_ROWS, MOST_BARS = 2000, 20_000
+
+COLOURS: Mapping[Look, tuple[str, str]] = {
+    Look.CRITICAL: ("#2b8a3e", "#1b5e29"),
+    Look.DONE: ("#b2e6bc", "#2b8a3e"),
+    Look.FAILED: ("#ff8787", "#c92a2a"),
+    Look.CUT: ("#e9ecef", "#868e96"),
+    Look.RUNNING: ("#a5d8ff", "#1864ab"),
+    Look.PERSON: ("#e599f7", "#862e9c"),
+    Look.RETRY: ("none", "#b35900"),
+}
+"""Of each look the fill and the line."""
+
+
+def gantt_svg(chart: Chart) -> str:
+    """Return *chart* as an SVG document.
+
+    Raises:
+        UsageRefused: it has more rows or bars than anybody could tell apart.
+    """
+    bars = sum(len(row.bars) for row in chart.rows)
+    if len(chart.rows) > MOST_ROWS or bars > MOST_BARS:
+        raise UsageRefused(
+            f"{len(chart.rows)} tasks with {bars} bars are too many for a picture",
+            hint="'sequencer gantt' prints them, and --json has every attempt",
+        )
+    return "\n".join(_Sheet(chart).parts()) + "\n"
+
+
+class _Sheet:
+    def __init__(self, chart: Chart) -> None:
+        self._chart = chart
+        self._names = [short(shown(row.name), NAME_COLUMNS) for row in chart.rows]
+        self._roles = [short(shown(row.role), ROLE_COLUMNS) for row in chart.rows]
+        name = max((points(text, TEXT) for text in self._names), default=0.0)
+        role = max((points(text, SMALL) for text in self._roles), default=0.0)
+        self._role_x = MARGIN + name + GAP
+        self._left = self._role_x + (role + GAP if role else 0)
+        self._times = [duration(row.work_s) if row.work_s else "" for row in chart.rows]
+        time = max(points(text, SMALL) for text in (*self._times, "work"))
+        self._wide = int(self._left + PLOT + GAP + time + MARGIN)
+        path = " → ".join(shown(one) for one in chart.critical)
+        room = self._wide - 2 * MARGIN
+        self._lines = gantt_summary(chart.figures, path, lambda text: _fitting(text, room))
+        self._top = MARGIN + LINE * (2 + len(self._lines)) + LINE
+        self._bottom = self._top + ROW * len(chart.rows)
+        self._high = self._bottom + 2 * LINE + MARGIN
+
+    def parts(self) -> Iterator[str]:
+        """Yield the document line by line."""
+        title = _fitting(shown(self._chart.title), self._wide - 2 * MARGIN, TEXT)
+        yield from beginning(self._wide, self._high, title)
+        y = MARGIN + TEXT
+        yield words(title, MARGIN, y, INK)
+        for number, line in enumerate(self._lines, 1):
+            yield words(line.strip(), MARGIN, y + LINE * number, PALE_INK, size=SMALL)
+        yield from self._axis()
+        for number, row in enumerate(self._chart.rows):
+            yield from self._row(number, row)
+        yield from self._legend()
+        yield "</svg>"
+
+    def _x(self, moment: float) -> float:
+        total = self._chart.figures.wall_s
+        return self._left + (moment / total * PLOT if total > 0 else 0.0)
+
+    def _axis(self) -> Iterator[str]:
+        if not self._chart.rows:
+            return
+        for number in range(0, len(self._chart.rows), 2):
+            y = self._top + ROW * number
+            wide = self._wide - 2 * MARGIN + 8
+            yield f'<rect x="{MARGIN - 4}" y="{y}" width="{wide}" height="{ROW}" fill="#f8f9fa"/>'
+        for moment, name in ticks(self._chart.figures.wall_s, PLOT // TICK):
+            x = self._x(moment)
+            yield (
+                f'<path d="M{x:.1f} {self._top - 4}V{self._bottom}" fill="none" '
+                f'stroke="{FAINT}" stroke-width="1"/>'
+            )
+            yield words(name, round(x, 1), self._top - 9, PALE_INK, size=SMALL, anchor="middle")
+        right = self._wide - MARGIN
+        yield words("work", right, self._top - 9, PALE_INK, size=SMALL, anchor="end")
+
+    def _row(self, number: int, row: Row) -> Iterator[str]:
+        y = self._top + ROW * number
+        base = y + ROW / 2 + 5
+        colour = COLOURS[Look.CRITICAL][1] if row.is_critical else INK if row.bars else PALE_INK
+        yield words(self._names[number], MARGIN, base, colour)
+        if row.role:
+            yield words(self._roles[number], self._role_x, base, PALE_INK, size=SMALL)
+        # Waits below, attempts over them.
+        for bar in sorted(row.bars, key=lambda one: one.look is not Look.RETRY):
+            yield self._bar(bar, row.name, y)
+        if self._times[number]:
+            right = self._wide - MARGIN
+            yield words(self._times[number], right, base, PALE_INK, size=SMALL, anchor="end")
+
+    def _bar(self, bar: Bar, name: str, y: float) -> str:
+        x, end = self._x(bar.begin), self._x(bar.end)
+        told = f"<title>{escape(shown(name))}: {escape(bar.told)}</title>"
+        fill, line = COLOURS[bar.look]
+        if bar.look is Look.RETRY:
+            middle = y + ROW / 2
+            return (
+                f'<path d="M{x:.1f} {middle}H{end:.1f}" fill="none" stroke="{line}" '
+                f'stroke-width="2" stroke-dasharray="2 4">{told}</path>'
+            )
+        wide = max(end - x, LEAST_BAR)
+        x = min(x, self._left + PLOT - wide)
+        heavy = 2 if bar.is_critical else 1
+        dashes = ' stroke-dasharray="4 3"' if bar.look in (Look.RUNNING, Look.CUT) else ""
+        return (
+            f'<rect x="{x:.1f}" y="{y + (ROW - BAR) / 2}" width="{wide:.1f}" height="{BAR}" '
+            f'rx="{min(3.0, wide / 2):g}" fill="{fill}" stroke="{line}" '
+            f'stroke-width="{heavy}"{dashes}>{told}</rect>'
+        )
+
+    def _legend(self) -> Iterator[str]:
+        x, y = float(MARGIN), self._bottom + LINE
+        for look in self._chart.looks:
+            fill, line = COLOURS[look]
+            if look is Look.RETRY:
+                yield (
+                    f'<path d="M{x:.1f} {y + 6}h18" fill="none" stroke="{line}" '
+                    'stroke-width="2" stroke-dasharray="2 4"/>'
+                )
+            else:
+                yield (
+                    f'<rect x="{x:.1f}" y="{y}" width="18" height="12" rx="3" fill="{fill}" '
+                    f'stroke="{line}"/>'
+                )
+            yield words(look, round(x + 24, 1), y + 11, PALE_INK, size=SMALL)
+            x += 24 + points(look, SMALL) + GAP
+
+
+def _fitting(text: str, room: float, size: int = SMALL) -> str:
+    """Return *text*, cut if it is wider than *room* points."""
+    if points(text, size) <= room:
+        return text
+    fits, too_long = 0, len(text)
+    while too_long - fits > 1:
+        middle = (fits + too_long) // 2
+        if points(f"{text[:middle]}…", size) <= room:
+            fits = middle
+        else:
+            too_long = middle
+    return f"{text[:fits]}…"
