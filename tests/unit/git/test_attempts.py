@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
@@ -28,7 +26,6 @@ from tests.unit.git.clones import (
 )
 
 NOTES = CommitOptions(paths=("notes.md",))
-GONE = this_process().replace(pid_start=1, nonce="gone")
 """The pid is that of this process, and it was another one then."""
 
 
@@ -74,11 +71,6 @@ def test_another_process_goes_on_with_it(tmp_path: Path) -> None:
     one.carrier.ready(head())
     one.carrier.arrive(held(head(), this_process()))
     assert len(one.carrier.take_notices()) == 1
-
-
-def test_a_claim_of_a_process_that_was_killed_may_still_stand(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    begun(here).carrier.ready(held(head(), GONE))
 
 
 def test_what_an_accepted_step_leaves_is_not_for_the_next_one(tmp_path: Path) -> None:
@@ -129,50 +121,9 @@ def test_a_history_that_has_diverged_is_refused_all_the_same(tmp_path: Path) -> 
         one.carrier.ready(head())
 
 
-def test_a_copy_of_the_work_tree_does_not_inherit(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    begun(here)
-    shutil.copytree(here, tmp_path / "copy")
-    ensure_refused(clone(tmp_path / "copy", commit=NOTES), head())
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"top": 1}', "\0" * 100])
-def test_a_damaged_note_is_none(tmp_path: Path, text: str) -> None:
-    _, here, _ = pair(tmp_path)
-    one = begun(here)
-    (here / ".git" / NOTE).write_text(text)
-    ensure_refused(one, head())
-
-
 def test_a_link_is_no_note(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one, path = begun(here), here / ".git" / NOTE
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     ensure_refused(one, head())
-
-
-def test_the_note_is_a_file_of_this_clone_alone(tmp_path: Path) -> None:
-    bare, here, _ = pair(tmp_path)
-    umask = os.umask(0)
-    try:
-        one = begun(here)
-    finally:
-        os.umask(umask)
-    assert (here / ".git" / NOTE).stat().st_mode & 0o777 == 0o644
-    one.push(head())
-    assert sorted(tree_of(bare, "main")) == [".gitignore", "README.md", "notes.md"]
-    assert [path.name for path in (here / ".git").glob("*.tmp")] == []
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_of_git_that_cannot_be_written_to(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one = clone(here)
-    one.carrier.ready(head())
-    (here / ".git").chmod(0o500)
-    try:
-        with pytest.raises(WorkTreeRefused, match="can't be"):
-            one.carrier.arrive(head())
-    finally:
-        (here / ".git").chmod(0o700)

@@ -41,32 +41,6 @@ def test_a_beat_reaches_another_clone_byte_for_byte(lab: Lab) -> None:
     assert not two.bring(lab.tip(), [claim])
 
 
-def test_the_users_refs_index_and_files_are_untouched(lab: Lab) -> None:
-    clone = lab.clone("one")
-    (clone / "code.py").write_text("x = 1\n")
-    remotes.git(clone, "add", "code.py")
-    index = (clone / ".git/index").read_bytes()
-    one = lab.worker("one")
-    for number in range(3):
-        one.beat(make_claim(1), number, {1})
-    assert (clone / ".git/index").read_bytes() == index
-    # Git itself notes under refs/remotes what it has pushed.
-    assert remotes.git(clone, "for-each-ref", "refs/heads", "refs/tags") == ""
-    assert sorted(path.name for path in clone.iterdir()) == [".git", "code.py", "sync"]
-    assert not (clone / ".git/FETCH_HEAD").exists()
-
-
-def test_a_beat_is_laid_over_those_of_others(lab: Lab) -> None:
-    one, two = lab.worker("one"), lab.worker("two")
-    one.beat(make_claim(1), 1, {1, 2})
-    two.beat(make_claim(2), 1, {1, 2})
-    # Neither has looked since; the older one has lost the race and tries again.
-    one.beat(make_claim(1), 2, {1, 2})
-    two.beat(make_claim(2), 2, {1, 2})
-    assert lab.there() == {"1": 2, "2": 2}
-    assert lab.depth() == 4
-
-
 def test_workers_that_beat_at_once_all_get_through(lab: Lab) -> None:
     failed: list[OSError] = []
     workers = {token: lab.worker(f"clone-{token % 3}") for token in range(1, 6)}
@@ -86,13 +60,6 @@ def test_workers_that_beat_at_once_all_get_through(lab: Lab) -> None:
     assert not failed
     assert lab.there() == {str(token): 3 for token in workers}
     assert lab.depth() == 15
-
-
-def test_another_process_of_the_clone_goes_on_where_the_remote_is(lab: Lab) -> None:
-    lab.worker("one").beat(make_claim(1), 1, {1})
-    lab.worker("one").beat(make_claim(2), 1, {1, 2})
-    assert lab.there() == {"1": 1, "2": 1}
-    assert lab.depth() == 2
 
 
 def test_what_stands_no_more_is_dropped_and_what_is_newer_stays(lab: Lab) -> None:
@@ -116,20 +83,6 @@ def test_the_history_is_bounded(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> No
     assert lab.there() == {"1": 7, "2": 1}
     two.beat(make_claim(2), 2, {1, 2})
     assert lab.there() == {"1": 7, "2": 2}
-
-
-def test_a_remote_that_allows_no_new_beginning_is_asked_once(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MAX_DEPTH", 3)
-    remotes.git(lab.remote, "config", "receive.denyNonFastForwards", "true")
-    remotes.add_hook(lab.remote, "pre-receive", f"echo x >> {lab.folder}/asked")
-    one = lab.worker("one")
-    for number in range(1, 8):
-        one.beat(make_claim(1), number, {1})
-    assert lab.depth() == 7
-    assert lab.there() == {"1": 7}
-    assert len((lab.folder / "asked").read_text().split()) == 8
 
 
 def test_what_is_no_commit_is_replaced(lab: Lab) -> None:
@@ -180,19 +133,6 @@ def test_an_accepted_beat_under_another_one_is_not_sent_again(
     one.beat(make_claim(1), 1, {1, 2})
     assert len(pushes) == 1
     assert lab.there() == {"1": 1, "2": 1}
-
-
-def test_without_the_remote_a_beat_fails_and_the_local_one_stands(lab: Lab) -> None:
-    one, claim = lab.worker("one"), make_claim(1)
-    one.beat(claim, 1, {1})
-    away = lab.remote.rename(lab.folder / "away.git")
-    with pytest.raises(OSError, match="did not reach 'origin'"):
-        one.beat(claim, 2, {1})
-    assert json.loads((lab.clone("one") / "sync/beats/1").read_text())["beat"] == 2
-    away.rename(lab.remote)
-    assert lab.there() == {"1": 1}
-    one.beat(claim, 3, {1})
-    assert lab.there() == {"1": 3}
 
 
 def test_a_remote_that_refuses_says_why(lab: Lab) -> None:

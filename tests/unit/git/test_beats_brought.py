@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from sequencer.errors import RemoteUnreachable, StorageFailed
-from sequencer.git.beats import Beats, confirmed
+from sequencer.git.beats import confirmed
 from sequencer.git.objects import CommitDraft, Objects
 from sequencer.git.process import GitFailed
 from sequencer.store import identity, leases
@@ -32,29 +30,6 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 # --- bringing --------------------------------------------------------------------------
 
 
-def test_what_a_worker_beats_itself_it_does_not_bring(lab: Lab) -> None:
-    one, claim = lab.worker("one"), make_claim(1)
-    one.beat(claim, 1, {1})
-    sent = lab.tip()
-    one._leases.beat(claim, 2)
-    newer, started = one._leases.read(1), one._remote.git.started
-    assert not one.bring(sent, [claim])
-    assert one._leases.read(1) == newer
-    # Where nobody else's claim stands, nothing is even asked.
-    assert not lab.worker("two").bring("f" * 40, [])
-    assert one._remote.git.started == started
-
-
-def test_a_beat_that_is_known_is_not_fetched_again(lab: Lab) -> None:
-    one, two, claim = lab.worker("one"), lab.worker("two"), make_claim(1)
-    one.beat(claim, 1, {1})
-    assert two.bring(lab.tip(), [claim])
-    started = two._remote.git.started
-    (lab.clone("two") / "sync/beats/1").unlink()
-    assert two.bring(lab.tip(), [claim])
-    assert two._remote.git.started == started
-
-
 def test_a_newer_beat_of_the_same_clone_is_not_overwritten(lab: Lab) -> None:
     one, claim = lab.worker("one"), here()
     one.beat(claim, 1, {1})
@@ -64,15 +39,6 @@ def test_a_newer_beat_of_the_same_clone_is_not_overwritten(lab: Lab) -> None:
     # Another process of the same clone brings what the remote has, which is older.
     assert not lab.worker("one").bring(sent, [claim])
     assert (lab.clone("one") / "sync/beats/1").read_bytes() == newer
-
-
-def test_an_older_beat_of_this_boot_is_replaced(lab: Lab) -> None:
-    one, two, claim = lab.worker("one"), lab.worker("two"), here()
-    two._leases.beat(claim, 1)
-    time.sleep(0.002)
-    one.beat(claim, 2, {1})
-    assert two.bring(lab.tip(), [claim])
-    assert two._leases.read(1)["beat"] == 2
 
 
 def test_a_token_that_was_granted_again_is_believed_by_its_new_beat(lab: Lab) -> None:
@@ -112,16 +78,6 @@ def test_what_is_no_beat_is_not_brought(name: str, lab: Lab) -> None:
     assert not (lab.clone("two") / "sync").exists()
 
 
-def test_only_what_a_beat_has_is_brought(lab: Lab) -> None:
-    clone, claim = lab.clone("one"), make_claim(1)
-    data = b'{"deadline_boottime": 5.0, "beat": 1, "since_boottime": 0}'
-    names = {"1": data, "2": GOOD, "1.seen-abc": GOOD}
-    remotes.push(clone, remotes.commit(clone, names), remotes.BEATS)
-    assert lab.worker("two").bring(lab.tip(), [claim])
-    assert [path.name for path in (lab.clone("two") / "sync/beats").iterdir()] == ["1"]
-    assert (lab.clone("two") / "sync/beats/1").read_bytes() == GOOD
-
-
 @pytest.mark.parametrize("mode", ["120000 blob", "040000 tree", "160000 commit"])
 def test_links_folders_and_submodules_are_no_beats(mode: str, lab: Lab) -> None:
     clone, claim = lab.clone("one"), make_claim(1)
@@ -153,14 +109,6 @@ def test_bringing_without_the_remote_says_so(lab: Lab) -> None:
         two.bring(tip, [claim])
 
 
-def test_what_cannot_be_written_here_is_not_overlooked(lab: Lab) -> None:
-    one, two, claim = lab.worker("one"), lab.worker("two"), make_claim(1)
-    one.beat(claim, 1, {1})
-    (lab.clone("two") / "sync").write_text("no folder")
-    with pytest.raises(OSError, match=r"exists|Not a directory"):
-        two.bring(lab.tip(), [claim])
-
-
 def test_a_beat_that_is_too_large_to_read_concludes_nothing(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,42 +119,6 @@ def test_a_beat_that_is_too_large_to_read_concludes_nothing(
         lab.worker("two").bring(lab.tip(), [claim])
 
 
-def test_processes_of_one_clone_may_bring_at_once(lab: Lab) -> None:
-    one, claim = lab.worker("one"), make_claim(1)
-    failed: list[Exception] = []
-    workers = [lab.worker("two") for _ in range(4)]
-    for number, worker in enumerate(workers):
-        # Threads have the same process id, by which processes tell their half-written files apart.
-        worker._leases = leases.Leases(lab.folder / f"beats-{number}")
-
-    def bring(worker: Beats) -> None:
-        try:
-            worker.bring(lab.tip(), [claim])
-        except StorageFailed as error:
-            failed.append(error)
-
-    for number in range(1, 6):
-        one.beat(claim, number, {1})
-        threads = [threading.Thread(target=bring, args=(worker,)) for worker in workers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert [worker._leases.read(1)["beat"] for worker in workers] == [number] * 4
-    assert not failed
-
-
-def test_fetches_that_meet_in_one_clone_are_tried_again(lab: Lab) -> None:
-    one, two, claim = lab.worker("one"), lab.worker("two"), make_claim(1)
-    one.beat(claim, 1, {1})
-    lock = two._remote.git.folder / ".git" / f"{remotes.LOCAL_BEATS}.lock"
-    lock.parent.mkdir(parents=True)
-    lock.touch()
-    threading.Timer(0.4, lock.unlink).start()
-    assert two.bring(lab.tip(), [claim])
-    assert not lock.exists()
-
-
 # --- what an observer may conclude -----------------------------------------------------
 
 
@@ -215,12 +127,6 @@ def raising(error: Exception) -> Callable[[], bool]:
         raise error
 
     return look
-
-
-@pytest.mark.parametrize("first", [ALIVE, UNKNOWN, DEAD])
-def test_only_an_expired_lease_needs_a_look(first: Liveness) -> None:
-    never = raising(AssertionError())
-    assert confirmed(first, never, lambda: EXPIRED) is first
 
 
 @pytest.mark.parametrize(
@@ -278,13 +184,3 @@ def test_a_commit_that_cannot_be_written_is_no_beat(
     with pytest.raises(OSError, match="did not reach 'origin': git fast-import ended with 1"):
         lab.worker("one").beat(make_claim(1), 1, {1})
     assert len(tried) == 1
-
-
-def test_reading_ends_with_the_objects(lab: Lab) -> None:
-    one = lab.worker("one")
-    one.beat(make_claim(1), 1, {1})
-    objects: Objects = one._objects
-    objects.close()
-    assert lab.worker("two").bring(lab.tip(), [make_claim(1)])
-    one.beat(make_claim(1), 2, {1})
-    assert lab.there() == {"1": 2}

@@ -37,15 +37,6 @@ def refusal(one: Clone, work: Work | None = None) -> WorkTreeRefused:
     return refused.value
 
 
-def test_a_clean_clone_is_ready(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one = clone(here)
-    before = everything(here)
-    one.carrier.ready(head())
-    assert everything(here) == before
-    assert one.carrier.refs == {"refs/heads/main": "refs/worktree/sequencer-work/origin/main"}
-
-
 def test_to_be_ready_costs_one_process(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one = clone(here)
@@ -73,44 +64,6 @@ def test_secrets_in_names_are_not_told(tmp_path: Path) -> None:
     assert SECRET not in refusal(clone(here)).message
 
 
-def test_what_is_ignored_tolerated_or_the_runs_is_no_dirt(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path, {"notes/a": "1"})
-    write(here, {"ignored/x": "1", "notes/a": "2", "sync/state.json": "{}", "logs/m/x.log": "x"})
-    clone(here, work=WorkOptions(tolerated=("notes/",))).carrier.ready(head())
-    assert "notes/a" in refusal(clone(here)).message
-
-
-def test_what_is_staged_is_dirt_too(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path, {"a": "1"})
-    write(here, {"a": "2"})
-    git(here, "add", "a")
-    assert "1 changed path " in refusal(clone(here)).message
-
-
-def test_a_detached_head(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    git(here, "switch", "-q", "--detach")
-    assert "HEAD is detached" in refusal(clone(here)).message
-    assert clone(here).carrier.refs == {}
-    git(here, "switch", "-q", "main")
-    one = clone(here)
-    assert one.carrier.branch == "main"
-    git(here, "switch", "-q", "--detach")
-    assert "'git switch main'" in str(refusal(one).hint)
-
-
-def test_another_branch_than_the_runs(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    git(here, "switch", "-q", "-c", "mine")
-    work = Work(branch="main", commit=said(here, "rev-parse", "HEAD"))
-    refused = refusal(clone(here), work=work)
-    assert refused.message == "branch mine is checked out, and the run's code is on main"
-    named = clone(here, work=WorkOptions(branch="main"))
-    assert "the run's code is on main" in refusal(named).message
-    git(here, "switch", "-q", "main")
-    named.carrier.ready(head())
-
-
 def test_names_of_branches_are_quoted_for_the_shell(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     work = Work(branch="x;touch$IFS/tmp/y", commit="a" * 40)
@@ -126,13 +79,6 @@ def test_what_is_no_name_of_a_branch(tmp_path: Path, name: str) -> None:
     refused = refusal(clone(here), work=Work(branch=name, commit="a" * 40))
     assert "no such name of a branch" in refused.message
     assert "git switch" not in str(refused.hint)
-
-
-def test_the_configured_branch_wins_over_the_heads(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    git(here, "switch", "-q", "-c", "dev")
-    work = Work(branch="main", commit=said(here, "rev-parse", "HEAD"))
-    clone(here, work=WorkOptions(branch="dev")).carrier.ready(head(work))
 
 
 def test_a_branch_without_a_commit(tmp_path: Path) -> None:
@@ -234,17 +180,6 @@ def test_the_code_of_the_state_is_fetched_if_it_is_not_here(tmp_path: Path) -> N
     assert one.started - started == 3
 
 
-def test_code_that_is_here_and_older_than_the_branch(tmp_path: Path) -> None:
-    _, here, there = pair(tmp_path)
-    first = commit(there, {"a": "1"})
-    second = commit(there, {"a": "2"})
-    git(there, "push", "-q", "origin", "main")
-    one = clone(here)
-    one.carrier.ready(head())
-    one.carrier.arrive(head(Work(branch="main", commit=first)))
-    assert said(here, "rev-parse", "HEAD") == second
-
-
 def test_a_branch_that_was_moved_back(tmp_path: Path) -> None:
     bare, here, there = pair(tmp_path)
     first = said(there, "rev-parse", "HEAD")
@@ -290,14 +225,3 @@ def test_a_history_that_diverges_behind_the_claim(tmp_path: Path) -> None:
     with pytest.raises(WorkTreeRefused, match="has diverged"):
         one.carrier.arrive(head(Work(branch="main", commit=new)))
     assert everything(here) == before
-
-
-def test_an_address_is_a_remote_too(tmp_path: Path) -> None:
-    bare, here, _ = pair(tmp_path)
-    one = clone(here)
-    one.remote.name = f"file://{bare}"
-    one.carrier.ready(head())
-    commit(here, {"a": "1"})
-    assert one.push(head()).work is not None
-    (ours,) = one.carrier.refs.values()
-    assert said(here, "rev-parse", ours)

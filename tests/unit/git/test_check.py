@@ -19,8 +19,6 @@ from tests.clones import ENVIRONMENT, Shared, git
 from tests.unit.cli.calling import project
 from tests.unit.cli.sharing import CONFIGURATION, call, diverged, shared_project, steps
 
-IS_ROOT = os.geteuid() == 0
-
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Shared:
@@ -116,11 +114,6 @@ def test_a_remote_that_nobody_knows(shared: Shared) -> None:
     assert "known remotes: backup, origin" in (found.hint or "")
 
 
-def test_a_remote_may_be_a_path(shared: Shared) -> None:
-    a = configured(shared, f"remote: {shared.bare}")
-    assert findings(a) == []
-
-
 @pytest.mark.parametrize(
     "address", ["https://me:hunter22@example.invalid/x", "https://t0ken@example.invalid/x"]
 )
@@ -179,22 +172,6 @@ def test_a_lock_that_a_killed_git_has_left(name: str, is_there: bool, shared: Sh
     assert f"'rm {path}'" in str(found.hint)
 
 
-def test_locks_of_our_own_refs_go_by_themselves(shared: Shared) -> None:
-    path = shared.clone("a") / ".git" / "refs" / "worktree" / "sequencer" / "x.lock"
-    path.parent.mkdir(parents=True)
-    path.touch()
-    os.utime(path, (time.time() - 7200,) * 2)
-    assert findings(shared.clone("a")) == []
-
-
-def test_locks_where_no_code_moves_are_not_ours(shared: Shared) -> None:
-    a = configured(shared, "work: {branch: none}")
-    path = a / ".git" / "index.lock"
-    path.touch()
-    os.utime(path, (time.time() - 7200,) * 2)
-    assert findings(a) == []
-
-
 @pytest.mark.parametrize("folder", ["sync", "logs"])
 def test_files_of_the_run_that_git_tracks(shared: Shared, folder: str) -> None:
     a = shared.clone("a")
@@ -211,34 +188,7 @@ def test_files_of_the_run_that_git_tracks(shared: Shared, folder: str) -> None:
     assert findings(a) == []
 
 
-def test_markers_of_empty_folders_are_no_files_of_the_run(shared: Shared) -> None:
-    a = shared.clone("a")
-    for folder in ("sync", "logs"):
-        (a / folder).mkdir()
-        (a / folder / ".gitignore").write_text("*\n!.gitignore\n")
-    git(a, "add", "-f", "sync/.gitignore", "logs/.gitignore")
-    git(a, "commit", "-q", "-m", "markers")
-    assert findings(a) == []
-
-
 # --- there -----------------------------------------------------------------------------
-
-
-def test_a_remote_that_does_not_answer_is_a_warning(shared: Shared) -> None:
-    a = configured(shared, "timeout_s: 2")
-    git(a, "remote", "set-url", "origin", "http://127.0.0.1:9/x")
-    found = only(a)
-    assert (found.level, found.area) == (Level.WARNING, Area.REMOTE)
-    assert exit_code(findings(a)) == 0
-
-
-def test_a_remote_that_hangs_costs_one_time_limit(shared: Shared) -> None:
-    a = configured(shared, "timeout_s: 2")
-    git(a, "remote", "set-url", "origin", "ssh://example.invalid/x")
-    git(a, "config", "core.sshCommand", "sleep 30; true")
-    began = time.monotonic()
-    assert "no answer in time" in only(a).message
-    assert time.monotonic() - began < 4
 
 
 @pytest.mark.parametrize(
@@ -262,14 +212,6 @@ def test_a_remote_that_takes_no_push(shared: Shared) -> None:
     found = only(a)
     assert (found.level, found.area) == (Level.ERROR, Area.REMOTE)
     assert "takes no push" in found.message
-
-
-@pytest.mark.skipif(IS_ROOT, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_written_to(shared: Shared) -> None:
-    (shared.bare / "refs").chmod(0o500)
-    found = only(shared.clone("a"))
-    (shared.bare / "refs").chmod(0o700)
-    assert "can't be written to: refs" in found.message
 
 
 def test_a_remote_that_moves_one_branch_after_the_other(shared: Shared) -> None:
@@ -301,17 +243,6 @@ def test_a_branch_that_leaves_no_room(shared: Shared, taken: str) -> None:
     assert call(a, "run", "--max-steps", "1").code == (0 if "beats" in taken else 3)
 
 
-def test_code_on_a_branch_that_leaves_no_room(shared: Shared) -> None:
-    a = shared.clone("a")
-    git(a, "checkout", "-q", "-b", "sequencer")
-    assert only(a).message == (
-        "branches 'sequencer' and 'sequencer/default' can't both be: one is below the other"
-    )
-    path = a / "orchestration.yaml"
-    path.write_text(path.read_text().replace("{kind: git}", "{kind: git, work: {branch: none}}"))
-    assert findings(a) == []
-
-
 def test_a_branch_that_was_put_back(shared: Shared) -> None:
     a, _ = diverged(shared)
     found = only(a)
@@ -322,15 +253,6 @@ def test_a_branch_that_was_put_back(shared: Shared) -> None:
 def test_a_branch_that_holds_no_run(shared: Shared) -> None:
     git(shared.bare, "update-ref", "refs/heads/sequencer/default", "refs/heads/main")
     assert "holds no run" in only(shared.clone("a")).message
-
-
-def test_a_shallow_clone_is_as_good_as_another(shared: Shared) -> None:
-    steps(shared.clone("a"), 1)
-    git(shared.folder, "clone", "-q", "--depth", "1", f"file://{shared.bare}", "shallow")
-    shallow = shared.folder / "shallow"
-    git(shallow, "checkout", "-q", "-B", "main")
-    assert findings(shallow) == []
-    steps(shallow, 1)
 
 
 @pytest.mark.parametrize(("key", "value"), [("fsync", "all"), ("fsyncObjectFiles", "true")])

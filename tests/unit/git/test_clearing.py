@@ -28,7 +28,6 @@ from tests.unit.git.teams import (
     opened,
     project,
     remains,
-    users,
     workplaces,
 )
 
@@ -142,17 +141,6 @@ def here(tmp_path: Path) -> Path:
     return project(tmp_path / "here", {"a.py": "a\n"})
 
 
-def test_what_an_agent_had_in_hand_is_on_its_branch_and_that_is_said(here: Path) -> None:
-    killed_while_working(here, lambda at: write(at, {"a.py": "half\n"}))
-    before = users(here)
-    assert workplaces(here).clean(()) == (
-        "worktree of task 'implement': its work is on branch sequencer-team/default/implement-1",
-    )
-    assert said(here, "show", "sequencer-team/default/implement-1:a.py") == "half"
-    assert users(here) == before
-    assert remains(here) == []
-
-
 def test_a_claim_that_lives_and_a_process_that_lives_keep_their_worktrees(here: Path) -> None:
     killed_while_working(here, lambda at: write(at, {"a.py": "half\n"}))
     place = opened(workplaces(here), "other", 2)
@@ -210,19 +198,6 @@ def test_another_repository_in_a_dead_worktree_is_not_lost(here: Path) -> None:
     assert "vendor/x" in told[0]
     assert said(here, "show", "sequencer-team/default/implement-1:y") == "y"
     assert (here / "sync/worktrees/implement-1/vendor/x/README.md").exists()
-
-
-def test_a_worktree_whose_git_file_is_gone_is_not_taken_for_the_checkout(here: Path) -> None:
-    def work(at: Path) -> None:
-        write(at, {"a.py": "half\n"})
-        (at / ".git").unlink()
-
-    write(here, {"a.py": "the user's\n"})
-    killed_while_working(here, work)
-    before = users(here)
-    assert len(workplaces(here).clean(())) == 1
-    assert users(here) == before
-    assert said(here, "show", "sequencer-team/default/implement-1:a.py") == "half"
 
 
 def test_an_index_that_can_not_be_read_leaves_the_worktree_to_a_person(here: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from sequencer.errors import WorkTreeRefused
 from sequencer.model.head import Work
-from sequencer.settings.schema import CommitOptions, WorkOptions
+from sequencer.settings.schema import WorkOptions
 from tests.unit.git.clones import (
     DOCS,
     SECRET,
@@ -24,19 +24,6 @@ from tests.unit.git.clones import (
     tree_of,
     write,
 )
-
-
-def test_a_step_without_a_trace_moves_nothing(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one = clone(here, commit=DOCS)
-    one.carrier.ready(head())
-    there = head(Work(branch="main", commit=said(here, "rev-parse", "HEAD")))
-    before = everything(here)
-    started = one.started
-    assert one.carrier.collect(claim(), "main", there) is None
-    assert one.started - started == 1
-    assert everything(here) == before
-    assert one.carrier.take_notices() == []
 
 
 def test_a_run_learns_its_branch_where_nothing_moves(tmp_path: Path) -> None:
@@ -97,17 +84,6 @@ def test_declared_paths_are_committed_behind_the_agents(tmp_path: Path) -> None:
     assert porcelain(here) == []
 
 
-def test_the_message_is_the_projects(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    options = CommitOptions(paths=("docs/",), message="[{run}] {step} {step_index}")
-    one = clone(here, commit=options)
-    one.carrier.ready(head())
-    write(here, {"docs/a.md": "1"})
-    one.carrier.collect(claim(), "two\nlines hunter2-hunter2", head())
-    assert said(here, "log", "-1", "--format=%s") == "[default] two lines [secret] 0"
-    assert "Step: two lines [secret]" in said(here, "log", "-1", "--format=%B")
-
-
 def test_what_could_not_be_committed_is_told(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one = clone(here, commit=DOCS)
@@ -155,17 +131,6 @@ def test_what_an_agent_may_not_leave(tmp_path: Path, left: str) -> None:
     }
     assert told[left] in refused.value.message
     assert everything(here) == before
-
-
-def test_an_amended_commit_of_the_step_itself_is_fine(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one = clone(here)
-    one.carrier.ready(head())
-    commit(here, {"a": "1"})
-    git(here, "commit", "-q", "--amend", "-m", "better")
-    collected = one.carrier.collect(claim(), "main", head())
-    assert collected is not None
-    assert collected.commit == said(here, "rev-parse", "HEAD")
 
 
 def test_the_next_step_needs_no_fetch_to_know_what_was_moved(tmp_path: Path) -> None:
@@ -219,14 +184,3 @@ def test_somebody_commits_while_the_paths_are_read(
     assert {"beside", "docs/a"} < set(tree_of(here))
     assert said(here, "rev-list", "--count", "HEAD") == "3"
     assert porcelain(here) == []
-
-
-def test_a_project_below_the_top(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path, {"app/x": "1", "docs/x": "1"})
-    one = clone(here, commit=DOCS, project="app")
-    one.carrier.ready(head())
-    write(here, {"app/docs/a": "1", "docs/a": "1", "app/sync/state.json": "{}"})
-    assert one.carrier.collect(claim(), "main", head()) is not None
-    assert "app/docs/a" in tree_of(here)
-    assert "docs/a" not in tree_of(here)
-    assert "app/sync/state.json" not in tree_of(here)

@@ -13,7 +13,6 @@ from typing import Any
 import psutil
 import pytest
 
-from sequencer.errors import ConfigurationError
 from sequencer.git import process as command
 from sequencer.git.own_settings import EVERYTHING
 from sequencer.git.process import Git, GitFailed
@@ -61,16 +60,6 @@ def test_the_users_hooks_have_no_part_in_it(folder: Path) -> None:
     assert canary.exists(), "a check of the check"
 
 
-def test_an_end_that_was_not_expected_is_told_with_gits_words(folder: Path) -> None:
-    git = Git(folder)
-    with pytest.raises(GitFailed, match="git rev-parse ended with 128") as failed:
-        git.run("rev-parse", "--verify", "refs/heads/none")
-    assert failed.value.reason == "Needed a single revision"
-    assert git.run("rev-parse", "--verify", "x", accepts=(0, 128)).code == 128
-    # And one look at the repository's configuration, which has not changed since.
-    assert git.started == 3
-
-
 def test_what_takes_too_long_is_killed_with_its_children(folder: Path) -> None:
     git = Git(folder)
     mark = seconds_of_this_process(31)
@@ -81,31 +70,6 @@ def test_what_takes_too_long_is_killed_with_its_children(folder: Path) -> None:
     assert failed.value.code is None
     assert failed.value.reason == "no answer in time"
     until(lambda: not sleepers(mark))
-
-
-def test_the_limit_of_what_reaches_a_remote_is_not_that_of_what_works_here(folder: Path) -> None:
-    git = ssh(folder, "sleep 30", timeout_s=0.3)
-    git.run("-c", "alias.slow=!sleep 1", "slow")
-    with pytest.raises(GitFailed) as failed:
-        git.run("ls-remote", "--", "origin")
-    assert failed.value.code is None
-
-
-def test_a_shorter_limit_than_usual(folder: Path) -> None:
-    began = time.monotonic()
-    with pytest.raises(GitFailed):
-        Git(folder).run("-c", "alias.slow=!sleep 30", "slow", timeout_s=0.5)
-    assert time.monotonic() - began < 10
-
-
-def test_without_git_that_is_said(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigurationError, match="git is not installed"):
-        Git(folder, {"PATH": str(tmp_path)}).run("version")
-    with pytest.raises(ConfigurationError, match="is no folder"):
-        Git(tmp_path / "nowhere", {"PATH": str(tmp_path)}).run("version")
 
 
 def ssh(folder: Path, script: str, timeout_s: float = 20.0) -> Git:
@@ -189,21 +153,6 @@ def test_ctrl_c_in_the_middle_of_a_start_leaves_nobody_behind(
     assert heard == [signal.SIGINT]
 
 
-def test_a_long_answer_is_read_whole(folder: Path) -> None:
-    git = Git(folder)
-    words = "-c", "alias.long=!sleep 0.5; seq 200000; sleep 0.3; seq 3 >&2"
-    done = git.run(*words, "long")
-    assert done.stdout.split()[-1] == b"200000"
-    assert len(done.stdout.split()) == 200_000
-    assert done.stderr.split() == ["1", "2", "3"]
-
-
-def test_a_large_input_is_written_whole_to_who_reads_slowly(folder: Path) -> None:
-    data = b"x" * 3_000_000
-    slow = "-c", "alias.slow=!sleep 0.6; wc -c"
-    assert Git(folder).run(*slow, "slow", stdin=data).stdout.strip() == b"3000000"
-
-
 def test_who_was_told_to_stop_is_not_kept_by_a_remote_that_hangs(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,24 +168,3 @@ def test_who_was_told_to_stop_is_not_kept_by_a_remote_that_hangs(
         with pytest.raises(GitFailed, match="no answer in time"):
             git.run("fetch", "--", "origin")
     assert time.monotonic() - began < 2.0, "what has hung once is not waited for as long again"
-
-
-def test_who_was_told_to_stop_still_hears_a_remote_that_answers(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git = ssh(folder, 'sleep 0.7; exec bash -c "$2"')
-    git.stopped = lambda: True
-    monkeypatch.setattr(command, "HANGING_S", 0.1)
-    for _ in range(2):
-        git.run("ls-remote", "--refs", "--", "origin")
-    # Neither was asked again; the third looked at the repository's configuration.
-    assert git.started == 3
-
-
-def test_what_reaches_no_remote_is_not_cut_short(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git = Git(folder)
-    git.stopped = lambda: True
-    monkeypatch.setattr(command, "STOPPED_S", 0.1)
-    assert git.text("-c", "alias.slow=!sleep 0.6; echo done", "slow") == "done"

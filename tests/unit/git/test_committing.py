@@ -8,7 +8,6 @@ import pytest
 
 from sequencer.errors import WorkTreeRefused
 from sequencer.git.commit import CHANGED, Committer, RefMoved
-from sequencer.git.selection import Selection
 from tests.unit.git.clones import (
     commit,
     everything,
@@ -43,24 +42,6 @@ def test_a_commit_of_every_kind_of_change(tmp_path: Path) -> None:
     }
     assert porcelain(folder) == []
     assert said(folder, "fsck", "--strict", "--no-dangling") == ""
-
-
-def test_the_work_tree_stays_as_it_is(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {"a": "1"})
-    write(folder, {"a": "2", "b": "2"})
-    before = {n: d for n, d in everything(folder).items() if not n.startswith(".git/")}
-    committed(folder)
-    after = {n: d for n, d in everything(folder).items() if not n.startswith(".git/")}
-    assert after == before
-
-
-def test_only_what_was_chosen_is_in_the_commit(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {"a": "1", "b": "1"})
-    write(folder, {"a": "2", "b": "2", "c": "2"})
-    committed(folder, "a")
-    assert tree_of(folder)["b"] == "100644 1"
-    assert porcelain(folder) == [" M b", "?? c"]
-    assert "c" not in tree_of(folder)
 
 
 def test_a_file_in_a_folders_place_and_the_other_way_round(tmp_path: Path) -> None:
@@ -142,15 +123,6 @@ def test_three_processes_and_one_for_the_identity(tmp_path: Path) -> None:
     assert counts == [4, 3, 3]
 
 
-def test_nothing_chosen_is_nothing_done(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    before = everything(folder)
-    head = said(folder, "rev-parse", "HEAD")
-    tree = tree_at(folder)
-    assert Committer(tree).commit(Selection(), head, MAIN, "x").commit == head
-    assert everything(folder) == before
-
-
 def test_a_branch_that_somebody_has_moved(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r")
     tree = tree_at(folder)
@@ -180,47 +152,6 @@ def test_a_file_that_was_changed_in_between_is_left_out(tmp_path: Path) -> None:
     assert set(tree_of(folder)) == {".gitignore", "README.md", "b", "back"}
 
 
-def test_a_link_that_took_a_files_place_is_left_out(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    (tmp_path / "outside").write_text("not of this repository")
-    tree = tree_at(folder)
-    write(folder, {"a": "1", "b": "1"})
-    selection = chosen(tree)
-    (folder / "a").unlink()
-    (folder / "a").symlink_to(tmp_path / "outside")
-    Committer(tree).commit(selection, said(folder, "rev-parse", "HEAD"), MAIN, "x\n")
-    assert "a" not in tree_of(folder)
-    assert "b" in tree_of(folder)
-
-
-def test_a_repository_with_long_names(tmp_path: Path) -> None:
-    folder = tmp_path / "r"
-    folder.mkdir()
-    git(folder, "init", "-q", "-b", "main", "--object-format=sha256")
-    commit(folder, {"a": "1", "gone": "1"})
-    write(folder, {"a": "2"})
-    (folder / "gone").unlink()
-    (folder / "link").symlink_to("a")
-    written = committed(folder)
-    assert len(written.commit) == 64
-    assert tree_of(folder) == {"a": "100644 2", "link": "120000 a"}
-    assert porcelain(folder) == []
-
-
-def test_a_work_tree_beside_the_repository(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    git(folder, "worktree", "add", "-q", "-b", "side", str(tmp_path / "side"))
-    write(tmp_path / "side", {"a": "1"})
-    main = everything(folder)
-    tree = tree_at(tmp_path / "side")
-    parent = said(folder, "rev-parse", "side")
-    Committer(tree).commit(chosen(tree), parent, "refs/heads/side", "x\n")
-    assert "a" in tree_of(tmp_path / "side")
-    assert porcelain(tmp_path / "side") == []
-    changed = {name for name, text in everything(folder).items() if main.get(name) != text}
-    assert all("side" in name for name in changed)
-
-
 def test_a_snapshot_touches_nothing(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", {"a": "1", "gone": "1"})
     write(folder, {"a": "2", "new": "2", "staged": "1"})
@@ -238,11 +169,3 @@ def test_a_snapshot_touches_nothing(tmp_path: Path) -> None:
     assert set(tree_of(folder, "kept/x")) == {".gitignore", "README.md", "a", "new"}
     with pytest.raises(RefMoved):
         Committer(tree).snapshot(chosen(tree), parent, ref, "another\n")
-
-
-def test_a_snapshot_of_nothing_is_a_branch_there(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    parent = said(folder, "rev-parse", "HEAD")
-    tree = tree_at(folder)
-    assert Committer(tree).snapshot(Selection(), parent, "refs/heads/k", "x").commit == parent
-    assert said(folder, "rev-parse", "k") == parent

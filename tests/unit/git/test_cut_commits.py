@@ -116,20 +116,6 @@ def test_the_next_attempt_commits_what_it_does(tmp_path: Path, verb: str, when: 
     assert porcelain(here) == []
 
 
-def test_it_is_ended_twice_as_well_as_once(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {"a": "1"})
-    write(folder, {"a": "2"})
-    killed(folder, "fast-import", "behind")
-    lock = (folder / ".git" / "index.lock").read_bytes()
-    settled(folder)
-    # Killed once more, between the index and its lock.
-    (folder / ".git" / "index.lock").write_bytes(lock)
-    before = (folder / ".git" / "index").read_bytes()
-    settled(folder)
-    assert (folder / ".git" / "index").read_bytes() == before
-    assert porcelain(folder) == []
-
-
 def test_a_git_that_has_outlived_its_process_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,16 +127,6 @@ def test_a_git_that_has_outlived_its_process_is_waited_for(
     began = time.monotonic()
     settled(folder)
     assert 0.4 < time.monotonic() - began < 5
-
-
-def test_a_lock_from_the_future_is_not_waited_for(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {"a": "1"})
-    write(folder, {"a": "2"})
-    killed(folder, "update-index", "before")
-    os.utime(folder / ".git" / "index.lock", (4e9, 4e9))
-    began = time.monotonic()
-    settled(folder)
-    assert time.monotonic() - began < 5
 
 
 def _empty(lock: Path) -> None:

@@ -14,7 +14,6 @@ from sequencer.model import transitions
 from sequencer.model.head import Head
 from sequencer.model.transitions import Transition
 from sequencer.store import results
-from sequencer.store.journal import JournalFile
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
 
@@ -36,17 +35,6 @@ def files(shared: Shared) -> dict[str, str]:
 
 def step(store: GitStore, note: str = "") -> Head:
     return cases.commit(store, cases.claim(store).token, note)
-
-
-def test_the_tree_has_the_files_of_the_folder(shared: Shared) -> None:
-    store = shared.store("a")
-    cases.begin(store)
-    step(store)
-    folder = shared.clone("a") / "sync"
-    assert set(files(shared)) == {"state.json", "journal.jsonl"}
-    for name in files(shared):
-        assert git(shared.bare, "show", f"{BRANCH}:{name}") == (folder / name).read_text().strip()
-    assert list(JournalFile(folder, 2**40, 9).records())[-1].revision == 3
 
 
 def test_one_commit_a_transition_that_says_what_it_is(shared: Shared) -> None:
@@ -163,16 +151,6 @@ def test_the_history_begins_anew_with_the_same_files(shared: Shared) -> None:
     assert len([f for f in store.history() if f["event"] == "succeeded"]) == 8
     store.bring()
     assert list(store.history()) == list(other.history())
-
-
-def test_a_server_that_allows_no_new_beginning_gets_a_longer_history(shared: Shared) -> None:
-    git(shared.bare, "config", "receive.denyNonFastForwards", "true")
-    store = shared.store("a", max_commits=3)
-    cases.begin(store)
-    for _ in range(4):
-        step(store)
-    assert int(git(shared.bare, "rev-list", "--count", BRANCH)) == 9
-    assert cases.check_facts(list(store.history())) == 4
 
 
 def test_nothing_is_brought_through_a_link(shared: Shared, tmp_path: Path) -> None:

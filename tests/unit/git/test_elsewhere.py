@@ -16,7 +16,6 @@ from tests.unit.git.clones import commit, git, porcelain, said, tree_of, write
 from tests.unit.git.teams import (
     branches,
     closed,
-    folders,
     opened,
     project,
     remains,
@@ -63,20 +62,6 @@ def test_work_that_was_begun_on_one_branch_is_not_merged_into_another(here: Path
     git(here, "switch", "-q", "main")
     git(here, "merge", "-q", BRANCH)
     assert {"x", "unreleased"} <= set(tree_of(here))
-
-
-def test_a_branch_that_is_made_meanwhile_is_another_one_too(here: Path) -> None:
-    place = place_with_work(here)
-    git(here, "checkout", "-q", "-b", "idea")
-    assert_kept(here, closed(place), "idea, not main", "'git switch main'")
-
-
-def test_what_was_begun_without_a_branch_is_not_merged_into_one(here: Path) -> None:
-    git(here, "checkout", "-q", "--detach")
-    place = place_with_work(here)
-    git(here, "checkout", "-q", "main")
-    base = said(here, "rev-parse", "main")
-    assert_kept(here, closed(place), "main, not none", f"'git switch --detach {base}'")
 
 
 def test_what_was_begun_on_a_branch_is_not_merged_without_one(here: Path) -> None:
@@ -242,18 +227,6 @@ def test_a_branch_that_a_worktree_or_a_note_holds_stays(here: Path, tmp_path: Pa
     assert works.cwd.is_dir()
 
 
-def test_a_name_that_only_means_another_branch_stays_and_so_does_that(
-    here: Path,
-) -> None:
-    kept(here)
-    alias = "refs/heads/sequencer-team/default/alias-9"
-    git(here, "symbolic-ref", alias, "refs/heads/side")
-    git(here, "branch", "side")
-    workplaces(here).clean(())
-    assert said(here, "rev-parse", "side") == said(here, "rev-parse", "main")
-    assert said(here, "symbolic-ref", alias) == "refs/heads/side"
-
-
 def test_a_branch_that_moves_at_the_last_moment_stays(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,15 +243,6 @@ def test_a_branch_that_moves_at_the_last_moment_stays(
     monkeypatch.setattr(Git, "run", moved)
     workplaces(here).clean(())
     assert branches(here) == [branch]
-
-
-def test_cleaning_starts_no_git_where_no_task_ever_had_a_worktree(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    git(here, "branch", BRANCH)
-    monkeypatch.setattr(Git, "run", None)
-    assert workplaces(here).clean(()) == ()
-    assert not folders(here).state_file.parent.exists()
 
 
 def test_cleaning_is_quiet_where_the_repository_is_gone(here: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -51,20 +50,6 @@ def test_whatever_is_staged_or_not_is_committed_as_it_stands_in_the_folder(here:
         "a": "100644 and changed\n",
         "new": "100644 staged\n",
         "meant": "100644 to be added\n",
-    }
-
-
-def test_files_and_folders_take_each_others_places(here: Path) -> None:
-    def work(at: Path) -> None:
-        (at / "a").unlink()
-        write(at, {"a/below": "1\n"})
-        shutil.rmtree(at / "d")
-        write(at, {"d": "2\n"})
-
-    assert made_by(here, work) == {
-        "a/below": "100644 1\n",
-        "b": "100644 b\n",
-        "d": "100644 2\n",
     }
 
 
@@ -193,17 +178,6 @@ def test_a_file_that_is_still_written_is_refused(
 # --- agents that use git themselves -------------------------------------------------------
 
 
-def test_work_on_a_branch_of_the_agents_own_is_merged(here: Path) -> None:
-    def work(at: Path) -> None:
-        git(at, "checkout", "-q", "-b", "feature")
-        commit(at, {"a": "1\n"})
-        write(at, {"b": "2\n"})
-
-    assert made_by(here, work)["a"] == "100644 1\n"
-    assert tree_of(here)["b"] == "100644 2\n"
-    assert branches(here) == []
-
-
 def test_work_on_a_detached_head_is_merged(here: Path) -> None:
     def work(at: Path) -> None:
         git(at, "checkout", "-q", "--detach")
@@ -292,18 +266,6 @@ def test_commits_in_a_submodule_are_not_lost(here: Path, tmp_path: Path) -> None
     assert tree_of(here)["a"] == "100644 1\n"
     assert said(place.folder / "lib", "rev-parse", "HEAD") == made
     assert "'lib'" in left.notices[0]
-
-
-def test_filters_and_line_ends_of_the_repository_hold(here: Path) -> None:
-    commit(here, {".gitattributes": "*.txt text eol=lf\n*.up filter=up\n"})
-    git(here, "config", "filter.up.clean", "tr a-z A-Z")
-
-    def work(at: Path) -> None:
-        (at / "x.txt").write_bytes(b"1\r\n")
-        write(at, {"y.up": "up\n"})
-
-    found = made_by(here, work)
-    assert (found["x.txt"], found["y.up"]) == ("100644 1\n", "100644 UP\n")
 
 
 def test_a_worktree_shares_the_objects_of_its_repository(here: Path) -> None:

@@ -88,18 +88,3 @@ def test_what_nobody_has_whole_is_refused_before_anything_is_touched(tmp_path: P
     with pytest.raises(StateRefused):
         one.carrier.arrive(state)
     assert everything(one.folder) == before
-
-
-def test_a_partial_clone_has_all_that_it_needs(tmp_path: Path) -> None:
-    bare, _, state, _ = two_commits(tmp_path)
-    git(bare, "config", "uploadpack.allowFilter", "true")
-    git(bare, "config", "uploadpack.allowAnySHA1InWant", "true")
-    address = f"file://{bare}"
-    git(tmp_path, "clone", "-q", "--filter=blob:none", address, "partial")
-    folder = tmp_path / "partial"
-    git(folder, "reset", "-q", "--hard", "HEAD~2")
-    one = clone(folder)
-    one.carrier.ready(state)
-    one.carrier.arrive(state)
-    assert (folder / "code/c").read_text() == "3\n"
-    assert porcelain(folder) == []

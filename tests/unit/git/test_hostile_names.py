@@ -9,7 +9,6 @@ import pytest
 
 from sequencer.settings.schema import CommitOptions
 from tests.unit.git.clones import (
-    claim,
     clone,
     everything,
     git,
@@ -41,10 +40,6 @@ def usable(folder: Path, name: str) -> bool:
     return True
 
 
-def test_there_are_many() -> None:
-    assert len(set(NAMES)) == len(NAMES) >= 50
-
-
 def test_all_at_once(tmp_path: Path) -> None:
     bare, here, there = pair(tmp_path)
     one, other = clone(here, commit=CommitOptions(paths=("out/",))), clone(there)
@@ -70,34 +65,6 @@ def test_all_at_once(tmp_path: Path) -> None:
     assert porcelain(here) == porcelain(there) == []
     found = {os.fsdecode(path.name) for folder in (here, there) for path in folder.iterdir()}
     assert "canary" not in found
-
-
-@pytest.mark.parametrize("name", ["-rf", ":(exclude)*", "we\nird", '"q"', "caf\udce9", "*"])
-def test_one_such_name_means_no_other_file(tmp_path: Path, name: str) -> None:
-    _, here, _ = pair(tmp_path, {"other": "1", "x": "1"})
-    # A name that is no UTF-8 can't be written down; a mark stands for its odd bytes.
-    pattern = "/" + name.replace("*", "[*]").replace("\udce9", "?")
-    work = clone(here, commit=CommitOptions(paths=(pattern,)))
-    work.carrier.ready(head())
-    write(here, {name: "1", "other": "2", "x": "2", "new": "2"})
-    work.push(head())
-    assert tree_of(here)[name] == "100644 1"
-    assert tree_of(here)["other"] == "100644 1"
-    assert porcelain(here) == [" M other", " M x", "?? new"]
-
-
-@pytest.mark.parametrize(
-    "run", ["../../etc", "-rf", "a b", "x.lock", "a..b", "ä", "@{0}", "feature/x"]
-)
-def test_names_of_runs_in_branches(tmp_path: Path, run: str) -> None:
-    bare, here, _ = pair(tmp_path)
-    one = clone(here, run=run, commit=CommitOptions(paths=("a",)))
-    one.carrier.ready(head())
-    write(here, {"a": "1"})
-    name = one.carrier.keep(claim(), "main", head())
-    assert name is not None
-    assert name.count("/") == 2
-    assert said(bare, "rev-parse", f"refs/heads/{name}") == said(here, "rev-parse", name)
 
 
 @pytest.mark.parametrize("branch", ["feature/x", "ä", "UPPER", "a.b", "x" * 100, "a,b", "$(x)"])

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 
-from sequencer.errors import WorkTreeRefused
-from sequencer.git import commit as committing
 from sequencer.git.commit import Committer
 from tests.unit.git.clones import (
-    everything,
     git,
     porcelain,
     repository,
@@ -123,21 +118,6 @@ def test_an_index_that_somebody_has_locked_is_waited_for(tmp_path: Path) -> None
     assert not lock.exists()
 
 
-def test_a_lock_that_stays_is_told_and_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(committing, "LOCK_WAIT_S", 0.1)
-    folder = repository(tmp_path / "r")
-    write(folder, {"a": "1"})
-    lock = folder / ".git" / "index.lock"
-    lock.write_text("somebody's")
-    before = everything(folder)
-    with pytest.raises(WorkTreeRefused, match="locked by somebody else") as refused:
-        committed(folder)
-    assert str(lock) in str(refused.value.hint)
-    assert everything(folder) == before
-
-
 @pytest.mark.parametrize("setting", ["core.splitIndex", "index.sparse", "core.untrackedCache"])
 def test_other_kinds_of_index(tmp_path: Path, setting: str) -> None:
     folder = repository(tmp_path / "r", {"a": "1", "b": "1"})
@@ -150,29 +130,3 @@ def test_other_kinds_of_index(tmp_path: Path, setting: str) -> None:
     assert set(tree_of(folder)) == {".gitignore", "README.md", "a", "b", "c"}
     assert tree_of(folder)["b"] == "100644 1"
     assert porcelain(folder) == ["M  b"]
-
-
-WRITER = """\
-import subprocess, sys, time
-end = time.monotonic() + float(sys.argv[1])
-while time.monotonic() < end:
-    subprocess.run(["git", "update-index", "--really-refresh"], capture_output=True)
-"""
-
-
-def test_beside_somebody_who_works_on_the_index_all_the_time(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {"staged": "1"})
-    write(folder, {"staged": "2"})
-    git(folder, "add", "staged")
-    other = subprocess.Popen([sys.executable, "-c", WRITER, "2"], cwd=folder)
-    try:
-        for number in range(10):
-            write(folder, {"a": str(number), f"n{number}": "x"})
-            committed(folder, "a", "n*")
-            assert tree_of(folder)["a"] == f"100644 {number}"
-    finally:
-        other.wait(timeout=20)
-    assert tree_of(folder)["staged"] == "100644 1"
-    assert porcelain(folder)[0] == "M  staged"
-    assert said(folder, "rev-list", "--count", "HEAD") == "11"
-    assert not list((folder / ".git").glob("index.lock*"))

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from sequencer.errors import WorkTreeRefused
 from tests.unit.git.clones import (
     DOCS,
     claim,
     clone,
     commit,
     everything,
-    git,
     head,
     pair,
     said,
@@ -77,16 +73,6 @@ def test_kept_work_is_never_overwritten(tmp_path: Path) -> None:
         assert tree_of(bare, str(name))["docs/a"] == f"100644 {number}"
 
 
-def test_work_on_another_branch_is_kept_too(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one = clone(here)
-    one.carrier.ready(head())
-    git(here, "switch", "-q", "--detach")
-    agents = commit(here, {"code": "1"})
-    name = one.carrier.keep(claim(), "main", head())
-    assert said(here, "rev-parse", str(name)) == agents
-
-
 def test_a_remote_that_does_not_answer_keeps_nobody_from_keeping(tmp_path: Path) -> None:
     bare, here, _ = pair(tmp_path)
     one = clone(here)
@@ -96,28 +82,3 @@ def test_a_remote_that_does_not_answer_keeps_nobody_from_keeping(tmp_path: Path)
     name = one.carrier.keep(claim(), "main", head())
     assert said(here, "rev-parse", str(name)) == said(here, "rev-parse", "HEAD")
     assert one.carrier.take_notices() == [f"branch {name} is here only: it could not be pushed"]
-
-
-def test_the_way_on_that_is_told_after_a_refusal(tmp_path: Path) -> None:
-    _, here, there = pair(tmp_path)
-    one, other = clone(here, commit=DOCS), clone(there)
-    one.carrier.ready(head())
-    write(here, {"docs/a": "mine"})
-    collected = one.carrier.collect(claim(0, 1), "main", head())
-    assert collected is not None
-    # Somebody else has taken the step over, and theirs was accepted.
-    commit(there, {"docs/a": "theirs"})
-    other.carrier.ready(head())
-    state = other.push(head(), token=2)
-    assert one.carrier.cargo is not None
-    assert one.remote.push([one.carrier.cargo]).verdict != "accepted"
-    name = one.carrier.keep(claim(0, 1), "main", head())
-    assert tree_of(here, str(name))["docs/a"] == "100644 mine"
-    git(here, "fetch", "-q", "origin", "+refs/heads/main:refs/worktree/sequencer-work/origin/main")
-    with pytest.raises(WorkTreeRefused, match="has diverged: 1 commits are here alone"):
-        one.carrier.ready(state)
-    git(here, "fetch", "-q", "origin")
-    git(here, "reset", "-q", "--keep", "origin/main")
-    one.carrier.ready(state)
-    one.carrier.arrive(state)
-    assert (here / "docs" / "a").read_text() == "theirs"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -12,20 +11,6 @@ from sequencer.git.replica import Known, KnownFile
 
 BRANCH, AT = "sequencer/default", "2026-01-01T00:00:00Z"
 KNOWN = Known(remote="origin", branch=BRANCH, tip="a" * 40, revision=3, at=AT)
-
-
-def test_what_one_process_knows_another_one_reads(tmp_path: Path) -> None:
-    path = tmp_path / "sync" / "remote.json"
-    one, two = KnownFile(path), KnownFile(path)
-    assert two.read() is None
-    one.write(KNOWN)
-    assert two.read() == KNOWN
-    newer = Known(remote="origin", branch=BRANCH, tip="b" * 64, revision=4, at=AT)
-    one.write(newer)
-    assert two.read() == newer
-    assert json.loads(path.read_text())["revision"] == 4
-    path.unlink()
-    assert two.read() is None
 
 
 @pytest.mark.parametrize(
@@ -45,17 +30,6 @@ def test_what_cannot_be_read_is_not_known(tmp_path: Path, content: str) -> None:
     path = tmp_path / "remote.json"
     path.write_text(content)
     assert KnownFile(path).read() is None
-
-
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    path, other = tmp_path / "remote.json", tmp_path / "other"
-    KnownFile(other).write(KNOWN)
-    path.symlink_to(other)
-    assert KnownFile(path).read() is None
-    KnownFile(path).write(KNOWN)
-    assert not path.is_symlink()
-    os.mkfifo(tmp_path / "fifo")
-    assert KnownFile(tmp_path / "fifo").read() is None
 
 
 def test_what_cannot_be_written_is_no_error(tmp_path: Path) -> None:

@@ -33,40 +33,6 @@ def found(clone: Path, url: str) -> Path | None:
 # --- which folder ----------------------------------------------------------------------
 
 
-def test_a_path_and_a_file_address_are_folders(clone: Path, bare: Path) -> None:
-    assert found(clone, str(bare)) == bare
-    assert found(clone, f"file://{bare}") == bare
-    assert found(clone, f"file://{str(bare).replace(' ', '%20')}") == bare
-    assert found(clone, str(bare).removesuffix(".git")) == bare
-
-
-def test_a_relative_path_begins_at_the_top_of_the_work_tree(clone: Path, bare: Path) -> None:
-    below = clone / "sync"
-    below.mkdir()
-    remotes.git(clone, "remote", "set-url", "origin", f"../{bare.name}")
-    assert remote_folder(Git(below), "origin") == bare
-    mirror = remotes.new_remote(clone.parent / "mirror.git")
-    remotes.git(mirror, "remote", "add", "origin", f"../{bare.name}")
-    assert remote_folder(Git(mirror, git_dir=mirror), "origin") == bare
-
-
-def test_an_address_that_is_written_otherwise_counts_as_git_reads_it(
-    clone: Path, bare: Path
-) -> None:
-    remotes.git(clone, "config", f"url.{bare.parent}/.insteadOf", "here:")
-    assert found(clone, f"here:{bare.name}") == bare
-
-
-def test_a_repository_with_a_work_tree(clone: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    remotes.git(other, "init", "--quiet")
-    assert found(clone, str(other)) == other / ".git"
-    remotes.git(other, "commit", "--quiet", "--allow-empty", "-m", "x")
-    remotes.git(other, "worktree", "add", "--quiet", str(tmp_path / "linked"))
-    assert found(clone, str(tmp_path / "linked")) == other / ".git"
-
-
 @pytest.mark.parametrize(
     "url",
     [
@@ -90,25 +56,6 @@ def test_a_remote_that_nobody_has_configured_is_polled(clone: Path, tmp_path: Pa
     assert found(clone, str(tmp_path / "plain")) is None
     (tmp_path / "file").write_text("gitdir: \0")
     assert found(clone, str(tmp_path / "file")) is None
-
-
-def test_refs_that_are_kept_otherwise_are_polled(clone: Path, bare: Path) -> None:
-    (bare / "reftable").mkdir()
-    assert found(clone, str(bare)) is None
-
-
-def test_a_network_file_system_is_polled(
-    clone: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Path] = []
-
-    def kind(folder: Path) -> str:
-        asked.append(folder)
-        return "nfs4"
-
-    monkeypatch.setattr(module, "type_of", kind)
-    assert found(clone, str(bare)) is None
-    assert asked == [bare]
 
 
 # --- watching --------------------------------------------------------------------------
@@ -139,16 +86,6 @@ def test_each_push_wakes_from_the_first_on(refs: RefWatch, clone: Path) -> None:
         assert not wakes(refs, 0.05)
 
 
-def test_other_refs_wake_nobody(refs: RefWatch, clone: Path) -> None:
-    pushed(clone, "first")
-    refs.arm()
-    for ref in ("refs/heads/main", "refs/heads/sequencer/another", remotes.BEATS):
-        pushed(clone, ref, ref)
-    assert not wakes(refs, 0.1)
-    pushed(clone, "second")
-    assert wakes(refs)
-
-
 def test_a_push_after_git_has_tidied_up_wakes(refs: RefWatch, clone: Path, bare: Path) -> None:
     pushed(clone, "first")
     refs.arm()
@@ -162,16 +99,6 @@ def test_a_push_after_git_has_tidied_up_wakes(refs: RefWatch, clone: Path, bare:
     assert wakes(refs)
     refs.arm()
     pushed(clone, "third")
-    assert wakes(refs)
-
-
-def test_a_ref_that_goes_wakes(refs: RefWatch, clone: Path) -> None:
-    pushed(clone, "first")
-    refs.arm()
-    remotes.git(clone, "push", "--quiet", "origin", f":{STATE}")
-    assert wakes(refs)
-    refs.arm()
-    pushed(clone, "again")
     assert wakes(refs)
 
 
@@ -194,27 +121,6 @@ def test_a_folder_made_while_the_watch_begins_is_seen(
     (bare / STATE).write_text("x")
     assert wakes(watching)
     assert asked == [bare / "refs/heads", (bare / STATE).parent]
-    watching.close()
-
-
-def test_a_system_without_notifications_left_watches_nothing(
-    bare: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(folder: Path, name: str | None) -> Notifier:
-        raise OSError(24, f"no watch for {name}", str(folder))
-
-    watching = RefWatch(bare, STATE)
-    watching.arm()
-    assert len(watching.fds) == 1
-    monkeypatch.setattr(module, "notifier", refuse)
-    watching.arm()
-    assert not watching.fds
-    assert not watching.has_moved()
-    monkeypatch.undo()
-    watching.arm()
-    assert len(watching.fds) == 1
-    watching.close()
-    assert not watching.fds
     watching.close()
 
 

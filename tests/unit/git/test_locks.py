@@ -16,9 +16,8 @@ from sequencer.git import locks
 from sequencer.git.own_settings import EVERYTHING
 from sequencer.git.process import Git
 from sequencer.git.remote import Remote
-from tests.clones import Shared, git
-from tests.contract import store_cases as cases
-from tests.unit.git.clones import repository, tree_at, write
+from tests.clones import Shared
+from tests.unit.git.clones import repository, write
 from tests.unit.git.committed import committed
 
 
@@ -69,23 +68,6 @@ def test_who_works_there_is_waited_for(at_work: tuple[Path, int]) -> None:
     assert lock.hint == f"wait until git (process {pid}) works no more"
 
 
-def test_a_git_somewhere_else_is_nobody(at_work: tuple[Path, int], tmp_path: Path) -> None:
-    folder = repository(tmp_path / "bus")
-    assert at_work[0].name.startswith(folder.name)
-    lock = locks.look(left(folder / ".git" / "index.lock"), folder / ".git")
-    assert lock is not None
-    assert lock.workers == ()
-
-
-@pytest.mark.parametrize(
-    ("seconds", "told"), [(0.4, "0 s"), (59, "59 s"), (61, "1 min"), (86400 * 3, "3 d")]
-)
-def test_ages(seconds: float, told: str, tmp_path: Path) -> None:
-    lock = locks.look(left(tmp_path / "x.lock", seconds))
-    assert lock is not None
-    assert f"is there for {told}," in lock.words
-
-
 def test_what_git_says_names_the_lock(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r")
     git_dir, path = folder / ".git", left(folder / ".git" / "refs" / "heads" / "main.lock")
@@ -125,20 +107,6 @@ def test_a_lock_on_the_index_that_stays(tmp_path: Path, monkeypatch: pytest.Monk
     assert f"'rm {lock}'" in str(refused.value.hint)
 
 
-def test_a_lock_in_the_way_of_a_fast_forward(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    for name in ("second", "third"):
-        write(folder, {name: "1"})
-        committed(folder, message=name)
-    tip = git(folder, "rev-parse", "HEAD")
-    git(folder, "reset", "-q", "--hard", "HEAD~1")
-    lock = left(folder / ".git" / "index.lock")
-    obstacle = tree_at(folder).forward(tip)
-    assert obstacle is not None
-    assert f"{lock} is there for 2 h, and no git works there" in obstacle.reason
-    assert f"'rm {lock}'" in obstacle.hint
-
-
 def test_a_lock_in_the_way_of_a_fetch(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     clone = shared.clone("ours")
     monkeypatch.setattr("sequencer.git.process._RACE_ATTEMPTS", 2)
@@ -154,16 +122,3 @@ def test_one_of_our_own_refs_goes_by_itself(where: str, shared: Shared) -> None:
     lock = left(clone / ".git" / f"{ref}.lock")
     assert Remote(Git(clone, allowed=EVERYTHING), "origin").fetch({"refs/heads/main": ref})
     assert not lock.exists()
-
-
-def test_a_lock_on_the_branch_in_a_remote_of_this_machine(shared: Shared) -> None:
-    ours = shared.store("ours")
-    cases.begin(ours)
-    lock = left(shared.bare / "refs" / "heads" / "sequencer" / "default.lock")
-    with pytest.raises(StorageFailed) as failed:
-        cases.claim(ours)
-    assert "did not take a push 5 times" in failed.value.message
-    assert f"{lock.name} is there for 2 h, and no git works there" in failed.value.message
-    command = str(failed.value.hint).split(", '", 1)[1].removesuffix("'")
-    subprocess.run(["sh", "-c", command], check=True)
-    assert cases.claim(ours).token == 1

@@ -215,16 +215,6 @@ def test_somebody_who_commits_all_the_time_is_not_raced_for_ever(
     assert "x" not in tree_of(here)
 
 
-def test_what_the_checkout_has_is_not_merged_again(here: Path, tmp_path: Path) -> None:
-    placed, tip, note = with_work(here, tmp_path)
-    git(here, "merge", "-q", tip)
-    commit(here, {"later": "l\n"})
-    before = users(here)
-    checkout = checkout_at(here)
-    assert merge(checkout, placed, tip, note, "merge\n").result is PlaceResult.UNCHANGED
-    assert users(here) == before
-
-
 def test_histories_that_have_nothing_in_common_are_no_conflict(here: Path, tmp_path: Path) -> None:
     placed, _, note = with_work(here, tmp_path)
     git(placed.folder, "checkout", "-q", "--orphan", "alone")
@@ -263,32 +253,7 @@ def test_a_branch_that_is_switched_to_while_the_merge_is_made_gets_nothing(
     assert "x" not in tree_of(here, "main")
 
 
-def test_a_note_that_knows_no_branch_is_held_to_its_commit_alone(
-    here: Path, tmp_path: Path
-) -> None:
-    placed, tip, note = with_work(here, tmp_path, None)
-    git(here, "checkout", "-q", "-b", "other")
-    merged = merge(checkout_at(here), placed, tip, note, "merge\n")
-    assert merged.result is PlaceResult.MERGED
-
-
 # --- git fails, and yet it is done -------------------------------------------------------
-
-
-class Failing(Checkout):
-    """A checkout whose git fails when it has moved it, as if it were killed over its chores."""
-
-    def move_to(self, commit_name: str) -> GitFailed | None:
-        assert super().move_to(commit_name) is None
-        return GitFailed(("merge",), None, "")
-
-
-def test_a_failure_behind_the_fast_forward_is_none(here: Path, tmp_path: Path) -> None:
-    placed, tip, note = with_work(here, tmp_path)
-    merged = merge(Failing(folders(here), Git(here, ENVIRONMENT)), placed, tip, note, "merge\n")
-    assert merged.result is PlaceResult.MERGED
-    assert merged.commit == said(here, "rev-parse", "HEAD")
-    assert "x" in tree_of(here)
 
 
 # --- many at once ------------------------------------------------------------------------

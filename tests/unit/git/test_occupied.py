@@ -125,16 +125,6 @@ def test_who_works_there_goes_on_and_who_has_left_is_in_nobodys_way(tmp_path: Pa
     assert ready(other)
 
 
-def test_who_asks_keeps_nobody_out(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one, other = clone(here, commit=NOTES), clone(here, commit=NOTES)
-    for _ in range(3):
-        assert ready(one)
-        assert ready(other)
-    one.carrier.arrive(head())
-    one.carrier.leave(None)
-
-
 def test_both_were_ready_and_one_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, here, _ = pair(tmp_path)
     monkeypatch.setattr(tenancy, "TAKE_S", 0.1)
@@ -143,28 +133,6 @@ def test_both_were_ready_and_one_is_faster(tmp_path: Path, monkeypatch: pytest.M
     one.carrier.arrive(head())
     with pytest.raises(WorkTreeRefused, match="still work in this work tree"):
         other.carrier.arrive(head())
-
-
-def test_what_can_not_be_brought_forward_is_not_kept_occupied(tmp_path: Path) -> None:
-    _, here, there = pair(tmp_path)
-    one = clone(here, commit=NOTES)
-    one.carrier.ready(head())
-    commit(there, {"a": "1"})
-    git(there, "push", "-q", "origin", "main")
-    git(here, "fetch", "-q", "origin", "+refs/heads/main:refs/worktree/sequencer-work/origin/main")
-    (here / "a").write_text("in the way")
-    with pytest.raises(WorkTreeRefused, match="can't be fast-forwarded"):
-        one.carrier.arrive(head())
-    (here / "a").unlink()
-    assert ready(clone(here, commit=NOTES))
-
-
-def test_clones_keep_nobody_out_of_each_other(tmp_path: Path) -> None:
-    _, here, there = pair(tmp_path)
-    for folder in (here, there):
-        one = clone(folder, commit=NOTES)
-        one.carrier.ready(head())
-        one.carrier.arrive(head())
 
 
 # --- what an attempt has left, and what came later -----------------------------------------------
@@ -178,15 +146,6 @@ def attempt(here: Path, files: dict[str, str], work: WorkOptions | None = None) 
     write(here, files)
     one.carrier.leave(head())
     return one
-
-
-def test_the_next_attempt_goes_on_with_what_the_one_before_has_left(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path, {"a.md": "a"})
-    one = attempt(here, {"a.md": "half", "new.md": "half"})
-    for again in (one, clone(here, commit=NOTES)):
-        again.carrier.ready(head())
-        (told,) = again.carrier.take_notices()
-        assert "goes on with what attempt 1 has left: 2 changed paths, 'a.md', 'new.md'" in told
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -228,15 +187,6 @@ def test_what_the_person_commits_goes_on_as_the_persons(tmp_path: Path) -> None:
     assert "half.md" in told.split("by hand")[0]
 
 
-def test_a_person_may_clean_up_behind_an_attempt(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one = attempt(here, {"half.md": "half", "README.md": "half"})
-    (here / "half.md").unlink()
-    one.carrier.ready(head())
-    git(here, "checkout", "-q", "README.md")
-    one.carrier.ready(head())
-
-
 def test_what_is_tolerated_may_be_changed_at_any_time(tmp_path: Path) -> None:
     _, here, _ = pair(tmp_path)
     one = attempt(here, {"half.md": "half"}, WorkOptions(tolerated=("scratch/",)))
@@ -257,26 +207,3 @@ def test_after_a_kill_nobody_can_tell_and_that_is_said(
     (told,) = again.carrier.take_notices()
     assert "'half.md'" in told
     assert "or somebody has changed since" in told
-
-
-def test_names_that_are_no_text_are_told_apart(tmp_path: Path) -> None:
-    _, here, _ = pair(tmp_path)
-    one = clone(here, commit=NOTES)
-    one.carrier.ready(head())
-    one.carrier.arrive(held(head()))
-    for name in (b"\xff.md", b"\xfe.md"):
-        Path(os.fsdecode(os.fsencode(here) + b"/" + name)).write_text("half")
-    one.carrier.leave(head())
-    one.carrier.ready(head())
-    Path(os.fsdecode(os.fsencode(here) + b"/\xfe.md")).write_text("changed")
-    with pytest.raises(WorkTreeRefused, match="1 path was changed"):
-        one.carrier.ready(head())
-
-
-def test_too_many_are_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, here, _ = pair(tmp_path)
-    monkeypatch.setattr(tenancy, "MAX_LEFT", 1)
-    one = attempt(here, {"a.md": "1", "b.md": "1"})
-    write(here, {"c.md": "1"})
-    one.carrier.ready(head())
-    assert "or somebody has changed since" in one.carrier.take_notices()[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from pathlib import Path
 
-from sequencer.git.store import LOCAL, GitOptions, refs_of
+from sequencer.git.store import GitOptions, refs_of
 from tests.clones import Shared
 from tests.contract import store_cases as cases
 
@@ -25,22 +25,11 @@ def is_below(one: str, other: str) -> bool:
     return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
 
 
-def test_the_usual_names() -> None:
-    refs = refs_of(GitOptions(), "nightly")
-    assert refs.state == "refs/heads/sequencer/nightly"
-    assert refs.beats == "refs/heads/sequencer-beats/nightly"
-    assert refs.local == f"{LOCAL}sequencer/nightly"
-
-
 def test_every_branch_has_heartbeats_of_its_own() -> None:
     for first, second in combinations(BRANCHES, 2):
         # Git has no ref that is a folder as well; so no remote has both of such a pair.
         if not is_below(first, second):
             assert not is_below(beats_of(first), beats_of(second)), (first, second)
-
-
-def test_they_are_all_where_rules_for_branches_look() -> None:
-    assert all(beats_of(branch).startswith("refs/heads/sequencer-beats/") for branch in BRANCHES)
 
 
 def test_two_branches_that_end_alike_keep_their_beats_apart(tmp_path: Path) -> None:

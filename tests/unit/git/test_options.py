@@ -8,25 +8,6 @@ from pydantic import ValidationError
 from sequencer.settings.schema import PLACEHOLDERS, CommitOptions, WorkOptions
 
 
-def test_nothing_is_open_unless_it_is_said() -> None:
-    assert not CommitOptions().is_open
-    assert not CommitOptions(docs=True, reports=True, tracked_outputs=True).is_open
-    assert not CommitOptions(exclude=("x",), max_file_bytes=1).is_open
-
-
-@pytest.mark.parametrize(
-    ("key", "switch"),
-    [
-        ("doc_whitelist", "docs"),
-        ("report_path_globs", "reports"),
-        ("tracked_output_globs", "tracked_outputs"),
-    ],
-)
-def test_a_switch_closes_what_is_declared(key: str, switch: str) -> None:
-    assert CommitOptions.model_validate({key: ["x"]}).is_open
-    assert not CommitOptions.model_validate({key: ["x"], switch: False}).is_open
-
-
 def test_each_key_opens() -> None:
     assert CommitOptions(paths=("x",)).is_open
     assert CommitOptions(report_extensions=(".md",)).is_open
@@ -40,16 +21,6 @@ def test_patterns_stay_in_the_repository(pattern: str) -> None:
             CommitOptions.model_validate({key: [pattern]})
     with pytest.raises(ValidationError):
         WorkOptions.model_validate({"tolerated": [pattern]})
-
-
-@pytest.mark.parametrize("extension", ["md", ".", "", ".a/b", "*.md"])
-def test_an_extension_begins_with_a_dot(extension: str) -> None:
-    with pytest.raises(ValidationError):
-        CommitOptions.model_validate({"report_extensions": [extension]})
-
-
-def test_extensions_have_no_case() -> None:
-    assert CommitOptions(report_extensions=(".MD",)).report_extensions == (".md",)
 
 
 @pytest.mark.parametrize("name", ["main", "feature/x", "current", "none", "v1.2", "ä", "a@b"])
@@ -83,16 +54,3 @@ def test_a_message_has_known_words_only() -> None:
 def test_what_is_put_in_is_not_looked_through_again() -> None:
     told = CommitOptions(message="{step} {run}").first_line({"step": "{run}", "run": "r"})
     assert told == "{run} r"
-
-
-@pytest.mark.parametrize("value", [-1, 1 << 40])
-def test_caps_have_bounds(value: int) -> None:
-    with pytest.raises(ValidationError):
-        CommitOptions(max_file_bytes=value)
-
-
-def test_unknown_keys_are_refused() -> None:
-    with pytest.raises(ValidationError):
-        CommitOptions.model_validate({"path": ["x"]})
-    with pytest.raises(ValidationError):
-        WorkOptions.model_validate({"tolerate": ["x"]})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.git.tree import Patterns
@@ -55,25 +54,6 @@ def test_what_a_pattern_means(pattern: str, path: str, means: bool) -> None:
     assert (Patterns([pattern]).match(path) == pattern) is means
 
 
-def test_patterns_begin_in_the_projects_folder() -> None:
-    found = Patterns(["*.md", "/top.md", "/**/*.txt"], "deep/[app]")
-    assert found.match("deep/[app]/a.md") == "*.md"
-    assert found.match("deep/a/a.md") is None
-    assert found.match("a.md") is None
-    assert found.match("top.md") == "/top.md"
-    assert found.match("else/where.txt") == "/**/*.txt"
-
-
-def test_the_first_pattern_is_named() -> None:
-    assert Patterns(["x*", "*y"]).match("xy") == "x*"
-
-
-def test_no_patterns_mean_nothing() -> None:
-    assert not Patterns([])
-    assert Patterns([]).match("anything") is None
-    assert Patterns(["a"])
-
-
 def test_many_stars_take_no_time() -> None:
     began = time.perf_counter()
     assert Patterns(["**/" * 60 + "x"]).match("/".join("a" * 200)) is None
@@ -84,18 +64,3 @@ def test_many_stars_take_no_time() -> None:
 LETTERS = st.characters(exclude_characters="/\0*?[]", codec="utf-8")
 names = st.text(LETTERS, min_size=1)
 paths = st.lists(names.filter(lambda name: name not in (".", "..")), min_size=1, max_size=5)
-
-
-@given(paths)
-def test_a_literal_pattern_means_itself_only(parts: list[str]) -> None:
-    path = "/".join(parts)
-    assert Patterns([f"/{path}"]).match(path)
-    assert Patterns([f"/{path}"]).match(f"{path}x") is None
-    assert Patterns([f"/{path}"]).match(f"x/{path}") is None
-
-
-@given(paths, paths)
-def test_a_folder_means_everything_below_it(folder: list[str], below: list[str]) -> None:
-    pattern = "/" + "/".join(folder) + "/"
-    assert Patterns([pattern]).match("/".join([*folder, *below]))
-    assert Patterns([pattern]).match("/".join(folder)) is None

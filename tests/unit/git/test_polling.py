@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import random
-import time
 from pathlib import Path
 
 import pytest
 
 from sequencer.errors import RemoteUnreachable
 from sequencer.git.waiting import PollPace, SharedLook
-from sequencer.store.watch import notifier
 
 
 class Clock:
@@ -44,10 +41,6 @@ def gone(*, is_denied: bool = False) -> RemoteUnreachable:
     return RemoteUnreachable(message, hint="mend it", is_denied=is_denied)
 
 
-def test_the_first_look_is_due_at_once() -> None:
-    assert Clock().pace().due_in() == 0.0
-
-
 def test_at_rest_looks_become_rare() -> None:
     clock = Clock()
     pace, slept = clock.pace(), []
@@ -56,17 +49,6 @@ def test_at_rest_looks_become_rare() -> None:
         slept.append(clock.sleep(pace))
     assert slept[:4] == [0.75, 1.125, 1.688, 2.531]
     assert slept[-3:] == [15.0, 15.0, 15.0]
-
-
-def test_activity_of_the_other_side_makes_them_frequent() -> None:
-    clock = Clock()
-    pace = clock.pace()
-    for _ in range(12):
-        pace.looked(has_moved=False)
-    pace.looked(has_moved=True)
-    assert clock.sleep(pace) == 0.5
-    pace.looked(has_moved=False)
-    assert clock.sleep(pace) == 0.75
 
 
 def test_activity_of_this_side_makes_them_frequent() -> None:
@@ -82,33 +64,6 @@ def test_activity_of_this_side_makes_them_frequent() -> None:
     clock.now += 0.4
     pace.active()
     assert clock.sleep(pace) == 0.1
-
-
-@pytest.mark.parametrize(("chance", "expected"), [(0.0, 0.4), (0.5, 0.5), (0.9999, 0.6)])
-def test_no_two_machines_look_in_step(chance: float, expected: float) -> None:
-    clock = Clock()
-    pace, clock.chance = clock.pace(), chance
-    pace.looked(has_moved=True)
-    assert clock.sleep(pace) == expected
-
-
-def test_the_systems_own_chance_stays_within_a_fifth() -> None:
-    now = 5.0
-    pace = PollPace("origin", fast_s=10.0, clock=lambda: now)
-    waits = set()
-    for _ in range(200):
-        pace.looked(has_moved=True)
-        waits.add(pace.due_in())
-    assert 8.0 <= min(waits) < 8.5
-    assert 11.5 < max(waits) <= 12.0
-
-
-def test_an_interval_that_is_configured_is_the_longest() -> None:
-    clock = Clock()
-    pace = clock.pace(slow_s=0.2)
-    for has_moved in (True, False, False):
-        pace.looked(has_moved=has_moved)
-        assert clock.sleep(pace) == 0.2
 
 
 def test_with_a_watch_looks_are_the_safety_net() -> None:
@@ -156,19 +111,6 @@ def test_activity_here_does_not_shorten_the_pause_of_an_unreachable_remote() -> 
     assert clock.sleep(pace) == 16.0
 
 
-@pytest.mark.parametrize("ago_s", [0.0, 0.2])
-def test_a_remote_that_is_back_is_told_once(ago_s: float) -> None:
-    clock = Clock()
-    pace = clock.pace()
-    for _ in range(5):
-        pace.failed(gone())
-    assert pace.looked(has_moved=True, ago_s=ago_s) == "remote 'origin' answers again"
-    assert clock.sleep(pace) == round(0.5 - ago_s, 3)
-    assert pace.looked(has_moved=False) is None
-    assert pace.failed(gone()) is not None
-    assert clock.sleep(pace) == 1.0
-
-
 def test_a_look_of_another_process_spares_ones_own() -> None:
     clock = Clock()
     pace = clock.pace()
@@ -180,49 +122,7 @@ def test_a_look_of_another_process_spares_ones_own() -> None:
     assert clock.sleep(pace) == round(0.75 - 0.3, 3)
 
 
-def test_looks_of_others_never_make_the_next_one_due_at_once() -> None:
-    clock, die = Clock(), random.Random(7)  # noqa: S311 - no secret
-    pace = clock.pace()
-    for _ in range(500):
-        clock.chance = die.random()
-        pace.looked(has_moved=die.random() < 0.1)
-        age = die.random() * pace.interval_s
-        if pace.covers(age):
-            pace.looked(has_moved=False, ago_s=age)
-            assert pace.due_in() > 0.0
-        clock.sleep(pace)
-
-
 # --- the file of shared looks ----------------------------------------------------------
-
-
-def test_a_look_is_seen_by_the_other_processes(tmp_path: Path) -> None:
-    one, two = SharedLook(tmp_path / "look"), SharedLook(tmp_path / "look")
-    assert two.age_s() is None
-    for _ in range(2):
-        one.note()
-        age = two.age_s()
-        assert age is not None
-        assert 0.0 <= age < 0.5
-    earlier = time.time() - 100
-    os.utime(tmp_path / "look", (earlier, earlier))
-    age = two.age_s()
-    assert age is not None
-    assert 99.0 < age < 102.0
-    assert (tmp_path / "look").read_bytes() == b""
-
-
-def test_noting_a_look_wakes_nobody_who_watches_the_folder(tmp_path: Path) -> None:
-    look = SharedLook(tmp_path / "look")
-    look.note()
-    watching = notifier(tmp_path, None)
-    try:
-        look.note()
-        assert not watching.has_changed()
-        (tmp_path / "look").write_text("x")
-        assert watching.has_changed()
-    finally:
-        watching.close()
 
 
 def test_a_folder_that_is_not_there_spares_nothing_and_hurts_nobody(tmp_path: Path) -> None:

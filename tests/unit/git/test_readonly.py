@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 
 from sequencer.git import checkout as readonly
-from sequencer.git.checkout import Checkout, CheckoutWatch, PlaceResult
+from sequencer.git.checkout import CheckoutWatch, PlaceResult
 from sequencer.git.places import GitWorkplaces, SharedPlace
-from sequencer.git.process import Git
-from sequencer.git.tree import Folders
-from tests.unit.git.clones import ENVIRONMENT, commit, git, write
+from tests.unit.git.clones import commit, git, write
 from tests.unit.git.teams import (
     RUN_ID,
     at_once,
     checkout_at,
-    opened,
     project,
     users,
     worked,
@@ -90,13 +87,6 @@ def test_what_is_no_write_is_not_found(here: Path, name: str) -> None:
     assert changes(here, QUIET[name]) == ()
 
 
-def test_files_of_the_run_are_left_out_even_where_git_does_not_ignore_them(here: Path) -> None:
-    git(here, "rm", "-q", ".gitignore")
-    git(here, "commit", "-q", "-m", "nothing is ignored")
-    written = {"sync/state.json": "{}", "logs/x": "x", "other": "x"}
-    assert changes(here, lambda at: write(at, written)) == ("other (added)",)
-
-
 def test_merges_of_other_tasks_are_no_writes(here: Path) -> None:
     write(here, {"b": "the user's\n"})
     places = workplaces(here)
@@ -107,14 +97,6 @@ def test_merges_of_other_tasks_are_no_writes(here: Path) -> None:
         assert (at / "n").exists()
 
     assert changes(here, merges) == ()
-
-
-def test_a_write_beside_a_merge_is_found(here: Path) -> None:
-    def both(at: Path) -> None:
-        worked(workplaces(here), lambda there: write(there, {"a": "1"}))
-        write(at, {"a": "2", "b": "2"})
-
-    assert changes(here, both) == ("a (modified)", "b (modified)")
 
 
 @pytest.mark.parametrize("with_merge", [False, True])
@@ -196,29 +178,10 @@ def test_without_a_repository_sizes_and_times_are_looked_at(tmp_path: Path) -> N
     assert changes(tmp_path, lambda _: None) == ()
 
 
-def test_files_of_a_run_beside_those_of_the_project_are_left_out(tmp_path: Path) -> None:
-    watch = CheckoutWatch(
-        Checkout(
-            Folders(tmp_path, tmp_path / "state.json", tmp_path / "logs"),
-            Git(tmp_path, ENVIRONMENT),
-        )
-    )
-    before = watch.look()
-    names = ("state.json", "state.json.lock", "journal.jsonl", "beats/1", "worktrees/x", "logs/x")
-    write(tmp_path, dict.fromkeys((*names, "src/state.json", "mine"), "x"))
-    found = watch.changes_between(before, watch.look())
-    assert found == ("mine (added)", "src/state.json (added)")
-
-
 def test_a_walk_is_bounded(tmp_path: Path) -> None:
     write(tmp_path, {f"f{number}": "x" for number in range(10)})
     look = CheckoutWatch(checkout_at(tmp_path), max_files=4).look()
     assert (len(look.files), look.is_partial) == (4, True)
-
-
-def test_a_repository_without_a_commit_is_looked_at(tmp_path: Path) -> None:
-    git(tmp_path, "init", "-q")
-    assert changes(tmp_path, lambda at: write(at, {"x": "1"})) == ("x (added)",)
 
 
 # --- as a workplace ------------------------------------------------------------------------
@@ -251,21 +214,3 @@ def test_who_else_works_in_the_checkout_is_named_with_a_write(here: Path) -> Non
     assert place.end(is_accepted=True, wait_for_turn=at_once).writers == ("earlier", "later")
     left = earlier.end(is_accepted=True, wait_for_turn=at_once)
     assert (left.result, left.written) == (PlaceResult.SHARED, ())
-
-
-def test_work_in_worktrees_is_none_of_the_checkout(here: Path) -> None:
-    places = workplaces(here)
-    place = reading(places)
-    other = opened(places, "other", 2)
-    write(other.cwd, {"a": "edited", "new": "x"})
-    assert place.end(is_accepted=True, wait_for_turn=at_once).written == ()
-
-
-def test_looking_runs_no_git_of_its_own_for_each_file(here: Path) -> None:
-    git_of = Git(here, ENVIRONMENT)
-    write(here, {f"many/{number}": "x" for number in range(50)})
-    checkout = checkout_at(here)
-    look = CheckoutWatch(checkout).look()
-    assert len(look.files) == 50
-    assert git_of.started == 0
-    assert checkout.git.started <= 3

@@ -43,15 +43,6 @@ def lab(tmp_path: Path) -> Lab:
     return Lab(tmp_path)
 
 
-def test_a_ref_moves_from_where_it_was_said_to_be(lab: Lab) -> None:
-    first = lab.commit("1")
-    second = lab.commit("2", first)
-    assert lab.push((STATE, None, first)).verdict is PushVerdict.ACCEPTED
-    assert lab.push((STATE, first, second)).verdict is PushVerdict.ACCEPTED
-    assert lab.push((STATE, second, None)).verdict is PushVerdict.ACCEPTED
-    assert lab.tip() is None
-
-
 @pytest.mark.parametrize("old", [None, "stale", "f" * 40])
 def test_a_ref_that_is_somewhere_else_is_left_there(lab: Lab, old: str | None) -> None:
     first = lab.commit("1")
@@ -63,15 +54,6 @@ def test_a_ref_that_is_somewhere_else_is_left_there(lab: Lab, old: str | None) -
     assert lab.tip() == second
 
 
-def test_the_same_push_again_is_accepted_again(lab: Lab) -> None:
-    """As after a lost acknowledgement: the very same commit on the very same old value."""
-    first = lab.commit("1")
-    second = lab.commit("2", first)
-    lab.push((STATE, None, first))
-    assert lab.push((STATE, first, second)).verdict is PushVerdict.ACCEPTED
-    assert lab.push((STATE, first, second)).verdict is PushVerdict.ACCEPTED
-
-
 def test_of_two_refs_both_move_or_none(lab: Lab) -> None:
     first = lab.commit("1")
     second = lab.commit("2", first)
@@ -79,14 +61,6 @@ def test_of_two_refs_both_move_or_none(lab: Lab) -> None:
     found = lab.push((STATE, first, second), (OTHER, "f" * 40, second))
     assert found.verdict is PushVerdict.REFUSED
     assert (lab.tip(), lab.tip(OTHER)) == (first, first)
-
-
-def test_a_rule_of_the_remote_is_told(lab: Lab) -> None:
-    remotes.add_hook(lab.bare, "pre-receive", "echo 'GitLab: no pushes here' >&2; exit 1")
-    found = lab.push((STATE, None, lab.commit()))
-    assert found.verdict is PushVerdict.REFUSED
-    assert "pre-receive hook declined" in found.reason
-    assert "GitLab: no pushes here" in found.reason
 
 
 def test_a_lost_acknowledgement_is_unknown(lab: Lab) -> None:
@@ -117,47 +91,6 @@ def test_without_atomic_pushes_one_ref_moves_and_two_do_not(lab: Lab) -> None:
     with pytest.raises(NoAtomicPush):
         lab.push((STATE, commit, lab.commit("2", commit)), (OTHER, None, commit))
     assert (lab.tip(), lab.tip(OTHER)) == (commit, None)
-
-
-def test_only_the_refs_that_were_asked_for_are_told(lab: Lab) -> None:
-    commit = lab.commit()
-    nested = f"refs/heads/x/{STATE}"
-    lab.push((nested, None, commit))
-    assert lab.remote.tips([STATE]) == {}, "ls-remote takes the end of a name for the name"
-    lab.push((STATE, None, commit))
-    assert lab.remote.tips([STATE, OTHER]) == {STATE: commit}
-
-
-def test_a_fetch_brings_a_ref_to_where_it_is_wanted(lab: Lab, tmp_path: Path) -> None:
-    commit = lab.commit()
-    lab.push((STATE, None, commit))
-    other = remotes.new_clone(lab.bare, tmp_path / "other")
-    remote = Remote(Git(other, allowed=EVERYTHING), "origin")
-    assert remote.fetch({STATE: "refs/sequencer/x/state"})
-    refs = remotes.git(other, "for-each-ref", "--format=%(refname) %(objectname)").splitlines()
-    assert refs == [f"refs/sequencer/x/state {commit}"], "and nowhere else"
-    assert not (other / ".git" / "FETCH_HEAD").exists()
-    assert not remote.fetch({OTHER: "refs/sequencer/x/other"})
-
-
-def test_a_fetch_follows_a_ref_that_was_put_back(lab: Lab) -> None:
-    first = lab.commit("1")
-    second = lab.commit("2", first)
-    lab.push((STATE, None, second))
-    lab.remote.fetch({STATE: "refs/sequencer/x/state"})
-    lab.push((STATE, second, first))
-    assert lab.remote.fetch({STATE: "refs/sequencer/x/state"})
-    assert remotes.git(lab.clone, "rev-parse", "refs/sequencer/x/state") == first
-
-
-def test_a_remote_that_is_not_there_says_what_to_look_at(lab: Lab) -> None:
-    lab.bare.rename(lab.bare.with_name("away"))
-    for act in (lambda: lab.remote.tips([STATE]), lambda: lab.remote.fetch({STATE: "refs/x"})):
-        with pytest.raises(RemoteUnreachable, match="remote 'origin' can't be reached") as told:
-            act()
-        assert "git remote get-url origin" in (told.value.hint or "")
-        assert not told.value.is_denied
-    assert lab.push((STATE, None, lab.commit())).verdict is PushVerdict.UNKNOWN
 
 
 @pytest.mark.parametrize(

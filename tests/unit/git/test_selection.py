@@ -31,15 +31,6 @@ def reasons(folder: Path, **options: object) -> dict[str, str]:
     return {one.path: one.reason for one in selected(folder, **options).skipped}
 
 
-def test_nothing_is_declared_by_default(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {"docs/a.md": "1"})
-    write(folder, {"docs/a.md": "2", "b.py": "new", "input.md": "new"})
-    found = selected(folder)
-    assert found.chosen == ()
-    assert {one.reason for one in found.skipped} == {"is not declared in 'commit'"}
-    assert not any(one.is_declared for one in found.skipped)
-
-
 def test_paths_mean_everything_that_has_changed_there(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r", {"out/changed": "1", "out/gone": "1", "else": "1"})
     write(folder, {"out/changed": "22", "out/new": "333", "else": "2"})
@@ -51,16 +42,6 @@ def test_paths_mean_everything_that_has_changed_there(tmp_path: Path) -> None:
         ("out/new", "added", 3),
     ]
     assert {one.key for one in found.chosen} == {"paths"}
-
-
-def test_documents(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {"input.md": "1", "plans/old.md": "1"})
-    write(folder, {"input.md": "2", "plans/a/new.md": "2", "plans/a/new.py": "2"})
-    (folder / "plans" / "old.md").unlink()
-    assert taken(folder, doc_whitelist=["input.md", "plans/**/*.md"]) == [
-        *("input.md", "plans/a/new.md", "plans/old.md"),
-    ]
-    assert taken(folder, doc_whitelist=["**"], docs=False) == []
 
 
 @pytest.mark.parametrize(
@@ -94,13 +75,6 @@ def test_tracked_outputs_are_never_new(tmp_path: Path) -> None:
     }
     assert taken(folder, **extensions) == ["fix/a.json"]
     assert taken(folder, **extensions, tracked_outputs=False) == []
-
-
-def test_what_is_ignored_is_never_seen(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    write(folder, {"ignored/a.md": "1", "x.tmp": "1", "seen.md": "1"})
-    assert taken(folder, paths=["**"]) == ["seen.md"]
-    assert reasons(folder, paths=["**"]) == {}
 
 
 def test_what_somebody_has_staged_is_theirs(tmp_path: Path) -> None:
@@ -137,15 +111,6 @@ def test_secrets(tmp_path: Path, files: dict[str, str], reason: str) -> None:
     write(folder, {**files, "fine": "x"})
     assert taken(folder, paths=["**"]) == ["fine"]
     assert reasons(folder, paths=["**"]) == dict.fromkeys(files, reason)
-
-
-def test_the_cap_of_one_file(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    write(folder, {"small": "x" * 10, "large": "x" * 11})
-    assert taken(folder, paths=["**"], max_file_bytes=10) == ["small"]
-    assert reasons(folder, paths=["**"], max_file_bytes=10) == {
-        "large": "has 11 bytes, more than 10"
-    }
 
 
 def test_each_family_has_caps_of_its_own(tmp_path: Path) -> None:
@@ -201,14 +166,6 @@ def test_the_first_key_that_declares_a_path_counts(tmp_path: Path) -> None:
     assert [one.key for one in found.chosen] == ["paths"]
 
 
-def test_links(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {"a": "1"})
-    (folder / "inside").symlink_to("a")
-    (folder / "outside").symlink_to("/etc/hostname")
-    assert taken(folder, paths=["**"]) == ["inside"]
-    assert "leads out" in reasons(folder, paths=["**"])["outside"]
-
-
 def test_other_repositories(tmp_path: Path) -> None:
     folder = repository(tmp_path / "r")
     inner = repository(tmp_path / "inner")
@@ -219,19 +176,6 @@ def test_other_repositories(tmp_path: Path) -> None:
     assert taken(folder, paths=["**"]) == []
     told = reasons(folder, paths=["**"])
     assert told == {"sub": "is a submodule", "nested/": "is another repository"}
-
-
-def test_executable_files(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {"script": "1"})
-    (folder / "script").chmod(0o755)
-    write(folder, {"new": "1"})
-    (folder / "new").chmod(0o755)
-    found = selected(folder, paths=["**"])
-    assert [one.content and one.content.mode for one in found.chosen] == [0o100755] * 2
-    git(folder, "config", "core.fileMode", "false")
-    write(folder, {"script": "2"})
-    again = selected(folder, paths=["script"])
-    assert [one.content and one.content.mode for one in again.chosen] == [0o100644]
 
 
 def test_a_file_in_a_folders_place_and_the_other_way_round(tmp_path: Path) -> None:
@@ -249,14 +193,6 @@ def test_a_file_in_a_folders_place_and_the_other_way_round(tmp_path: Path) -> No
     assert taken(folder, **some) == ["was folder/a"]
     for clashing in ("was folder", "was file/a"):
         assert "where its folder is" in reasons(folder, **some)[clashing]
-
-
-def test_patterns_are_those_of_the_projects_folder(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {"app/a.md": "1", "a.md": "1"})
-    write(folder, {"app/a.md": "2", "a.md": "2"})
-    found = selected_in(folder, "app", {"paths": ["*.md"]})
-    assert [one.path for one in found.chosen] == ["app/a.md"]
-    assert [one.path for one in selected_in(folder, "app", {"paths": ["/*.md"]}).chosen] == ["a.md"]
 
 
 def test_the_answer_is_the_same_every_time(tmp_path: Path) -> None:

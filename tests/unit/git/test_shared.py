@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.errors import WorkTreeRefused
-from sequencer.git import checkout as shared
 from sequencer.git.checkout import MERGE_LOCK, REPOSITORY_LOCK, Checkout
 from sequencer.git.process import Git
 from tests.unit.git.clones import ENVIRONMENT, commit, git, said, write
@@ -25,24 +23,6 @@ def here(tmp_path: Path) -> Path:
 
 def checkout_at(folder: Path) -> Checkout:
     return Checkout(folders(folder), Git(folder, ENVIRONMENT))
-
-
-def test_its_commit_is_the_present_one(here: Path, tmp_path: Path) -> None:
-    checkout = checkout_at(here)
-    assert checkout.commit() == said(here, "rev-parse", "HEAD")
-    assert checkout.commit() != commit(here, {"a": "2"}) == checkout.commit()
-    git(tmp_path, "init", "-q", "unborn")
-    assert checkout_at(tmp_path / "unborn").commit() is None
-
-
-def test_what_one_commit_has_of_another(here: Path) -> None:
-    checkout = checkout_at(here)
-    first = checkout.commit()
-    second = commit(here, {"a": "2"})
-    assert first is not None
-    assert checkout.contains(second, first)
-    assert checkout.contains(first, first)
-    assert not checkout.contains(first, second)
 
 
 def test_all_worktrees_have_one_repository_and_each_its_own_lock_of_merges(
@@ -94,25 +74,6 @@ def test_a_lock_keeps_threads_and_processes_out(here: Path, kind: str) -> None:
     assert entered.exists()
 
 
-def test_a_lock_that_is_never_free_is_told(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "LOCK_WAIT_S", 0.05)
-    checkout = checkout_at(here)
-    with (
-        checkout.merge_lock(),
-        pytest.raises(WorkTreeRefused, match="is kept locked by"),
-        checkout.merge_lock(),
-    ):
-        pytest.fail("both hold it")
-
-
-def test_an_error_inside_gives_the_lock_back(here: Path) -> None:
-    checkout = checkout_at(here)
-    with pytest.raises(KeyError), checkout.merge_lock():
-        raise KeyError
-    with checkout.merge_lock():
-        pass
-
-
 def test_who_commits_is_the_user_or_the_program(here: Path) -> None:
     assert set(checkout_at(here).identity.values()) == {"sequencer", "sequencer@localhost"}
     git(here, "config", "user.name", "Me")
@@ -120,42 +81,6 @@ def test_who_commits_is_the_user_or_the_program(here: Path) -> None:
     assert len(checkout_at(here).identity) == 4
     git(here, "config", "user.email", "me@example.org")
     assert checkout_at(here).identity == {}
-
-
-def test_moving_forward_brings_files_and_branch(here: Path) -> None:
-    first = said(here, "rev-parse", "HEAD")
-    second = commit(here, {"a": "2\n", "b": "b\n"})
-    git(here, "reset", "-q", "--hard", first)
-    checkout = checkout_at(here)
-    assert checkout.move_to(second) is None
-    assert (here / "b").read_text() == "b\n"
-    assert said(here, "rev-parse", "main") == second
-    back = checkout.move_to(first)
-    assert back is None
-    assert said(here, "rev-parse", "main") == second
-
-
-def test_histories_that_have_parted_are_not_moved_over(here: Path) -> None:
-    side = commit(here, {"b": "b\n"})
-    git(here, "reset", "-q", "--hard", "HEAD~1")
-    mine = commit(here, {"c": "c\n"})
-    failed = checkout_at(here).move_to(side)
-    assert failed is not None
-    assert said(here, "rev-parse", "main") == mine
-
-
-def test_a_git_that_never_ends_is_not_waited_for_for_ever(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shared, "INDEX_WAIT_S", 0.1)
-    second = commit(here, {"b": "b\n"})
-    git(here, "reset", "-q", "--hard", "HEAD~1")
-    (here / ".git/index.lock").touch()
-    failed = checkout_at(here).move_to(second)
-    assert failed is not None
-    assert "index.lock" in failed.stderr
-    assert (here / ".git/index.lock").exists()
-    assert not (here / "b").exists()
 
 
 def test_what_is_in_the_way_is_named_whatever_git_calls_it(here: Path) -> None:
@@ -176,8 +101,3 @@ def test_what_is_in_the_way_is_named_whatever_git_calls_it(here: Path) -> None:
     failed = checkout_at(here).move_to(second)
     assert failed is not None
     assert {(here / name).read_text() for name in mine} == {"mine\n"}
-
-
-def test_tracked_changes_leave_out_what_git_does_not_know(here: Path) -> None:
-    write(here, {"a": "2\n", "new": "n\n"})
-    assert [entry.path for entry in checkout_at(here).tracked_changes().entries] == ["a"]

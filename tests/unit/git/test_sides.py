@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import CorruptState, RemoteUnreachable
-from sequencer.git.sides import MAX_OTHERS, OtherRun, Relation, is_of_a_run, runs_elsewhere
+from sequencer.git.sides import OtherRun, Relation, runs_elsewhere
 from tests.clones import Shared, git
 from tests.unit.cli.sharing import compared, diverged, put_back, shared_project, steps, store_of
 
@@ -67,18 +67,6 @@ def test_a_folder_that_is_the_beginning_is_brought_up_to_the_branch(shared: Shar
     assert (again.relation, again.here, again.tip) == (Relation.EQUAL, sides.there, sides.tip)
 
 
-def test_a_remote_that_is_away_leaves_what_was_known(shared: Shared) -> None:
-    a = shared.clone("a")
-    steps(a, 1)
-    shared.bare.rename(shared.folder / "away.git")
-    sides = compared(a)
-    assert sides.relation is Relation.UNKNOWN
-    assert isinstance(sides.problem, RemoteUnreachable)
-    assert sides.here is not None
-    assert sides.known is not None
-    assert (sides.there, sides.tip) == (None, None)
-
-
 def test_a_branch_that_somebody_removed(shared: Shared) -> None:
     a = shared.clone("a")
     steps(a, 1)
@@ -121,13 +109,6 @@ def test_a_branch_with_another_run(shared: Shared) -> None:
     assert sides.here.run_id != sides.there.run_id
 
 
-def test_a_branch_that_holds_code_and_no_run(shared: Shared) -> None:
-    git(shared.bare, "update-ref", "refs/heads/sequencer/default", "refs/heads/main")
-    sides = compared(shared.clone("a"))
-    assert (sides.relation, sides.there) == (Relation.UNREADABLE, None)
-    assert "no journal" in str(sides.problem)
-
-
 @pytest.mark.parametrize("damage", ["middle", "head"])
 def test_files_here_that_cannot_be_used(shared: Shared, damage: str) -> None:
     a = shared.clone("a")
@@ -143,16 +124,6 @@ def test_files_here_that_cannot_be_used(shared: Shared, damage: str) -> None:
     assert sides.problem is not None
     assert sides.relation.allows_taking
     assert not sides.relation.is_sound
-
-
-def test_a_torn_line_at_the_end_is_no_damage(shared: Shared) -> None:
-    a = shared.clone("a")
-    steps(a, 1)
-    with (a / "sync" / "journal.jsonl").open("a") as journal:
-        journal.write('{"revision":9')
-    assert compared(a).relation is Relation.EQUAL
-    steps(a, 1)
-    assert compared(shared.clone("b")).relation is Relation.NEW
 
 
 # --- other runs ------------------------------------------------------------------------
@@ -185,32 +156,8 @@ def test_a_branch_of_a_run_that_cannot_be_read_is_named_all_the_same(shared: Sha
     assert (found.branch, found.name, found.head) == ("sequencer/odd", None, None)
 
 
-def test_many_runs_are_not_all_fetched(shared: Shared) -> None:
-    for number in range(MAX_OTHERS + 5):
-        git(shared.bare, "update-ref", f"refs/heads/sequencer/r{number:03}", "refs/heads/main")
-    found = elsewhere(shared.clone("a"))
-    assert len(found) == MAX_OTHERS
-
-
 def test_runs_of_a_remote_that_is_away(shared: Shared) -> None:
     a = shared.clone("a")
     shutil.rmtree(shared.bare)
     with pytest.raises(RemoteUnreachable):
         elsewhere(a)
-
-
-@pytest.mark.parametrize(
-    ("template", "branch", "is_one"),
-    [
-        ("sequencer/{run}", "sequencer/a.b", True),
-        ("sequencer/{run}", "sequencer/a/b", False),
-        ("sequencer/{run}", "sequencer/", False),
-        ("x+{run}/{run}", "x+n/n", True),
-        ("x+{run}/{run}", "x+n/m", False),
-        ("{run}-state", "nightly-state", True),
-        ("state", "state-nightly", True),
-        ("state", "states", False),
-    ],
-)
-def test_which_branches_are_of_runs(template: str, branch: str, is_one: bool) -> None:
-    assert is_of_a_run(template, branch) is is_one

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sequencer.git.tree import STATUS, Change, StatusEntry, TreeStatus, parse_status
-from tests.unit.git.clones import commit, git, repository, said, write
+from tests.unit.git.clones import commit, git, repository, write
 
 
 def seen(folder: Path) -> TreeStatus:
@@ -14,23 +14,6 @@ def seen(folder: Path) -> TreeStatus:
 
 def entries(folder: Path) -> dict[str, StatusEntry]:
     return {entry.path: entry for entry in seen(folder).entries}
-
-
-def test_a_clean_tree(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    assert seen(folder) == TreeStatus(said(folder, "rev-parse", "HEAD"), "main")
-
-
-def test_before_the_first_commit(tmp_path: Path) -> None:
-    git(tmp_path, "init", "-q", "-b", "feature/x")
-    assert seen(tmp_path) == TreeStatus(None, "feature/x")
-
-
-def test_a_detached_head(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    git(folder, "switch", "-q", "--detach")
-    assert seen(folder).branch is None
-    assert seen(folder).commit == said(folder, "rev-parse", "HEAD")
 
 
 def test_each_kind_of_change(tmp_path: Path) -> None:
@@ -57,13 +40,6 @@ def test_each_kind_of_change(tmp_path: Path) -> None:
     # Taken out of the index and still there: two lines, one of which is the user's.
     both = [entry for entry in seen(folder).entries if entry.path == "unstaged later"]
     assert {entry.is_staged for entry in both} == {True, False}
-
-
-def test_tracked_and_untracked(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r", {"a": "1"})
-    write(folder, {"a": "2", "b": "2"})
-    found = entries(folder)
-    assert (found["a"].is_tracked, found["b"].is_tracked) == (True, False)
 
 
 def test_a_rename_is_two_paths(tmp_path: Path) -> None:

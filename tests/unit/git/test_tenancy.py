@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 
 from sequencer.errors import WorkTreeBusy, WorkTreeRefused
 from sequencer.git import tenancy
@@ -112,27 +111,3 @@ def test_what_one_run_has_left_is_not_for_the_other(tmp_path: Path) -> None:
     with pytest.raises(WorkTreeRefused, match=r"'notes\.md'"):
         clone_of(here, "b").carrier.ready(state_of(here, "b", head()))
     one.carrier.ready(ended)
-
-
-@pytest.mark.parametrize(
-    "text", ["[]", "{", '{"claims": 1, "run_id": "a"}', '{"claims": [1, {"owner": 2}]}']
-)
-def test_a_state_that_says_nothing_keeps_nobody_out(tmp_path: Path, text: str) -> None:
-    _, here, _ = pair(tmp_path)
-    one, _ = at_work(here)
-    one.carrier.leave(None)
-    (here / "sync" / "runs" / "a" / "state.json").write_text(text)
-    clone_of(here, "b").carrier.ready(state_of(here, "b", head()))
-
-
-def test_a_lock_that_is_not_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, here, _ = pair(tmp_path)
-    monkeypatch.setattr(tenancy, "LOCK_WAIT_S", 0.05)
-    one = clone_of(here, "a")
-    one.carrier.ready(head())
-    with (
-        FileLock(here / ".git" / tenancy.LOCK),
-        pytest.raises(WorkTreeRefused, match="is kept locked"),
-    ):
-        one.carrier.arrive(head())
-    one.carrier.arrive(head())

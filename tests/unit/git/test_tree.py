@@ -20,43 +20,10 @@ from tests.unit.git.clones import (
 )
 
 
-def test_where_it_is(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "a repository\n", {"deep/er/x": "1"})
-    tree = tree_at(folder, "deep/er")
-    assert tree.top == folder
-    assert tree.git_dir == folder / ".git"
-    assert tree.prefix == "deep/er"
-    assert tree_at(folder).prefix == ""
-    assert tree.branch == "main"
-
-
-def test_a_work_tree_beside_the_repository(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    git(folder, "worktree", "add", "-q", "-b", "beside", str(tmp_path / "beside"))
-    tree = tree_at(tmp_path / "beside")
-    assert tree.top == tmp_path / "beside"
-    assert (tree.git_dir / "HEAD").read_text() == "ref: refs/heads/beside\n"
-    assert tree.branch == "beside"
-    assert tree.resolve("HEAD") == said(folder, "rev-parse", "main")
-
-
-def test_a_folder_without_git(tmp_path: Path) -> None:
-    with pytest.raises(WorkTreeRefused, match="is in no work tree of git") as refused:
-        tree_at(tmp_path).status()
-    assert refused.value.exit_code == 3
-    assert refused.value.where == str(tmp_path)
-
-
 def test_a_bare_repository_has_no_work_tree(tmp_path: Path) -> None:
     bare, _, _ = pair(tmp_path)
     with pytest.raises(WorkTreeRefused, match="no work tree"):
         tree_at(bare).status()
-
-
-def test_no_branch_is_checked_out(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    git(folder, "switch", "-q", "--detach")
-    assert tree_at(folder).branch is None
 
 
 def test_what_the_run_writes_is_no_dirt(tmp_path: Path) -> None:
@@ -101,14 +68,6 @@ def test_a_run_outside_of_the_repository(tmp_path: Path) -> None:
     tree = tree_at(folder, state=tmp_path / "elsewhere" / "state.json", logs=tmp_path / "l")
     assert not tree.is_own("elsewhere/state.json")
     assert not tree.is_own("README.md")
-
-
-def test_what_is_tolerated(tmp_path: Path) -> None:
-    folder = repository(tmp_path / "r")
-    write(folder, {"notes/a": "1", "b": "1"})
-    tree = tree_at(folder)
-    dirt = tree.dirt(tree.status(), tree.patterns(["notes/"]))
-    assert [entry.path for entry in dirt] == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -187,17 +146,6 @@ def test_how_far_apart(tmp_path: Path) -> None:
         tree_at(folder).apart(mine, "0" * 40)
 
 
-def test_forward(tmp_path: Path) -> None:
-    _, here, there = pair(tmp_path)
-    new = commit(there, {"a": "1"})
-    git(there, "push", "-q", "origin", "main")
-    git(here, "fetch", "-q")
-    assert tree_at(here).forward(new) is None
-    assert said(here, "rev-parse", "HEAD") == new
-    assert (here / "a").read_text() == "1"
-    assert said(here, "status", "--porcelain") == ""
-
-
 def test_no_hook_of_the_user_runs(tmp_path: Path) -> None:
     _, here, there = pair(tmp_path)
     new = commit(there, {"a": "1"})
@@ -238,28 +186,6 @@ def test_forward_never_merges(tmp_path: Path) -> None:
     before = everything(here)
     assert tree_at(here).forward(new) is not None
     assert everything(here) == before
-
-
-def slow_checkout(folder: Path, new: Path, seconds: float) -> str:
-    """Return a commit whose file takes *seconds* to write in *folder*."""
-    write(new, {".gitattributes": "*.slow filter=slow\n"})
-    oid = commit(new, {".gitattributes": "*.slow filter=slow\n", "a.slow": "1"})
-    git(new, "push", "-q", "origin", "main")
-    git(folder, "fetch", "-q")
-    git(folder, "config", "filter.slow.smudge", f"sleep {seconds}; cat")
-    git(folder, "config", "filter.slow.clean", "cat")
-    return oid
-
-
-def test_forward_has_all_the_time_that_it_takes(tmp_path: Path) -> None:
-    _, here, there = pair(tmp_path)
-    new = slow_checkout(here, there, 1.5)
-    tree = tree_at(here)
-    tree.git.timeout_s = 0.5
-    assert tree.forward(new) is None
-    assert not (here / ".git" / "index.lock").exists()
-    assert (here / "a.slow").read_text() == "1"
-    assert said(here, "rev-parse", "HEAD") == new
 
 
 def test_a_lock_of_the_index_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from sequencer.git.checkout import PlaceLeft, PlaceResult
 from sequencer.git.process import Git
 from sequencer.git.selection import with_keys
 from tests.unit.git.clones import ENVIRONMENT, SECRET, commit, git, said, tree_of, write
-from tests.unit.git.teams import branches, closed, is_sound, opened, project, remains, worked
+from tests.unit.git.teams import branches, is_sound, opened, project, remains, worked
 from tests.unit.git.teams import workplaces as workplaces_of
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----\n"
@@ -57,15 +57,6 @@ def test_nor_is_one_whose_key_a_later_commit_takes_away(here: Path) -> None:
     assert refused(here, work).files == ("k.py",)
 
 
-def test_what_it_has_not_committed_is_kept_with_it(here: Path) -> None:
-    def work(at: Path) -> None:
-        commit(at, {"k.py": SECRET})
-        write(at, {"rest": "of the work\n"})
-
-    left = refused(here, work)
-    assert said(here, "show", f"{left.branch}:rest") == "of the work"
-
-
 def test_a_key_in_a_message_or_a_name_counts_too(here: Path) -> None:
     def work(at: Path) -> None:
         write(at, {f"keys/{SECRET}.txt": "x"})
@@ -76,18 +67,6 @@ def test_a_key_in_a_message_or_a_name_counts_too(here: Path) -> None:
     names = sorted(left.files)
     assert (names[0][:7], names[1]) == ("commit ", "keys/…")
     assert "has what looks like a key in its message" in str(left.error)
-
-
-def test_on_a_branch_of_its_own_it_is_found_as_well(here: Path) -> None:
-    def work(at: Path) -> None:
-        git(at, "checkout", "-q", "-b", "feature")
-        commit(at, {"k.py": SECRET})
-
-    git(here, "config", "advice.detachedHead", "false")
-    before = said(here, "rev-parse", "HEAD")
-    left = worked(workplaces_of(here), work)
-    assert left.files == ("k.py",)
-    assert said(here, "rev-parse", "HEAD") == before
 
 
 def test_a_key_that_was_there_forbids_nothing(here: Path) -> None:
@@ -106,36 +85,12 @@ def test_a_key_that_was_there_forbids_nothing(here: Path) -> None:
     assert left.files == ("fixture",)
 
 
-def test_what_the_checkout_has_by_now_is_not_the_agents(here: Path) -> None:
-    place = opened(workplaces_of(here))
-    commit(here, {"by-a-person": SECRET})
-    git(place.cwd, "merge", "-q", "--no-edit", "main")
-    commit(place.cwd, {"a": "1\n"})
-    assert closed(place).result is PlaceResult.MERGED
-
-
-def test_an_attempt_that_was_not_accepted_is_only_kept(here: Path) -> None:
-    place = opened(workplaces_of(here))
-    commit(place.cwd, {"k.py": SECRET})
-    left = closed(place, is_accepted=False)
-    assert (left.result, left.error) == (PlaceResult.KEPT, None)
-
-
 def test_nobody_waits_for_a_turn_with_it(here: Path) -> None:
     place = opened(workplaces_of(here))
     commit(place.cwd, {"k.py": SECRET})
     turns: list[int] = []
     place.close(is_accepted=True, wait_for_turn=lambda: turns.append(1))
     assert turns == []
-
-
-def test_who_commits_nothing_itself_costs_no_look(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vetting, "_new", None)
-    assert (
-        worked(workplaces_of(here), lambda at: write(at, {"a": "1\n"})).result is PlaceResult.MERGED
-    )
 
 
 def test_where_git_can_not_look_nothing_is_merged(
@@ -186,8 +141,3 @@ def test_what_is_above_the_cap_is_not_read(here: Path) -> None:
     git(here, "tag", "first")
     commit(here, {"large": "KEY" * 100, "small": "KEY"})
     assert [path for path, _ in found(here, max_bytes=50)] == ["small"]
-
-
-def test_nothing_new_is_nothing_to_look_at(here: Path) -> None:
-    git(here, "tag", "first")
-    assert found(here) == []

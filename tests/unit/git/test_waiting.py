@@ -130,28 +130,6 @@ def test_a_push_elsewhere_is_found_by_polling(lab: Lab) -> None:
     assert took(started) < 10.0
 
 
-def test_a_push_before_the_first_wait_is_found_at_once(lab: Lab) -> None:
-    lab.push()
-    # Somebody of this clone has looked just now; but what came after that no watch has seen.
-    SharedLook(lab.clone / "sync" / "look").note()
-    side = lab.side(slow_s=60.0)
-    for _ in range(20):
-        side.waiting._pace.looked(has_moved=False, ago_s=100.0)
-    started = time.monotonic()
-    assert side.waiting.wait(lab.revision, 30.0)
-    assert took(started) < 10.0
-
-
-def test_another_process_of_the_clone_wakes_without_any_look(lab: Lab) -> None:
-    side = lab.side(slow_s=60.0, is_watching=False)
-    assert not side.waiting.wait(lab.revision, 0.1)
-    lab.later(0.1, lab.act)
-    started = time.monotonic()
-    assert side.waiting.wait(lab.revision, 30.0)
-    assert took(started) < 10.0
-    assert side.looks == 1
-
-
 def test_after_a_change_here_the_next_look_comes_soon(lab: Lab) -> None:
     side = lab.side(slow_s=60.0, is_watching=False)
     pace = side.waiting._pace
@@ -165,19 +143,6 @@ def test_after_a_change_here_the_next_look_comes_soon(lab: Lab) -> None:
     lab.later(0.1, lambda: cases.commit(FileStore(side.path), 1))
     assert side.waiting.wait(lab.revision + 1, 10.0)
     assert pace.due_in() < 1.0
-
-
-def test_what_is_known_already_needs_no_look(lab: Lab) -> None:
-    side = lab.side()
-    assert side.waiting.wait(lab.revision - 1, 10.0)
-    assert side.waiting.wait(lab.revision - 1, None)
-    assert side.looks == 0
-
-
-def test_without_time_nothing_is_asked(lab: Lab) -> None:
-    side = lab.side()
-    assert not side.waiting.wait(lab.revision, 0.0)
-    assert side.looks == 0
 
 
 def test_the_time_ends_the_wait(lab: Lab) -> None:
@@ -228,15 +193,6 @@ def test_the_end_of_a_holder_on_this_machine_ends_the_wait(lab: Lab) -> None:
     finally:
         child.kill()
         child.communicate()
-
-
-def test_a_lease_is_looked_at_in_its_own_time_whatever_the_pace(lab: Lab) -> None:
-    """A look at the remote is no reason to ask again whether the holder lives."""
-    side, claim = lab.side(slow_s=0.05, is_watching=False), claimed_by(os.getpid(), 6.4)
-    started = time.monotonic()
-    assert not side.waiting.wait(lab.revision, None, claim=claim)
-    assert 0.79 < took(started) < 4.5
-    assert side.looks >= 2
 
 
 # --- a remote that fails ---------------------------------------------------------------
@@ -339,13 +295,3 @@ def test_changes_of_other_refs_are_slept_through(lab: Lab) -> None:
         lab.later(0.1, remotes.push, lab.other, oid, f"refs/heads/sequencer-beats/{number}")
     assert not side.waiting.wait(lab.revision + 1, 1.0)
     assert side.looks == looks
-
-
-def test_it_can_be_used_again_after_it_was_closed(lab: Lab) -> None:
-    side = lab.side(slow_s=60.0)
-    assert not side.waiting.wait(lab.revision, 0.1)
-    side.close()
-    side.waiting._pace.looked(has_moved=False, ago_s=100.0)
-    lab.later(0.3, lab.push)
-    assert side.waiting.wait(lab.revision, 10.0)
-    assert side.looks == 3

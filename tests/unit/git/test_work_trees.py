@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,25 +124,6 @@ def locked(tree: Path, ref: str) -> Path:
     return path
 
 
-def test_a_fetch_that_meets_another_git_is_tried_again(shared: Shared) -> None:
-    clone = shared.clone("a")
-    lock = locked(clone, "refs/x/main")
-    threading.Timer(0.5, lock.unlink).start()
-    assert Remote(Git(clone, allowed=EVERYTHING), "origin").fetch(
-        {"refs/heads/main": "refs/x/main"}
-    )
-    assert git(clone, "rev-parse", "refs/x/main") == shared.tip("main")
-
-
-def test_a_commit_that_meets_another_git_is_tried_again(shared: Shared) -> None:
-    clone = shared.clone("a")
-    objects, lock = Objects(Git(clone)), locked(clone, "refs/x/draft")
-    threading.Timer(0.5, lock.unlink).start()
-    commit = objects.write(CommitDraft("x", None, {"a": b"1"}, 5), "refs/x/draft")
-    assert git(clone, "rev-parse", "refs/x/draft") == commit
-    objects.close()
-
-
 def test_a_lock_that_stays_is_not_the_remotes_fault(shared: Shared) -> None:
     clone = shared.clone("a")
     lock, began = locked(clone, "refs/x/main"), time.monotonic()
@@ -170,11 +150,3 @@ def test_a_lock_that_stays_is_not_the_remotes_fault(shared: Shared) -> None:
 )
 def test_whose_fault_it_is_is_told_by_gits_words(stderr: str, *, is_local: bool) -> None:
     assert GitFailed(("fetch",), 128, stderr).is_local is is_local
-
-
-def test_only_what_is_local_is_tried_again_for_a_lock() -> None:
-    told = "error: cannot lock ref 'refs/x'"
-    assert GitFailed(("fetch",), 1, told).is_race
-    assert GitFailed(("fast-import",), 128, told).is_race
-    assert not GitFailed(("push",), 1, told).is_race
-    assert not GitFailed(("fetch",), 1, f"remote: {told}").is_race

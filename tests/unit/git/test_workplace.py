@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from pathlib import Path
 
 import pytest
@@ -60,14 +59,6 @@ def test_what_an_accepted_attempt_has_left_is_merged_with_its_own_commits(here: 
     ]
     assert (branches(here), remains(here)) == ([], [])
     assert is_sound(here)
-
-
-def test_each_commit_of_ours_says_of_which_attempt_it_is(here: Path) -> None:
-    worked(workplaces(here, "nightly"), lambda at: write(at, {"x": "x"}), "build it", 7)
-    wanted = ["nightly", "01run", "build it", "7"]
-    for name in ("HEAD", "HEAD^2"):
-        told = said(here, "log", "-1", "--format=%(trailers:valueonly)", name)
-        assert told.split("\n") == wanted
 
 
 def test_the_user_is_the_author_where_git_knows_one_and_else_the_program(here: Path) -> None:
@@ -209,18 +200,6 @@ def test_a_conflict_names_files_and_branch_and_leaves_the_checkout_alone(here: P
     assert is_sound(here)
 
 
-def test_the_next_attempt_begins_on_what_the_checkout_has_by_now(here: Path) -> None:
-    places = workplaces(here)
-    late = opened(places, "two", 1)
-    worked(places, lambda at: write(at, {"src/a.py": "one\n"}), "one", 2)
-    write(late.cwd, {"src/a.py": "two\n"})
-    assert closed(late).result is PlaceResult.CONFLICT
-    again = opened(places, "two", 3)
-    assert (again.cwd / "src/a.py").read_text() == "one\n"
-    write(again.cwd, {"src/a.py": "one and two\n"})
-    assert closed(again).result is PlaceResult.MERGED
-
-
 @pytest.mark.parametrize("how", ["modified", "staged", "untracked", "ignored"])
 def test_changes_of_the_user_are_never_overwritten(here: Path, how: str) -> None:
     place = opened(workplaces(here))
@@ -242,18 +221,6 @@ def test_changes_of_the_user_are_never_overwritten(here: Path, how: str) -> None
     assert left.branch is not None
     assert said(here, "show", f"{left.branch}:{name}") == "the agent's"
     assert is_sound(here)
-
-
-def test_a_commit_by_hand_meanwhile_is_merged_with(here: Path) -> None:
-    place = opened(workplaces(here))
-    write(place.cwd, {"x": "x\n"})
-    made = commit(here, {"by-hand": "h\n"})
-    left = closed(place)
-    assert left.result is PlaceResult.MERGED
-    assert said(here, "rev-parse", "HEAD^1") == made
-    assert sorted(tree_of(here)) == [
-        *(".gitignore", "README.md", "by-hand", "src/a.py", "src/b.py", "x")
-    ]
 
 
 def test_a_detached_checkout_is_moved_too(here: Path) -> None:
@@ -353,51 +320,6 @@ def test_git_that_fails_loses_nothing(here: Path) -> None:
     left = closed(place)
     assert (left.result, left.folder) == (PlaceResult.REFUSED, place.folder)
     assert (place.folder / "x").read_text() == "x\n"
-
-
-def test_a_folder_that_forbids_its_removal_is_removed(here: Path) -> None:
-    place = opened(workplaces(here))
-    write(place.cwd, {"ignored/deep/file": "x", "x": "x\n"})
-    (place.cwd / "ignored/deep").chmod(0o500)
-    assert closed(place).result is PlaceResult.MERGED
-    assert remains(here) == []
-
-
-def test_the_project_may_be_a_folder_of_its_repository(tmp_path: Path) -> None:
-    here = project(tmp_path / "here", {"app/main.py": "1\n", "lib/x.py": "1\n"})
-    places = workplaces(here, below="app")
-    place = opened(places)
-    assert place.cwd == place.folder / "app"
-    assert place.folder.parent == here / "app/sync/worktrees"
-    write(place.cwd, {"main.py": "2\n", "../lib/x.py": "2\n"})
-    assert closed(place).result is PlaceResult.MERGED
-    assert (here / "app/main.py").read_text() == "2\n"
-    assert (here / "lib/x.py").read_text() == "2\n"
-    assert remains(here, "app") == []
-
-
-def test_a_checkout_that_is_a_worktree_itself_is_merged_into(here: Path, tmp_path: Path) -> None:
-    git(here, "worktree", "add", "-q", "-b", "side", str(tmp_path / "side"))
-    left = worked(workplaces(tmp_path / "side"), lambda at: write(at, {"x": "x\n"}))
-    assert left.result is PlaceResult.MERGED
-    assert said(here, "rev-parse", "side") == left.commit
-    assert said(here, "rev-parse", "main") != left.commit
-    assert [path.name for path in (here / ".git/worktrees").iterdir()] == ["side"]
-
-
-def test_closing_waits_for_a_git_of_the_user(here: Path) -> None:
-    place = opened(workplaces(here))
-    write(place.cwd, {"x": "x\n"})
-    lock = here / ".git/index.lock"
-
-    def user_begins_and_ends() -> None:
-        lock.touch()
-        threading.Timer(0.3, lock.unlink).start()
-
-    assert (
-        place.end(is_accepted=True, wait_for_turn=user_begins_and_ends).result is PlaceResult.MERGED
-    )
-    assert not lock.exists()
 
 
 def test_of_a_worktree_that_its_agent_has_removed_there_are_its_commits(here: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 import time
@@ -13,78 +12,14 @@ import pytest
 from sequencer.git import worktrees as module
 from sequencer.git.process import Git, GitFailed
 from sequencer.git.worktrees import (
-    Phase,
-    Worktree,
-    Worktrees,
     branch_of,
     git_dirs,
     name_of,
     remove,
 )
 from sequencer.model.names import is_branch_name
-from sequencer.store.identity import this_process
 from tests.unit.git.clones import ENVIRONMENT, git, write
 from tests.unit.git.teams import project
-
-
-def note(name: str = "build-1", **fields: object) -> Worktree:
-    made = Worktree(
-        name=name,
-        task="build",
-        token=1,
-        run_id="r",
-        branch=f"sequencer-team/default/{name}",
-        base="0" * 40,
-        owner=this_process(),
-    )
-    return made.replace(**fields)
-
-
-def test_a_note_is_read_as_it_was_written(tmp_path: Path) -> None:
-    worktrees = Worktrees(tmp_path)
-    worktrees.prepare()
-    written = worktrees.write(note(phase=Phase.WORKING, git_dir="/x/.git/worktrees/build-1"))
-    assert worktrees.read("build-1") == written
-    assert written.place == Path("/x/.git/worktrees/build-1")
-    assert worktrees.names() == ["build-1"]
-    worktrees.forget(written)
-    worktrees.forget(written)
-    assert (worktrees.names(), worktrees.read("build-1")) == ([], None)
-    assert sorted(path.name for path in worktrees.path.iterdir()) == [".gitignore"]
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"name": "build-1"}', "\0" * 100])
-def test_a_note_that_can_not_be_read_is_none(tmp_path: Path, content: str) -> None:
-    worktrees = Worktrees(tmp_path)
-    worktrees.prepare()
-    (worktrees.path / "build-1.json").write_text(content)
-    assert worktrees.read("build-1") is None
-    assert not worktrees.is_free("build-1")
-
-
-def test_the_note_of_another_place_does_not_count(tmp_path: Path) -> None:
-    worktrees = Worktrees(tmp_path)
-    worktrees.prepare()
-    worktrees.write(note())
-    (worktrees.path / "build-1.json").rename(worktrees.path / "build-2.json")
-    assert worktrees.read("build-2") is None
-
-
-def test_a_link_in_the_place_of_a_note_is_not_followed(tmp_path: Path) -> None:
-    worktrees = Worktrees(tmp_path)
-    worktrees.prepare()
-    worktrees.write(note())
-    (worktrees.path / "build-1.json").rename(tmp_path / "elsewhere")
-    (worktrees.path / "build-1.json").symlink_to(tmp_path / "elsewhere")
-    assert worktrees.read("build-1") is None
-
-
-def test_what_is_in_the_folder_already_is_not_written_anew(tmp_path: Path) -> None:
-    worktrees = Worktrees(tmp_path)
-    worktrees.prepare()
-    (worktrees.path / ".gitignore").write_text("mine\n")
-    worktrees.prepare()
-    assert (worktrees.path / ".gitignore").read_text() == "mine\n"
 
 
 @pytest.mark.parametrize("task", ["build", "A/b", "x.lock", "..", "-", "", "é", "a" * 500])
@@ -98,28 +33,7 @@ def test_names_are_fit_for_folders_and_branches(task: str, run: str | None) -> N
     assert branch_of(run, name).startswith("sequencer-team/")
 
 
-def test_this_process_is_not_gone(tmp_path: Path) -> None:
-    worktrees = Worktrees(tmp_path)
-    worktrees.prepare()
-    mine = worktrees.write(note())
-    os.utime(worktrees.path / "build-1.json", (1, 1))
-    assert not worktrees.is_abandoned(mine)
-    dead = mine.replace(owner=mine.owner.replace(pid_start=mine.owner.pid_start - 1))
-    assert worktrees.is_abandoned(dead)
-
-
 # --- what git has --------------------------------------------------------------------------
-
-
-def test_what_git_has_of_a_worktree_is_found_and_nothing_of_others(tmp_path: Path) -> None:
-    here = project(tmp_path / "here")
-    for name in ("one/x", "two/x"):
-        git(here, "worktree", "add", "-q", "--detach", str(tmp_path / name))
-    (first,) = git_dirs(here / ".git", tmp_path / "one/x")
-    (second,) = git_dirs(here / ".git", tmp_path / "two/x")
-    assert {first.name, second.name} == {"x", "x1"}
-    assert (second / "gitdir").read_text() == f"{tmp_path / 'two/x'}/.git\n"
-    assert list(git_dirs(here / ".git", tmp_path / "three/x")) == []
 
 
 def test_one_over_which_git_was_killed_is_found_by_its_name(tmp_path: Path) -> None:
@@ -130,10 +44,6 @@ def test_one_over_which_git_was_killed_is_found_by_its_name(tmp_path: Path) -> N
     found = [path.name for path in git_dirs(tmp_path / ".git", tmp_path / "w/build-1")]
     # build-11 is what git calls a second build-1.
     assert found == ["build-1", "build-11"]
-
-
-def test_without_any_worktree_git_has_none(tmp_path: Path) -> None:
-    assert list(git_dirs(tmp_path / "nowhere", tmp_path / "x")) == []
 
 
 def test_git_of_a_place_never_works_in_the_checkout_around_it(tmp_path: Path) -> None:

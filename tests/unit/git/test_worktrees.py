@@ -9,18 +9,15 @@ from pathlib import Path
 import pytest
 
 from sequencer.errors import ConfigurationError, WorkTreeRefused
-from sequencer.executors.redaction import Redaction
 from sequencer.git import checkout as shared
-from sequencer.git.places import GitWorkplaces
 from sequencer.git.process import Git
-from tests.unit.git.clones import ENVIRONMENT, commit, git, porcelain, said, write
+from tests.unit.git.clones import commit, git, porcelain, said, write
 from tests.unit.git.teams import (
     RUN_ID,
     at_once,
     branches,
     checkout_at,
     closed,
-    folders,
     opened,
     project,
     remains,
@@ -77,12 +74,6 @@ def test_hostile_names_stay_where_they_belong(here: Path, task: str) -> None:
     assert not list(here.rglob("pwned"))
 
 
-def test_names_that_look_alike_do_not_share_a_place(here: Path) -> None:
-    places = workplaces(here)
-    made = [opened(places, task, 1).cwd for task in ("a/b", "a-b", "A-b", "a b")]
-    assert len(set(made)) == 4
-
-
 def test_a_name_that_is_taken_gets_a_number(here: Path) -> None:
     git(here, "branch", "sequencer-team/default/build-1")
     write(here, {"sync/worktrees/build-1-again2/x": "somebody's"})
@@ -114,18 +105,6 @@ def test_later_tasks_begin_on_what_was_merged(here: Path) -> None:
     places = workplaces(here)
     worked(places, lambda at: write(at, {"made": "1\n"}), "first", 1)
     assert (opened(places, "second", 2).cwd / "made").read_text() == "1\n"
-
-
-def test_the_runs_folder_may_be_outside_of_the_repository(here: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "real", target_is_directory=True)
-    (tmp_path / "real").mkdir()
-    elsewhere = folders(here)._replace(state_file=tmp_path / "link/run/state.json")
-    places = GitWorkplaces(elsewhere, None, git=Git(here, ENVIRONMENT), redaction=Redaction())
-    place = opened(places)
-    assert place.cwd == tmp_path / "real/run/worktrees/implement-1"
-    write(place.cwd, {"x": "x"})
-    assert closed(place).error is None
-    assert [path.name for path in (tmp_path / "real/run/worktrees").iterdir()] == [".gitignore"]
 
 
 def test_a_worktree_that_git_refuses_is_an_error_and_leaves_nothing(here: Path) -> None:
@@ -243,14 +222,6 @@ def test_merges_of_earlier_attempts_are_found_by_task_and_run(here: Path) -> Non
     assert places.merged("other", RUN_ID) == {5}
     assert places.merged("build", "another run of that name") == frozenset()
     assert workplaces(here, "nightly").merged("build", RUN_ID) == frozenset()
-
-
-def test_work_that_was_kept_is_not_merged(here: Path) -> None:
-    places = workplaces(here)
-    place = opened(places, "build", 3)
-    write(place.cwd, {"x": "1"})
-    closed(place, is_accepted=False)
-    assert places.merged("build", RUN_ID) == frozenset()
 
 
 def test_where_there_is_no_repository_nothing_was_merged(tmp_path: Path) -> None:
