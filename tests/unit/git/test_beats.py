@@ -1,4 +1,4 @@
-"""Heartbeats through a real remote: who sees which, and what is lost."""
+"""Heartbeats through a remote, from both sides."""
 
 from __future__ import annotations
 
@@ -6,17 +6,22 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from sequencer.errors import RemoteUnreachable, StorageFailed
 from sequencer.git import beats as module
+from sequencer.git.beats import confirmed
+from sequencer.git.objects import CommitDraft, Objects
+from sequencer.git.process import GitFailed
 from sequencer.git.remote import Pushed, PushVerdict, RefMove, Remote
+from sequencer.store import identity, leases
 from sequencer.store.protocol import Liveness
 from tests.contract.store_cases import make_claim
 from tests.unit.git import remotes
-from tests.unit.git.beating import Lab
+from tests.unit.git.beating import Lab, here
 
 ALIVE, UNKNOWN, EXPIRED, DEAD = Liveness
 
@@ -197,3 +202,162 @@ def test_a_beat_that_is_under_way_when_the_ref_is_removed_does_not_bring_it_back
     # What is begun in its place may beat.
     one.beat(claim, 3, {1})
     assert lab.there() == {"1": 3}
+
+
+# --- bringing --------------------------------------------------------------------------
+
+
+def test_a_newer_beat_of_the_same_clone_is_not_overwritten(lab: Lab) -> None:
+    one, claim = lab.worker("one"), here()
+    one.beat(claim, 1, {1})
+    sent = lab.tip()
+    one._leases.beat(claim, 2)
+    newer = (lab.clone("one") / "sync/beats/1").read_bytes()
+    # Another process of the same clone brings what the remote has, which is older.
+    assert not lab.worker("one").bring(sent, [claim])
+    assert (lab.clone("one") / "sync/beats/1").read_bytes() == newer
+
+
+def test_a_token_that_was_granted_again_is_believed_by_its_new_beat(lab: Lab) -> None:
+    """A lost run that was begun anew counts its tokens, and its beats, from the start."""
+    two, claim = lab.worker("two"), make_claim(1)
+    two._leases.beat(claim, 70)
+    lab.worker("one").beat(claim, 1, {1})
+    assert two.bring(lab.tip(), [claim])
+    assert two._leases.read(1)["beat"] == 1
+
+
+GOOD = b'{"beat": 1, "deadline_boottime": 5.0}'
+HOSTILE: dict[str, bytes] = {
+    "empty": b"",
+    "not JSON": b"{",
+    "no object": b"[1]",
+    "too large": GOOD + b" " * 4096,
+    "not a number": b'{"beat": 1, "deadline_boottime": NaN}',
+    "beyond numbers": b'{"beat": 1, "deadline_boottime": 1e999}',
+    "negative": b'{"beat": 1, "deadline_boottime": -1}',
+    "text": b'{"beat": 1, "deadline_boottime": "5"}',
+    "truth": b'{"beat": true, "deadline_boottime": 5}',
+    "true deadline": b'{"beat": 1, "deadline_boottime": true}',
+    "negative beat": b'{"beat": -1, "deadline_boottime": 5}',
+    "huge beat": b'{"beat": 9223372036854775808, "deadline_boottime": 5}',
+    "twice": b'{"beat": 1, "beat": 2, "deadline_boottime": 5}',
+    "half": b'{"beat": 1}',
+    "not UTF-8": b'{"beat": 1, "deadline_boottime": 5, "x": "\xff"}',
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_is_no_beat_is_not_brought(name: str, lab: Lab) -> None:
+    clone, claim = lab.clone("one"), make_claim(1)
+    remotes.push(clone, remotes.commit(clone, {"1": HOSTILE[name]}), remotes.BEATS)
+    assert not lab.worker("two").bring(lab.tip(), [claim])
+    assert not (lab.clone("two") / "sync").exists()
+
+
+@pytest.mark.parametrize("mode", ["120000 blob", "040000 tree", "160000 commit"])
+def test_links_folders_and_submodules_are_no_beats(mode: str, lab: Lab) -> None:
+    clone, claim = lab.clone("one"), make_claim(1)
+    commit = remotes.commit(clone, {"x": GOOD})
+    blob = remotes.git(clone, "rev-parse", f"{commit}:x")
+    oid = {"blob": blob, "tree": f"{commit}^{{tree}}", "commit": commit}[mode.split()[1]]
+    oid = remotes.git(clone, "rev-parse", oid)
+    tree = remotes.git(clone, "mktree", stdin=f"{mode} {oid}\t1\n".encode())
+    remotes.push(clone, remotes.git(clone, "commit-tree", tree, "-m", "x"), remotes.BEATS)
+    assert not lab.worker("two").bring(lab.tip(), [claim])
+    lab.worker("one").beat(claim, 4, {1})
+    assert lab.there() == {"1": 4}
+
+
+def test_a_deadline_beyond_the_lease_is_a_lie(lab: Lab) -> None:
+    clone, claim, two = lab.clone("one"), here(), lab.worker("two")
+    for ahead, is_believed in ((claim.ttl_s + 30, False), (claim.ttl_s - 1, True)):
+        data = b'{"beat": 1, "deadline_boottime": %f}' % (identity.boottime() + ahead)
+        remotes.push(clone, remotes.commit(clone, {"1": data}), remotes.BEATS)
+        assert two.bring(lab.tip(), [claim]) is is_believed
+
+
+def test_bringing_without_the_remote_says_so(lab: Lab) -> None:
+    one, two, claim = lab.worker("one"), lab.worker("two"), make_claim(1)
+    one.beat(claim, 1, {1})
+    tip = lab.tip()
+    lab.remote.rename(lab.folder / "away.git")
+    with pytest.raises(RemoteUnreachable):
+        two.bring(tip, [claim])
+
+
+def test_a_beat_that_is_too_large_to_read_concludes_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone, claim = lab.clone("one"), make_claim(1)
+    remotes.push(clone, remotes.commit(clone, {"1": b" " * 5000}), remotes.BEATS)
+    monkeypatch.setattr("sequencer.git.objects.MAX_OBJECT_BYTES", 4500)
+    with pytest.raises(StorageFailed, match=r"heartbeats can't be read: .* has 5000 bytes"):
+        lab.worker("two").bring(lab.tip(), [claim])
+
+
+# --- what an observer may conclude -----------------------------------------------------
+
+
+def raising(error: Exception) -> Callable[[], bool]:
+    def look() -> bool:
+        raise error
+
+    return look
+
+
+@pytest.mark.parametrize(
+    "error", [RemoteUnreachable("away"), StorageFailed("broken"), OSError(28, "no space")]
+)
+def test_a_look_that_fails_leaves_nothing_known(error: Exception) -> None:
+    assert confirmed(EXPIRED, raising(error), lambda: EXPIRED) is UNKNOWN
+
+
+@pytest.mark.parametrize("again", Liveness)
+def test_a_look_that_succeeds_decides(again: Liveness) -> None:
+    assert confirmed(EXPIRED, lambda: False, lambda: again) is again
+
+
+def test_an_observer_that_was_cut_off_does_not_steal(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_000.0
+    monkeypatch.setattr(leases, "boottime", lambda: now)
+    holder, observer, claim = lab.worker("one"), lab.worker("two"), make_claim(1)
+
+    def look() -> bool:
+        return observer.bring(observer._remote.tips([remotes.BEATS]).get(remotes.BEATS), [claim])
+
+    def judge() -> Liveness:
+        first = observer._leases.liveness(claim)
+        return confirmed(first, look, lambda: observer._leases.liveness(claim))
+
+    holder.beat(claim, 1, {1})
+    look()
+    assert judge() is UNKNOWN
+    away = lab.folder / "away.git"
+    lab.remote.rename(away)
+    now += 1.3 * claim.ttl_s
+    assert observer._leases.liveness(claim) is EXPIRED
+    assert judge() is UNKNOWN
+    away.rename(lab.remote)
+    # The holder has gone on beating; the observer only could not see it.
+    holder.beat(claim, 2, {1})
+    assert judge() is UNKNOWN
+    now += 1.3 * claim.ttl_s
+    assert judge() is EXPIRED
+
+
+def test_a_commit_that_cannot_be_written_is_no_beat(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def fail(objects: Objects, draft: CommitDraft, ref: str) -> str:
+        tried.append((objects, draft, ref))
+        raise GitFailed(("fast-import",), 1, "fatal: broken")
+
+    monkeypatch.setattr(Objects, "write", fail)
+    with pytest.raises(OSError, match="did not reach 'origin': git fast-import ended with 1"):
+        lab.worker("one").beat(make_claim(1), 1, {1})
+    assert len(tried) == 1

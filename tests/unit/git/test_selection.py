@@ -1,15 +1,196 @@
-"""What is committed after a step, and what is not, and why."""
+"""What may be committed: options, names, contents, caps, and keys in commits of agents."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from sequencer.executors.redaction import Redaction
-from sequencer.git.selection import Selection, Selector, secrets_by
-from sequencer.settings.schema import CommitOptions
-from tests.unit.git.clones import SECRET, commit, git, repository, tree_at, write
+from sequencer.git import selection as vetting
+from sequencer.git.checkout import PlaceLeft, PlaceResult
+from sequencer.git.process import Git
+from sequencer.git.selection import (
+    Content,
+    Selection,
+    Selector,
+    Unfit,
+    ensure_fit_name,
+    is_unchanged,
+    read_content,
+    secrets_by,
+    with_keys,
+)
+from sequencer.settings.schema import PLACEHOLDERS, CommitOptions, WorkOptions
+from tests.unit.git.clones import (
+    ENVIRONMENT,
+    SECRET,
+    commit,
+    git,
+    repository,
+    said,
+    tree_at,
+    tree_of,
+    write,
+)
+from tests.unit.git.teams import branches, is_sound, opened, project, remains, worked
+from tests.unit.git.teams import workplaces as workplaces_of
+
+IS_SECRET = secrets_by(Redaction(["hunter2-hunter2"]))
+
+
+def looked_at(folder: Path, name: str = "file", cap: int = 1000) -> Content:
+    return read_content(folder, name, cap, IS_SECRET)
+
+
+def why(folder: Path, name: str = "file", cap: int = 1000) -> str:
+    with pytest.raises(Unfit) as unfit:
+        looked_at(folder, name, cap)
+    return str(unfit.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"key = {SECRET}",
+        "ghp_" + "a" * 36,
+        "AKIA" + "ABCDEFGH12345678",
+        "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----",
+        "password: hunter2-hunter2",
+        "Authorization: Bearer abc123def456",
+        "x" * 900 + "\n" + SECRET,
+    ],
+)
+def test_what_looks_like_a_key(tmp_path: Path, text: str) -> None:
+    (tmp_path / "file").write_text(text)
+    assert why(tmp_path, cap=10_000) == "holds what looks like a key"
+
+
+def test_what_only_talks_about_keys(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("an sk- key; the task-force of 2024; a bearer of news\n")
+    assert looked_at(tmp_path).size > 0
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    assert why(tmp_path, "fifo") == "is no plain file"
+    assert why(tmp_path, "folder") == "is no plain file"
+    assert "No such file" in why(tmp_path, "missing")
+
+
+@pytest.mark.parametrize("target", ["other", "./other", "sub/../other", "dangling", "sub"])
+def test_a_link_within_the_repository(tmp_path: Path, target: str) -> None:
+    (tmp_path / "other").write_text(SECRET)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "file").symlink_to(target)
+    found = looked_at(tmp_path)
+    assert (found.mode, found.target) == (0o120000, target.encode())
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../x", "sub/../../x", "up/x", "{top}/other"])
+def test_a_link_that_leads_out(tmp_path: Path, target: str) -> None:
+    top = tmp_path / "top"
+    (top / "sub").mkdir(parents=True)
+    (top / "other").write_text("x")
+    (top / "up").symlink_to("..")
+    (top / "file").symlink_to(target.format(top=top))
+    assert why(top) == "is a link that leads out of the repository"
+
+
+def test_a_link_into_gits_own_folder(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "file").symlink_to(".git/config")
+    assert why(tmp_path) == "is a link into .git"
+
+
+def test_a_file_behind_a_link(tmp_path: Path) -> None:
+    outside, top = tmp_path / "outside", tmp_path / "top"
+    outside.mkdir()
+    top.mkdir()
+    (outside / "file").write_text("not of this repository")
+    (top / "sub").symlink_to(outside)
+    assert why(top, "sub/file") == "is behind a link"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [".env", ".env.local", ".envrc", "sub/.env", ".ENV", ".env/x", ".netrc", "a/.pgpass"],
+)
+def test_names_under_which_secrets_are_kept(path: str) -> None:
+    with pytest.raises(Unfit, match="under which secrets are kept"):
+        ensure_fit_name(path, IS_SECRET)
+
+
+@pytest.mark.parametrize("path", [".git/config", "sub/.git", "sub/.GIT/x"])
+def test_names_below_git(path: str) -> None:
+    with pytest.raises(Unfit, match=r"below \.git"):
+        ensure_fit_name(path, IS_SECRET)
+
+
+@pytest.mark.parametrize("path", ["env", "my.env", ".gitignore", "x.git/y", "environment.md"])
+def test_names_that_only_look_alike(path: str) -> None:
+    ensure_fit_name(path, IS_SECRET)
+
+
+def test_a_file_is_known_again_until_somebody_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("one")
+    found = looked_at(tmp_path)
+    assert is_unchanged(tmp_path, "file", found)
+    path.write_text("two")
+    assert not is_unchanged(tmp_path, "file", found)
+
+
+def test_each_key_opens() -> None:
+    assert CommitOptions(paths=("x",)).is_open
+    assert CommitOptions(report_extensions=(".md",)).is_open
+    assert CommitOptions(tracked_output_extensions=(".npy",)).is_open
+
+
+@pytest.mark.parametrize("pattern", ["../x", "a/../b", "", "/", "a\0b", "//"])
+def test_patterns_stay_in_the_repository(pattern: str) -> None:
+    for key in ("paths", "doc_whitelist", "report_path_globs", "tracked_output_globs", "exclude"):
+        with pytest.raises(ValidationError):
+            CommitOptions.model_validate({key: [pattern]})
+    with pytest.raises(ValidationError):
+        WorkOptions.model_validate({"tolerated": [pattern]})
+
+
+@pytest.mark.parametrize("name", ["main", "feature/x", "current", "none", "v1.2", "ä", "a@b"])
+def test_names_of_branches(name: str) -> None:
+    assert WorkOptions(branch=name).branch == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "-x", "a b", "a..b", "a//b", "/a", "a/", "a.lock", "a.lock/b", ".a", "a/.b", "a."),
+        *("a~1", "a^", "a:b", "a?", "a*", "a[b", "a\\b", "a@{1}", "@", "a\nb", "a\x7f"),
+    ],
+)
+def test_what_git_takes_for_no_branch(name: str) -> None:
+    with pytest.raises(ValidationError):
+        WorkOptions(branch=name)
+
+
+def test_a_message_has_known_words_only() -> None:
+    every = " ".join(f"{{{word}}}" for word in PLACEHOLDERS)
+    facts = {word: f"<{word}>" for word in PLACEHOLDERS}
+    told = CommitOptions(message=every).first_line(facts)
+    assert told == " ".join(f"<{word}>" for word in PLACEHOLDERS)
+    with pytest.raises(ValidationError, match="means nothing here"):
+        CommitOptions(message="{who}")
+    with pytest.raises(ValidationError):
+        CommitOptions(message="two\nlines")
+
+
+def test_what_is_put_in_is_not_looked_through_again() -> None:
+    told = CommitOptions(message="{step} {run}").first_line({"step": "{run}", "run": "r"})
+    assert told == "{run} r"
 
 
 def selected(folder: Path, **options: object) -> Selection:
@@ -201,3 +382,131 @@ def test_the_answer_is_the_same_every_time(tmp_path: Path) -> None:
     options: dict[str, object] = {"paths": ["**"], "max_total_bytes": 500}
     assert selected(folder, **options) == selected(folder, **options)
     assert sum(one.size for one in selected(folder, **options).chosen) <= 500
+
+
+PEM = "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----\n"
+OTHER = f"ghp_{'z9' * 18}"
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return project(tmp_path / "here", {"a": "a\n", "b": "b\n"})
+
+
+def refused(here: Path, work: Callable[[Path], object]) -> PlaceLeft:
+    """Let *work* be done, and see that nothing of it is merged and nothing is lost."""
+    before = said(here, "rev-parse", "HEAD")
+    left = worked(workplaces_of(here), work)
+    assert (left.result, left.error is not None) == (PlaceResult.KEPT, True)
+    assert said(here, "rev-parse", "HEAD") == before
+    assert branches(here) == [left.branch]
+    assert remains(here) == []
+    assert is_sound(here)
+    told = f"{left.error} {left.hint} {left.notices}"
+    assert not any(key in told for key in (SECRET, OTHER, "hunter2", "MIIE"))
+    assert str(left.branch) in told
+    return left
+
+
+@pytest.mark.parametrize("text", [SECRET, OTHER, "hunter2-hunter2", PEM.format("MIIE" * 20)])
+def test_a_commit_that_adds_a_key_is_not_merged(here: Path, text: str) -> None:
+    left = refused(here, lambda at: commit(at, {"d/k.py": f"KEY = '{text}'\n", "a": "1\n"}))
+    assert left.files == ("d/k.py",)
+    assert "'d/k.py' holds what looks like a key" in str(left.error)
+    assert f"KEY = '{text}'" in said(here, "show", f"{left.branch}:d/k.py")
+
+
+def test_nor_is_one_whose_key_a_later_commit_takes_away(here: Path) -> None:
+    """It would stand in the history for whoever gets that."""
+
+    def work(at: Path) -> None:
+        commit(at, {"k.py": SECRET})
+        commit(at, {"k.py": "KEY = os.environ['KEY']\n"})
+
+    assert refused(here, work).files == ("k.py",)
+
+
+def test_a_key_in_a_message_or_a_name_counts_too(here: Path) -> None:
+    def work(at: Path) -> None:
+        write(at, {f"keys/{SECRET}.txt": "x"})
+        git(at, "add", "-A")
+        git(at, "commit", "-q", "-m", f"uses\n\n{OTHER}")
+
+    left = refused(here, work)
+    names = sorted(left.files)
+    assert (names[0][:7], names[1]) == ("commit ", "keys/…")
+    assert "has what looks like a key in its message" in str(left.error)
+
+
+def test_a_key_that_was_there_forbids_nothing(here: Path) -> None:
+    commit(here, {"fixture": f"{SECRET}\nother\n", "moved": f"{OTHER}\n"})
+
+    def work(at: Path) -> None:
+        commit(at, {"fixture": f"{SECRET}\nedited\n"})
+        git(at, "mv", "moved", "elsewhere")
+        git(at, "commit", "-q", "-m", "moved")
+
+    assert worked(workplaces_of(here), work).result is PlaceResult.MERGED
+    assert tree_of(here)["elsewhere"] == f"100644 {OTHER}\n"
+    left = worked(
+        workplaces_of(here), lambda at: commit(at, {"fixture": f"{SECRET}\n{OTHER}\n"}), token=2
+    )
+    assert left.files == ("fixture",)
+
+
+def test_nobody_waits_for_a_turn_with_it(here: Path) -> None:
+    place = opened(workplaces_of(here))
+    commit(place.cwd, {"k.py": SECRET})
+    turns: list[int] = []
+    place.close(is_accepted=True, wait_for_turn=lambda: turns.append(1))
+    assert turns == []
+
+
+def test_where_git_can_not_look_nothing_is_merged(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(vetting, "_new", broken)
+    before = said(here, "rev-parse", "HEAD")
+    left = worked(workplaces_of(here), lambda at: commit(at, {"a": "1\n"}))
+    assert left.result is PlaceResult.REFUSED
+    assert "can't be merged: no memory" in str(left.error)
+    assert said(here, "rev-parse", "HEAD") == before
+
+
+# --- the look itself ---------------------------------------------------------------------
+
+
+def found(here: Path, *, max_bytes: int = 10**6) -> list[tuple[str, str]]:
+    known = [said(here, "rev-parse", "first")]
+    return list(
+        with_keys(
+            Git(here, ENVIRONMENT),
+            said(here, "rev-parse", "HEAD"),
+            known,
+            is_secret=lambda data: b"KEY" in data,
+            is_new=lambda path, _: path != "old",
+            max_bytes=max_bytes,
+        )
+    )
+
+
+def test_every_content_is_looked_at_however_many_there_are(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vetting, "BATCH_BYTES", 100)
+    git(here, "tag", "first")
+    commit(here, {f"f{number:02}": f"{number}\n" * 20 for number in range(30)})
+    commit(
+        here, {"f07": "a KEY\n", "old": "KEY", "empty": "", "odd\nname": "1 KEY", "ä ö": "2 KEY"}
+    )
+    names = [path for path, _ in found(here)]
+    assert sorted(names) == ["f07", "odd\nname".partition("\n")[0], "ä ö"]
+
+
+def test_what_is_above_the_cap_is_not_read(here: Path) -> None:
+    git(here, "tag", "first")
+    commit(here, {"large": "KEY" * 100, "small": "KEY"})
+    assert [path for path, _ in found(here, max_bytes=50)] == ["small"]

@@ -1,0 +1,525 @@
+"""Code that moves with the state: ready, arrive, collect, keep."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import RemoteUnreachable, StateRefused, WorkTreeRefused
+from sequencer.git.tree import SHOWN_PATHS
+from sequencer.model.head import Head, Work
+from sequencer.settings.schema import WorkOptions
+from tests.unit.git.clones import (
+    DOCS,
+    SECRET,
+    Clone,
+    claim,
+    clone,
+    commit,
+    everything,
+    git,
+    head,
+    pair,
+    porcelain,
+    said,
+    tree_of,
+    write,
+)
+
+
+def refusal(one: Clone, work: Work | None = None) -> WorkTreeRefused:
+    """Return why no step may begin, after a look that nothing was changed by it."""
+    before = everything(one.folder)
+    with pytest.raises(WorkTreeRefused) as refused:
+        one.carrier.ready(head(work))
+    assert everything(one.folder) == before
+    assert refused.value.exit_code == 3
+    assert refused.value.hint
+    return refused.value
+
+
+def test_to_be_ready_costs_one_process(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path)
+    one = clone(here)
+    one.carrier.ready(head())
+    started = one.started
+    one.carrier.ready(head())
+    one.carrier.arrive(head())
+    assert one.started - started == 1
+
+
+def test_a_dirty_tree_is_told_path_by_path(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path, {"a": "1"})
+    write(here, {"a": "2", **{f"new {number:02}": "x" for number in range(12)}})
+    refused = refusal(clone(here))
+    assert "branch main has 13 changed paths" in refused.message
+    assert "'a', 'new 00'" in refused.message
+    assert f"and {13 - SHOWN_PATHS} more" in refused.message
+    assert "store.work.tolerated" in str(refused.hint)
+    assert refused.where == f"work tree {here}"
+
+
+def test_secrets_in_names_are_not_told(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path)
+    write(here, {f"{SECRET}.txt": "x"})
+    assert SECRET not in refusal(clone(here)).message
+
+
+def test_names_of_branches_are_quoted_for_the_shell(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path)
+    work = Work(branch="x;touch$IFS/tmp/y", commit="a" * 40)
+    hint = str(refusal(clone(here), work=work).hint)
+    assert "git switch 'x;touch$IFS/tmp/y'" in hint
+    git(here, "switch", "-q", "--detach")
+    assert "git switch 'x;touch$IFS/tmp/y'" in str(refusal(clone(here), work=work).hint)
+
+
+@pytest.mark.parametrize("name", ["-f", "a..b", "a b", "x\nrm -rf"])
+def test_what_is_no_name_of_a_branch(tmp_path: Path, name: str) -> None:
+    _, here, _ = pair(tmp_path)
+    refused = refusal(clone(here), work=Work(branch=name, commit="a" * 40))
+    assert "no such name of a branch" in refused.message
+    assert "git switch" not in str(refused.hint)
+
+
+def test_a_branch_without_a_commit(tmp_path: Path) -> None:
+    bare = tmp_path / "bare.git"
+    git(tmp_path, "init", "-q", "--bare", "-b", "main", str(bare))
+    git(tmp_path, "clone", "-q", str(bare), "here")
+    assert "has no commit yet" in refusal(clone(tmp_path / "here")).message
+
+
+@pytest.mark.parametrize("verb", ["merge", "cherry-pick", "rebase"])
+def test_what_somebody_has_begun(tmp_path: Path, verb: str) -> None:
+    _, here, _ = pair(tmp_path, {"a": "1"})
+    git(here, "switch", "-q", "-c", "other")
+    commit(here, {"a": "2"})
+    git(here, "switch", "-q", "main")
+    commit(here, {"a": "3"})
+    git(here, "-c", f"alias.try=!git {verb} other >/dev/null 2>&1 || true", "try")
+    refused = refusal(clone(here))
+    # A rebase detaches HEAD, and git lets nobody switch before it is over.
+    where = "" if verb == "rebase" else " on branch main"
+    assert refused.message.endswith(f"a {verb} is under way{where}")
+    assert refused.hint == "end it or abort it, then start again"
+
+
+def test_a_history_that_has_diverged(tmp_path: Path) -> None:
+    _, here, there = pair(tmp_path)
+    commit(there, {"theirs": "1"})
+    commit(there, {"theirs": "2"})
+    git(there, "push", "-q", "origin", "main")
+    commit(here, {"mine": "1"})
+    refused = refusal(clone(here))
+    assert "1 commits are here alone, 2 on 'origin' alone" in refused.message
+    assert "git rebase origin/main" in str(refused.hint)
+
+
+def test_commits_of_a_person_go_along_with_the_next_step(tmp_path: Path) -> None:
+    bare, here, _ = pair(tmp_path)
+    mine = commit(here, {"mine": "1"})
+    one = clone(here)
+    one.carrier.ready(head())
+    one.carrier.arrive(head())
+    after = one.push(head())
+    assert after.work == Work(branch="main", commit=mine)
+    assert said(bare, "rev-parse", "main") == mine
+
+
+def test_a_remote_without_the_branch_gets_it(tmp_path: Path) -> None:
+    bare, here, _ = pair(tmp_path)
+    git(here, "switch", "-q", "-c", "feature/x")
+    one = clone(here)
+    one.carrier.ready(head())
+    one.carrier.arrive(head())
+    collected = one.carrier.collect(claim(), "main", head())
+    assert collected is not None
+    assert one.carrier.cargo is not None
+    assert (one.carrier.cargo.ref, one.carrier.cargo.old) == ("refs/heads/feature/x", None)
+    one.push(head())
+    assert said(bare, "rev-parse", "feature/x") == said(here, "rev-parse", "HEAD")
+
+
+def test_a_remote_that_does_not_answer(tmp_path: Path) -> None:
+    bare, here, _ = pair(tmp_path)
+    bare.rename(tmp_path / "moved away")
+    with pytest.raises(RemoteUnreachable):
+        clone(here).carrier.ready(head())
+
+
+def test_a_step_begins_on_the_newest_code(tmp_path: Path) -> None:
+    _, here, there = pair(tmp_path)
+    one, other = clone(here), clone(there)
+    state = head()
+    for number in range(4):
+        at, beside = (one, other) if number % 2 else (other, one)
+        at.carrier.ready(state)
+        at.carrier.arrive(state)
+        assert not (at.folder / f"{number}").exists()
+        commit(at.folder, {f"{number}": "x"})
+        state = at.push(state, token=number)
+        assert state.work is not None
+        assert said(beside.folder, "rev-parse", "HEAD") != state.work.commit
+    one.carrier.ready(state)
+    one.carrier.arrive(state)
+    assert sorted(path.name for path in here.glob("[0-9]")) == ["0", "1", "2", "3"]
+    assert porcelain(here) == []
+    assert said(here, "rev-list", "--count", "HEAD") == "5"
+
+
+def test_the_code_of_the_state_is_fetched_if_it_is_not_here(tmp_path: Path) -> None:
+    _, here, there = pair(tmp_path)
+    one = clone(here)
+    one.carrier.ready(head())
+    new = commit(there, {"a": "1"})
+    git(there, "push", "-q", "origin", "main")
+    one.remote.tips(["refs/heads/main"])  # from now on the configuration is known
+    started = one.started
+    one.carrier.arrive(head(Work(branch="main", commit=new)))
+    assert said(here, "rev-parse", "HEAD") == new
+    # One fetch, one look whether all of it is here, and one fast-forward.
+    assert one.started - started == 3
+
+
+def test_a_branch_that_was_moved_back(tmp_path: Path) -> None:
+    bare, here, there = pair(tmp_path)
+    first = said(there, "rev-parse", "HEAD")
+    gone = commit(there, {"a": "1"})
+    git(bare, "update-ref", "refs/heads/main", first)
+    before = everything(here)
+    with pytest.raises(WorkTreeRefused, match=rf"was moved back.*{gone[:12]}") as refused:
+        clone(here).carrier.arrive(head(Work(branch="main", commit=gone)))
+    assert everything(here) == before
+    assert f"'git push origin {gone}:refs/heads/main'" in str(refused.value.hint)
+    assert "rewind" not in str(refused.value.hint)
+
+
+def test_a_branch_that_is_gone(tmp_path: Path) -> None:
+    bare, here, _ = pair(tmp_path)
+    git(bare, "update-ref", "-d", "refs/heads/main")
+    with pytest.raises(WorkTreeRefused, match="is gone"):
+        clone(here).carrier.arrive(head(Work(branch="main", commit="a" * 40)))
+
+
+def test_what_is_tolerated_is_not_overwritten(tmp_path: Path) -> None:
+    _, here, there = pair(tmp_path, {"notes": "1"})
+    new = commit(there, {"notes": "theirs"})
+    git(there, "push", "-q", "origin", "main")
+    write(here, {"notes": "mine"})
+    one = clone(here, work=WorkOptions(tolerated=("notes",)))
+    one.carrier.ready(head())
+    before = everything(here)
+    with pytest.raises(WorkTreeRefused, match=r"can't be fast-forwarded.*notes") as refused:
+        one.carrier.arrive(head(Work(branch="main", commit=new)))
+    assert "out of the way" in str(refused.value.hint)
+    assert everything(here) == before
+
+
+def test_a_history_that_diverges_behind_the_claim(tmp_path: Path) -> None:
+    _, here, there = pair(tmp_path)
+    one = clone(here)
+    commit(here, {"mine": "1"})
+    one.carrier.ready(head())
+    new = commit(there, {"theirs": "1"})
+    git(there, "push", "-q", "origin", "main")
+    before = everything(here)
+    with pytest.raises(WorkTreeRefused, match="has diverged"):
+        one.carrier.arrive(head(Work(branch="main", commit=new)))
+    assert everything(here) == before
+
+
+def test_a_run_learns_its_branch_where_nothing_moves(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path)
+    one = clone(here)
+    one.carrier.ready(head())
+    learned = one.carrier.collect(claim(), "main", head())
+    work = Work(branch="main", commit=said(here, "rev-parse", "HEAD"))
+    assert (learned, one.carrier.cargo) == (work, None)
+    named = clone(here, work=WorkOptions(branch="main"))
+    assert named.carrier.collect(claim(), "main", head()) is None
+
+
+def test_the_agents_commits_move_without_a_process_of_their_own(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path)
+    one = clone(here)
+    one.carrier.ready(head())
+    old = said(here, "rev-parse", "HEAD")
+    for number in range(3):
+        new = commit(here, {"a": str(number)})
+    started = one.started
+    collected = one.carrier.collect(claim(), "main", head())
+    assert collected is not None
+    assert one.carrier.cargo is not None
+    assert (one.carrier.cargo.old, one.carrier.cargo.new) == (old, new)
+    assert collected == Work(branch="main", commit=new)
+    assert one.started - started == 1
+
+
+def test_nothing_is_committed_that_is_not_declared(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path)
+    one = clone(here)
+    one.carrier.ready(head())
+    write(here, {"docs/a": "1"})
+    before = everything(here)
+    there = head(Work(branch="main", commit=said(here, "rev-parse", "HEAD")))
+    assert one.carrier.collect(claim(), "main", there) is None
+    assert everything(here) == before
+    told = one.carrier.take_notices()
+    assert len(told) == 1
+    assert "'docs/a': in no commit" in told[0]
+    assert one.carrier.take_notices() == []
+
+
+def test_declared_paths_are_committed_behind_the_agents(tmp_path: Path) -> None:
+    bare, here, _ = pair(tmp_path)
+    one = clone(here, commit=DOCS, run="nightly")
+    one.carrier.ready(head())
+    agents = commit(here, {"code.py": "1"})
+    write(here, {"docs/a.md": "1"})
+    after = one.push(head(step_index=4), token=9)
+    assert after.work is not None
+    assert said(bare, "rev-parse", "main", "main^") == f"{after.work.commit}\n{agents}"
+    assert said(bare, "log", "-1", "--format=%B", "main").split("\n") == [
+        *("main: iteration 5 (run nightly)", ""),
+        *("Run: nightly", "Step: main", "Iteration: 5", "Token: 9"),
+    ]
+    assert porcelain(here) == []
+
+
+def test_what_could_not_be_committed_is_told(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path)
+    one = clone(here, commit=DOCS)
+    one.carrier.ready(head())
+    write(here, {"docs/fine.md": "1", "docs/key.md": SECRET, "else": "1"})
+    write(here, {f"docs/.env{number:02}": "x" for number in range(20)})
+    assert one.carrier.collect(claim(), "main", head()) is not None
+    told = one.carrier.take_notices()
+    assert "not committed: 'docs/.env00' has a name under which secrets are kept" in told
+    assert any("11 more" in line for line in told)
+    assert any("'docs/.env00'" in line and "in no commit" in line for line in told)
+    assert "docs/key.md" not in tree_of(here)
+    assert SECRET.encode() not in b"".join(
+        git(here, "cat-file", "--batch-all-objects", "--batch", "--unordered").splitlines()
+    )
+
+
+@pytest.mark.parametrize("left", ["another branch", "a detached HEAD", "a merge", "old history"])
+def test_what_an_agent_may_not_leave(tmp_path: Path, left: str) -> None:
+    _, here, _ = pair(tmp_path, {"a": "1"})
+    commit(here, {"a": "2"})
+    git(here, "push", "-q", "origin", "main")
+    one = clone(here, commit=DOCS)
+    one.carrier.ready(head())
+    commit(here, {"a": "3"})
+    write(here, {"docs/a": "1"})
+    if left == "another branch":
+        git(here, "switch", "-q", "-c", "mine")
+    elif left == "a detached HEAD":
+        git(here, "switch", "-q", "--detach")
+    elif left == "a merge":
+        write(here / ".git", {"MERGE_HEAD": said(here, "rev-parse", "HEAD^") + "\n"})
+    else:
+        git(here, "reset", "-q", "--hard", "HEAD~2")
+        write(here, {"docs/a": "1"})
+        commit(here, {"b": "1"})
+    before = everything(here)
+    with pytest.raises(WorkTreeRefused) as refused:
+        one.carrier.collect(claim(), "main", head())
+    told = {
+        "another branch": "branch mine is checked out",
+        "a detached HEAD": "HEAD is detached",
+        "a merge": "a merge is under way",
+        "old history": "its history was rewritten",
+    }
+    assert told[left] in refused.value.message
+    assert everything(here) == before
+
+
+def test_the_next_step_needs_no_fetch_to_know_what_was_moved(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path)
+    one = clone(here, commit=DOCS)
+    state = head()
+    one.carrier.ready(state)
+    for number in range(3):
+        write(here, {"docs/a": str(number)})
+        commit(here, {"code": str(number)})
+        state = one.push(state, token=number)
+        started = one.started
+        one.carrier.ready(state)
+        one.carrier.arrive(state)
+        assert one.started - started == 1
+
+
+def test_two_processes_in_one_clone(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path)
+    one, other = clone(here, commit=DOCS), clone(here, commit=DOCS)
+    state = head()
+    for number in range(4):
+        at = (one, other)[number % 2]
+        at.carrier.ready(state)
+        at.carrier.arrive(state)
+        write(here, {"docs/a": str(number)})
+        state = at.push(state, token=number)
+        at.carrier.leave(state)
+    assert said(here, "rev-list", "--count", "HEAD") == "5"
+
+
+def test_somebody_commits_while_the_paths_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, here, _ = pair(tmp_path)
+    one = clone(here, commit=DOCS)
+    one.carrier.ready(head())
+    write(here, {"docs/a": "1"})
+    times = iter([1])
+    real = one.carrier._selector.select
+
+    def select(status: object) -> object:
+        found = real(status)  # type: ignore[arg-type]
+        if next(times, None):
+            commit(here, {"beside": "1"})
+        return found
+
+    monkeypatch.setattr(one.carrier._selector, "select", select)
+    collected = one.carrier.collect(claim(), "main", head())
+    assert collected is not None
+    assert {"beside", "docs/a"} < set(tree_of(here))
+    assert said(here, "rev-list", "--count", "HEAD") == "3"
+    assert porcelain(here) == []
+
+
+def test_work_that_was_not_accepted_is_kept(tmp_path: Path) -> None:
+    bare, here, _ = pair(tmp_path)
+    one = clone(here, commit=DOCS)
+    one.carrier.ready(head())
+    agents = commit(here, {"code": "1"})
+    write(here, {"docs/a": "1", "else": "1"})
+    before = everything(here)
+    name = one.carrier.keep(claim(7, 12), "main", head())
+    assert name == "sequencer-kept/default/7-12"
+    after = everything(here)
+    changed = {path for path in after if after[path] != before.get(path)}
+    # git's own note of a push, and the branch.
+    assert {path for path in changed if "/refs/remotes/" not in path} == {
+        *(f".git/refs/heads/{name}", f".git/logs/refs/heads/{name}"),
+    }
+    assert said(bare, "rev-parse", f"{name}^") == agents
+    assert tree_of(bare, name)["docs/a"] == "100644 1"
+    assert "else" not in tree_of(bare, name)
+    assert said(here, "rev-parse", "main") == agents
+
+
+def test_no_work_is_nothing_to_keep(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path)
+    one = clone(here, commit=DOCS)
+    write(here, {"else": "1"})
+    assert one.carrier.keep(claim(), "main", head()) is None
+    assert said(here, "for-each-ref", "refs/heads/sequencer-kept") == ""
+
+
+def test_commits_alone_are_kept_where_they_are(tmp_path: Path) -> None:
+    _, here, _ = pair(tmp_path)
+    one = clone(here, run="My run")
+    one.carrier.ready(head())
+    agents = commit(here, {"code": "1"})
+    name = one.carrier.keep(claim(0, 1), "main", head())
+    assert name is not None
+    assert name.startswith("sequencer-kept/my-run--")
+    assert said(here, "rev-parse", name) == agents
+    # Once more is no more: it is the same work.
+    assert one.carrier.keep(claim(0, 1), "main", head()) == name
+
+
+def test_kept_work_is_never_overwritten(tmp_path: Path) -> None:
+    bare, here, _ = pair(tmp_path)
+    one = clone(here, commit=DOCS)
+    one.carrier.ready(head())
+    names = []
+    for number in range(3):
+        write(here, {"docs/a": str(number)})
+        names.append(one.carrier.keep(claim(0, 1), "main", head()))
+    assert names == [f"sequencer-kept/default/0-1{end}" for end in ("", ".2", ".3")]
+    for number, name in enumerate(names):
+        assert tree_of(bare, str(name))["docs/a"] == f"100644 {number}"
+
+
+def test_a_remote_that_does_not_answer_keeps_nobody_from_keeping(tmp_path: Path) -> None:
+    bare, here, _ = pair(tmp_path)
+    one = clone(here)
+    one.carrier.ready(head())
+    commit(here, {"code": "1"})
+    bare.rename(tmp_path / "moved away")
+    name = one.carrier.keep(claim(), "main", head())
+    assert said(here, "rev-parse", str(name)) == said(here, "rev-parse", "HEAD")
+    assert one.carrier.take_notices() == [f"branch {name} is here only: it could not be pushed"]
+
+
+FILES = {"code/a": "1\n", "code/b": "2\n"}
+
+
+def object_path(repository: Path, oid: str) -> Path:
+    objects = repository if (repository / "objects").is_dir() else repository / ".git"
+    return objects / "objects" / oid[:2] / oid[2:]
+
+
+def two_commits(tmp_path: Path) -> tuple[Path, Clone, Head, list[str]]:
+    """Return the remote, the clone that is behind, its state, and what it needs of objects."""
+    bare, here, there = pair(tmp_path)
+    first = commit(there, FILES)
+    tip = commit(there, {"code/c": "3\n"})
+    git(there, "push", "-q", "origin", "main")
+    told = said(there, "rev-list", "--objects", "--no-object-names", f"{first}^..{tip}")
+    work = Work(branch="main", commit=tip)
+    return bare, clone(here), head(work, step_index=1), told.split()
+
+
+def copied(bare: Path, here: Path, oids: list[str]) -> None:
+    for oid in oids:
+        to = object_path(here, oid)
+        to.parent.mkdir(exist_ok=True)
+        if not to.exists():
+            shutil.copy(object_path(bare, oid), to)
+
+
+@pytest.mark.parametrize("share", [1, 2, 4])
+def test_what_a_killed_fetch_has_brought_is_brought_whole(share: int, tmp_path: Path) -> None:
+    """Of commits, trees and files in this order, as git unpacks them."""
+    bare, one, state, oids = two_commits(tmp_path)
+    copied(bare, one.folder, oids[:share])
+    one.carrier.ready(state)
+    one.carrier.arrive(state)
+    assert state.work is not None
+    assert said(one.folder, "rev-parse", "HEAD") == state.work.commit
+    assert porcelain(one.folder) == []
+    assert (one.folder / "code/c").read_text() == "3\n"
+
+
+def fetched(one: Clone) -> str:
+    """Fetch what the run's code is at, and return the name of one of its files."""
+    for remote, local in one.carrier.refs.items():
+        git(one.folder, "fetch", "-q", "origin", f"+{remote}:{local}")
+    return said(one.folder, "rev-parse", f"{one.carrier._local}:code/b")
+
+
+def test_what_is_missing_behind_the_ref_is_brought_again(tmp_path: Path) -> None:
+    _, one, state, _ = two_commits(tmp_path)
+    blob = fetched(one)
+    object_path(one.folder, blob).unlink()
+    one.carrier.ready(state)
+    one.carrier.arrive(state)
+    assert porcelain(one.folder) == []
+    assert (one.folder / "code/b").read_text() == "2\n"
+
+
+def test_what_nobody_has_whole_is_refused_before_anything_is_touched(tmp_path: Path) -> None:
+    bare, one, state, _ = two_commits(tmp_path)
+    blob = fetched(one)
+    for repository in (one.folder, bare):
+        object_path(repository, blob).unlink()
+    one.carrier.ready(state)
+    before = everything(one.folder)
+    with pytest.raises(StateRefused):
+        one.carrier.arrive(state)
+    assert everything(one.folder) == before

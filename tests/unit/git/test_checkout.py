@@ -1,0 +1,308 @@
+"""The shared checkout: its locks, and looks for changes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from sequencer.git import checkout as readonly
+from sequencer.git.checkout import MERGE_LOCK, REPOSITORY_LOCK, Checkout, CheckoutWatch, PlaceResult
+from sequencer.git.places import GitWorkplaces, SharedPlace
+from tests.unit.git.clones import commit, git, said, write
+from tests.unit.git.teams import (
+    RUN_ID,
+    at_once,
+    checkout_at,
+    project,
+    users,
+    worked,
+    workplaces,
+)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    return project(tmp_path / "here", {"a": "a\n"})
+
+
+def test_all_worktrees_have_one_repository_and_each_its_own_lock_of_merges(
+    here: Path, tmp_path: Path
+) -> None:
+    git(here, "worktree", "add", "-q", "--detach", str(tmp_path / "side"))
+    one, other = checkout_at(here), checkout_at(tmp_path / "side")
+    assert one.common_dir.resolve() == other.common_dir.resolve() == here / ".git"
+    with one.merge_lock(), other.merge_lock(), other.repository_lock():
+        pass
+    assert (here / ".git" / REPOSITORY_LOCK).exists()
+    assert (here / ".git/worktrees/side" / MERGE_LOCK).exists()
+
+
+@pytest.mark.parametrize("kind", ["merge_lock", "repository_lock"])
+def test_a_lock_keeps_threads_and_processes_out(here: Path, kind: str) -> None:
+    checkout = checkout_at(here)
+
+    def lock(of: Checkout) -> AbstractContextManager[None]:
+        found: AbstractContextManager[None] = getattr(of, kind)()
+        return found
+
+    order: list[str] = []
+    held, entered = threading.Event(), here / "entered"
+
+    def other_thread() -> None:
+        held.wait()
+        with lock(checkout):
+            order.append("thread")
+
+    thread = threading.Thread(target=other_thread)
+    pid = 0
+    with lock(checkout):
+        pid = os.fork()
+        if pid == 0:
+            try:
+                with lock(checkout_at(here)):
+                    entered.touch()
+            finally:
+                os._exit(0)
+        thread.start()
+        held.set()
+        time.sleep(0.15)
+        assert not entered.exists()
+        order.append("holder")
+    thread.join()
+    os.waitpid(pid, 0)
+    assert order == ["holder", "thread"]
+    assert entered.exists()
+
+
+def test_who_commits_is_the_user_or_the_program(here: Path) -> None:
+    assert set(checkout_at(here).identity.values()) == {"sequencer", "sequencer@localhost"}
+    git(here, "config", "user.name", "Me")
+    # Half of an identity is none.
+    assert len(checkout_at(here).identity) == 4
+    git(here, "config", "user.email", "me@example.org")
+    assert checkout_at(here).identity == {}
+
+
+def test_what_is_in_the_way_is_named_whatever_git_calls_it(here: Path) -> None:
+    first = said(here, "rev-parse", "HEAD")
+    names = {
+        *("a", "new\nline", "ignored/x", "was-file/below", "was-folder"),
+        *("-dash", "free", "d/free"),
+    }
+    git(here, "rm", "-q", "a")
+    write(here, {"ignored/x": "theirs\n"})
+    git(here, "add", "--force", "ignored/x")
+    second = commit(here, dict.fromkeys(names - {"a", "ignored/x"}, "theirs\n"))
+    git(here, "reset", "-q", "--hard", first)
+    mine = ("a", "new\nline", "ignored/x", "was-file", "was-folder/x", "-dash", "other")
+    write(here, dict.fromkeys(mine, "mine\n"))
+    found = checkout_at(here).in_the_way(first, second)
+    assert set(found) == names - {"free", "d/free"}
+    failed = checkout_at(here).move_to(second)
+    assert failed is not None
+    assert {(here / name).read_text() for name in mine} == {"mine\n"}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    return project(tmp_path / "site", {"a": "a\n", "b": "b\n"})
+
+
+def changes(folder: Path, work: Callable[[Path], object]) -> tuple[str, ...]:
+    """Return what is found to have changed by *work*."""
+    watch = CheckoutWatch(checkout_at(folder))
+    before = watch.look()
+    work(folder)
+    return watch.changes_between(before, watch.look())
+
+
+def relinks(at: Path) -> None:
+    (at / "link").unlink()
+    (at / "link").symlink_to("b")
+
+
+WRITES: dict[str, tuple[Callable[[Path], object], tuple[str, ...]]] = {
+    "an edit": (lambda at: write(at, {"a": "x"}), ("a (modified)",)),
+    "a new file": (lambda at: write(at, {"n/x y": "x"}), ("n/x y (added)",)),
+    "a removed file": (lambda at: (at / "a").unlink(), ("a (deleted)",)),
+    "a mode": (lambda at: (at / "a").chmod(0o755), ("a (modified)",)),
+    "an edit of what was dirty": (lambda at: write(at, {"dirty": "2"}), ("dirty (added)",)),
+    "an edit put back": (lambda at: git(at, "checkout", "b"), ("b (as in the commit)",)),
+    "a link elsewhere": (
+        relinks,
+        ("link (added)",),
+    ),
+    "a staged file": (lambda at: git(at, "add", "dirty"), ("dirty (modified-and-staged)",)),
+    "a stash": (lambda at: git(at, "stash"), ("b (as in the commit)",)),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_is_found_and_named(site: Path, name: str) -> None:
+    work, wanted = WRITES[name]
+    write(site, {"b": "the user's\n", "dirty": "1"})
+    (site / "link").symlink_to("a")
+    assert changes(site, work) == wanted
+
+
+QUIET: dict[str, Callable[[Path], object]] = {
+    "nothing": lambda _: None,
+    "a touch": lambda at: os.utime(at / "b", (1, 1)),
+    "the same again": lambda at: write(at, {"b": "the user's\n", "dirty": "1"}),
+    "what git ignores": lambda at: write(at, {"x.tmp": "x", "ignored/x": "x"}),
+    "files of the run": lambda at: write(at, {"sync/state.json": "{}", "logs/x": "x"}),
+    "a new branch": lambda at: git(at, "branch", "mine"),
+    "a branch of a task": lambda at: git(
+        at, "branch", "-f", "sequencer-team/default/x-1", "HEAD~1"
+    ),
+    "a look by git": lambda at: git(at, "status"),
+}
+
+
+@pytest.mark.parametrize("name", QUIET)
+def test_what_is_no_write_is_not_found(site: Path, name: str) -> None:
+    git(site, "branch", "sequencer-team/default/x-1")
+    commit(site, {"c": "c\n"})
+    write(site, {"b": "the user's\n", "dirty": "1"})
+    assert changes(site, QUIET[name]) == ()
+
+
+def test_merges_of_other_tasks_are_no_writes(site: Path) -> None:
+    write(site, {"b": "the user's\n"})
+    places = workplaces(site)
+
+    def merges(at: Path) -> None:
+        worked(places, lambda there: write(there, {"a": "1"}), "one", 1)
+        worked(places, lambda there: write(there, {"n": "1"}), "two", 2)
+        assert (at / "n").exists()
+
+    assert changes(site, merges) == ()
+
+
+@pytest.mark.parametrize("with_merge", [False, True])
+def test_a_commit_of_its_own_is_found(site: Path, with_merge: bool) -> None:
+    def commits(at: Path) -> None:
+        if with_merge:
+            worked(workplaces(site), lambda there: write(there, {"n": "1"}))
+        commit(at, {"a": "2"})
+
+    (found,) = changes(site, commits)
+    assert found.startswith("branch 'main' (moved to ")
+
+
+def test_a_branch_that_was_moved_back_or_switched_or_removed_is_found(
+    site: Path,
+) -> None:
+    commit(site, {"a": "2"})
+    git(site, "branch", "side", "HEAD~1")
+    git(site, "branch", "gone", "HEAD~1")
+    (back,) = changes(site, lambda at: git(at, "reset", "-q", "--hard", "HEAD~1"))
+    assert back.startswith("branch 'main' (moved to ")
+    (moved,) = changes(site, lambda at: git(at, "branch", "-f", "side", "ORIG_HEAD"))
+    assert moved.startswith("branch 'side' (moved to ")
+    assert changes(site, lambda at: git(at, "branch", "-D", "gone")) == ("branch 'gone' (removed)",)
+    assert changes(site, lambda at: git(at, "checkout", "-q", "-b", "new")) == (
+        "branch 'new' (checked out)",
+    )
+    assert changes(site, lambda at: git(at, "checkout", "-q", "--detach")) == ("HEAD",)
+
+
+def test_a_look_takes_two_processes_and_writes_nothing(site: Path) -> None:
+    checkout = checkout_at(site)
+    watch = CheckoutWatch(checkout)
+    watch.look()
+    before, started = users(site), checkout.git.started
+    write(site, {"b": "the user's\n"})
+    watch.look()
+    assert checkout.git.started - started == 2
+    git(site, "checkout", "b")
+    after = users(site)
+    assert {n: after[n] for n in after if n != ".git/index"} == {
+        n: before[n] for n in before if n != ".git/index"
+    }
+
+
+def test_large_files_are_known_by_their_times(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readonly, "MAX_HASHED_BYTES", 10)
+    write(site, {"big": "x" * 100, "small": "x"})
+    assert changes(site, lambda at: write(at, {"big": "y" * 100})) == ("big (added)",)
+    assert changes(site, lambda at: write(at, {"small": "y"})) == ("small (added)",)
+
+
+def test_a_fifo_is_not_waited_for(site: Path) -> None:
+    os.mkfifo(site / "fifo")
+    assert changes(site, lambda at: write(at, {"a": "x"})) == ("a (modified)",)
+
+
+def test_more_files_than_can_be_watched_are_told_and_make_no_false_alarm(
+    site: Path,
+) -> None:
+    write(site, {f"f{number}": "x" for number in range(10)})
+    watch = CheckoutWatch(checkout_at(site), max_files=5)
+    before = watch.look()
+    assert before.is_partial
+    assert "only 20,000 files are watched" in before.notices[0]
+    write(site, {"f0": "changed"})
+    (site / "f1").unlink()
+    assert watch.changes_between(before, watch.look()) == ("f0 (added)",)
+
+
+# --- without a repository -----------------------------------------------------------------
+
+
+def test_without_a_repository_sizes_and_times_are_looked_at(tmp_path: Path) -> None:
+    write(tmp_path, {"a": "1", "gone": "1", "deep/b": "1", "sync/state.json": "{}"})
+
+    def work(at: Path) -> None:
+        write(at, {"a": "two", "new": "1", "sync/state.json": "{1}", "logs/x": "x"})
+        write(at, {"sync/worktrees/x": "x", ".git/x": "x"})
+        (at / "gone").unlink()
+
+    assert changes(tmp_path, work) == ("a (changed)", "gone (removed)", "new (added)")
+    assert changes(tmp_path, lambda _: None) == ()
+
+
+def test_a_walk_is_bounded(tmp_path: Path) -> None:
+    write(tmp_path, {f"f{number}": "x" for number in range(10)})
+    look = CheckoutWatch(checkout_at(tmp_path), max_files=4).look()
+    assert (len(look.files), look.is_partial) == (4, True)
+
+
+# --- as a workplace ------------------------------------------------------------------------
+
+
+def reading(places: GitWorkplaces, token: int = 1) -> SharedPlace:
+    place = places.place("research", token, run_id=RUN_ID, writes=False, has_own=True)
+    assert isinstance(place, SharedPlace)
+    return place
+
+
+def test_a_task_that_reads_shares_the_checkout_and_its_writes_are_told(
+    site: Path,
+) -> None:
+    place = reading(workplaces(site))
+    assert (place.cwd, place.branch, place.notices) == (site, None, ())
+    write(site, {"a": "written"})
+    left = place.end(is_accepted=True, wait_for_turn=at_once)
+    assert (left.result, left.error is not None) == (PlaceResult.SHARED, False)
+    assert (left.written, left.writers) == (("a (modified)",), ())
+
+
+def test_who_else_works_in_the_checkout_is_named_with_a_write(site: Path) -> None:
+    places = workplaces(site)
+    earlier = places.place("earlier", 1, run_id=RUN_ID, writes=True, has_own=False)
+    gone = places.place("gone", 2, run_id=RUN_ID, writes=True, has_own=False)
+    gone.end(is_accepted=True, wait_for_turn=at_once)
+    place, quiet = reading(places, 3), reading(places, 4)
+    assert quiet.end(is_accepted=True, wait_for_turn=at_once).writers == ()
+    places.place("later", 5, run_id=RUN_ID, writes=True, has_own=False)
+    write(site, {"a": "written"})
+    assert place.end(is_accepted=True, wait_for_turn=at_once).writers == ("earlier", "later")
+    left = earlier.end(is_accepted=True, wait_for_turn=at_once)
+    assert (left.result, left.written) == (PlaceResult.SHARED, ())

@@ -1,0 +1,450 @@
+"""Commits of chosen paths, the index beside them, and what a kill leaves of both."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sequencer.errors import WorkTreeRefused
+from sequencer.git import commit as committing
+from sequencer.git.commit import CHANGED, DRAFT, Committer, RefMoved, is_cut_off
+from sequencer.settings.schema import CommitOptions
+from tests.unit.git.clones import (
+    claim,
+    clone,
+    commit,
+    everything,
+    git,
+    head,
+    pair,
+    porcelain,
+    repository,
+    said,
+    tree_at,
+    tree_of,
+    write,
+)
+from tests.unit.git.committed import MAIN, chosen, committed
+
+
+def test_a_commit_of_every_kind_of_change(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r", {"changed": "1", "gone": "1", "script": "1", "same": "1"})
+    write(folder, {"changed": "2", "deep/new": "3"})
+    (folder / "gone").unlink()
+    (folder / "script").chmod(0o755)
+    (folder / "link").symlink_to("same")
+    before = said(folder, "rev-parse", "HEAD")
+    written = committed(folder)
+    assert said(folder, "rev-parse", "HEAD", "HEAD^").split() == [written.commit, before]
+    assert tree_of(folder) == {
+        ".gitignore": "100644 *.tmp\nignored/\n",
+        "README.md": "100644 read me\n",
+        "changed": "100644 2",
+        "deep/new": "100644 3",
+        "link": "120000 same",
+        "same": "100644 1",
+        "script": "100755 1",
+    }
+    assert porcelain(folder) == []
+    assert said(folder, "fsck", "--strict", "--no-dangling") == ""
+
+
+def test_a_file_in_a_folders_place_and_the_other_way_round(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r", {"d/a": "1", "d/b": "1", "f": "1"})
+    for name in ("d/a", "d/b", "f"):
+        (folder / name).unlink()
+    (folder / "d").rmdir()
+    write(folder, {"d": "x", "f/a": "x"})
+    committed(folder)
+    assert {name: text for name, text in tree_of(folder).items() if name[0] in "df"} == {
+        "d": "100644 x",
+        "f/a": "100644 x",
+    }
+    assert porcelain(folder) == []
+
+
+def test_gits_filters_hold(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r", {".gitattributes": "*.txt text eol=lf\n*.up filter=up\n"})
+    git(folder, "config", "filter.up.clean", "tr a-z A-Z")
+    (folder / "a.txt").write_bytes(b"one\r\ntwo\r\n")
+    (folder / "a.up").write_text("loud")
+    committed(folder)
+    assert tree_of(folder)["a.txt"] == "100644 one\ntwo\n"
+    assert tree_of(folder)["a.up"] == "100644 LOUD"
+    assert porcelain(folder) == []
+
+
+def test_a_filter_that_fails_is_told(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r", {".gitattributes": "*.x filter=broken\n"})
+    git(folder, "config", "filter.broken.clean", "false")
+    git(folder, "config", "filter.broken.required", "true")
+    write(folder, {"a.x": "1"})
+    before = everything(folder)
+    with pytest.raises(WorkTreeRefused, match="can't be committed"):
+        committed(folder)
+    assert everything(folder) == before
+
+
+def test_the_message_and_the_people(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r")
+    write(folder, {"a": "1"})
+    committed(folder, message="main: ä\n\nRun: x\nToken: 3\n")
+    told = said(folder, "log", "-1", "--format=%an <%ae>|%cn <%ce>|%s|%(trailers:key=Token)")
+    who = "Sequencer <sequencer@localhost>"
+    assert told == f"{who}|{who}|main: ä|Token: 3"
+    git(folder, "config", "user.name", "Ä. Person")
+    git(folder, "config", "user.email", "p@example.org")
+    write(folder, {"a": "2"})
+    committed(folder)
+    assert said(folder, "log", "-1", "--format=%an <%ae>") == "Ä. Person <p@example.org>"
+
+
+def test_no_hook_and_no_editor_and_no_signature(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r")
+    hooks = folder / ".git" / "hooks"
+    for name in ("pre-commit", "commit-msg", "post-commit", "reference-transaction"):
+        (hooks / name).write_text(f"#!/bin/sh\ntouch '{tmp_path}/ran'\nexit 1\n")
+        (hooks / name).chmod(0o755)
+    git(folder, "config", "core.hooksPath", str(hooks))
+    git(folder, "config", "commit.gpgSign", "true")
+    git(folder, "config", "core.editor", f"touch {tmp_path}/ran;")
+    write(folder, {"a": "1"})
+    committed(folder)
+    assert not (tmp_path / "ran").exists()
+    assert said(folder, "log", "-1", "--format=%G?") == "N"
+
+
+def test_three_processes_and_one_for_the_identity(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r")
+    tree = tree_at(folder)
+    committer = Committer(tree)
+    counts = []
+    for number in range(3):
+        write(folder, {name: str(number) for name in ("a", "b", "deep/c")})
+        selection = chosen(tree)
+        started = tree.git.started
+        committer.commit(selection, said(folder, "rev-parse", "HEAD"), MAIN, "x\n")
+        counts.append(tree.git.started - started)
+    assert counts == [4, 3, 3]
+
+
+def test_a_branch_that_somebody_has_moved(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r")
+    tree = tree_at(folder)
+    write(folder, {"a": "1"})
+    selection, parent = chosen(tree, "a"), said(folder, "rev-parse", "HEAD")
+    theirs = commit(folder, {"b": "1"})
+    before = everything(folder)
+    with pytest.raises(RefMoved):
+        Committer(tree).commit(selection, parent, MAIN, "x\n")
+    assert everything(folder) == before
+    assert said(folder, "rev-parse", "HEAD") == theirs
+
+
+def test_a_file_that_was_changed_in_between_is_left_out(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r", {"back": "1"})
+    tree = tree_at(folder)
+    write(folder, {"a": "1", "b": "1", "c": "1"})
+    (folder / "back").unlink()
+    selection = chosen(tree)
+    write(folder, {"a": "22", "back": "1"})
+    (folder / "c").unlink()
+    written = Committer(tree).commit(selection, said(folder, "rev-parse", "HEAD"), MAIN, "x\n")
+    assert [one.path for one in written.selection.chosen] == ["b"]
+    assert {one.path: one.reason for one in written.selection.skipped} == dict.fromkeys(
+        ("a", "back", "c"), CHANGED
+    )
+    assert set(tree_of(folder)) == {".gitignore", "README.md", "b", "back"}
+
+
+def test_a_snapshot_touches_nothing(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r", {"a": "1", "gone": "1"})
+    write(folder, {"a": "2", "new": "2", "staged": "1"})
+    (folder / "gone").unlink()
+    git(folder, "add", "staged")
+    before, parent = everything(folder), said(folder, "rev-parse", "HEAD")
+    tree = tree_at(folder)
+    ref = "refs/heads/kept/x"
+    written = Committer(tree).snapshot(chosen(tree), parent, ref, "x\n")
+    after = everything(folder)
+    assert {name for name in after if before.get(name) != after[name]} == {
+        *(".git/refs/heads/kept/x", ".git/logs/refs/heads/kept/x"),
+    }
+    assert said(folder, "rev-parse", "kept/x") == written.commit
+    assert set(tree_of(folder, "kept/x")) == {".gitignore", "README.md", "a", "new"}
+    with pytest.raises(RefMoved):
+        Committer(tree).snapshot(chosen(tree), parent, ref, "another\n")
+
+
+def index_of(folder: Path) -> dict[str, str]:
+    """Return each entry of the index, with its flags, as git tells it."""
+    lines = git(folder, "ls-files", "--stage", "-v", "-z").split(b"\0")
+    return {os.fsdecode(line.split(b"\t")[1]): os.fsdecode(line) for line in lines if line}
+
+
+def test_the_rest_of_the_index_stays_byte_for_byte(tmp_path: Path) -> None:
+    names = ("staged", "both", "hidden", "skipped", "mine", "untouched")
+    folder = repository(tmp_path / "r", dict.fromkeys(names, "1"))
+    git(folder, "update-index", "--assume-unchanged", "hidden")
+    git(folder, "update-index", "--skip-worktree", "skipped")
+    write(folder, {"staged": "2", "both": "2", "added": "2", "announced": "2"})
+    git(folder, "add", "staged", "both", "added")
+    git(folder, "add", "-N", "announced")
+    git(folder, "rm", "-q", "--cached", "untouched")
+    write(folder, {"both": "3", "mine": "2", "also mine": "2"})
+    before, head = index_of(folder), said(folder, "rev-parse", "HEAD")
+    staged = git(folder, "diff", "--cached", "--binary")
+    written = committed(folder)
+    assert [one.path for one in written.selection.chosen] == ["also mine", "mine"]
+    after = index_of(folder)
+    assert {n: line for n, line in after.items() if "mine" not in n} == {
+        n: line for n, line in before.items() if n != "mine"
+    }
+    assert git(folder, "diff", "--cached", "--binary") == staged
+    assert said(folder, "diff", "--name-only", head, "HEAD").split("\n") == ["also mine", "mine"]
+    assert porcelain(folder) == [
+        *("A  added", " A announced", "MM both", "M  staged", "D  untouched", "?? untouched"),
+    ]
+
+
+def test_what_was_written_right_after_it_was_staged_is_not_taken_for_staged(
+    tmp_path: Path,
+) -> None:
+    folder = repository(tmp_path / "r", {"both": "1"})
+    # As if all of it had happened within one tick of the file system's clock.
+    git(folder, "config", "core.trustCtime", "false")
+    git(folder, "config", "core.checkStat", "minimal")
+    tick = 1_700_000_000 * 10**9
+    write(folder, {"both": "2"})
+    os.utime(folder / "both", ns=(tick, tick))
+    git(folder, "add", "both")
+    write(folder, {"both": "3", "mine": "1"})
+    for path in (folder / "both", folder / ".git" / "index"):
+        os.utime(path, ns=(tick, tick))
+    committed(folder)
+    assert "mine" in tree_of(folder)
+    assert porcelain(folder) == ["MM both"]
+    assert git(folder, "show", ":both") == b"2"
+
+
+def test_the_index_knows_the_files_times(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r", {"changed": "1", "gone": "1"})
+    write(folder, {"changed": "2", "new": "2"})
+    (folder / "gone").unlink()
+    (folder / "link").symlink_to("new")
+    committed(folder)
+    # Plumbing compares times and never looks into the files.
+    assert said(folder, "diff-files", "--name-only") == ""
+    assert said(folder, "diff-index", "--cached", "--name-only", "HEAD") == ""
+
+
+def test_the_index_holds_what_was_committed_whatever_is_there_since(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = repository(tmp_path / "r", {"a": "1"})
+    write(folder, {"a": "22", "b": "22"})
+    tree = tree_at(folder)
+    selection, real = chosen(tree), tree.git.run
+
+    def run(*argv: str, **rest: object) -> object:
+        if "--stdin" in argv and "update-index" in argv:
+            write(folder, {"a": "333"})
+        return real(*argv, **rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tree.git, "run", run)
+    Committer(tree).commit(selection, said(folder, "rev-parse", "HEAD"), MAIN, "x\n")
+    assert tree_of(folder)["a"] == "100644 22"
+    assert porcelain(folder) == [" M a"]
+
+
+def test_an_index_that_somebody_has_locked_is_waited_for(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r")
+    write(folder, {"a": "1"})
+    lock = folder / ".git" / "index.lock"
+    lock.touch()
+    timer = threading.Timer(0.3, lock.unlink)
+    timer.start()
+    began = time.monotonic()
+    committed(folder)
+    timer.join()
+    assert time.monotonic() - began >= 0.25
+    assert "a" in tree_of(folder)
+    assert not lock.exists()
+
+
+@pytest.mark.parametrize("setting", ["core.splitIndex", "index.sparse", "core.untrackedCache"])
+def test_other_kinds_of_index(tmp_path: Path, setting: str) -> None:
+    folder = repository(tmp_path / "r", {"a": "1", "b": "1"})
+    git(folder, "config", setting, "true")
+    git(folder, "update-index", "--refresh")
+    git(folder, "status")
+    write(folder, {"a": "2", "c": "2", "b": "2"})
+    git(folder, "add", "b")
+    committed(folder)
+    assert set(tree_of(folder)) == {".gitignore", "README.md", "a", "b", "c"}
+    assert tree_of(folder)["b"] == "100644 1"
+    assert porcelain(folder) == ["M  b"]
+
+
+KILLED = """\
+import os, signal, sys
+from pathlib import Path
+from sequencer.git.commit import Committer
+from tests.unit.git.clones import said, tree_at
+from tests.unit.git.committed import MAIN, chosen
+folder, verb, when, *paths = sys.argv[1:]
+folder, is_behind = Path(folder), when == "behind"
+tree = tree_at(folder)
+selection, parent, real = chosen(tree, *paths), said(folder, "rev-parse", "HEAD"), tree.git.run
+def run(*argv, **rest):
+    if argv[0] == verb and not is_behind:
+        os.kill(os.getpid(), signal.SIGKILL)
+    done = real(*argv, **rest)
+    if argv[0] == verb:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return done
+tree.git.run = run
+Committer(tree).commit(selection, parent, MAIN, "a step\\n\\nToken: 1\\n")
+"""
+BEFORE_THE_REF = [("update-index", "before"), ("update-index", "behind"), ("fast-import", "before")]
+MOMENTS = [*BEFORE_THE_REF, ("fast-import", "behind")]
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committing, "ENDED_S", 0.2)
+
+
+def killed(folder: Path, verb: str, when: str, *paths: str) -> None:
+    """Commit *paths* in a process that is killed before or behind git's *verb*."""
+    argv = [sys.executable, "-c", KILLED, str(folder), verb, when, *paths]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert (folder / ".git" / "index.lock").exists()
+
+
+def settled(folder: Path) -> None:
+    committer = Committer(tree_at(folder))
+    assert committer.is_cut_off()
+    assert is_cut_off(folder / ".git" / "index.lock")
+    committer.settle()
+    assert not committer.is_cut_off()
+    left = {path.name for path in (folder / ".git").iterdir()}
+    assert not {name for name in left if name.endswith(".lock") or name.startswith(DRAFT)}
+
+
+@pytest.mark.parametrize(("verb", "when"), MOMENTS)
+def test_what_was_cut_off_is_nobodys_staged_change(tmp_path: Path, verb: str, when: str) -> None:
+    folder = repository(tmp_path / "r", {"a": "1", "gone": "1", "mine": "1"})
+    write(folder, {"a": "2", "new": "2", "mine": "2"})
+    git(folder, "add", "mine")
+    staged = git(folder, "diff", "--cached", "--binary")
+    write(folder, {"mine": "3"})
+    (folder / "gone").unlink()
+    killed(folder, verb, when)
+    settled(folder)
+    assert git(folder, "diff", "--cached", "--binary") == staged
+    is_moved = (verb, when) not in BEFORE_THE_REF
+    rest = ["MM mine"] if is_moved else [" M a", " D gone", "MM mine", "?? new"]
+    assert porcelain(folder) == rest
+    committed(folder, "a", "new", "gone")
+    assert porcelain(folder) == ["MM mine"]
+    assert tree_of(folder).keys() == {".gitignore", "README.md", "a", "mine", "new"}
+    assert tree_of(folder)["mine"] == "100644 1"
+
+
+@pytest.mark.parametrize(("verb", "when"), MOMENTS)
+def test_the_next_attempt_commits_what_it_does(tmp_path: Path, verb: str, when: str) -> None:
+    """Once its work was accepted without what it had written, as "staged by somebody"."""
+    _, here, _ = pair(tmp_path, {"notes": "0\n"})
+    one = clone(here, commit=CommitOptions(paths=("notes",)))
+    one.carrier.ready(head())
+    one.carrier.arrive(head())
+    write(here, {"notes": "0\n1\n"})
+    killed(here, verb, when, "notes")
+    one.carrier.ready(head())
+    one.carrier.arrive(head())
+    write(here, {"notes": "0\n1\n2\n"})
+    assert one.carrier.collect(claim(token=2), "main", head()) is not None
+    assert said(here, "show", "HEAD:notes") == "0\n1\n2"
+    assert porcelain(here) == []
+
+
+def test_a_git_that_has_outlived_its_process_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(committing, "ENDED_S", 0.6)
+    folder = repository(tmp_path / "r", {"a": "1"})
+    write(folder, {"a": "2"})
+    killed(folder, "update-index", "before")
+    os.utime(folder / ".git" / "index.lock")
+    began = time.monotonic()
+    settled(folder)
+    assert 0.4 < time.monotonic() - began < 5
+
+
+def _empty(lock: Path) -> None:
+    lock.write_bytes(b"")
+
+
+def _an_index(lock: Path) -> None:
+    lock.write_bytes((lock.parent / "index").read_bytes())
+
+
+def _link(lock: Path) -> None:
+    lock.symlink_to("index")
+
+
+def _folder(lock: Path) -> None:
+    lock.mkdir()
+
+
+def _nobodys(lock: Path) -> None:
+    lock.write_text('{"owner": {"pid": "x"}}')
+
+
+def _long(lock: Path) -> None:
+    lock.write_text("[" * 200_000)
+
+
+@pytest.mark.parametrize("make", [_empty, _an_index, _link, _folder, _nobodys, _long])
+def test_locks_of_others_stay(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    folder = repository(tmp_path / "r", {"a": "1"})
+    make(folder / ".git" / "index.lock")
+    before = everything(folder)
+    committer = Committer(tree_at(folder))
+    assert not committer.is_cut_off()
+    committer.settle()
+    assert everything(folder) == before
+    assert os.path.lexists(folder / ".git" / "index.lock")
+
+
+def test_the_lock_of_somebody_alive_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committing, "LOCK_WAIT_S", 0.1)
+    folder = repository(tmp_path / "r", {"a": "1"})
+    write(folder, {"a": "2"})
+    tree = tree_at(folder)
+    real, seen = tree.git.run, []
+
+    def run(*argv: str, **rest: object) -> object:
+        if argv[0] == "fast-import":
+            other = Committer(tree_at(folder))
+            seen.append(other.is_cut_off())
+            other.settle()
+            with pytest.raises(WorkTreeRefused, match="locked by somebody else"):
+                committed(folder)
+        return real(*argv, **rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tree.git, "run", run)
+    Committer(tree).commit(chosen(tree), said(folder, "rev-parse", "HEAD"), MAIN, "x\n")
+    assert seen == [False]
+    assert tree_of(folder)["a"] == "100644 2"
+    assert porcelain(folder) == []

@@ -1,0 +1,493 @@
+"""The folder of a run and its branch: commits, what is known, and the store over both."""
+
+from __future__ import annotations
+
+import errno
+import json
+import time
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+
+from sequencer.errors import RemoteUnreachable, StorageFailed, UnsafeFolder
+from sequencer.git import process as command
+from sequencer.git import replica as module
+from sequencer.git.own_settings import EVERYTHING
+from sequencer.git.remote import Pushed, PushVerdict, RefMove
+from sequencer.git.replica import Known, KnownFile, Replica
+from sequencer.git.store import GitOptions, GitStore, open_git_store, refs_of
+from sequencer.model import by_hand as decisions
+from sequencer.model import transitions
+from sequencer.model.head import Head
+from sequencer.model.transitions import Transition
+from sequencer.store import results
+from sequencer.store.leases import Leases
+from sequencer.store.protocol import Liveness, Telling
+from tests.clones import Shared, git
+from tests.contract import store_cases as cases
+from tests.unit.git import remotes
+
+BRANCH, AT = "sequencer/default", "2026-01-01T00:00:00Z"
+KNOWN = Known(remote="origin", branch=BRANCH, tip="a" * 40, revision=3, at=AT)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        json.dumps({"remote": "o", "branch": "b", "tip": "../x", "revision": 1, "at": ""}),
+        json.dumps({"remote": "o", "branch": "b", "tip": "a" * 40, "revision": "1", "at": ""}),
+        json.dumps({"remote": "o", "branch": "b", "tip": 7, "revision": 1, "at": ""}),
+        json.dumps({"remote": "o" * 9000, "branch": "b", "tip": "a" * 40, "revision": 1, "at": ""}),
+    ],
+)
+def test_what_cannot_be_read_is_not_known(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "remote.json"
+    path.write_text(content)
+    assert KnownFile(path).read() is None
+
+
+def test_what_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    KnownFile(tmp_path / "file" / "remote.json").write(KNOWN)
+
+
+BRANCH_DRAFTING = "sequencer/default"
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Shared]:
+    made = Shared(tmp_path)
+    yield made
+    made.close()
+
+
+def files(shared: Shared) -> dict[str, str]:
+    """Return what the branch holds: paths and git's names for their contents."""
+    listed = git(shared.bare, "ls-tree", "-r", BRANCH_DRAFTING).splitlines()
+    return {line.split("\t")[1]: line.split()[2] for line in listed}
+
+
+def step(store: GitStore, note: str = "") -> Head:
+    return cases.commit(store, cases.claim(store).token, note)
+
+
+def test_one_commit_a_transition_that_says_what_it_is(shared: Shared) -> None:
+    store = shared.store("a")
+    cases.begin(store)
+    held = cases.claim(store)
+    cases.commit_and_claim(store, held.token)
+    told = git(shared.bare, "log", "--format=%s", BRANCH_DRAFTING).splitlines()
+    assert told == [
+        "succeeded, claimed: supervisor (step_index 0, token 1)",
+        "claimed: supervisor (step_index 0, token 1)",
+        "initialised: supervisor (step_index 0, token 0)",
+    ]
+    message = git(shared.bare, "log", "-1", "--format=%B", BRANCH_DRAFTING).splitlines()
+    assert {"Run: default run", "Revision: 3", "Depth: 2"} <= set(message)
+
+
+def test_a_document_is_pushed_when_it_changes_and_dropped_when_it_is_forgotten(
+    shared: Shared,
+) -> None:
+    store, other = shared.store("a"), shared.store("b")
+
+    def begin(head: Head | None) -> Transition | None:
+        store.keep_document("definition.json", b"{}")
+        store.keep_document("marking-0a.json", b"[]")
+        return None if head else transitions.initialise(cases.new_head())
+
+    store.update(begin)
+    names = {"state.json", "journal.jsonl", "definition.json", "marking-0a.json"}
+    assert set(files(shared)) == names
+    before = files(shared)["definition.json"]
+    step(store)
+    assert files(shared)["definition.json"] == before
+    assert other.view().head is not None
+    assert other.document("marking-0a.json") == b"[]"
+
+    def forget(head: Head | None) -> Transition:
+        store.forget_documents("marking-", ())
+        store.keep_document("definition.json", b'{"a": 1}')
+        assert head is not None
+        return cases.claiming(store, head)
+
+    store.update(forget)
+    assert set(files(shared)) == names - {"marking-0a.json"}
+    assert other.bring()
+    assert other.document("marking-0a.json") is None
+    assert other.document("definition.json") == b'{"a": 1}'
+
+
+def test_files_that_are_this_clones_own_stay_here(shared: Shared) -> None:
+    store = shared.store("a")
+    cases.begin(store)
+    folder = shared.clone("a") / "sync"
+    for name in ("idle.json", "cursor.json", "state.json.before-migration", "notes.txt", "x.tmp"):
+        (folder / name).write_text("mine")
+    (folder / "beats").mkdir()
+    step(store)
+    assert set(files(shared)) == {"state.json", "journal.jsonl"}
+
+
+def test_outputs_travel_with_the_step_that_made_them(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = shared.store("a"), shared.store("b")
+    cases.begin(store)
+    held = cases.claim(store)
+    output = store.result_folder(0, held.token) / "output.txt"
+    output.parent.mkdir(parents=True)
+    output.write_bytes(b"x" * 5000)
+    (output.parent / "session.json").write_text("this machine's")
+    cases.commit(store, held.token)
+    kept = output.parent.name
+    assert {f"results/{kept}/output.txt"} == set(files(shared)) - {"state.json", "journal.jsonl"}
+    other.bring()
+    assert (other.kept_result(kept) / "output.txt").read_bytes() == b"x" * 5000
+    monkeypatch.setattr(module, "MAX_OUTPUT_BYTES", 100)
+    held = cases.claim(store)
+    large = store.result_folder(1, held.token) / "output.txt"
+    large.parent.mkdir(parents=True)
+    large.write_bytes(b"x" * 101)
+    cases.commit(store, held.token)
+    assert f"results/{large.parent.name}/output.txt" not in files(shared)
+    assert "more than 100 bytes: other machines do not get it" in store.take_notices()[0]
+    assert store.take_notices() == []
+
+
+def test_the_journal_is_put_aside_on_both_sides(shared: Shared) -> None:
+    store = shared.store("a", rotate_bytes=3_000, keep=2)
+    other = shared.store("b")
+    cases.begin(store)
+    for _ in range(6):
+        step(store, "n" * 400)
+        assert other.bring()
+    aside = {name for name in files(shared) if name.startswith("journal-")}
+    assert len(aside) == 2
+    folders = [shared.clone(name) / "sync" for name in "ab"]
+    there = [{p.name: p.read_bytes() for p in f.glob("journal*")} for f in folders]
+    assert there[0] == there[1]
+    assert set(there[1]) == aside | {"journal.jsonl"}
+    assert step(other, "and on").step_index == 7
+    assert store.bring()
+    assert store.view().head == other.view().head
+
+
+def test_the_history_begins_anew_with_the_same_files(shared: Shared) -> None:
+    store, other = shared.store("a", max_commits=5), shared.store("b", max_commits=5)
+    cases.begin(store)
+    depths = []
+    for number in range(8):
+        step((store, other)[number % 2])
+        depths.append(int(git(shared.bare, "rev-list", "--count", BRANCH_DRAFTING)))
+    assert max(depths) == 5
+    assert depths == [3, 5, 2, 4, 1, 3, 5, 2]
+    assert len([f for f in store.history() if f["event"] == "succeeded"]) == 8
+    store.bring()
+    assert list(store.history()) == list(other.history())
+
+
+def test_nothing_is_brought_through_a_link(shared: Shared, tmp_path: Path) -> None:
+    store, other = shared.store("a"), shared.store("b")
+    cases.begin(store)
+    other.bring()
+    held, outside = cases.claim(store), tmp_path / "outside"
+    results.keep(store.result_folder(0, held.token), b"x" * 5000)
+    cases.commit(store, held.token)
+    outside.mkdir()
+    place = shared.clone("b") / "sync" / "results"
+    place.symlink_to(outside)
+    with pytest.raises(UnsafeFolder, match="results: is a link"):
+        other.bring()
+    assert not list(outside.iterdir())
+    place.unlink()
+    place.parent.rename(tmp_path / "aside")
+    place.parent.symlink_to(tmp_path / "aside")
+    with pytest.raises(UnsafeFolder, match="sync: is a link"):
+        shared.store("b").bring()
+
+
+def stamp(head: Head | None) -> Transition:
+    assert head is not None
+    following = cases.place_at(head.step_index + 1)
+    return decisions.stamp_ok(head, following, None, at=cases.now())
+
+
+def lose_one_answer(store: GitStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next push be accepted without an answer, and the remote be away for a while."""
+    remote = store.branch.remote
+    push = remote.push
+
+    def lost(moves: list[RefMove]) -> Pushed:
+        monkeypatch.undo()
+        assert push(moves).verdict is PushVerdict.ACCEPTED
+        failure = RemoteUnreachable("the line is dead")
+        monkeypatch.setattr(remote, "tips", lambda _: (_ for _ in ()).throw(failure))
+        return Pushed(PushVerdict.UNKNOWN, "dead", failure)
+
+    monkeypatch.setattr(remote, "push", lost)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 2000])
+@pytest.mark.parametrize("others", [0, 1, 3])
+def test_a_lost_answer_is_found_out_however_short_the_history(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch, most: int, others: int
+) -> None:
+    one, two = shared.store("a", max_commits=most), shared.store("b", max_commits=most)
+    cases.begin(one)
+    lose_one_answer(one, monkeypatch)
+    with pytest.raises(RemoteUnreachable, match="the line is dead"):
+        one.update(stamp)
+    monkeypatch.undo()
+    for _ in range(others):
+        two.update(stamp)
+    one.update(stamp)
+    one.bring()
+    head = one.view().head
+    assert head is not None
+    assert head.step_index == 1 + others, "what was accepted once is not done twice"
+
+
+def test_two_that_decide_the_same_are_two(shared: Shared) -> None:
+    one, two = shared.store("a"), shared.store("b")
+    cases.begin(one)
+    two.bring()
+    assert one.update(stamp).step_index == 1
+    assert two.update(stamp).step_index == 2
+    lines = (shared.clone("b") / "sync" / "journal.jsonl").read_bytes().splitlines()
+    assert len(set(lines)) == 3
+    assert "writing" not in next(iter(two.history())), "it is nothing that has happened"
+
+
+def test_code_that_somebody_pushed_on_the_way_is_passed(shared: Shared, tmp_path: Path) -> None:
+    del tmp_path
+    store = shared.store("a")
+    clone = shared.clone("a")
+    cases.begin(store)
+    commits = [remotes.git(clone, "rev-parse", "HEAD")]
+    for number in range(3):
+        remotes.git(clone, "commit", "-q", "--allow-empty", "-m", str(number))
+        commits.append(remotes.git(clone, "rev-parse", "HEAD"))
+    remotes.git(clone, "push", "-q", "origin", f"{commits[2]}:refs/heads/main")
+    store.branch.carried = {"refs/heads/main": "refs/x"}
+    store.branch.cargo = RefMove("refs/heads/main", commits[0], commits[3])
+
+    def with_work(head: Head | None) -> Transition:
+        made = stamp(head)
+        work = {"branch": "main", "commit": commits[3]}
+        return Transition(Head.model_validate({**made.head.model_dump(), "work": work}), made.facts)
+
+    store.update(with_work)
+    assert remotes.tip(shared.bare, "refs/heads/main") == commits[3]
+    assert store.branch.cargo is None
+
+
+def test_what_another_clone_has_migrated_is_replaced_here_too(shared: Shared) -> None:
+    """Both have the same file of another program; only one of them changes the run."""
+    stores = []
+    for name in ("a", "b"):
+        clone = shared.clone(name)
+        path = clone / "sync" / "state.json"
+        path.parent.mkdir()
+        path.write_text('{"iteration": 7, "expected_actor": "galph", "status": "waiting-galph"}\n')
+        stores.append(
+            open_git_store(
+                path,
+                clone,
+                None,
+                GitOptions(),
+                lambda _: cases.new_head(step_index=12),
+                allowed=EVERYTHING,
+            )
+        )
+    one, two = stores
+    assert one.update(stamp).step_index == 13
+    assert two.bring()
+    there = [(shared.clone(name) / "sync" / "state.json").read_bytes() for name in ("a", "b")]
+    assert there[0] == there[1]
+    assert two.view().head == one.view().head
+    for store in stores:
+        store.close()
+
+
+BRANCHES = (
+    *("x", "sequencer/x", "sequencer/sequencer/x", "x/sequencer/x", "sequencer/x-y/z"),
+    *("of/x", "sequencer/of", "sequencer/of-x", "sequencer/default", "default"),
+    *("sequencer/sequencer/of", "sequencer-x"),
+)
+
+
+def beats_of(branch: str) -> str:
+    return refs_of(GitOptions(branch=branch), None).beats
+
+
+def is_below(one: str, other: str) -> bool:
+    """Return whether one of the two is the other, or a folder in which that is."""
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def test_every_branch_has_heartbeats_of_its_own() -> None:
+    for first, second in combinations(BRANCHES, 2):
+        # Git has no ref that is a folder as well; so no remote has both of such a pair.
+        if not is_below(first, second):
+            assert not is_below(beats_of(first), beats_of(second)), (first, second)
+
+
+def test_two_branches_that_end_alike_keep_their_beats_apart(tmp_path: Path) -> None:
+    shared = Shared(tmp_path)
+    claims = {}
+    for name, branch in (("a", "x"), ("b", "sequencer/x")):
+        store = shared.store(name, branch=branch)
+        cases.begin(store)
+        claims[name] = cases.claim(store)
+        store.beat(claims[name], 1)
+    assert shared.tip("sequencer-beats/x")
+    assert shared.tip("sequencer-beats/of/x")
+    assert shared.tip("sequencer-beats/x") != shared.tip("sequencer-beats/of/x")
+    shared.close()
+
+
+def full(*_args: Any, **_more: Any) -> NoReturn:
+    raise OSError(errno.ENOSPC, "No space left on device", "/full/journal.jsonl")
+
+
+def behind(shared: Shared) -> GitStore:
+    """Return a store of a clone that has one transition still to follow."""
+    cases.begin(shared.store("a"))
+    store = shared.store("b")
+    assert store.bring()
+    cases.claim(shared.store("a"))
+    return store
+
+
+def over_ssh(shared: Shared, name: str) -> None:
+    """Let the clone *name* reach its remote as if that were another machine's."""
+    clone = shared.clone(name)
+    git(clone, "remote", "set-url", "origin", f"ssh://host{shared.bare}")
+    git(clone, "config", "core.sshCommand", "sh -c 'eval \"$2\"' -")
+    git(clone, "config", "ssh.variant", "simple")
+
+
+# --- a full disk -----------------------------------------------------------------------
+
+
+def test_a_full_disk_is_told_as_one(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = behind(shared)
+    with monkeypatch.context() as broken:
+        broken.setattr(Replica, "follow", full)
+        for act in (store.bring, lambda: store.wait(1, 5.0)):
+            with pytest.raises(StorageFailed, match="can't be written: No space") as failed:
+                act()
+            assert failed.value.where == "/full/journal.jsonl"
+            assert "make room" in (failed.value.hint or "")
+            assert not isinstance(failed.value, RemoteUnreachable)
+    assert store.bring(), "and goes on when there is room"
+
+
+def test_what_is_here_can_be_read_with_a_full_disk(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind(shared)
+    store = shared.store("b")
+    monkeypatch.setattr(Replica, "follow", full)
+    view = store.view()
+    assert view.head is not None
+    assert view.head.revision == 1
+    (notice,) = view.notices
+    assert notice.startswith("/full/journal.jsonl: can't be written: No space left on device; ")
+    assert [fact["event"] for fact in store.history()] == ["initialised"]
+
+
+def test_beats_that_cannot_be_written_here_are_no_bug(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder = shared.store("a")
+    cases.begin(holder)
+    held = cases.claim(holder)
+    holder.beat(held, 1)
+    over_ssh(shared, "b")
+    waiting = shared.store("b")
+    waiting.bring()
+    monkeypatch.setattr(Leases, "keep", full)
+    with pytest.raises(StorageFailed, match="No space left"):
+        waiting.wait(2, 2.0)
+
+
+# --- what has been followed ------------------------------------------------------------
+
+
+def test_a_look_for_beats_alone_does_not_make_the_folder_fresh(shared: Shared) -> None:
+    """The folder of a remote that can't be watched, as over the network."""
+    holder = shared.store("a")
+    cases.begin(holder)
+    held = cases.claim(holder)
+    over_ssh(shared, "b")
+    observer = shared.store("b", slow_s=2.0)
+    assert observer.bring()
+    cases.commit(holder, held.token)
+    time.sleep(2.1)
+    assert observer.branch.look()
+    head = observer.view().head
+    assert head is not None
+    assert head.revision == 3, "it was looked at, but had not been followed"
+
+
+def test_looks_are_counted_with_what_they_brought(shared: Shared) -> None:
+    store = behind(shared)
+    looks, contact = store.branch.looks, store.branch.contact_at
+    tips = store.branch.look()
+    assert (store.branch.looks, store.branch.contact_at) == (looks, contact)
+    assert not store.branch.is_first_look
+    assert store.branch.follow(tips)
+    assert store.branch.looks == looks + 1
+    assert store.branch.contact_at > contact
+    assert not store.branch.follow(tips), "nothing new is an answer as well"
+    assert store.branch.looks == looks + 2
+
+
+def test_what_could_not_be_followed_is_not_counted(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = behind(shared)
+    looks, contact = store.branch.looks, store.branch.contact_at
+    monkeypatch.setattr(Replica, "follow", full)
+    with pytest.raises(StorageFailed):
+        store.bring()
+    assert (store.branch.looks, store.branch.contact_at) == (looks, contact)
+
+
+# --- being told to stop ----------------------------------------------------------------
+
+
+def hang(shared: Shared, name: str) -> None:
+    """Let the remote of the clone *name* not answer."""
+    clone = shared.clone(name)
+    git(clone, "remote", "set-url", "origin", "ssh://host/nowhere")
+    git(clone, "config", "core.sshCommand", "sleep 60 #")
+    git(clone, "config", "ssh.variant", "simple")
+
+
+def test_who_is_told_to_stop_does_not_wait_for_a_remote_that_hangs(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = shared.store("a")
+    assert isinstance(store, Telling)
+    cases.begin(store)
+    held = cases.claim(store)
+    hang(shared, "a")
+    monkeypatch.setattr(command, "STOPPED_S", 0.3)
+    store.stopped = lambda: True
+    began = time.monotonic()
+    with pytest.raises(RemoteUnreachable, match="no answer in time"):
+        cases.commit(store, held.token)
+    with pytest.raises(OSError, match="no answer in time"):
+        store.beat(held, 1)
+    assert store.liveness(held) is not Liveness.EXPIRED
+    assert time.monotonic() - began < 10
