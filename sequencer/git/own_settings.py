@@ -205,7 +205,7 @@ def place_of(folder: str) -> RepositoryPlace | None:
         dot = os.path.join(folder, ".git")  # noqa: PTH118 (before every git process)
         if os.path.lexists(dot):
             top = Path(folder)
-            git_dir = Path(dot) if os.path.isdir(dot) else _named(Path(dot), "gitdir: ")  # noqa: PTH112
+            git_dir = Path(dot) if os.path.isdir(dot) else named(Path(dot), "gitdir: ")  # noqa: PTH112
             return RepositoryPlace(top, git_dir, common_of(git_dir))
         if all(os.path.lexists(f"{folder}/{name}") for name in ("HEAD", "objects", "refs")):
             raise PermissionError(f"cannot use bare repository {folder!r}")
@@ -218,10 +218,10 @@ def place_of(folder: str) -> RepositoryPlace | None:
 def common_of(git_dir: Path) -> Path:
     """Return where *git_dir* has its settings: in that of the repository it is a work tree of."""
     pointer = git_dir / "commondir"
-    return _named(pointer, "") if pointer.is_file() else git_dir
+    return named(pointer, "") if pointer.is_file() else git_dir
 
 
-def _named(pointer: Path, prefix: str) -> Path:
+def named(pointer: Path, prefix: str) -> Path:
     """Return the folder that a file with one line names, relative to its own."""
     fd = os.open(pointer, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 
 from sequencer.errors import CorruptState, RemoteUnreachable, StorageFailed
 from sequencer.git.locks import Lock, in_the_way
+from sequencer.git.own_settings import common_of, named
 from sequencer.git.process import Git, GitFailed
 from sequencer.store.folder import read_regular
 from sequencer.store.lock import is_network, type_of
@@ -311,7 +312,6 @@ _OTHER_TRANSPORT = re.compile(r"[^/]*:")
 """host:path, scheme://…, helper::…; a path with a colon has a slash before it."""
 _SUFFIXES = ("/.git", "", ".git/.git", ".git")
 """Where git looks for the repository of a path, in its order."""
-_MAX_LINE = 4096
 _MAX_OID = 65
 _REF_FILE = re.compile(r"([0-9a-f]{40}(?:[0-9a-f]{24})?)\n")
 
@@ -347,20 +347,12 @@ def _git_dir(path: Path) -> Path | None:
     for suffix in _SUFFIXES:
         found = Path(f"{path}{suffix}")
         if found.is_file():
-            found = _pointed_to(found, "gitdir: ") or found
+            with contextlib.suppress(OSError):
+                found = named(found, "gitdir: ")
         if (found / "HEAD").is_file():
-            # Of a linked work tree the branches are with the others.
-            common = found / "commondir"
-            found = (_pointed_to(common, "") if common.is_file() else None) or found
+            found = common_of(found)  # of a linked work tree the branches are with the others
             return found.resolve() if (found / "objects").is_dir() else None
     return None
-
-
-def _pointed_to(pointer: Path, prefix: str) -> Path | None:
-    """Return the folder that a file with one line names, relative to its own."""
-    with pointer.open(encoding="utf-8", errors="surrogateescape") as file:
-        line = file.read(_MAX_LINE).rstrip("\n")
-    return pointer.parent / line.removeprefix(prefix) if line.startswith(prefix) else None
 
 
 class RefWatch:
