@@ -9,7 +9,6 @@ before anything runs; only code that was not accepted is taken back (see `tenanc
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -31,56 +30,6 @@ from sequencer.settings.schema import CURRENT, NONE, CommitOptions, WorkOptions
 from sequencer.settings.settings import Settings
 from sequencer.store.identity import this_process
 from sequencer.store.protocol import Store
-
-
-def diverged(
-    tree: WorkTree, branch: str | None, remote: str, commit: str, theirs: str
-) -> WorkTreeRefused:
-    """Return that *branch* is at *commit* here and at *theirs* on *remote*, neither behind."""
-    if tree.is_shallow:
-        return _cut_short(tree, branch, remote, theirs)
-    apart, there = tree.apart(commit, theirs), shlex.quote(f"{remote}/{branch}")
-    return tree.refused(
-        f"branch {branch} has diverged: {apart.ahead} commits are here alone, "
-        f"{apart.behind} on {remote!r} alone",
-        f"bring both together ('git fetch {remote}', then 'git rebase {there}'), "
-        f"or leave yours ('git branch mine', then 'git reset --keep {there}')",
-    )
-
-
-def without(
-    tree: WorkTree, branch: str | None, remote: str, theirs: str | None, wanted: str
-) -> WorkTreeRefused:
-    """Return that *remote* does not have the code that the state goes with, *wanted*."""
-    if tree.is_shallow and theirs is not None:
-        return _cut_short(tree, branch, remote, wanted)
-    lacks = "is gone" if theirs is None else "was moved back"
-    pushed = shlex.quote(f"{wanted}:refs/heads/{branch}")
-    return tree.refused(
-        f"branch {branch} of {remote!r} {lacks}: it does not hold commit "
-        f"{wanted[:12]}, which the state goes with",
-        f"'git push {remote} {pushed}' from "
-        "a clone that has it; to go on without it, 'sequencer reset' begins a new run on what "
-        "the branch has, and 'sequencer set step_index=N' puts that where this one was",
-    )
-
-
-def _cut_short(tree: WorkTree, branch: str | None, remote: str, commit: str) -> WorkTreeRefused:
-    """Return that the history of *branch* which is here does not reach back to *commit*."""
-    return tree.refused(
-        f"this clone is shallow: its history of branch {branch} ends before commit "
-        f"{commit[:12]}, so whether the branch holds that can't be told here",
-        f"'git fetch --unshallow {shlex.quote(remote)}' brings the rest, then start again",
-    )
-
-
-def not_whole(tree: WorkTree, branch: str | None, remote: str, commit: str) -> WorkTreeRefused:
-    """Return that *commit* lacks objects, here and in what *remote* has sent."""
-    return tree.refused(
-        f"commit {commit[:12]} of branch {branch} can't be had whole",
-        f"look at both repositories with 'git fsck'; a fresh clone shows whether {remote!r} has it",
-    )
-
 
 _TRAILERS = ("run", "step", "iteration", "token")
 _TRIES = 3
@@ -192,7 +141,7 @@ class GitCarrier:
             theirs = self._theirs(head)
         contains = self._tree.contains
         if theirs and not (contains(commit, theirs) or contains(theirs, commit)):
-            raise diverged(self._tree, self.branch, self._remote.name, commit, theirs)
+            raise self._diverged(commit, theirs)
 
     def _has_taken_back(self, note: Note | None, head: Head) -> bool:
         """Take back what was not accepted before *head*; return whether there was something."""
@@ -314,7 +263,7 @@ class GitCarrier:
             if theirs and self._tree.is_shallow and not self._has(theirs, wanted):
                 self._remote.deepen(self.refs)
             if not self._has(theirs, wanted):
-                raise without(self._tree, self.branch, self._remote.name, theirs, wanted)
+                raise self._without(theirs, wanted)
         if theirs is not None:
             self._forward(theirs)
 
@@ -324,12 +273,16 @@ class GitCarrier:
         if commit is None or self._tree.contains(commit, theirs):
             return
         if not self._tree.contains(theirs, commit):
-            raise diverged(self._tree, self.branch, self._remote.name, commit, theirs)
+            raise self._diverged(commit, theirs)
         if not self._tree.is_whole(theirs):
             # It would be half checked out, and git believes that it has what its refs name.
             self._remote.refetch(self.refs)
             if not self._tree.is_whole(theirs):
-                raise not_whole(self._tree, self.branch, self._remote.name, theirs)
+                raise self._tree.refused(
+                    f"commit {theirs[:12]} of branch {self.branch} can't be had whole",
+                    "look at both repositories with 'git fsck'; a fresh clone shows whether "
+                    f"{self._remote.name!r} has it",
+                )
         obstacle = self._tree.forward(theirs)
         if obstacle is not None:
             raise self._tree.refused(
@@ -433,6 +386,45 @@ class GitCarrier:
         facts = {name: " ".join(text.split()) for name, text in facts.items()}
         trailers = [f"{name.title()}: {facts[name]}" for name in _TRAILERS]
         return self._hide("\n".join([self._options.first_line(facts), "", *trailers]) + "\n")
+
+    # --- where work tree and remote have parted ------------------------------------
+
+    # Commands are written so that they can be typed as they stand, whatever a branch is called.
+
+    def _diverged(self, commit: str, theirs: str) -> WorkTreeRefused:
+        """Return that the branch is at *commit* here and at *theirs* there, neither behind."""
+        if self._tree.is_shallow:
+            return self._cut_short(theirs)
+        remote, apart = self._remote.name, self._tree.apart(commit, theirs)
+        there = quote(f"{remote}/{self.branch}")
+        return self._tree.refused(
+            f"branch {self.branch} has diverged: {apart.ahead} commits are here alone, "
+            f"{apart.behind} on {remote!r} alone",
+            f"bring both together ('git fetch {remote}', then 'git rebase {there}'), "
+            f"or leave yours ('git branch mine', then 'git reset --keep {there}')",
+        )
+
+    def _without(self, theirs: str | None, wanted: str) -> WorkTreeRefused:
+        """Return that the remote does not have the code that the state goes with, *wanted*."""
+        if self._tree.is_shallow and theirs is not None:
+            return self._cut_short(wanted)
+        remote, lacks = self._remote.name, "is gone" if theirs is None else "was moved back"
+        pushed = quote(f"{wanted}:refs/heads/{self.branch}")
+        return self._tree.refused(
+            f"branch {self.branch} of {remote!r} {lacks}: it does not hold commit "
+            f"{wanted[:12]}, which the state goes with",
+            f"'git push {remote} {pushed}' from "
+            "a clone that has it; to go on without it, 'sequencer reset' begins a new run on what "
+            "the branch has, and 'sequencer set step_index=N' puts that where this one was",
+        )
+
+    def _cut_short(self, commit: str) -> WorkTreeRefused:
+        """Return that the history of the branch which is here does not reach back to *commit*."""
+        return self._tree.refused(
+            f"this clone is shallow: its history of branch {self.branch} ends before commit "
+            f"{commit[:12]}, so whether the branch holds that can't be told here",
+            f"'git fetch --unshallow {quote(self._remote.name)}' brings the rest, then start again",
+        )
 
     # --- when it was not accepted --------------------------------------------------
 
