@@ -200,10 +200,9 @@ class CheckoutLook:
 class CheckoutWatch:
     """Looks at one checkout."""
 
-    def __init__(self, checkout: Checkout, max_files: int = MAX_FILES) -> None:
-        """Look at *checkout*, at no more than *max_files*."""
+    def __init__(self, checkout: Checkout) -> None:
+        """Look at *checkout*, at no more than `MAX_FILES`."""
         self._checkout = checkout
-        self._max_files = max_files
 
     def look(self) -> CheckoutLook:
         """Return what is there now: two processes of git, or a walk where there is no repository.
@@ -227,11 +226,11 @@ class CheckoutWatch:
         )
         dirty = [entry for entry in status.entries if not self._checkout.is_own(entry.path)]
         left, files = MAX_HASHED_BYTES, {}
-        for entry in dirty[: self._max_files]:
+        for entry in dirty[:MAX_FILES]:
             state, used = _state(self._checkout.top / entry.path, left)
             left -= used
             files[entry.path] = f"{_kind(entry)} {state}"
-        is_partial = len(dirty) > self._max_files
+        is_partial = len(dirty) > MAX_FILES
         return CheckoutLook(status.commit, status.branch, files, heads, is_partial)
 
     # --- without a repository ------------------------------------------------------
@@ -239,7 +238,7 @@ class CheckoutWatch:
     def _walked(self) -> CheckoutLook:
         files: dict[str, str] = {}
         for path in self._walk(self._checkout.folders.project):
-            if len(files) >= self._max_files:
+            if len(files) >= MAX_FILES:
                 return CheckoutLook(None, None, files, is_partial=True, is_walk=True)
             files[os.path.relpath(path, self._checkout.folders.project)] = _times(path)
         return CheckoutLook(None, None, files, is_walk=True)

@@ -241,13 +241,14 @@ def test_a_fifo_is_not_waited_for(site: Path) -> None:
 
 
 def test_more_files_than_can_be_watched_are_told_and_make_no_false_alarm(
-    site: Path,
+    site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(site, {f"f{number}": "x" for number in range(10)})
-    watch = CheckoutWatch(checkout_at(site), max_files=5)
+    monkeypatch.setattr(readonly, "MAX_FILES", 5)
+    watch = CheckoutWatch(checkout_at(site))
     before = watch.look()
     assert before.is_partial
-    assert "only 20,000 files are watched" in before.notices[0]
+    assert "only 5 files are watched" in before.notices[0]
     write(site, {"f0": "changed"})
     (site / "f1").unlink()
     assert watch.changes_between(before, watch.look()) == ("f0 (added)",)
@@ -268,9 +269,10 @@ def test_without_a_repository_sizes_and_times_are_looked_at(tmp_path: Path) -> N
     assert changes(tmp_path, lambda _: None) == ()
 
 
-def test_a_walk_is_bounded(tmp_path: Path) -> None:
+def test_a_walk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {f"f{number}": "x" for number in range(10)})
-    look = CheckoutWatch(checkout_at(tmp_path), max_files=4).look()
+    monkeypatch.setattr(readonly, "MAX_FILES", 4)
+    look = CheckoutWatch(checkout_at(tmp_path)).look()
     assert (len(look.files), look.is_partial) == (4, True)
 
 
