@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 MAX_CHARS = 2 * 1024 * 1024
 MAX_LINES = 60_000
 _NODE_LEVEL = 3
-_MAX_INDENT = 3
-_BEGINNINGS = frozenset("#>-+*_`~<0123456789")
-"""What a line begins with where a paragraph may end without a blank line."""
 _SETTINGS = "settings"
 _UNCLOSED = "settings_unclosed"
 _FRONT_BEGIN = re.compile(r"(?:[ \t]*\n)*---[ \t]*(?=\n|\Z)")
@@ -55,9 +52,14 @@ class Excerpt:
 class Heading:
     """One of level 1, 2 or 3."""
 
+    level: int
     text: str
     line: int
     """From 1."""
+    begin: int = field(compare=False)
+    """Of itself, in the tokens."""
+    place: int = field(compare=False)
+    """Of what follows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,18 +99,6 @@ class Parts:
         return () if self.body is None else self.body.sections(names, keys)
 
 
-@dataclass(frozen=True, slots=True)
-class _Heading:
-    level: int
-    line: int
-    """From 0, as Markdown counts."""
-    text: str
-    begin: int
-    """Of itself, in the tokens."""
-    place: int
-    """Of what follows it."""
-
-
 def split(text: str, findings: Findings) -> Parts:
     """Return the parts of *text*; what is wrong with them is added to *findings*."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
@@ -146,7 +136,6 @@ class _Body:
     def __init__(self, lines: list[str], begin: int, findings: Findings) -> None:
         self._lines = lines
         self._findings = findings
-        self._begin = begin
         self._tokens: list[Token] = []
         parser = _parser()
         parser.block.parse("\n".join(lines[begin:]), parser, {}, self._tokens)
@@ -154,7 +143,7 @@ class _Body:
             if token.map is not None:
                 token.map = [token.map[0] + begin, token.map[1] + begin]
         self._headings = list(self._found_headings())
-        self._charted: _Heading | None = None
+        self._charted: Heading | None = None
         """Of the part that has the chart: the section before it ends there."""
 
     def parts(self, front: Excerpt | None) -> Parts:
@@ -169,58 +158,59 @@ class _Body:
         """See `Parts.sections`; tells charts and text that are in no section."""
         begins = {one for one in self._headings if self._begins_section(one, names, keys)}
         ends = [one for one in self._headings if one in begins or one is self._charted]
-        end = _Heading(1, len(self._lines), "", len(self._tokens), len(self._tokens))
+        end = Heading(1, "", len(self._lines) + 1, len(self._tokens), len(self._tokens))
         found = []
         for here, following in pairwise([*ends, end]):
             if here in begins:
-                found.append(self._section(here, following.line))
+                found.append(self._section(here, following.line - 1))
             elif found:
                 self._warn_of_text(here, following)
         self._refuse_more_charts(found)
         return tuple(found)
 
     def _begins_section(
-        self, heading: _Heading, names: Collection[str] | None, keys: Collection[str]
+        self, heading: Heading, names: Collection[str] | None, keys: Collection[str]
     ) -> bool:
         if heading.level != _NODE_LEVEL or names is None or heading.text in names:
             return heading.level == _NODE_LEVEL
-        token = self._tokens[heading.place] if heading.place < len(self._tokens) else None
-        if token is None or token.type != _SETTINGS:
+        kind, begin, end = self._settings(heading)
+        if kind != _SETTINGS:
             return False
-        assert token.map is not None  # noqa: S101 - block tokens have one
-        written = map(_KEY.match, self._lines[token.map[0] + 1 : token.map[1] - 1])
+        written = map(_KEY.match, self._lines[begin + 1 : end - 1])
         return any(key is not None and key[1] in keys for key in written)
 
-    def _found_headings(self) -> Iterator[_Heading]:
+    def _found_headings(self) -> Iterator[Heading]:
         for place, token in enumerate(self._tokens):
             if token.type == "heading_open" and token.level == 0 and token.tag <= "h3":
-                assert token.map is not None  # noqa: S101 - block tokens have one
                 text = self._tokens[place + 1].content
-                yield _Heading(int(token.tag[1]), token.map[0], text, place, place + 3)
+                yield Heading(int(token.tag[1]), text, _line(token), place, place + 3)
 
-    def _section(self, heading: _Heading, end: int) -> NodeSection:
-        settings, begin = None, heading.line + 1
-        token = self._tokens[heading.place] if heading.place < len(self._tokens) else None
-        if token is not None and token.type in (_SETTINGS, _UNCLOSED):
-            assert token.map is not None  # noqa: S101 - block tokens have one
-            first, begin = token.map
+    def _section(self, heading: Heading, end: int) -> NodeSection:
+        settings = None
+        kind, first, begin = self._settings(heading)
+        if kind == _SETTINGS:
             settings = Excerpt("\n".join(self._lines[first + 1 : begin - 1]), first + 2)
-            if token.type == _UNCLOSED:
-                settings = None
-                detail = "the settings below its heading are not closed"
-                hint = "put a line '---' behind the last of them"
-                self._findings.error("E-SECTION", heading.text, detail, (first + 1, 1), hint)
+        elif kind == _UNCLOSED:
+            detail = "the settings below its heading are not closed"
+            hint = "put a line '---' behind the last of them"
+            self._findings.error("E-SECTION", heading.text, detail, (first + 1, 1), hint)
         while begin < end and not self._lines[begin].strip():
             begin += 1
         prompt = Excerpt("\n".join(self._lines[begin:end]).rstrip(), begin + 1)
-        inside = (one for one in self._headings if begin <= one.line < end)
-        headings = tuple(Heading(one.text, one.line + 1) for one in inside)
-        return NodeSection(heading.text, heading.line + 1, settings, prompt, headings)
+        headings = tuple(one for one in self._headings if begin < one.line <= end)
+        return NodeSection(heading.text, heading.line, settings, prompt, headings)
+
+    def _settings(self, heading: Heading) -> tuple[str, int, int]:
+        """Return the kind of what follows *heading*, and its first and last line, from 0."""
+        if heading.place < len(self._tokens):
+            token = self._tokens[heading.place]
+            if token.type in (_SETTINGS, _UNCLOSED):
+                return token.type, *_lines(token)
+        return "", heading.line, heading.line
 
     def _chart(self, fence: Token, *, is_told: bool = False) -> Excerpt | None:
         """Return the flowchart in *fence*; with *is_told* its faults were told before."""
-        assert fence.map is not None  # noqa: S101 - block tokens have one
-        begin, end = fence.map
+        begin, end = _lines(fence)
         last = self._lines[end - 1].strip() if end - 1 > begin else ""
         is_closed = last.startswith(fence.markup) and not last.strip(fence.markup[0])
         # Not the fence's own text: there the lines have lost their indentation.
@@ -252,10 +242,10 @@ class _Body:
         self._findings.error("E-CHART", name, "there is no flowchart", at, hint)
         return None
 
-    def _drawn_above_nodes(self) -> Iterator[tuple[_Heading, Token]]:
+    def _drawn_above_nodes(self) -> Iterator[tuple[Heading, Token]]:
         """Yield each drawing with the heading of level 1 or 2 above it."""
-        end = _Heading(1, len(self._lines), "", len(self._tokens), len(self._tokens))
-        before = _Heading(1, self._begin, "", 0, 0)
+        end = Heading(1, "", len(self._lines) + 1, len(self._tokens), len(self._tokens))
+        before = Heading(1, "", 1, 0, 0)
         for here, following in pairwise([before, *self._headings, end]):
             if here.level != _NODE_LEVEL:
                 for token in self._tokens[here.place : following.begin]:
@@ -279,7 +269,7 @@ class _Body:
                 self._findings.error("E-CHART", self._findings.file.name, detail, (line, 1), hint)
             first = first or line
 
-    def _warn_of_text(self, heading: _Heading, following: _Heading) -> None:
+    def _warn_of_text(self, heading: Heading, following: Heading) -> None:
         for token in self._tokens[heading.place : following.begin]:
             is_remark = token.type == "html_block" and token.content.lstrip().startswith("<!--")
             if token.map is not None and not is_remark and not _is_drawn(token):
@@ -289,10 +279,15 @@ class _Body:
                 return
 
 
+def _lines(token: Token) -> tuple[int, int]:
+    """Return the first line of *token*, from 0, and the one after its last."""
+    assert token.map is not None  # noqa: S101 - block tokens have one
+    return token.map[0], token.map[1]
+
+
 def _line(token: Token) -> int:
     """Return the line, from 1, where *token* begins."""
-    assert token.map is not None  # noqa: S101 - block tokens have one
-    return token.map[0] + 1
+    return _lines(token)[0] + 1
 
 
 def _is_drawn(token: Token) -> bool:
@@ -328,32 +323,10 @@ def _line_end(text: str, place: int) -> int:
 @cache
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("zero", {"html": True, "maxNesting": 100})
-    parser.enable(["code", "fence", "blockquote", "hr", "list", "html_block", "heading"])
+    rules = ["code", "fence", "blockquote", "hr", "list", "html_block", "heading", "paragraph"]
+    parser.enable(rules)
     parser.block.ruler.before("code", _SETTINGS, _read_settings)
-    parser.block.ruler.at("paragraph", _read_paragraph)
     return parser
-
-
-def _read_paragraph(state: StateBlock, begin: int, end: int, _silent: bool) -> bool:
-    """Take the lines of a paragraph, as the parser's own rule does, and much faster.
-
-    Most lines of a prompt begin with a letter, so nothing but text can begin there.
-    """
-    endings = state.md.block.ruler.getRules("paragraph")
-    around, state.parentType = state.parentType, "paragraph"
-    line = begin + 1
-    while line < state.lineMax and not state.isEmpty(line):
-        first = state.src[state.bMarks[line] + state.tShift[line]]
-        # Deeper ones, and those that a quotation has looked at already, go on as they are.
-        indent = state.sCount[line]
-        may_end = first in _BEGINNINGS and 0 <= indent <= state.blkIndent + _MAX_INDENT
-        if may_end and any(ends(state, line, end, True) for ends in endings):  # noqa: FBT003 - markdown_it's signature
-            break
-        line += 1
-    state.parentType = around
-    state.line = line
-    state.push("paragraph", "p", 0).map = [begin, line]
-    return True
 
 
 def _read_settings(state: StateBlock, begin: int, end: int, silent: bool) -> bool:

@@ -13,6 +13,8 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sequencer.errors import ConfigurationError
 
 Position = tuple[int, int]
@@ -290,12 +292,6 @@ _FLOAT = re.compile(
     r"[-+]?(?:[0-9]{1,15}\.[0-9]{0,15}|\.[0-9]{1,15})(?:e[-+]?[0-9]{1,2})?", re.IGNORECASE
 )
 
-# The common form, which needs no YAML parser and so a tenth of the time.
-_SIMPLE = re.compile(
-    r" *shape: +([a-z][a-z-]*) *(?:, *label: +"
-    r'"([^"\\\x00-\x1f\x7f-\x9f\ud800-\udfff\ufeff\ufffe\uffff]*)" *)?'
-)
-
 
 class Unreadable(Exception):
     """The text is no YAML that a chart may hold; the message says why."""
@@ -310,9 +306,6 @@ def read_shape_data(text: str) -> Any:
     Raises:
         Unreadable: see `read_properties`.
     """
-    simple = _SIMPLE.fullmatch(text)
-    if simple and simple[1] not in _CONSTANTS:
-        return {"shape": simple[1]} | ({"label": simple[2]} if simple[2] is not None else {})
     if "\n" in text:
         return read_properties(text + "\n")
     return read_properties("{\n" + text + "\n}")
@@ -324,8 +317,6 @@ def read_properties(text: str) -> Any:
     Raises:
         Unreadable: not YAML, too long, too deep, a key twice, an anchor, alias or tag.
     """
-    import yaml  # noqa: PLC0415 - most charts have none, and yaml takes a while to load
-
     if len(text) > MAX_CHARACTERS:
         raise Unreadable(f"more than {MAX_CHARACTERS} characters")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

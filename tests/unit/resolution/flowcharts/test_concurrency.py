@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
-from sequencer.workflows.flowfile.concurrency import MAX_COMPARED, at_once
+from sequencer.workflows.flowfile.rules import MAX_COMPARED, at_once
 
 
 def graph_of(*edges: str, entries: tuple[str, ...] = ()) -> Graph:

@@ -12,7 +12,6 @@ from sequencer.workflows.flowfile.markdown import (
     MAX_CHARS,
     MAX_LINES,
     Excerpt,
-    Heading,
     NodeSection,
     Parts,
     split,
@@ -134,7 +133,8 @@ HEADINGS = ["# x", "## x", "### x", "  ### x", "### x ###", "###\tx"]
 def test_a_heading_that_is_no_node_belongs_to_the_text_above_it(heading: str) -> None:
     text = CHART + f"### a\nGo.\n{heading}\nOn.\n\n### b\nEnd.\n"
     assert prompts(text, "a", "b") == {"a": f"Go.\n{heading}\nOn.", "b": "End."}
-    assert sections_of(text, "a", "b")[0].headings == (Heading("x", 7),)
+    headings = sections_of(text, "a", "b")[0].headings
+    assert [(one.text, one.line) for one in headings] == [("x", 7)]
 
 
 @pytest.mark.parametrize("heading", HEADINGS[2:])
