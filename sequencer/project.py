@@ -45,8 +45,8 @@ from sequencer.workflows.registry import with_defaults
 from sequencer.workflows.requests.options import classifying_agent
 
 if TYPE_CHECKING:
-    from sequencer.engine.flow.team import Team
     from sequencer.engine.starting import Starter
+    from sequencer.engine.workplaces import Team
     from sequencer.model.net.graph import Graph
     from sequencer.model.net.source import FlowSource
     from sequencer.model.request import Request

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sequencer.assembly.stores import state_path_of
-from sequencer.engine.flow.team import Team
-from sequencer.engine.flow.workplaces import OneWorkplace
+from sequencer.engine.workplaces import OneWorkplace, Team
 from sequencer.git.carry import folders_of
 from sequencer.git.places import GitWorkplaces
 from sequencer.git.process import Git

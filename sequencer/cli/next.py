@@ -14,8 +14,8 @@ from sequencer.cli.options import complete_workflows, pass_invocation, verb
 from sequencer.cli.views.looking import look
 from sequencer.cli.views.states import shown, state_words
 from sequencer.cli.views.text import columns, cut
-from sequencer.engine.flow.view import NodeState, NodeView
 from sequencer.engine.run import Run
+from sequencer.engine.view import NodeState, NodeView
 from sequencer.errors import DefinitionChanged, SequencerError, UsageRefused
 from sequencer.model.head import Head
 from sequencer.model.line.order import Description, describe_node

@@ -22,8 +22,8 @@ from sequencer.cli.views.pictures import flow_png, flow_svg, save
 from sequencer.cli.views.text import columns, columns_of, one_line, purposes
 from sequencer.documents.file import read_bytes
 from sequencer.documents.reader import decode
-from sequencer.engine.flow.view import FlowView, view_of
 from sequencer.engine.run import Run
+from sequencer.engine.view import FlowView, view_of
 from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName, UsageRefused
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow

@@ -227,7 +227,7 @@ class Control:
             return self._change(adopt)
 
         def change(head: Head) -> Transition:
-            from sequencer.engine.flow.adopting import adopted  # noqa: PLC0415 - graphs only
+            from sequencer.engine.flow.control import adopted  # noqa: PLC0415 - graphs only
 
             return adopted(self._store, head, adopt(head), self._own_source())
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from sequencer.engine import same_run
-from sequencer.engine.turn import Turn
+from sequencer.engine import patience as same_run
+from sequencer.engine.prepared import Turn
 from sequencer.engine.work import LONGEST_SLEEP_S
 from sequencer.engine.worker import Worker
 from sequencer.errors import ClaimHeld, TransitionRefused

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from sequencer.engine.events import Emit, Waiting
-from sequencer.errors import RemoteUnreachable, WorkTreeBusy
+from sequencer.errors import RemoteUnreachable, StaleClaim, WorkTreeBusy
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import Head
+from sequencer.model.transitions import Event
 from sequencer.store.protocol import Change, Store, Telling
 
 FIRST_PAUSE_S = 1.0
@@ -91,3 +92,56 @@ class Patience:
                 if told is not None:
                     self._emit(Waiting(told))
                 return found
+
+
+def present(store: Store, head: Head | None) -> Head:
+    """Return *head*.
+
+    Raises:
+        StaleClaim: there is none, where a run had begun.
+    """
+    if head is None:
+        raise StaleClaim(
+            "the run's files are gone",
+            where=str(store.state_path),
+            hint="bring the folder back, or remove all of it to begin anew",
+        )
+    return head
+
+
+def of_run(store: Store, run_id: str, head: Head | None) -> Head:
+    """Return *head* if it is of the run *run_id*.
+
+    Raises:
+        StaleClaim: the files are gone, or they are of another run.
+    """
+    found = present(store, head)
+    if found.run_id != run_id:
+        raise StaleClaim(
+            "the run is gone, and another one was begun in its place",
+            where=str(store.state_path),
+            hint="what an agent answered is in its step log; start again to work on that run",
+        )
+    return found
+
+
+def followed(store: Store, known: Head, head: Head | None) -> Head:
+    """Return *head* if it is of the run of *known*, or of one that a reset of it has begun.
+
+    Another program's state has no run before it is migrated; until then its head is a
+    preview at revision 0, with a run id of its own at each look.
+
+    Raises:
+        StaleClaim: see `of_run`.
+    """
+    found = present(store, head)
+    is_same = found.run_id == known.run_id or not known.revision
+    if is_same or _was_reset(store, known.run_id):
+        return found
+    return of_run(store, known.run_id, found)
+
+
+def _was_reset(store: Store, run_id: str) -> bool:
+    """Return whether the journal says that *run_id* was ended on purpose."""
+    resets = (fact["outcome"] for fact in store.history() if fact["event"] == Event.RESET)
+    return any(run_id in str(outcome) for outcome in resets)

@@ -27,9 +27,9 @@ from sequencer.engine.events import (
 )
 from sequencer.engine.fitting import without_comments
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
-from sequencer.engine.judging import as_asked, checked, judged, redacted
 from sequencer.engine.prepared import Agents, Allowance, Prepared, Prompts, least
 from sequencer.engine.recall import Memory
+from sequencer.engine.records import as_asked, checked, judged, redacted
 from sequencer.errors import (
     AgentMissing,
     ConfigurationError,
@@ -69,7 +69,7 @@ from sequencer.workflows.router import (
 from sequencer.workflows.templates import MissingValue
 
 if TYPE_CHECKING:
-    from sequencer.engine.flow.team import Team
+    from sequencer.engine.workplaces import Team
 
 Compose = Callable[[str], str]
 """Fills a graph's values into a prompt."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from sequencer.executors.protocol import Executor
+from sequencer.model.head import Claim, Head
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 
@@ -81,3 +82,22 @@ def least(*values: float | None) -> float | None:
     """Return the smallest of the limits *values*; None where there is none."""
     present = [value for value in values if value is not None]
     return min(present) if present else None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A step that this worker holds."""
+
+    claim: Claim
+    step: Step
+    position: str
+    place: Place
+    head: Head
+    """As it was right after the claim."""
+    prepared: Prepared | None = None
+    """None where the caller performs the step itself."""
+
+    @classmethod
+    def of(cls, head: Head, claim: Claim, prepared: Prepared) -> Turn:
+        """Return the turn in which *prepared* is to be performed."""
+        return cls(claim, prepared.step, prepared.position, prepared.place, head, prepared)

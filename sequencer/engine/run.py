@@ -30,7 +30,7 @@ from sequencer.store.protocol import Store, View
 
 if TYPE_CHECKING:
     from sequencer.engine.flow.control import FlowControl
-    from sequencer.engine.flow.working import FlowWork
+    from sequencer.engine.flow.invocation import FlowWork
     from sequencer.model.net.source import FlowSource
     from sequencer.model.team import TeamRules
 
@@ -202,7 +202,7 @@ class Run:
         flow = self.flow
         if not flow.begun_with.is_team:
             return []
-        from sequencer.engine.flow.team_budgets import TeamBudgets  # noqa: PLC0415 - teams only
+        from sequencer.engine.shares import TeamBudgets  # noqa: PLC0415 - teams only
 
         caps, marking = TeamBudgets(self._at(head).rules), flow.marking(head)[1]
         broken = caps.broken(marking)
@@ -308,7 +308,7 @@ class Run:
             worker.leave()
 
     def _work_on_graph(self, resolved: Resolution, on_event: Emit, places: int) -> FlowWork:
-        from sequencer.engine.flow.working import FlowWork  # noqa: PLC0415 - graphs only
+        from sequencer.engine.flow.invocation import FlowWork  # noqa: PLC0415 - graphs only
 
         control, flow = self._control_of(resolved), self._flow_of(resolved.workflow)
         performer = resolved.performer(on_event)

@@ -13,7 +13,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sequencer.engine import code, same_run
+from sequencer.engine import code
+from sequencer.engine import patience as same_run
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.carrier import NothingCarried
 from sequencer.engine.control import Control
@@ -21,7 +22,7 @@ from sequencer.engine.events import Waiting
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Patience
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Allowance, Prepared
+from sequencer.engine.prepared import Allowance, Prepared, Turn
 from sequencer.engine.recall import recall
 from sequencer.engine.records import (
     chance,
@@ -30,7 +31,6 @@ from sequencer.engine.records import (
     performed_record,
     shown_log,
 )
-from sequencer.engine.turn import Turn
 from sequencer.errors import (
     ClaimHeld,
     SequencerError,

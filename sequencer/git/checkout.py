@@ -26,7 +26,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from sequencer.engine.flow.workplaces import Left
+from sequencer.engine.workplaces import Left
 from sequencer.errors import SequencerError
 from sequencer.git.objects import Objects
 from sequencer.git.process import Git, GitFailed

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
-from sequencer.engine.flow.workplaces import Left
+from sequencer.engine.workplaces import Left
 from sequencer.errors import ConfigurationError, SequencerError, WorkTreeRefused
 from sequencer.executors.redaction import Redaction
 from sequencer.git.checkout import (

@@ -14,11 +14,10 @@ from typing import Any
 
 from sequencer.engine.control import Control
 from sequencer.engine.flow.control import FlowControl
-from sequencer.engine.flow.room import Room
-from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.errors import SequencerError
 from sequencer.model.head import Head
 from sequencer.model.net import record as flow_record
+from sequencer.model.net.transition import OpenTransition, Room
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.store.file import FileStore
 from sequencer.store.identity import boottime

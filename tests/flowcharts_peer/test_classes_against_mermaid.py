@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sequencer.cli.views.mermaid import LOOKS, charted, classed
-from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.flowcharts_peer.asking import ask

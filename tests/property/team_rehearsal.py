@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from sequencer.engine.flow.resulting import rest_of, transition_of
-from sequencer.engine.flow.room import Room
-from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.model.head import Claim, Flow, Head
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking
+from sequencer.model.net.transition import OpenTransition, Room, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.team import Task, TaskTraits
 from sequencer.model.transitions import Fact

@@ -27,7 +27,7 @@ from sequencer.cli.views.nodes import (
 )
 from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, state_words
 from sequencer.cli.views.text import cut, width
-from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.engine.view import FlowView, NodeState, NodeView
 
 if TYPE_CHECKING:
     from rich.text import Text

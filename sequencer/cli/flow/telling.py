@@ -7,7 +7,7 @@ from typing import Any
 
 from sequencer.cli.views.states import amount
 from sequencer.cli.views.text import moment
-from sequencer.engine.flow.view import LINE_CHARS, FlowView, NodeState, NodeView
+from sequencer.engine.view import LINE_CHARS, FlowView, NodeState, NodeView
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.outcome import cost_words, duration, used
 from sequencer.model.transitions import Event

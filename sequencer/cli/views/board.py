@@ -34,7 +34,7 @@ from sequencer.engine.events import (
     RunEvent,
     Waiting,
 )
-from sequencer.engine.flow.view import FlowView, NodeState
+from sequencer.engine.view import FlowView, NodeState
 from sequencer.errors import SequencerError
 from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Usage

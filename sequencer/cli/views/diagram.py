@@ -18,7 +18,7 @@ from sequencer.cli.views.layers import place_count
 from sequencer.cli.views.layout import Box, Label, Layout, Line, Words, laid_out
 from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, wrapped
 from sequencer.cli.views.text import cut, width
-from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Graph, Node, NodeKind
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sequencer.engine.flow.view import view_of
+from sequencer.engine.view import view_of
 
 if TYPE_CHECKING:
-    from sequencer.engine.flow.view import FlowView
     from sequencer.engine.run import Run
+    from sequencer.engine.view import FlowView
 
 
 def look(run: Run, title: str) -> FlowView:

@@ -23,7 +23,7 @@ from sequencer.cli.views.states import (
     state_words,
 )
 from sequencer.cli.views.text import clock, columns, cut, width
-from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.model.standing import parse_time
 

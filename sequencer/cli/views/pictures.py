@@ -25,7 +25,7 @@ from sequencer.cli.views.nodes import node_summary
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import short
 from sequencer.cli.views.text import width as columns_of
-from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.outcome import duration

@@ -6,7 +6,7 @@ import unicodedata
 from datetime import datetime
 
 from sequencer.cli.views.text import cut, one_line, width
-from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.outcome import duration
 from sequencer.model.standing import parse_time
 

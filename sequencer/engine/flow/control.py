@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine import same_run
-from sequencer.engine.flow.keeping import Keeper
-from sequencer.engine.flow.resulting import rest_of, transition_of
-from sequencer.engine.flow.room import Room
-from sequencer.engine.flow.transitions import OpenTransition
-from sequencer.engine.flow.values import values_of
+from pydantic import ValidationError
+
+from sequencer.engine import patience as same_run
 from sequencer.engine.patience import Patience
 from sequencer.engine.recall import read_output
+from sequencer.engine.values import values_of
 from sequencer.errors import (
     CorruptState,
     SequencerError,
@@ -24,15 +22,19 @@ from sequencer.errors import (
     UnknownName,
     UsageRefused,
 )
-from sequencer.model.head import Head, Work
+from sequencer.model.head import FLOW_DOCUMENT, Flow, Head, Work
+from sequencer.model.names import command
 from sequencer.model.net import record as flow_record
-from sequencer.model.net.graph import Graph, Growth, Node, Option
+from sequencer.model.net.graph import Graph, Growth, Node, Option, grown_graph
 from sequencer.model.net.marking import FlowStatus, Marking, Reference
 from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import is_choice, normalise, takes_other_answers
+from sequencer.model.net.source import FlowSource, differences
+from sequencer.model.net.transition import OpenTransition, Room, rest_of, transition_of
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow, ensure_definition, with_graph
 from sequencer.store import results
+from sequencer.store.documents import is_whole
 from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
 from sequencer.workflows.templates import carried, text_of
@@ -391,3 +393,193 @@ class FlowControl:
             step.cancel({"by": by, **({"note": note} if note else {})})
 
         return self.update(act, lambda _: None)[0]
+
+
+class Keeper:
+    """Keeps the marking of the run in one store."""
+
+    def __init__(self, store: Store, graph: Graph) -> None:
+        """Begin without one."""
+        self._store = store
+        self._graph = graph
+        self._kept: tuple[str, Flow, Marking, Chain] | None = None
+
+    def take(self, head: Head) -> tuple[Marking, Chain]:
+        """Return the marking of *head*; the caller may change it.
+
+        Raises:
+            CorruptState: the run has none that could be read.
+        """
+        kept, self._kept = self._kept, None
+        flow = self._flow_of(head)
+        if kept is not None and kept[0] == head.run_id:
+            _, known, marking, chain = kept
+            if known == flow:
+                return marking, chain
+            if _follows(flow, known):
+                for operation in flow.since[len(known.since) :]:
+                    marking.apply(operation)
+                return marking, chain
+        return self._read(head, flow)
+
+    def look(self, head: Head) -> Marking:
+        """Return the marking of *head*, for looking only.
+
+        Raises: see `take`.
+        """
+        marking, chain = self.take(head)
+        self.keep(head, marking, chain)
+        return marking
+
+    def keep(self, head: Head, marking: Marking, chain: Chain) -> None:
+        """Keep *marking*, which is that of *head*, an accepted one."""
+        if head.flow is not None:
+            self._kept = (head.run_id, head.flow, marking, chain)
+
+    def _flow_of(self, head: Head) -> Flow:
+        if head.flow is None:
+            raise CorruptState(
+                f"the run of {head.workflow_name!r} has no marking",
+                where=str(self._store.state_path),
+                hint=f"{command(head.run_name, 'reset')} begins it anew",
+            )
+        return head.flow
+
+    def _read(self, head: Head, flow: Flow) -> tuple[Marking, Chain]:
+        try:
+            return flow_record.read(self._graph, flow, self._document)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            way_out = "bring the file back, or " if flow.base is not None else ""
+            raise CorruptState(
+                f"the marking of the run can't be read: {error}",
+                where=str(self._store.state_path),
+                hint=f"{way_out}{command(head.run_name, 'reset')} begins again",
+            ) from error
+
+    def _document(self, name: str) -> bytes:
+        if not name.startswith(flow_record.PREFIX) or "/" in name:
+            raise ValueError(f"{name!r} is no document of a marking")
+        data = self._store.document(name)
+        if data is None:
+            raise ValueError(f"{name} is gone")
+        if not is_whole(name, data):
+            raise ValueError(f"{name} is not as it was written")
+        return data
+
+
+def _follows(flow: Flow, known: Flow) -> bool:
+    """Return whether *flow* is *known* and what came after, on the same base."""
+    if flow.base is None or flow.base != known.base:
+        return False
+    return flow.since[: len(known.since)] == known.since
+
+
+MAX_TOLD = 20
+
+
+def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> Transition:
+    """Return *made*, which adopts the workflow of *source*, with the marking carried over.
+
+    To be called under the store's lock: the run's copy of its workflow is replaced.
+
+    Raises:
+        TransitionRefused: the run stands at nodes that the new workflow does not have, or
+            one of the two workflows is no graph.
+        CorruptState: what the run was begun with can't be read.
+    """
+    new = source.workflow.graph
+    before = _begun_with(store, head)
+    if new is None or head.flow is None or before.graph is None:
+        raise TransitionRefused(
+            "adopt: a graph can't take the place of a line of steps, nor the other way round",
+            hint=f"{command(head.run_name, 'reset')} begins again with the new workflow",
+        )
+    marking, chain = Keeper(store, before.graph).take(head)
+    graph = _with_growths(marking, new)
+    _ensure_there(marking, graph)
+    found = _with_tokens(marking, graph) if new.is_team else flow_record.snapshot(marking)
+    carried = flow_record.restored(new, found, marking.status)
+    rest = rest_of(carried) if new.is_team else head.flow.rest
+    written = flow_record.write(carried, rest, None, Chain(), ())
+    if written.document is not None:
+        store.forget_documents(flow_record.PREFIX, {written.document[0], *chain.names})
+        store.keep_document(*written.document)
+    # Both, because a crash may leave the head that has the one or the head that has the other.
+    both = source.model_copy(update={"previous": before})
+    store.keep_document(FLOW_DOCUMENT, both.to_json())
+    told = differences(before, source.workflow)
+    note = "; ".join(told[:MAX_TOLD])
+    if len(told) > MAX_TOLD:
+        note += f"; and {len(told) - MAX_TOLD} more"
+    facts = tuple(
+        replace(fact, outcome={**(fact.outcome or {}), "note": note}) for fact in made.facts
+    )
+    flow = written.flow.replace(begun_at=head.flow.begun_at)
+    return Transition(made.head.replace(flow=flow), facts)
+
+
+def _with_tokens(marking: Marking, graph: Graph) -> dict[str, Any]:
+    """Return the snapshot of *marking*, a team's, with the tokens that *graph* asks for.
+
+    What has begun or has ended stays as it is. Each other task gets a token from each done
+    task before it; what is still to come before it brings its own, and they merge.
+    """
+    found = flow_record.snapshot(marking)
+    if marking.is_over and not marking.ended_at:
+        return found
+    begun = [entry for entry in marking.ended_at if entry[2]]
+    passed = {*marking.done, *marking.active, *(entry[0] for entry in begun)}
+    tokens = {
+        name: [source for source in before if source in marking.done]
+        for name, before in graph.incoming.items()
+        if name not in passed and (not before or not marking.done.keys().isdisjoint(before))
+    }
+    if marking.status is FlowStatus.RUNNING:
+        return {**found, "waiting": tokens}
+    kept = [[name, sources, False] for name, sources in tokens.items()]
+    return {**found, "ended_at": begun + kept}
+
+
+def _with_growths(marking: Marking, graph: Graph) -> Graph:
+    """Return *graph* with what was added to the run."""
+    for growth in marking.growths:
+        try:
+            graph = grown_graph(graph, growth)
+        except ValueError as error:
+            names = ", ".join(repr(node.id) for node in growth.nodes)
+            raise TransitionRefused(
+                f"adopt: the tasks {names} were added under way, and don't fit to the new "
+                f"workflow: {error}",
+                hint="keep the nodes that they hang on, and let no other one have their names",
+            ) from None
+    return graph
+
+
+def _begun_with(store: Store, head: Head) -> Workflow:
+    data = store.document(FLOW_DOCUMENT)
+    where = str(store.state_path.with_name(FLOW_DOCUMENT))
+    if data is None:
+        raise CorruptState("what the run was begun with is missing", where=where)
+    try:
+        return FlowSource.model_validate_json(data).as_of(head.workflow_digest)
+    except ValidationError:
+        raise CorruptState("can't be read for what the run was begun with", where=where) from None
+
+
+def _ensure_there(marking: Marking, graph: Graph) -> None:
+    ended = [entry[0] for entry in marking.ended_at]
+    standing = dict.fromkeys([*marking.active, *marking.waiting, *ended])
+    gone = [name for name in standing if name not in graph.by_id]
+    asked = [name for name, active in marking.active.items() if active.since]
+    changed = [
+        name
+        for name in marking.active
+        if name in graph.by_id and graph.by_id[name].kind != marking.graph.by_id[name].kind
+    ]
+    if gone or changed:
+        names = ", ".join(map(repr, gone or changed))
+        what = "are gone" if gone else "are of another kind now"
+        raise TransitionRefused(
+            f"adopt: the run stands at {names}, which {what} in the new workflow",
+            hint="answer what is asked first" if asked else "keep these nodes until they are done",
+        )

@@ -6,28 +6,24 @@ Every change goes through `FlowControl.update`; what takes time happens in the t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 
 from sequencer.documents.keys import raise_all
+from sequencer.engine.attempts import Attempts, Recorder, Running, has_cost
+from sequencer.engine.code import FlowCode, accepted
 from sequencer.engine.events import HeadMoved, Noticed
-from sequencer.engine.flow.attempts import Attempts, Running
-from sequencer.engine.flow.code import FlowCode, accepted
+from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.flow.control import Act, FlowControl
-from sequencer.engine.flow.honouring import Honouring
-from sequencer.engine.flow.performance import Performances
-from sequencer.engine.flow.recording import Recorder, has_cost
-from sequencer.engine.flow.room import Room
-from sequencer.engine.flow.shares import USD, Shares
-from sequencer.engine.flow.team_budgets import TeamBudgets
-from sequencer.engine.flow.transitions import OpenTransition
-from sequencer.engine.flow.turns import Crowd
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Patience
+from sequencer.engine.perform import Crowd, Performances
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Prepared
+from sequencer.engine.shares import USD, Shares, TeamBudgets
 from sequencer.errors import (
     ConfigurationError,
     SequencerError,
@@ -38,9 +34,11 @@ from sequencer.errors import (
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
-from sequencer.model.net.marking import FlowStatus
+from sequencer.model.net.marking import FlowStatus, Marking
+from sequencer.model.net.transition import OpenTransition, Room
 from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.standing import blocked_by
+from sequencer.model.step import Step
 from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow
 from sequencer.store.identity import boottime
@@ -399,3 +397,60 @@ class FlowWorker:
         """Return the claims of other processes."""
         mine = self.attempts.running
         return [claim for claim in head.claims if claim.token not in mine]
+
+
+class Honouring:
+    """Fits the steps that one process runs to their agents."""
+
+    def __init__(self, performer: Performer, begun_with: Workflow) -> None:
+        """Fit them to the agents of *performer*; a run begins with the tasks of *begun_with*."""
+        self._performer = performer
+        self._begun_with = begun_with.steps_by_name
+        self._told: set[str] = set()
+        self._has_recalled = False
+        self._optional: tuple[Workflow, Mapping[str, tuple[str, ...]]] | None = None
+        """Of the workflow that was asked about last."""
+        self.is_silent = False
+        """What is left out now was told before."""
+
+    def step(self, workflow: Workflow, name: str) -> Step:
+        """Return the step of node *name*, without what it can do without and its agent can't do.
+
+        Raises:
+            ConfigurationError: its agent can't be had.
+        """
+        step = self._performer.with_defaults(workflow.steps_by_name[name])
+        optional = self._optional_of(workflow).get(name, ())
+        kept, left_out = fitted(self._performer.agents, step, name, optional)
+        if not left_out:
+            return kept
+        task = workflow.graph.by_id[name].task if workflow.graph is not None else None
+        who = f"role {task.role}: its agent" if task is not None else self._agent(kept, name)
+        text = f"{who} can't honour {', '.join(left_out)}; left out"
+        if text not in self._told:
+            self._told.add(text)
+            if not self.is_silent:
+                self._performer.emit(Noticed(text))
+        return kept
+
+    def _optional_of(self, workflow: Workflow) -> Mapping[str, tuple[str, ...]]:
+        if self._optional is None or self._optional[0] is not workflow:
+            self._optional = workflow, optional_of(workflow)
+        return self._optional[1]
+
+    def _agent(self, step: Step, name: str) -> str:
+        chosen, _ = self._performer.agents.choose(step, name)
+        return f"agent {chosen!r}"
+
+    def recall(self, workflow: Workflow, marking: Marking, begins: Collection[str]) -> None:
+        """Know what was told of added tasks before this process: of all but what *begins* now."""
+        if self._has_recalled:
+            return
+        self._has_recalled = self.is_silent = True
+        team = marking.team
+        begun = {*marking.done, *team.notes, *team.spent, *marking.active.keys() - set(begins)}
+        for name in (begun & workflow.steps_by_name.keys()).difference(self._begun_with):
+            # Its own attempt says what is wrong with it.
+            with contextlib.suppress(SequencerError):
+                self.step(workflow, name)
+        self.is_silent = False

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine import queueing
-from sequencer.engine.queueing import Queue
-from sequencer.engine.work import Mode
+from sequencer.engine import work as queueing
+from sequencer.engine.work import Mode, Queue
 from sequencer.errors import ClaimHeld, Interrupted
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.engine.patience import followed, of_run, present
 from sequencer.engine.run import Run
-from sequencer.engine.same_run import followed, of_run, present
 from sequencer.engine.work import Mode
 from sequencer.errors import CorruptState, StaleClaim
 from sequencer.logs import FileLogs

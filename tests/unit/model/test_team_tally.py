@@ -7,8 +7,7 @@ from typing import Any, Never
 
 import pytest
 
-from sequencer.engine.flow.shares import Shares
-from sequencer.engine.flow.team_budgets import TeamBudgets
+from sequencer.engine.shares import Shares, TeamBudgets
 from sequencer.model.limits import RunLimits
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import Graph

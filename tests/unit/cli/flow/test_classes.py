@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 
 from sequencer.cli.views.mermaid import LOOKS, charted, classed
-from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.workflows.mermaid.parser import read_chart
 from tests.unit.cli.flow.views import HOSTILE, flows, graph, of, views

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from sequencer.cli.views.diagram import drawing, listing, print_diagram
 from sequencer.cli.views.states import shown, wrapped
 from sequencer.cli.views.text import cut, width
-from sequencer.engine.flow.view import FlowView
+from sequencer.engine.view import FlowView
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from tests.unit.cli.flow.views import HOSTILE, RELEASE, chain, flows, graph, of, view, views

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sequencer.cli.flow.frame import LAYOUTS, USUAL, Frame, chosen, counted
 from sequencer.cli.views.nodes import Heard
 from sequencer.cli.views.text import width
-from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from tests.unit.cli.flow.terminals import Terminal, terminal
 from tests.unit.cli.flow.views import HOSTILE, chain, graph, of, views, with_node

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from sequencer.cli.views.diagram import Texts
 from sequencer.cli.views.layers import arranged, crossings, place_count, ranks
 from sequencer.cli.views.layout import Layout, Line, Words, laid_out
-from sequencer.engine.flow.view import FlowView
+from sequencer.engine.view import FlowView
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from tests.unit.cli.flow.views import RELEASE, cells, chain, flows, graph, of, view, views
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sequencer.cli.views.board import MAX_NOTICES, REDRAW_S, Table
-from sequencer.engine.flow.view import NodeState, NodeView
+from sequencer.engine.view import NodeState, NodeView
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
 from sequencer.model.net.graph import Graph, Node, NodeKind

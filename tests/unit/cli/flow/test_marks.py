@@ -7,7 +7,7 @@ from rich.style import Style
 
 from sequencer.cli.views.states import ACTIVE, ASCII_MARKS, MARKS, STYLES, shown, wrapped
 from sequencer.cli.views.text import cut, width
-from sequencer.engine.flow.view import NodeState
+from sequencer.engine.view import NodeState
 
 
 @pytest.mark.parametrize("state", list(NodeState))

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from sequencer.cli.views.pictures import EXTRA, flow_png, flow_svg, save
-from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed, UsageRefused
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from tests.unit.cli.flow.views import HOSTILE, RELEASE, chain, flows, graph, of, view, views

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from sequencer.cli.views.nodes import node_summary, node_table, nodes_json
 from sequencer.cli.views.states import last_line, state_words
 from sequencer.cli.views.text import width
-from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Node, NodeKind
 from tests.unit.cli.flow.views import HOSTILE, graph, of, view, views
 

@@ -16,7 +16,7 @@ from sequencer.cli.flow.telling import told
 from sequencer.cli.views.board import Lines, Table
 from sequencer.cli.views.nodes import Heard
 from sequencer.cli.views.text import columns_of, width
-from sequencer.engine.flow.view import FlowView, NodeState
+from sequencer.engine.view import FlowView, NodeState
 from sequencer.executors.protocol import Kind
 from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Usage

@@ -35,7 +35,7 @@ from sequencer.cli.views.nodes import (
 from sequencer.cli.views.nodes import team_summary as totals
 from sequencer.cli.views.states import amount
 from sequencer.cli.views.text import width
-from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Node, NodeKind
 from tests.unit.cli.flow.teams import BEGAN, NOW, TWO_MINUTES_AGO, at_work, graph, numbered, view
 from tests.unit.cli.flow.teams import of as run_of

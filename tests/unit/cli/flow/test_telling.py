@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sequencer.cli.flow.telling import told
 from sequencer.cli.views.looking import News
 from sequencer.cli.views.text import moment
-from sequencer.engine.flow.view import FlowView, NodeState
+from sequencer.engine.view import FlowView, NodeState
 from sequencer.model.transitions import Event
 from tests.unit.cli.flow.facts import AT, fact
 from tests.unit.cli.flow.views import graph, of, with_node

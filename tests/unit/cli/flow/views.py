@@ -13,7 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from sequencer.engine.attempt import Attempt
-from sequencer.engine.flow.view import FlowView, NodeState, NodeView
+from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sequencer.engine.flow.resulting import rest_of, transition_of
-from sequencer.engine.flow.room import Room
-from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.model.head import Flow, Head
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking, Reference
+from sequencer.model.net.transition import OpenTransition, Room, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.transitions import Fact
 from sequencer.workflows.templates import carried, text_of

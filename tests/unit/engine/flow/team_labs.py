@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.engine.events import Emit
-from sequencer.engine.flow.team import Team
-from sequencer.engine.flow.workplaces import OneWorkplace, Workplaces
 from sequencer.engine.performing import Performer
+from sequencer.engine.workplaces import OneWorkplace, Team, Workplaces
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Cancellation, Executor, StepRequest
 from sequencer.model.net.graph import Graph

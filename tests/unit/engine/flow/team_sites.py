@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.flow.workplaces import Left, Workplace
+from sequencer.engine.workplaces import Left, Workplace
 from sequencer.errors import StorageFailed
 from sequencer.model.team import TaskTraits
 from tests.unit.engine.flow.team_labs import (

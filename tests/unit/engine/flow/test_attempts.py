@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.flow.attempts import Attempts, Running
+from sequencer.engine.attempts import Attempts, Running
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.prepared import Prepared
 from sequencer.errors import Interrupted, MachineBusy, StorageFailed

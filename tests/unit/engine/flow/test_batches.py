@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.flow.attempts import Running
+from sequencer.engine.attempts import Running
 from sequencer.engine.flow.worker import FlowWorker
 from sequencer.model.head import Head
 from sequencer.store.protocol import Store

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from sequencer.engine.flow.code import FlowCode
+from sequencer.engine.code import FlowCode
 from sequencer.engine.patience import Patience
 from sequencer.engine.work import Mode
 from sequencer.errors import (

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from sequencer.engine.flow.control import FlowControl
-from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.errors import (
     CorruptState,
     DefinitionChanged,
@@ -20,6 +19,7 @@ from sequencer.errors import (
     TransitionRefused,
     UsageRefused,
 )
+from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry
 from sequencer.model.step import Step as WorkflowStep

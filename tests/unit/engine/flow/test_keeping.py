@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.flow.control import FlowControl
-from sequencer.engine.flow.keeping import Keeper
+from sequencer.engine.flow.control import FlowControl, Keeper
 from sequencer.errors import CorruptState, StaleClaim, StorageFailed
 from sequencer.model.head import Head
 from sequencer.model.net import record as flow_record

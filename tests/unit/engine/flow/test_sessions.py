@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.flow.sessions import FILE, Sessions
+from sequencer.engine.perform import FILE, Sessions
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from tests.unit.engine.flow.labs import Lab, Said, failed, lab, said

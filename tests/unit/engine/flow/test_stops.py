@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.engine.flow import invocation
-from sequencer.engine.flow.invocation import FlowInvocation
-from sequencer.engine.flow.working import FlowWork
+from sequencer.engine.flow.invocation import FlowInvocation, FlowWork
 from sequencer.engine.work import Mode
 from sequencer.errors import (
     ClaimHeld,

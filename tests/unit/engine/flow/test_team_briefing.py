@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.flow import briefing
-from sequencer.engine.flow.briefing import LEAST_CHARS, MOST_CHARS, Brief, brief_of
-from sequencer.engine.flow.values import values_of
+from sequencer.engine import briefing
+from sequencer.engine.briefing import LEAST_CHARS, MOST_CHARS, Brief, brief_of
+from sequencer.engine.values import values_of
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.net.marking import Marking

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.flow.team_budgets import BudgetUse, TeamBudgets
+from sequencer.engine.shares import BudgetUse, TeamBudgets
 from sequencer.engine.work import Mode
 from sequencer.errors import StepFailed
 from sequencer.model.limits import RunLimits

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.flow.team_budgets import BudgetUse, TeamBudgets
+from sequencer.engine.shares import BudgetUse, TeamBudgets
 from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.net.marking import Marking
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage

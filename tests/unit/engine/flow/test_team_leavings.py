@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.flow.workplaces import Left, OneWorkplace, ProjectFolder
+from sequencer.engine.workplaces import Left, OneWorkplace, ProjectFolder
 from sequencer.errors import StepFailed, StorageFailed, TransitionRefused
 from sequencer.model.team import TaskTraits
 from tests.unit.engine.flow.labs import Hold, failed, let_go, said, until

@@ -11,15 +11,13 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.flow.room import Room
-from sequencer.engine.flow.shares import Shares, beside_of
-from sequencer.engine.flow.team_budgets import TeamBudgets
-from sequencer.engine.flow.transitions import OpenTransition
+from sequencer.engine.shares import Shares, TeamBudgets, beside_of
 from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.head import Claim, Head, Owner
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
+from sequencer.model.net.transition import OpenTransition, Room
 from sequencer.model.outcome import Outcome
 from sequencer.model.team import Role, TeamRules
 from sequencer.store.memory import MemoryRun

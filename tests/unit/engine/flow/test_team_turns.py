@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.flow.turns import Crowd, Turn
 from sequencer.engine.flow.worker import FlowWorker
+from sequencer.engine.perform import Crowd, MergeTurn
 from sequencer.model.head import Claim, Head
 from sequencer.model.net.graph import Graph
 from sequencer.store.identity import this_process
@@ -206,7 +206,7 @@ def held(
 ) -> bool:
     me = this_process()
     claim = Claim(token=1, step=by, step_index=0, attempt=1, owner=me, claimed_at="", ttl_s=60.0)
-    return Turn(graph, name, is_strict=is_strict).is_held_by(Crowd((claim,), is_crowded))
+    return MergeTurn(graph, name, is_strict=is_strict).is_held_by(Crowd((claim,), is_crowded))
 
 
 def test_order_is_kept_only_where_nobody_has_to_wait_for_it() -> None:

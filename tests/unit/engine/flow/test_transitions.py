@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.errors import StaleClaim
 from sequencer.model.head import Status
 from sequencer.model.net.marking import Active
+from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from tests.contract.store_cases import STRANGER
 from tests.flows import graph

@@ -6,12 +6,11 @@ from types import FrameType
 
 import pytest
 
-from sequencer.engine.flow.timing import busy_ms
-from sequencer.engine.flow.transitions import OpenTransition
 from sequencer.errors import TransitionRefused
 from sequencer.model.head import Status
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Active, FlowStatus, Marking
+from sequencer.model.net.transition import OpenTransition, busy_ms
 from sequencer.model.outcome import Usage
 from tests.flows import fan, graph
 from tests.unit.engine.flow.stepping import START, Run, date

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.flow.values import values_of
+from sequencer.engine.values import values_of
 from sequencer.errors import StepFailed
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.flow.view import LINE_CHARS, FlowView, NodeState, NodeView, view_of
+from sequencer.engine.view import LINE_CHARS, FlowView, NodeState, NodeView, view_of
 from sequencer.model.outcome import Usage
 from sequencer.model.step import Retry
 from tests.flows import graph

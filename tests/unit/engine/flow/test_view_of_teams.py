@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sequencer.engine.flow.view import FlowView, NodeState, Story, view_of
+from sequencer.engine.view import FlowView, NodeState, Story, view_of
 from sequencer.model.head import Head
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.net.marking import Marking

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from sequencer.engine.judging import checked
+from sequencer.engine.records import checked
 from sequencer.model.net.graph import Growth
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Output, Step, Validation

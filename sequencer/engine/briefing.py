@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.engine.composing import request_block, request_value, substitute
-from sequencer.engine.flow.values import NodeValues
 from sequencer.engine.recall import end_of
+from sequencer.engine.values import NodeValues
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Node
 from sequencer.model.net.marking import Marking, Reference

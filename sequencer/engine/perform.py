@@ -6,32 +6,92 @@ meanwhile.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, Self
+
+from pydantic import ValidationError
 
 from sequencer.engine.attempt import Attempt
+from sequencer.engine.attempts import Running
+from sequencer.engine.briefing import brief_of
 from sequencer.engine.events import AttemptUsed, Emit, Noticed, RunEvent, Waiting
-from sequencer.engine.flow.attempts import Running
-from sequencer.engine.flow.briefing import brief_of
 from sequencer.engine.flow.control import FlowControl
-from sequencer.engine.flow.deciding import as_decided
-from sequencer.engine.flow.sessions import Sessions
-from sequencer.engine.flow.turns import Crowd, Turn
-from sequencer.engine.flow.values import NodeValues, values_of
-from sequencer.engine.flow.workplaces import Left, Workplace
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Prepared
 from sequencer.engine.recall import Memory
-from sequencer.errors import Interrupted, SequencerError
+from sequencer.engine.values import NodeValues, values_of
+from sequencer.engine.workplaces import Left, Workplace
+from sequencer.errors import CorruptState, Interrupted, SequencerError
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
 from sequencer.executors.protocol import StopReason
-from sequencer.model.head import Head
+from sequencer.model.head import Claim, Head, Session
+from sequencer.model.kind import Performed
+from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
-from sequencer.model.outcome import OutcomeStatus
+from sequencer.model.outcome import Decision, Move, OutcomeStatus
+from sequencer.model.workflow import Workflow
+from sequencer.store import folder as folders
+from sequencer.store.folder import read_regular, write_durably
+from sequencer.store.protocol import Store
+from sequencer.workflows.templates import carried
+
+
+class Crowd(NamedTuple):
+    """Who works on a run at one moment; one value, because threads look at it."""
+
+    live: tuple[Claim, ...] = ()
+    """Claims whose holders may be alive."""
+    is_waited_for: bool = False
+    """Some task could begin if there were a place for it."""
+
+
+class MergeTurn:
+    """The turn of one task's result."""
+
+    def __init__(self, graph: Graph, name: str, *, is_strict: bool) -> None:
+        """Let *name* wait for tasks that stand before it in the list.
+
+        Not *is_strict*: only where that costs no time, because whatever waits for *name*
+        waits for the other one, too.
+        """
+        self._graph = graph
+        self._place = graph.order[name]
+        self._is_strict = is_strict
+        self._followers = {graph.edges[place].target for place in graph.outgoing[name]}
+        self._below: dict[str, frozenset[str]] = {}
+
+    def is_held_by(self, crowd: Crowd) -> bool:
+        """Return whether somebody of *crowd* has to merge first."""
+        if crowd.is_waited_for and not self._is_strict:
+            # While it waits, this one keeps a place that another task could have.
+            return False
+        return any(self._holds(claim.step) for claim in crowd.live)
+
+    def _holds(self, name: str) -> bool:
+        graph = self._graph
+        # What was added since this one began stands behind it.
+        task = graph.by_id[name].task if name in graph.by_id else None
+        if task is None or not task.worktree or graph.order[name] >= self._place:
+            return False
+        return self._is_strict or self._followers <= self._behind(name)
+
+    def _behind(self, name: str) -> frozenset[str]:
+        """Return the tasks that wait for *name*, directly or not."""
+        if name not in self._below:
+            seen, pending = set[str](), [name]
+            while pending:
+                for target in self._graph.forward[pending.pop()]:
+                    if target not in seen:
+                        seen.add(target)
+                        pending.append(target)
+            self._below[name] = frozenset(seen)
+        return self._below[name]
+
 
 TURN_POLL_S = 0.05
 """How often a result looks whether it may be merged; what it looks at is in memory."""
@@ -241,7 +301,9 @@ class Performances:
         """
         team = self.performer.team
         if team is not None and team.rules.merge != "finished":
-            holds = Turn(marking.graph, attempt.claim.step, is_strict=team.rules.merge == "listed")
+            holds = MergeTurn(
+                marking.graph, attempt.claim.step, is_strict=team.rules.merge == "listed"
+            )
             while not attempt.cancellation.is_set():
                 if not holds.is_held_by(self.crowd):
                     return
@@ -294,3 +356,78 @@ def _take(attempt: Running, left: Left) -> None:
 def _texts(prepared: Prepared, given: Mapping[str, Any]) -> str:
     """Return everything of a node in which a template may stand."""
     return f"{prepared.prompt}\n{given}" if given else prepared.prompt
+
+
+FILE = "session.json"
+_MAX_BYTES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """The conversations of one run."""
+
+    store: Store
+    is_used: bool
+    """Whether any node continues one."""
+
+    @classmethod
+    def of(cls, store: Store, workflow: Workflow) -> Self:
+        """Return those of the run of *workflow* in *store*."""
+        return cls(store, any(step.continue_session for step in workflow.steps))
+
+    def keep(self, claim: Claim, performed: Performed) -> None:
+        """Keep the conversation of an accepted attempt; one that can't be kept is not continued."""
+        session_id = performed.outcome.session_id
+        if not self.is_used or session_id is None:
+            return
+        folder = self.store.result_folder(claim.step_index, claim.token)
+        found = {"executor": performed.agent, "id": session_id}
+        try:
+            folders.made(folder)
+            write_durably(folder / FILE, json.dumps(found).encode())
+        except OSError:
+            return
+
+    def reaching(self, marking: Marking, name: str) -> Session | None:
+        """Return the conversation whose output has reached *name*, if it was exactly one."""
+        if not self.is_used:
+            return None
+        reference = carried(marking, name)
+        if not isinstance(reference, str):
+            return None
+        try:
+            path = self.store.kept_result(reference) / FILE
+            return Session.model_validate_json(read_regular(path, max_bytes=_MAX_BYTES))
+        except (OSError, CorruptState, ValidationError):
+            return None
+
+
+OF_A_GRAPH = (Move.NEXT, Move.RETRY, Move.FAIL)
+
+
+def as_decided(performed: Performed) -> Performed:
+    """Return *performed* as its decision says it counts; without one as it is.
+
+    How often a node may be begun bounds ``retry`` (``limits.max_attempts``).
+    """
+    decision = performed.decision
+    if decision is None:
+        return performed
+    status, error = _counting_as(decision)
+    if status is OutcomeStatus.OK and performed.outcome.is_accepted:
+        # It may say more than that.
+        status = performed.outcome.status
+    outcome = performed.outcome.replace(status=status, error=error)
+    return replace(performed, outcome=outcome, verdict=None)
+
+
+def _counting_as(decision: Decision) -> tuple[OutcomeStatus, str | None]:
+    if decision.move is Move.NEXT:
+        return OutcomeStatus.OK, None
+    if decision.move is Move.RETRY:
+        return OutcomeStatus.INTERRUPTED, f"a hook wants it once more: {decision.why}"
+    if decision.move is Move.FAIL:
+        return OutcomeStatus.FAILED, f"a hook decided so: {decision.why}"
+    known = ", ".join(OF_A_GRAPH)
+    message = f"a hook decided {decision.move}, which a flowchart or a team can't do; {known} can"
+    return OutcomeStatus.FAILED, message

@@ -1,27 +1,115 @@
-"""Every change of a graph run's head: what happened at a node, and all that follows from it.
-
-One transition takes the whole way from an event (an attempt ended, a person answered, time
-is over) to rest: nodes that do no work are passed, questions are asked, and as many agents
-are claimed as this process has places for. A crash in between can't exist.
-"""
+"""How long a graph's agents were at work, and when something is due."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sequencer.engine.flow.room import Room
-from sequencer.engine.flow.timing import busy_ms, later, rests
-from sequencer.errors import StorageFailed, TransitionRefused
-from sequencer.model.head import Claim, Head
+from sequencer.errors import StepFailed, StorageFailed, TransitionRefused
+from sequencer.model.head import Claim, Head, Owner, Status
+from sequencer.model.names import command
 from sequencer.model.net.graph import Growth, NodeKind
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
 from sequencer.model.net.rules import Course, FlowFact, shortened
 from sequencer.model.outcome import Outcome, Usage
-from sequencer.model.transitions import Event, Fact, held_claim, without_claim
+from sequencer.model.transitions import Event, Fact, Transition, changed, held_claim, without_claim
+
+
+def rests(active: Active) -> bool:
+    """Return whether an execution waits for its next attempt."""
+    return active.due is not None and active.since is None
+
+
+def busy_ms(head: Head, marking: Marking, now: datetime) -> int:
+    """Return how long agents have been at work until *now*, in milliseconds.
+
+    While nobody holds a claim in *head*, only the waits for next attempts count, and no
+    longer than they were to be.
+    """
+    if marking.busy_since is None:
+        return marking.busy_ms
+    until = now
+    if not head.claims:
+        dues = [one.due for one in marking.active.values() if one.due and rests(one)]
+        until = min(now, datetime.fromisoformat(max(dues, default=marking.busy_since)))
+    spent = (until - datetime.fromisoformat(marking.busy_since)).total_seconds()
+    return marking.busy_ms + max(round(spent * 1000), 0)
+
+
+def later(now: datetime, milliseconds: int) -> str:
+    """Return the moment *milliseconds* after *now*, as heads have it."""
+    due = now + timedelta(milliseconds=milliseconds)
+    return due.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Which agents a process may claim in one transition."""
+
+    owner: Owner
+    ttl_s: float
+    boottime: float | None
+    slots: int
+    """How many."""
+    gone: frozenset[int] = frozenset()
+    """Tokens of claims that may be taken over."""
+    max_attempts: int = 20
+    """Claims of one execution, those included that ended with their process."""
+    closed: Callable[[Head, Marking], Collection[str]] = lambda *_: ()
+    """The agents' nodes that are not to be begun now."""
+    share: Callable[[Head, Marking, str, int], Mapping[str, float]] = lambda *_: {}
+    """What is held for an attempt at a node, by unit, where so many may begin now."""
+
+
+def failures(marking: Marking) -> str:
+    """Return what failed for good; of a team there may be several."""
+    failure = marking.failure or {}
+    if not marking.graph.is_team:
+        return f"node {failure.get('node')!r} failed: {failure.get('message')}"
+    return _of_tasks(marking.lost) or str(failure.get("message"))
+
+
+def _of_tasks(failed: Mapping[str, Mapping[str, Any]]) -> str:
+    return "; ".join(f"task {name!r} failed: {one.get('message')}" for name, one in failed.items())
+
+
+def ensure_none_failed(head: Head, marking: Marking, reason: str) -> None:
+    """Return if no task of a team has failed by the time that *reason* ends the work.
+
+    Raises:
+        StepFailed: one has; that a limit was reached as well makes it no good end.
+    """
+    if marking.failed:
+        again = command(head.run_name, "retry")
+        raise StepFailed(
+            f"{_of_tasks(marking.failed)}; {reason}",
+            hint=f"raise the limit; {again} puts back what has failed",
+        )
+
+
+def bad_end(head: Head, marking: Marking) -> StepFailed:
+    """Return the error that a flow's end is; the same whenever it is asked."""
+    error = marking.error or {}
+    what = {
+        FlowStatus.COMPLETED_AFTER_ERROR: (
+            f"node {error.get('node')!r} failed ({error.get('message')}); the error node ran"
+        ),
+        FlowStatus.FAILED: failures(marking),
+        FlowStatus.TIMED_OUT: f"its agents took longer than {marking.graph.timeout_ms} ms",
+        FlowStatus.MAX_ITERATIONS: f"it looped more than {marking.graph.max_iterations} times",
+    }
+    hint = f"{command(head.run_name, 'history')} shows what happened"
+    if marking.ended_at:
+        hint += f"; {command(head.run_name, 'retry')} puts the nodes back that were stopped"
+    return StepFailed(
+        f"the run ended as {marking.status}: {what.get(marking.status, '')}",
+        where=f"run {head.run_name}" if head.run_name else "the default run",
+        hint=hint,
+    )
+
 
 NOTE_CHARS = 2000
 """Of what an attempt failed with, for the next one."""
@@ -395,3 +483,70 @@ def _again(active: Active) -> dict[str, Any]:
     if active.failures:
         return {"retry": active.failures + 1}
     return {"again": True} if active.attempt else {"from": list(active.sources)}
+
+
+ERROR_CHARS = 4000
+"""Of what a run has failed with, in its journal."""
+ENDS_BADLY = (FlowStatus.FAILED, FlowStatus.TIMED_OUT, FlowStatus.MAX_ITERATIONS)
+
+
+def rest_of(marking: Marking) -> Status:
+    """Return the status that a run has while nobody works on it."""
+    if marking.status in ENDS_BADLY:
+        return Status.FAILED
+    if marking.status is not FlowStatus.RUNNING:
+        return Status.COMPLETE
+    if marking.next_startable() is not None:
+        return Status.WAITING_NEXT
+    only_asks = all(active.since is not None for active in marking.active.values())
+    return Status.WAITING_APPROVAL if only_asks else Status.WAITING_NEXT
+
+
+def transition_of(step: OpenTransition) -> Transition:
+    """Return what *step* did; the marking has to be written into the head by who calls."""
+    _count_time(step)
+    marking = step.marking
+    head = changed(step.head, step.at, expected_step=_expected(marking))
+    if marking.status is FlowStatus.RUNNING:
+        return Transition(_at_rest(head, marking), tuple(step.facts))
+    is_new = step.head.flow is None or step.head.flow.status == FlowStatus.RUNNING
+    if is_new:
+        told = {"status": str(marking.status)}
+        if marking.status is FlowStatus.FAILED:
+            told["error"] = shortened(failures(marking), ERROR_CHARS)
+        step.facts.append(Fact(Event.COMPLETED, "", head.step_index, 0, 0, told))
+    reason = None if marking.status is FlowStatus.COMPLETED else str(marking.status)
+    head = head.replace(
+        claims=(), status=rest_of(marking), pause_requested=False, exit_reason=reason
+    )
+    return Transition(head, tuple(step.facts))
+
+
+def _at_rest(head: Head, marking: Marking) -> Head:
+    if head.claims:
+        return head.replace(status=Status.RUNNING)
+    if head.status is Status.PAUSED or head.pause_requested:
+        return head.replace(status=Status.PAUSED, pause_requested=False)
+    return head.replace(status=rest_of(marking))
+
+
+def _expected(marking: Marking) -> str:
+    """Return a node that comes next, for who looks at the head alone."""
+    name = marking.next_startable()
+    return name if name is not None else next(iter(marking.active), "")
+
+
+def _count_time(step: OpenTransition) -> None:
+    """Keep how long agents have been at work; only where the run has a limit on that."""
+    marking = step.marking
+    if marking.graph.timeout_ms is None:
+        return
+    spent = marking.busy_ms if marking.busy_since is None else step.spent_ms
+    if step.longest_taken_over_s and marking.busy_since is not None:
+        # It worked no longer than its lease, for all that is known.
+        spent = min(spent, marking.busy_ms + round(step.longest_taken_over_s * 1000))
+    works = bool(step.head.claims) or any(map(rests, marking.active.values()))
+    # Not ``at``, which has whole seconds: what is lost there would count at each change.
+    since = later(step.now, 0) if works and marking.status is FlowStatus.RUNNING else None
+    if (spent, since) != (marking.busy_ms, marking.busy_since):
+        step.course.do("busy", spent, since)
