@@ -26,11 +26,6 @@ def caps(
     return caps_of(limits or RunLimits(), USAGE, graph, spent or {}, rules)
 
 
-def test_nothing_is_capped() -> None:
-    assert caps() == []
-    assert caps(graph=team(a=TaskTraits())) == []
-
-
 def test_the_limits_of_a_run() -> None:
     limits = RunLimits(max_cost_usd=2, max_steps=10, max_seconds=100)
     assert caps(limits) == [
@@ -39,10 +34,8 @@ def test_the_limits_of_a_run() -> None:
         Cap("run", "", "seconds", 100, 60),
     ]
     assert [cap.left for cap in caps(limits)] == [0.5, 6, 40]
-
-
-def test_what_was_overdrawn_leaves_nothing() -> None:
     assert [cap.left for cap in caps(RunLimits(max_cost_usd=1))] == [0.0]
+    assert caps() == caps(graph=team(a=TaskTraits())) == []
 
 
 def test_the_budget_of_a_team_is_of_the_whole_run() -> None:

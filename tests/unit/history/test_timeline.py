@@ -30,11 +30,6 @@ def sources(told: Told) -> list[tuple[str, list[str]]]:
     return [(one.step, [found[place].step for place in one.sources]) for one in found]
 
 
-def test_nothing_has_happened() -> None:
-    timeline = timeline_of([], LATER)
-    assert (timeline.executions, timeline.spans, timeline.is_over) == ((), [], False)
-
-
 def test_an_attempt_is_known_to_the_millisecond() -> None:
     told = Told().run("a", 0.25, 1.75).tell("completed", "", 1.8, {"status": "completed"})
     assert spans(told, "a") == [("done", 0.25, 1.75)]
@@ -50,11 +45,6 @@ def test_a_journal_of_an_earlier_version_knows_how_long_it_took() -> None:
     del told.facts[-1]["outcome"]["began_at"]
     # 3.9 is written as 3; the length is exact all the same.
     assert spans(told, "a") == [("done", 3.0, 5.5)]
-
-
-def test_an_attempt_without_any_record_has_whole_seconds() -> None:
-    told = Told().claim("a", 3.9).tell("succeeded", "a", 6.4, {}, token=1)
-    assert spans(told, "a") == [("done", 3.0, 6.0)]
 
 
 def test_tasks_side_by_side_and_what_joins_them() -> None:
@@ -98,13 +88,6 @@ def test_a_question_is_waited_for_from_the_end_of_what_came_before() -> None:
     assert not executions(told)[1].spans[0].is_work
 
 
-def test_a_question_that_nobody_answered_in_time() -> None:
-    told = Told().tell("asked", "ok", 0, {"from": []}, token=1).tell("expired", "ok", 30, token=1)
-    told.run("after", 30, 31, ["ok"])
-    assert spans(told, "ok") == [("person", 0, 30)]
-    assert sources(told)[1] == ("after", ["ok"])
-
-
 def test_a_gate_behind_a_step_is_a_wait_in_its_own_row() -> None:
     told = Told()
     told.tell("claimed", "plan", 0, token=1, attempt=1).tokens["plan"] = 1
@@ -116,13 +99,6 @@ def test_a_gate_behind_a_step_is_a_wait_in_its_own_row() -> None:
     assert build.sources == (0,)
     # What counts of the plan is its attempt and the time until the decision.
     assert plan.seconds == pytest.approx(12)
-
-
-def test_a_gate_that_still_waits_waits_until_now() -> None:
-    told = Told().tell("claimed", "plan", 0, token=1)
-    told.tokens["plan"] = 1
-    told.end("plan", 0, 2, gate=True)
-    assert spans(told, "plan", NOON_S + 50)[-1] == ("person", 2, 50)
 
 
 @pytest.mark.parametrize("decision", ["approved", "rejected", "feedback"])
@@ -167,13 +143,6 @@ def test_what_a_lost_attempt_cost_is_no_second_end() -> None:
     told.tell("released", "a", 65, {"usage": {"seconds": 64.0}}, token=lost)
     told.end("a", 60.5, 70, attempt=2)
     assert spans(told, "a") == [("cut", 0, 60), ("done", 60.5, 70)]
-
-
-def test_an_attempt_that_was_given_back_is_nobodys_failure() -> None:
-    told = Told().claim("a", 0).end("a", 0, 4, "released", reason="interrupted")
-    told.tell("claimed", "a", 9, {"again": True}, token=5, attempt=2).tokens["a"] = 5
-    told.end("a", 9, 10, attempt=2)
-    assert [kind for kind, _, _ in spans(told, "a")] == ["released", "done"]
 
 
 @pytest.mark.parametrize("event", ["diverted", "exhausted", "timed-out", "cancelled"])
@@ -265,24 +234,11 @@ def test_a_reset_begins_anew() -> None:
     assert sources(Told().run("a", 0, 1).tell("initialised", "a", 2)) == []
 
 
-def test_a_source_that_an_old_journal_no_longer_has_is_left_out() -> None:
-    told = Told().run("b", 3, 4, ["gone", "b"])
-    assert sources(told) == [("b", [])]
-
-
 def test_an_end_without_a_beginning_is_passed_over() -> None:
     told = Told()
     told.tokens["a"] = 4
     told.end("a", 0, 1).tell("released", "b", 2, token=3)
     assert executions(told) == ()
-
-
-def test_events_that_are_not_known_here_change_nothing() -> None:
-    told = Told().claim("a", 0)
-    for event in ("paused", "told", "warned", "edited", "adopted", "something-new"):
-        told.tell(event, "a", 1, {"note": "x"})
-    told.end("a", 0, 2)
-    assert spans(told, "a") == [("done", 0, 2)]
 
 
 def test_the_time_of_an_execution_is_that_of_what_counted() -> None:

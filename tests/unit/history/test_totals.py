@@ -20,15 +20,6 @@ def only(told: Told) -> Total:
     return tally
 
 
-def test_an_accepted_step() -> None:
-    told = Told().claim("a", 0).end("a", 0, 1.5, usage=USAGE)
-    assert tallies(told) == {
-        Maker("a", "claude", ""): Total(
-            accepted=1, seconds=1.5, input_tokens=100, output_tokens=7, cost_usd=0.25
-        )
-    }
-
-
 def test_attempts_are_summed_by_step_agent_and_model() -> None:
     told = Told()
     for number in range(3):
@@ -74,12 +65,6 @@ def test_a_claim_that_was_taken_over_is_of_who_tried_last() -> None:
 def test_a_claim_that_was_lost_before_anybody_said_who_it_was() -> None:
     told = Told().claim("a", 0).tell("taken-over", "a", 60, {"note": "token 1"})
     assert tallies(told) == {Maker("a", "", ""): Total(taken_over=1)}
-
-
-def test_what_a_lost_attempt_used_is_counted_when_it_is_known() -> None:
-    told = Told().claim("a", 0).tell("taken-over", "a", 60)
-    told.tell("released", "a", 70, {"agent": "claude", "usage": USAGE})
-    assert sum(tally.cost_usd for tally in tallies(told).values()) == 0.25
 
 
 def test_a_stamp_is_of_a_person() -> None:

@@ -22,10 +22,6 @@ def test_one_source_is_its_output() -> None:
     assert reached(("a",), {"b": "1-2"}) is None
 
 
-def test_nothing_has_reached_an_entry() -> None:
-    assert reached((), {"a": "0-1"}) is None
-
-
 def test_several_sources_are_a_map_in_the_order_of_their_arrival() -> None:
     found = reached(("b", "a", "c"), {"a": "0-1", "b": "1-2"})
     assert isinstance(found, dict)
@@ -49,17 +45,6 @@ def test_a_map_as_a_text_is_json_on_one_line() -> None:
     assert text == '{"b":"say \\"ü\\"","a":"one"}'
     assert text_of("0-1", TEXTS.__getitem__) == "one"
     assert text_of(None, TEXTS.__getitem__) == ""
-
-
-def test_only_what_is_asked_for_is_read() -> None:
-    read: list[str] = []
-
-    def reading(name: str) -> str:
-        read.append(name)
-        return name
-
-    text_of({"a": "0-1", "b": "1-2"}, reading)
-    assert read == ["0-1", "1-2"]
 
 
 def test_joined_markers_one_after_the_other_do_not_multiply_what_they_hand_on() -> None:

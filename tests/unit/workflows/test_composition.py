@@ -28,12 +28,6 @@ def steps(made: Composition, name: str) -> list[str]:
     return [step.name for step in made.workflows[name].steps]
 
 
-def test_a_definition_extends_a_built_in_workflow() -> None:
-    made = composed(mine={"extends": "plan-mode", "after": {"preparation": ["review"]}})
-    assert steps(made, "mine") == ["preparation", "review", "plan-summary"]
-    assert made.workflows["mine"].kind == "procedure"
-
-
 def test_a_definition_extends_another_wherever_that_stands_in_the_file() -> None:
     made = composed(
         third={"extends": "second", "after": {"b": ["c"]}},
@@ -64,13 +58,6 @@ def test_an_unknown_workflow_lists_the_known_ones() -> None:
     assert list(made.workflows) == ["other"]
 
 
-def test_to_extend_oneself_there_has_to_be_a_built_in_one() -> None:
-    ((path, error),) = composed(mine={"extends": "mine"}).problems
-    assert path == ("mine", "extends")
-    assert isinstance(error, UnknownName)
-    assert "mine" not in error.known
-
-
 def test_a_circle_is_named_once_and_what_hangs_on_it_is_left_out() -> None:
     made = composed(
         outside={"extends": "a"},
@@ -84,11 +71,6 @@ def test_a_circle_is_named_once_and_what_hangs_on_it_is_left_out() -> None:
     assert path == ("a", "extends")
     assert error.message == "runs in a circle: 'a' extends 'b', 'b' extends 'c', 'c' extends 'a'"
     assert list(made.workflows) == ["good"]
-
-
-def test_two_circles_are_two_problems() -> None:
-    made = composed(a={"extends": "b"}, b={"extends": "a"}, c={"extends": "d"}, d={"extends": "c"})
-    assert [path for path, _ in made.problems] == [("a", "extends"), ("c", "extends")]
 
 
 def test_problems_of_a_change_have_the_path_of_the_definition() -> None:

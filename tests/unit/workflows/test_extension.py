@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from sequencer.errors import UnknownName
-from sequencer.model.step import Approval, Retry, Step
+from sequencer.model.step import Approval, Step
 from sequencer.model.workflow import Review, Workflow
 from sequencer.workflows.builtin import builtin_procedure
 from sequencer.workflows.definitions import (
@@ -19,7 +19,6 @@ from sequencer.workflows.definitions import (
     StepChange,
     with_fields,
 )
-from sequencer.workflows.registry import with_defaults
 
 BASE = builtin_procedure("full-development")
 DEBUGGER = builtin_procedure("debugger-full")
@@ -62,11 +61,6 @@ def step_of(workflow: Workflow, name: str) -> Step:
     return next(step for step in with_fields(workflow) if step.name == name)
 
 
-def test_without_changes_it_is_the_same_under_another_name() -> None:
-    made = extended(BASE)
-    assert (made.name, made.kind, made.steps) == ("own", "procedure", BASE.steps)
-
-
 def test_a_step_gets_other_values_and_keeps_the_rest() -> None:
     made = extended(BASE, replace={"verifications": {"executor": "tests", "timeout_s": 60}})
     step, old = step_of(made, "verifications"), step_of(BASE, "verifications")
@@ -92,15 +86,6 @@ def test_a_section_of_a_step_is_changed_key_by_key() -> None:
     assert validation.fixer == step_of(DEBUGGER, "validation-fixer")
 
 
-def test_null_takes_a_field_away() -> None:
-    made = extended(
-        DEBUGGER,
-        replace={"get-approval": {"requires_approval": False, "approval": None}},
-    )
-    step = step_of(made, "get-approval")
-    assert (step.requires_approval, step.approval, step.single_turn) == (False, None, True)
-
-
 def test_a_fixer_and_a_review_are_reached_by_their_names() -> None:
     made = extended(BASE, replace={"validation-fixer": {"model": "small"}})
     assert step_of(made, "validation-fixer").model == "small"
@@ -120,12 +105,6 @@ def test_a_fixer_that_is_written_out_takes_the_place_of_the_old_one_whole() -> N
     validation = step_of(made, "verifications").validation
     assert validation is not None
     assert validation.fixer == Step(name="mend", model="small")
-
-
-def test_what_nobody_wrote_is_still_filled_by_step_defaults() -> None:
-    made = extended(BASE, replace={"git-gh": {"model": None, "retry": {"max_attempts": 2}}})
-    step = with_defaults(step_of(made, "git-gh"), {"model": "default", "timeout_s": 9.0})
-    assert (step.model, step.timeout_s, step.retry) == (None, 9.0, Retry(max_attempts=2))
 
 
 def test_steps_are_added_before_and_after_in_the_order_written() -> None:
@@ -151,11 +130,6 @@ def test_a_removed_step_leaves_its_place_to_those_around_it() -> None:
     assert step_of(made, "git-gh").prompt_name == "git-gh.md"
 
 
-def test_changes_name_the_steps_as_they_were_before_any_change() -> None:
-    (found,) = problems(BASE, before={"git-gh": ["new"]}, after={"new": ["newer"]})
-    assert isinstance(found[1], UnknownName)
-
-
 @pytest.mark.parametrize(
     ("changes", "path", "known"),
     [
@@ -173,13 +147,6 @@ def test_an_unknown_step_lists_the_known_ones(
     assert (found, error.where) == (path, locate(path))
     assert "unknown full-development step 'nope'" in str(error)
     assert known in error.known
-
-
-@pytest.mark.parametrize("key", ["before", "after"])
-def test_nothing_can_be_put_beside_a_fixer(key: str) -> None:
-    ((_, error),) = problems(BASE, **{key: {"validation-fixer": ["a"]}})
-    assert isinstance(error, UnknownName)
-    assert "validation-fixer" not in error.known
 
 
 def test_every_problem_is_told_at_once() -> None:

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 
 from sequencer.errors import ConfigurationError, UnknownName, UnsafePath
 from sequencer.workflows.prompts import (
-    MAX_NAME_CHARS,
     prompt_path,
     read_prompt,
     relative_name,
-    with_suffix,
 )
 from tests.property.amounts import PART
 
@@ -85,15 +83,6 @@ def test_a_key_is_stable_and_safe(folder: Path, name: str) -> None:
         assert relative_name(folder, key) == key
 
 
-@settings(max_examples=300)
-@given(name=st.text(min_size=1, max_size=30))
-def test_a_suffix_is_added_once(name: str) -> None:
-    once = with_suffix(name)
-    assert once in (name, f"{name}.md")
-    if once != name:
-        assert once.endswith(".md")
-
-
 @pytest.mark.parametrize(
     ("name", "inside"),
     [
@@ -115,10 +104,3 @@ def test_links_are_judged_by_where_they_end(folder: Path, name: str, *, inside: 
     else:
         with pytest.raises(UnsafePath, match="outside the prompts folder"):
             read_prompt(folder, name)
-
-
-@pytest.mark.parametrize("length", [MAX_NAME_CHARS, MAX_NAME_CHARS + 1, 10_000_000])
-def test_long_names_are_cut_in_the_message(folder: Path, length: int) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        read_prompt(folder, "x" * length)
-    assert len(str(refused.value)) < 1_000

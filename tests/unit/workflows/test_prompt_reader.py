@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.errors import SequencerError, UnknownName, UnsafePath
+from sequencer.errors import UnknownName, UnsafePath
 from sequencer.workflows import prompts
 from sequencer.workflows.prompts import PromptReader
 
@@ -63,14 +63,6 @@ def test_an_edit_that_hides_its_time_is_seen(folder: Path) -> None:
     assert reader.read("main") == "two"
 
 
-def test_a_file_that_replaces_it_is_seen(folder: Path) -> None:
-    reader = PromptReader(folder)
-    assert reader.read("main") == "one"
-    (folder / "new").write_text("two")
-    (folder / "new").rename(folder / "main.md")
-    assert reader.read("main") == "two"
-
-
 def test_a_folder_that_replaces_its_folder_is_seen(folder: Path) -> None:
     reader = PromptReader(folder)
     assert reader.read("team/plan") == "plan"
@@ -83,17 +75,6 @@ def test_a_folder_that_replaces_its_folder_is_seen(folder: Path) -> None:
         reader.read("team/plan")
 
 
-def test_a_prompt_that_goes_is_missed(folder: Path) -> None:
-    reader = PromptReader(folder)
-    assert reader.read("main") == "one"
-    (folder / "main.md").unlink()
-    for _ in range(2):
-        with pytest.raises(UnknownName):
-            reader.read("main")
-    (folder / "main.md").write_text("again")
-    assert reader.read("main") == "again"
-
-
 def test_a_link_that_is_turned_outside_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "secret.md").write_text("secret")
     (folder / "alias.md").symlink_to("main.md")
@@ -103,14 +84,6 @@ def test_a_link_that_is_turned_outside_is_refused(folder: Path, tmp_path: Path) 
     (folder / "alias.md").symlink_to(tmp_path / "secret.md")
     with pytest.raises(UnsafePath):
         reader.read("alias")
-
-
-def test_another_spelling_beside_it_is_another_prompt(folder: Path) -> None:
-    reader = PromptReader(folder)
-    assert reader.read("main") == "one"
-    (folder / "main.md").rename(folder / "Main.md")
-    with pytest.raises(SequencerError):
-        reader.read("main")
 
 
 def test_a_file_of_this_moment_is_not_remembered(
@@ -131,10 +104,3 @@ def test_a_file_from_the_future_is_not_remembered(folder: Path, reads: list[str]
     reader = PromptReader(folder)
     assert [reader.read("main") for _ in range(2)] == ["one"] * 2
     assert reads == ["main"] * 2
-
-
-def test_an_unsafe_name_is_refused_each_time(folder: Path) -> None:
-    reader = PromptReader(folder)
-    for _ in range(2):
-        with pytest.raises(UnsafePath):
-            reader.read("../secret")

@@ -53,13 +53,6 @@ def test_a_path_that_leads_nowhere(path: tuple[str, ...]) -> None:
         look_up({}, ("a",) * 11)
 
 
-@given(st.text(), st.text())
-def test_inserted_text_is_never_looked_at(text: str, inserted: str) -> None:
-    assert render("{{output}}", lambda _: inserted) == inserted
-    asked = list(names(text))
-    assert render(text, lambda _: "") is not None or asked
-
-
 @given(st.text(alphabet="{} outpsefdbackv.x\n", max_size=200))
 def test_any_text_is_rendered_or_left(text: str) -> None:
     rendered = render(text, lambda path: f"<{'.'.join(path)}>")

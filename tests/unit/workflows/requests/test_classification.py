@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sequencer.errors import ConfigurationError, Interrupted, SequencerError, StepFailed
 from sequencer.model.request import Request
-from sequencer.workflows.requests.options import PROCEDURE_OF, WORDS
+from sequencer.workflows.requests.options import WORDS
 from sequencer.workflows.requests.routing import (
     MAX_TOLD_CHARS,
     ClassificationFailed,
@@ -27,12 +27,6 @@ def answering(answer: str | Exception) -> Callable[[str], str]:
         return answer
 
     return ask
-
-
-def test_there_are_seven_words_and_each_has_a_procedure() -> None:
-    assert len(WORDS) == 7
-    assert set(PROCEDURE_OF) == set(WORDS)
-    assert PROCEDURE_OF["transient"] == PROCEDURE_OF["question"] == "simple-question"
 
 
 @pytest.mark.parametrize("word", WORDS)
@@ -108,16 +102,10 @@ def test_the_prompt_tells_the_request_and_all_the_words() -> None:
     assert all(f"\n{word} " in prompt for word in WORDS)
     for told in ("Title: Add a page", "Labels: ui, web", "For users."):
         assert told in prompt.split("----- request -----")[1]
-    assert "Labels: none" in classification_prompt(Request(title="x"))
-
-
-def test_of_a_long_text_the_beginning_is_told() -> None:
-    prompt = classification_prompt(Request(title="x", text="y" * (MAX_TOLD_CHARS + 7)))
-    assert "(7 more characters)" in prompt
-    assert len(prompt) < MAX_TOLD_CHARS + 3000
-
-
-def test_a_classifier_asks_and_reads() -> None:
+    long = classification_prompt(Request(title="x", text="y" * (MAX_TOLD_CHARS + 7)))
+    assert "Labels: none" in long
+    assert "(7 more characters)" in long
+    assert len(long) < MAX_TOLD_CHARS + 3000
     asked: list[str] = []
 
     def ask(prompt: str) -> str:
@@ -125,7 +113,7 @@ def test_a_classifier_asks_and_reads() -> None:
         return "Code."
 
     assert classify_with(ask)(REQUEST) == "code"
-    assert asked == [classification_prompt(REQUEST)]
+    assert asked == [prompt]
 
 
 @pytest.mark.parametrize(

@@ -115,9 +115,3 @@ def test_wrong_settings_are_refused(raw: dict[str, Any]) -> None:
 )
 def test_who_classifies(classifier: str, default: str | None, agent: str | None) -> None:
     assert classifying_agent(settings(classifier=classifier), default) == agent
-
-
-def test_which_procedure_a_word_means() -> None:
-    own = settings(procedures={"code": "mine"})
-    assert own.procedure_for("code") == "mine"
-    assert own.procedure_for("planning") == "plan-mode"
