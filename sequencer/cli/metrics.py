@@ -174,21 +174,22 @@ class _Sum(NamedTuple):
     """None: it is not known, and no sample says that it is 0."""
 
 
-def _known_usd(tally: Total) -> float | None:
-    return None if tally.unpriced and not tally.cost_usd else tally.cost_usd
-
-
 _SUMS = (
     _Sum("steps_accepted", "Steps that were accepted.", "", lambda t: t.accepted),
     _Sum("attempts_failed", "Attempts that failed or judged no.", "", lambda t: t.failed),
     _Sum("attempts_released", "Attempts that were given back.", "", lambda t: t.released),
     _Sum("attempts_taken_over", "Attempts whose process was lost.", "", lambda t: t.taken_over),
-    _Sum("agent_seconds", "Time of agents, all attempts.", "seconds", lambda t: t.seconds),
-    _Sum("input_tokens", "Tokens that were sent.", "tokens", lambda t: t.input_tokens),
-    _Sum("output_tokens", "Tokens that came back.", "tokens", lambda t: t.output_tokens),
-    _Sum("cost_usd", "Cost as far as it is known.", "usd", _known_usd),
-    _Sum("estimated_usd", "Part of the cost that is estimated.", "usd", lambda t: t.estimated_usd),
-    _Sum("calls_unpriced", "Calls whose cost nobody told.", "", lambda t: t.unpriced),
+    _Sum("agent_seconds", "Time of agents, all attempts.", "seconds", lambda t: t.usage.seconds),
+    _Sum("input_tokens", "Tokens that were sent.", "tokens", lambda t: t.usage.input_tokens),
+    _Sum("output_tokens", "Tokens that came back.", "tokens", lambda t: t.usage.output_tokens),
+    _Sum("cost_usd", "Cost as far as it is known.", "usd", lambda t: t.usage.known_usd),
+    _Sum(
+        "estimated_usd",
+        "Part of the cost that is estimated.",
+        "usd",
+        lambda t: t.usage.estimated_usd,
+    ),
+    _Sum("calls_unpriced", "Calls whose cost nobody told.", "", lambda t: t.usage.unpriced),
 )
 
 

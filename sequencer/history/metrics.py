@@ -10,11 +10,11 @@ out then, the sums are the run's own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from sequencer.history.timeline import BEGINNINGS, Figures, figures_of, timeline_of
-from sequencer.history.totals import BY_HAND, Totals, totals_of
+from sequencer.history.totals import BY_HAND, totals_of
 from sequencer.model.outcome import Usage, duration, spent
 
 SHORTEST_SHOWN_S = 1.0
@@ -116,7 +116,10 @@ def metrics_of(
     totals = totals_of(facts)
     makers = [maker.agent for maker in totals.by_maker]
     agents = tuple(dict.fromkeys(one for one in makers if one and one != BY_HAND))
-    usage = _summed(totals) if usage is None else usage
+    if usage is None:
+        usage = Usage()
+        for one in totals.by_maker.values():
+            usage = usage.plus(one.usage, steps=one.accepted)
     if not any(fact["event"] in BEGINNINGS for fact in facts):
         return Metrics(usage=usage, agents=agents)
     timeline = timeline_of(facts, 0.0)
@@ -132,12 +135,3 @@ def metrics_of(
         figures=figures,
         critical_path=path if is_graph else (),
     )
-
-
-def _summed(totals: Totals) -> Usage:
-    total = Usage()
-    for one in totals.by_maker.values():
-        fields = asdict(one)
-        steps = fields.pop("accepted")
-        total = total.plus(Usage(**fields), steps=steps)
-    return total

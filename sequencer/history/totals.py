@@ -48,13 +48,7 @@ class Total:
     """Those that judged "no" included."""
     released: int = 0
     taken_over: int = 0
-    seconds: float = 0.0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float = 0.0
-    unpriced: int = 0
-    """Calls whose cost nobody told."""
-    estimated_usd: float = 0.0
+    usage: Usage = field(default_factory=Usage)
 
 
 @dataclass(slots=True)
@@ -87,13 +81,7 @@ class Totals:
         if counted is not None:
             setattr(total, counted, getattr(total, counted) + 1)
         if usage:
-            told = used(usage)
-            total.seconds += told.seconds
-            total.input_tokens += told.input_tokens
-            total.output_tokens += told.output_tokens
-            total.cost_usd += told.cost_usd
-            total.unpriced += told.unpriced
-            total.estimated_usd += told.estimated_usd
+            total.usage = total.usage.plus(used(usage))
 
     def _total_of(self, event: str, step: str, outcome: Mapping[str, Any]) -> Total:
         agent = outcome.get("agent")

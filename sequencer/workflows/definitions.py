@@ -8,7 +8,7 @@ caller gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -40,9 +40,12 @@ Locate = Callable[[KeyPath], str]
 Found = tuple[KeyPath, ConfigurationError]
 
 
-def step_from_name(value: object) -> object:
-    """Return what *value* means where a step may be written as its name alone."""
+def _step_from_name(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
+
+
+StepEntry = Annotated[Step, BeforeValidator(_step_from_name)]
+"""A step, which may be written as its name alone."""
 
 
 def _refuse_name(_value: object) -> object:
@@ -74,21 +77,9 @@ class Changes(BaseModel):
     """A workflow; the own name means the built-in one."""
     replace: dict[Name, StepChange] = {}
     """By step: other values for some of its fields. Reaches reviews and fixers too."""
-    before: dict[Name, tuple[Step, ...]] = {}
-    after: dict[Name, tuple[Step, ...]] = {}
+    before: dict[Name, tuple[StepEntry, ...]] = {}
+    after: dict[Name, tuple[StepEntry, ...]] = {}
     remove: tuple[Name, ...] = ()
-
-    @field_validator("before", "after", mode="before")
-    @classmethod
-    def _accept_names_of_steps(cls, value: object) -> object:
-        if not isinstance(value, Mapping):
-            return value
-        return {
-            place: [step_from_name(item) for item in steps]
-            if isinstance(steps, (list, tuple))
-            else steps
-            for place, steps in value.items()
-        }
 
     @model_validator(mode="after")
     def _changes_change_something(self) -> Self:
@@ -219,19 +210,10 @@ def _first(refused: ValidationError) -> str:
     return str(refused.errors()[0]["msg"]).removeprefix("Value error, ")
 
 
-class ReviewDefinition(BaseModel):
+class ReviewDefinition(Review):
     """``review:`` of a workflow definition."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    every: int = Field(default=0, ge=-(2**31), lt=2**31)
-    """Cycles; 0 or less means never."""
-    step: Step
-
-    @field_validator("step", mode="before")
-    @classmethod
-    def _accept_a_name(cls, value: object) -> object:
-        return step_from_name(value)
+    step: StepEntry
 
 
 _NO_STEPS = {"field_type": "Tuple", "min_length": 1, "actual_length": 0}
@@ -245,7 +227,7 @@ class WorkflowDefinition(Changes):
     ['plan.md', 'build.md']
     """
 
-    steps: tuple[Step, ...] = Field(max_length=10_000)
+    steps: tuple[StepEntry, ...] = Field(max_length=10_000)
     """At least one, unless the definition extends another one, which brings its own."""
     review: ReviewDefinition | None = None
     kind: Literal["cycle", "procedure"] = "cycle"
@@ -273,18 +255,17 @@ class WorkflowDefinition(Changes):
 
     @model_validator(mode="after")
     def _makes_a_workflow(self) -> WorkflowDefinition:
+        written = self.model_fields_set - (set() if self.steps else {"steps"})
         if self.file is not None:
-            if others := sorted(self.model_fields_set - {"file", "steps"}) or self.steps:
-                names = ", ".join(map(str, others)) if isinstance(others, list) else "steps"
-                raise ValueError(f"{names} can't stand beside file, which has all of it")
+            _refuse_beside("file, which has all of it", written - {"file"})
             return self
-        if {"tasks", "size"} & self.model_fields_set:
-            return self._is_a_team()
+        if {"tasks", "size"} & written:
+            _refuse_beside("tasks", written - {"tasks", "size"})
+            if not self.tasks:
+                raise ValueError("there is no task in it; list at least one below 'tasks'")
+            return self
         if self.extends is not None:
-            own = ["steps"] * bool(self.steps) + ["kind"] * ("kind" in self.model_fields_set)
-            if own:
-                names = " and ".join(own)
-                raise ValueError(f"{names} can't stand beside extends, which brings its own")
+            _refuse_beside("extends, which brings its own", written & {"steps", "kind"})
             return self
         if not self.steps:
             raise PydanticKnownError("too_short", _NO_STEPS)
@@ -294,27 +275,15 @@ class WorkflowDefinition(Changes):
             raise ValueError(str(error.errors()[0]["ctx"]["error"])) from error
         return self
 
-    def _is_a_team(self) -> WorkflowDefinition:
-        others = sorted(self.model_fields_set - {"tasks", "size", "steps"}) + ["steps"] * bool(
-            self.steps
-        )
-        if others:
-            raise ValueError(f"{' and '.join(others)} can't stand beside tasks")
-        if not self.tasks:
-            raise ValueError("there is no task in it; list at least one below 'tasks'")
-        return self
-
     def as_tasks(self) -> tuple[Task, ...]:
         """Return the tasks of a team, in order; none: it is another kind of workflow."""
         return tuple(entry.as_task() for entry in self.tasks)
 
     @field_validator("steps", mode="before")
     @classmethod
-    def _accept_names(cls, value: object) -> object:
+    def _refuse_an_empty_list(cls, value: object) -> object:
         if value == []:
             raise PydanticKnownError("too_short", _NO_STEPS)
-        if isinstance(value, (list, tuple)):
-            return [step_from_name(item) for item in value]
         return value
 
     def named(self, name: str) -> Workflow:
@@ -325,6 +294,11 @@ class WorkflowDefinition(Changes):
         """
         review = Review(every=self.review.every, step=self.review.step) if self.review else None
         return Workflow(name, self.steps, review, self.kind, description=self.description)
+
+
+def _refuse_beside(key: str, others: Collection[str]) -> None:
+    if others:
+        raise ValueError(f"{' and '.join(sorted(others))} can't stand beside {key}")
 
 
 MAX_TOLD = 10

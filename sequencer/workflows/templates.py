@@ -151,7 +151,4 @@ def value_of(reference: Reference | None, read: Callable[[str], str]) -> Any:
 
 def text_of(reference: Reference | None, read: Callable[[str], str]) -> str:
     """Return the same as a text; a map as JSON on one line."""
-    value = value_of(reference, read)
-    if isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return as_text(value_of(reference, read))

@@ -5,7 +5,7 @@ Apart from the routing itself, which only those need who route.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Literal, get_args
 
@@ -94,6 +94,16 @@ class RoutingSettings(BaseModel):
         'mine'
         """
         return self.procedures.get(word, PROCEDURE_OF[word])
+
+    def labelled(self, request: Request) -> Iterator[tuple[Word, str]]:
+        """Yield the words that labels of *request* say, most important first, with the label."""
+        words: tuple[tuple[Word, Labels], ...] = (
+            ("debugger", self.labels.debugger),
+            ("orchestrator", self.labels.orchestrator),
+        )
+        for word, wanted in words:
+            if (label := request.has_label(wanted)) is not None:
+                yield word, label
 
     def label_prompts(self) -> dict[str, LabelPrompt]:
         """Return the labels and files of system prompts, whole, in the order of precedence."""

@@ -66,16 +66,8 @@ class _Routing:
         return self._chosen("explicit", name, "it was named")
 
     def label(self) -> Route | None:
-        labels = self._settings.labels
         found: Route | None = None
-        words: tuple[tuple[Word, tuple[str, ...]], ...] = (
-            ("debugger", labels.debugger),
-            ("orchestrator", labels.orchestrator),
-        )
-        for word, wanted in words:
-            label = self._request.has_label(wanted)
-            if label is None:
-                continue
+        for word, label in self._settings.labelled(self._request):
             reason = f"label {label!r} is one of routing.labels.{word}"
             name = self._settings.procedure_for(word)
             if found is not None:

@@ -352,53 +352,25 @@ def circles(blockers: Mapping[str, Collection[str]]) -> list[tuple[str, ...]]:
     >>> circles({"a": ["c"], "b": ["a"], "c": ["b"], "d": ["a"]})
     [('b', 'c', 'a')]
     """
-    waiting: dict[str, list[str]] = {name: [] for name in blockers}
-    for name, others in blockers.items():
-        for other in dict.fromkeys(others):
-            waiting[other].append(name)
-    open_count = {name: len(dict.fromkeys(others)) for name, others in blockers.items()}
-    left = dict.fromkeys(blockers)
+    left = {name: iter(others) for name, others in blockers.items()}
     found: list[tuple[str, ...]] = []
-
-    def take_out(names: list[str]) -> None:
-        """Take *names* out, and then what waits for nothing any more."""
-        while names:
-            name = names.pop()
-            if name not in left:
-                continue
-            del left[name]
-            for other in waiting[name]:
-                open_count[other] -= 1
-                if open_count[other] == 0:
-                    names.append(other)
-
-    take_out([name for name, count in open_count.items() if count == 0])
-    ordered = {name: tuple(blockers[name]) for name in left}
-    passed = dict.fromkeys(left, 0)
-    while left:
-        circle = _walk(next(iter(left)), left, ordered, passed)
-        found.append(circle)
-        take_out(list(circle))
+    for start in blockers:
+        # Each task of it waits for the next one; what is taken out of `left` is in no path.
+        path = dict.fromkeys([start] if start in left else ())
+        while path:
+            here = next(reversed(path))
+            other = next(left[here], None)
+            if other is None:
+                del path[here], left[here]
+            elif other in path:
+                circle: list[str] = []
+                while other in path:
+                    circle.append(path.popitem()[0])
+                    del left[circle[-1]]
+                found.append(tuple(circle))
+            elif other in left:
+                path[other] = None
     return found
-
-
-def _walk(
-    name: str,
-    left: Mapping[str, object],
-    blockers: Mapping[str, Sequence[str]],
-    passed: dict[str, int],
-) -> tuple[str, ...]:
-    """Return the circle that is met when one goes back from *name*; all that is *left* waits."""
-    path: dict[str, int] = {}
-    here = name
-    while here not in path:
-        path[here] = len(path)
-        # What is gone stays gone, so that no dependency is looked at twice.
-        while blockers[here][passed[here]] not in left:
-            passed[here] += 1
-        here = blockers[here][passed[here]]
-    line = list(path)[path[here] :]
-    return tuple(reversed(line))
 
 
 def _place(path: KeyPath) -> tuple[int, int]:

@@ -128,14 +128,8 @@ def classification_of(request: Request, route: Route, routing: RoutingSettings) 
     said = next((word for word in WORDS if word == route.classification), None)
     if said in words or not words:
         return said
-    by_label: tuple[tuple[Word, tuple[str, ...]], ...] = (
-        ("debugger", routing.labels.debugger),
-        ("orchestrator", routing.labels.orchestrator),
-    )
-    for word, labels in by_label:
-        if word in words and request.has_label(labels) is not None:
-            return word
-    return words[0]
+    by_label = (word for word, _ in routing.labelled(request) if word in words)
+    return next(by_label, words[0])
 
 
 def decide(

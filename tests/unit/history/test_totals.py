@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sequencer.history.totals import BY_HAND, Maker, Total, totals_of
+from sequencer.model.outcome import Usage
 from tests.unit.history.journal_facts import Told
 
 USAGE = {"input_tokens": 100, "output_tokens": 7, "cost_usd": 0.25}
@@ -34,8 +35,8 @@ def test_attempts_are_summed_by_step_agent_and_model() -> None:
         Maker("a", "codex", ""): 1,
         Maker("b", "claude", ""): 1,
     }
-    assert found[Maker("a", "claude", "opus")].cost_usd == pytest.approx(0.75)
-    assert found[Maker("a", "claude", "opus")].input_tokens == 300
+    assert found[Maker("a", "claude", "opus")].usage.cost_usd == pytest.approx(0.75)
+    assert found[Maker("a", "claude", "opus")].usage.input_tokens == 300
 
 
 @pytest.mark.parametrize(
@@ -52,14 +53,16 @@ def test_how_an_attempt_ends_counts_once_and_its_cost_always(event: str, field: 
     tally = only(Told().claim("a", 0).end("a", 0, 2, event, usage=USAGE))
     counts = {name: getattr(tally, name) for name in ("accepted", "failed", "released")}
     assert counts == {"accepted": 0, "failed": 0, "released": 0, field: 1}
-    assert tally.seconds == 2
-    assert tally.output_tokens == 7
+    assert tally.usage.seconds == 2
+    assert tally.usage.output_tokens == 7
 
 
 def test_a_claim_that_was_taken_over_is_of_who_tried_last() -> None:
     told = Told().claim("a", 0).end("a", 0, 1, "failed", model="opus")
     told.claim("a", 2, None, attempt=2).tell("taken-over", "a", 60, {"note": "token 2"})
-    assert tallies(told) == {Maker("a", "claude", "opus"): Total(failed=1, taken_over=1, seconds=1)}
+    assert tallies(told) == {
+        Maker("a", "claude", "opus"): Total(failed=1, taken_over=1, usage=Usage(seconds=1))
+    }
 
 
 def test_a_claim_that_was_lost_before_anybody_said_who_it_was() -> None:
