@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.git.own_settings import EVERYTHING
-from sequencer.git.store import GitOptions, GitStore, open_git_store
+from sequencer.git.store import GitOptions, GitStore
 
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -85,7 +85,7 @@ class Shared:
         clone = self.clone(name)
         chosen = GitOptions(**options)
         self._made.append(
-            open_git_store(clone / "sync" / "state.json", clone, run, chosen, allowed=EVERYTHING)
+            GitStore(clone / "sync" / "state.json", clone, run, chosen, allowed=EVERYTHING)
         )
         return self._made[-1]
 

@@ -68,7 +68,7 @@ def _git_store(
 ) -> Store:
     from sequencer.git.store import (  # noqa: PLC0415 - most runs are kept in files
         GitOptions,
-        open_git_store,
+        GitStore,
     )
 
     chosen, plain = settings.store, GitOptions()
@@ -93,7 +93,7 @@ def _git_store(
     )
     is_default = state_path == settings.state_file
     run = None if is_default else state_path.parent.name
-    return open_git_store(
+    return GitStore(
         state_path, settings.project_dir, run, options, to_head, allowed=allowed, placed=placed
     )
 

@@ -282,38 +282,21 @@ class GitWorkplaces:
         is_first: bool,
     ) -> OwnPlace | SharedPlace:
         """See `Workplaces.open`."""
-        writes, has_own = traits.writes, traits.worktree
-        made = self.place(
-            task, token, run_id=run_id, writes=writes, has_own=has_own, subject=subject
-        )
-        if not is_first and has_own and self.merged(task, run_id):
-            # Its process ended between the merge and the record of it.
-            made.notices += (
-                f"the work of an earlier attempt at {task} is in the checkout already",
-            )
+        if not traits.writes:
+            made: OwnPlace | SharedPlace = self._reading(token)
+        elif not traits.worktree:
+            # One that only reads has nothing to isolate.
+            made = self._writing(task, token)
+        else:
+            made = self._isolated(task, token, run_id, subject)
+            if not is_first and self.merged(task, run_id):
+                # Its process ended between the merge and the record of it.
+                told = f"the work of an earlier attempt at {task} is in the checkout already"
+                made.notices += (told,)
         return made
 
-    def place(
-        self,
-        task: str,
-        token: int,
-        *,
-        run_id: str,
-        writes: bool,
-        has_own: bool,
-        subject: str = "",
-    ) -> OwnPlace | SharedPlace:
-        """Return where the attempt at *task* under the claim *token* works, until it is closed.
-
-        *has_own*, a worktree, counts for tasks that write; a reader has nothing to isolate.
-
-        Raises:
-            WorkTreeRefused: git can't make a worktree.
-        """
-        if not writes:
-            return self._reading(token)
-        if not has_own:
-            return self._writing(task, token)
+    def _isolated(self, task: str, token: int, run_id: str, subject: str) -> OwnPlace | SharedPlace:
+        """Return a worktree as a place, or the shared checkout where there can be none."""
         obstacle = self._look()
         if isinstance(obstacle, TreeStatus):
             worktree = self._trees.add(task, token, run_id, obstacle, subject)

@@ -30,7 +30,7 @@ from sequencer.git.branch import Branch, PendingPush
 from sequencer.git.objects import Objects
 from sequencer.git.process import Git, GitFailed
 from sequencer.git.remote import Refs, RefWatch, Remote, remote_folder
-from sequencer.git.waiting import FAST_S, SLOW_S, PollPace, SharedLook, SharedWait
+from sequencer.git.waiting import PollPace, SharedLook, SharedWait
 from sequencer.model.by_hand import Placed
 from sequencer.model.head import Claim, Head, Status
 from sequencer.model.names import ref_part, slug
@@ -42,6 +42,69 @@ from sequencer.store.protocol import Change, Liveness, View
 
 LOOKED = "remote.looked"
 """In the run's folder: when a process of this clone has looked at the remote."""
+
+
+DEFAULT_RUN = "default"
+LOCAL = "refs/worktree/sequencer/"
+"""Where refs are kept here. A run belongs to one work tree, and so do these: git gives each
+that hangs on the same repository its own (`git worktree`)."""
+_OWN = "sequencer/"
+_OF = "of"
+"""The folder with the heartbeats of branches that are not called as usual."""
+LOCK_LEASES = 4
+"""How many time limits of git somebody waits for another process of this clone."""
+
+
+@dataclass(frozen=True, slots=True)
+class GitOptions:
+    """What a git store may be told; see ``store:`` in docs/configuration.md."""
+
+    remote: str = "origin"
+    branch: str = "sequencer/{run}"
+    """``{run}`` is the run's name, or ``default``; without it, named runs get theirs behind it."""
+    timeout_s: float = 60.0
+    """Of one git process that reaches the remote."""
+    max_commits: int = 2000
+    fast_s: float = 0.5
+    """Between two looks at the remote, after something has happened."""
+    slow_s: float = 15.0
+    """The same when nothing happens for long."""
+    patience_s: float = 1800.0
+    """How long who works waits for a remote that does not answer."""
+    ttl_s: float = 900.0
+    rotate_bytes: int = 64 * 1024
+    keep: int = 64
+
+
+def refs_of(options: GitOptions, run: str | None) -> Refs:
+    """Return the refs of the run whose folder is called *run*; None: the default run.
+
+    >>> refs_of(GitOptions(), None).state
+    'refs/heads/sequencer/default'
+    """
+    part = DEFAULT_RUN if run is None else ref_part(run)
+    if run is not None and part == DEFAULT_RUN:
+        part = slug(f"{run}\0")
+    branch = options.branch.replace("{run}", part)
+    if branch == options.branch and run is not None:
+        branch = f"{branch}-{part}"
+    # Not below the branch: git has no ref that is a folder as well.
+    return Refs(
+        f"refs/heads/{branch}",
+        f"refs/heads/sequencer-beats/{_beats_name(branch)}",
+        f"{LOCAL}{branch}",
+    )
+
+
+def _beats_name(branch: str) -> str:
+    """Return how the heartbeats of *branch* are called; those of no other one are.
+
+    >>> _beats_name("sequencer/x"), _beats_name("x"), _beats_name("sequencer/of")
+    ('x', 'of/x', 'of/sequencer/of')
+    """
+    below = branch.removeprefix(_OWN)
+    is_usual = branch.startswith(_OWN) and "/" not in below and below != _OF
+    return below if is_usual else f"{_OF}/{branch}"
 
 
 class _Held(Exception):
@@ -57,21 +120,35 @@ class GitStore:
 
     def __init__(
         self,
-        branch: Branch,
-        files: FileStore,
+        state_path: Path,
+        project_dir: Path,
+        run: str | None,
+        options: GitOptions,
+        migrate: Callable[[dict[str, Any]], Head] | None = None,
         *,
-        fast_s: float = FAST_S,
-        slow_s: float = SLOW_S,
-        patience_s: float = 0.0,
+        allowed: Mapping[str, str] | None = None,
+        placed: Placed = lambda _: None,
     ) -> None:
-        """Keep the run of *branch* in *files*, whose peer it is.
+        """Keep *run* there; neither folder nor remote are touched before they are needed.
 
-        Who waits looks every *fast_s* to *slow_s*; what is read is at most *slow_s* old, where
-        the remote answers.
+        *allowed*: see `Git`. None: the run is only looked at, as this clone knows it. *placed*:
+        see `FileStore`.
         """
-        self.ttl_s, self.patience_s = files.ttl_s, patience_s
+        git = Git(project_dir, timeout_s=options.timeout_s, allowed=allowed)
+        remote, refs = Remote(git, options.remote), refs_of(options, run)
+        branch = Branch(git, remote, Objects(git), refs, state_path, options.max_commits)
+        self._files = files = FileStore(
+            state_path,
+            ttl_s=options.ttl_s,
+            rotate_bytes=options.rotate_bytes,
+            keep=options.keep,
+            migrate=migrate,
+            placed=placed,
+            peer=branch,
+            lock_timeout_s=LOCK_LEASES * options.timeout_s,
+        )
+        self.ttl_s, self.patience_s = options.ttl_s, options.patience_s
         self.branch = branch
-        self._files = files
         # What needs no remote.
         self.owner, self.turnstile = files.owner, files.turnstile
         self.kept_result, self.result_folder = files.kept_result, files.result_folder
@@ -82,12 +159,12 @@ class GitStore:
         self.stopped: Callable[[], bool] = lambda: False
         """See `protocol.Telling`."""
         # Whoever is asked, or hears it, may be another one by then.
-        branch.git.stopped = lambda: self.stopped()  # noqa: PLW0108 - set later
-        self._beats = Beats(branch.remote, branch.objects, files.leases, branch.refs)
-        self._pace = PollPace(branch.remote.name, fast_s=fast_s, slow_s=slow_s)
-        self._slow_s, self._asked_at = slow_s, -math.inf
+        git.stopped = lambda: self.stopped()  # noqa: PLW0108 - set later
+        self._beats = Beats(remote, branch.objects, files.leases, refs)
+        self._pace = PollPace(remote.name, fast_s=options.fast_s, slow_s=options.slow_s)
+        self._slow_s, self._asked_at = options.slow_s, -math.inf
         self._is_changing = False
-        self._only_looks = branch.git.allowed is None
+        self._only_looks = allowed is None
         """Whether no remote may be asked: what this clone knows is all there is."""
         self._asked: Change | None = None
         """A change that may have been accepted, though nobody could tell."""
@@ -352,100 +429,3 @@ class GitStore:
                     self._files.leases.sweep({claim.token for claim in head.claims})
             self._beats.bring(tips.get(self.branch.refs.beats), head.claims if head else ())
             return has_moved
-
-
-DEFAULT_RUN = "default"
-LOCAL = "refs/worktree/sequencer/"
-"""Where refs are kept here. A run belongs to one work tree, and so do these: git gives each
-that hangs on the same repository its own (`git worktree`)."""
-_OWN = "sequencer/"
-_OF = "of"
-"""The folder with the heartbeats of branches that are not called as usual."""
-LOCK_LEASES = 4
-"""How many time limits of git somebody waits for another process of this clone."""
-
-
-@dataclass(frozen=True, slots=True)
-class GitOptions:
-    """What a git store may be told; see ``store:`` in docs/configuration.md."""
-
-    remote: str = "origin"
-    branch: str = "sequencer/{run}"
-    """``{run}`` is the run's name, or ``default``; without it, named runs get theirs behind it."""
-    timeout_s: float = 60.0
-    """Of one git process that reaches the remote."""
-    max_commits: int = 2000
-    fast_s: float = 0.5
-    """Between two looks at the remote, after something has happened."""
-    slow_s: float = 15.0
-    """The same when nothing happens for long."""
-    patience_s: float = 1800.0
-    """How long who works waits for a remote that does not answer."""
-    ttl_s: float = 900.0
-    rotate_bytes: int = 64 * 1024
-    keep: int = 64
-
-
-def refs_of(options: GitOptions, run: str | None) -> Refs:
-    """Return the refs of the run whose folder is called *run*; None: the default run.
-
-    >>> refs_of(GitOptions(), None).state
-    'refs/heads/sequencer/default'
-    """
-    part = DEFAULT_RUN if run is None else ref_part(run)
-    if run is not None and part == DEFAULT_RUN:
-        part = slug(f"{run}\0")
-    branch = options.branch.replace("{run}", part)
-    if branch == options.branch and run is not None:
-        branch = f"{branch}-{part}"
-    # Not below the branch: git has no ref that is a folder as well.
-    return Refs(
-        f"refs/heads/{branch}",
-        f"refs/heads/sequencer-beats/{_beats_name(branch)}",
-        f"{LOCAL}{branch}",
-    )
-
-
-def _beats_name(branch: str) -> str:
-    """Return how the heartbeats of *branch* are called; those of no other one are.
-
-    >>> _beats_name("sequencer/x"), _beats_name("x"), _beats_name("sequencer/of")
-    ('x', 'of/x', 'of/sequencer/of')
-    """
-    below = branch.removeprefix(_OWN)
-    is_usual = branch.startswith(_OWN) and "/" not in below and below != _OF
-    return below if is_usual else f"{_OF}/{branch}"
-
-
-def open_git_store(
-    state_path: Path,
-    project_dir: Path,
-    run: str | None,
-    options: GitOptions,
-    migrate: Callable[[dict[str, Any]], Head] | None = None,
-    *,
-    allowed: Mapping[str, str] | None = None,
-    placed: Placed = lambda _: None,
-) -> GitStore:
-    """Return the store of *run*; neither folder nor remote are touched before they are needed.
-
-    *allowed*: see `Git`. None: the run is only looked at, as this clone knows it. *placed*: see
-    `FileStore`.
-    """
-    git = Git(project_dir, timeout_s=options.timeout_s, allowed=allowed)
-    objects = Objects(git)
-    remote = Remote(git, options.remote)
-    branch = Branch(git, remote, objects, refs_of(options, run), state_path, options.max_commits)
-    files = FileStore(
-        state_path,
-        ttl_s=options.ttl_s,
-        rotate_bytes=options.rotate_bytes,
-        keep=options.keep,
-        migrate=migrate,
-        placed=placed,
-        peer=branch,
-        lock_timeout_s=LOCK_LEASES * options.timeout_s,
-    )
-    return GitStore(
-        branch, files, fast_s=options.fast_s, slow_s=options.slow_s, patience_s=options.patience_s
-    )

@@ -10,9 +10,10 @@ from typing import Any
 from sequencer.executors.redaction import Redaction
 from sequencer.git.checkout import Checkout, PlaceLeft
 from sequencer.git.own_settings import EVERYTHING
-from sequencer.git.places import GitWorkplaces, OwnPlace
+from sequencer.git.places import GitWorkplaces, OwnPlace, SharedPlace
 from sequencer.git.process import Git
 from sequencer.git.tree import Folders
+from sequencer.model.team import TaskTraits
 from tests.unit.git.clones import ENVIRONMENT, everything, git, said, write
 
 RUN_ID = "01run"
@@ -50,11 +51,19 @@ def checkout_at(folder: Path) -> Checkout:
     return Checkout(folders(folder), Git(folder, ENVIRONMENT))
 
 
+def placed(
+    places: GitWorkplaces, task: str, token: int, subject: str = "", **traits: bool
+) -> OwnPlace | SharedPlace:
+    """Return where *task* works; it writes in a worktree unless *traits* say something else."""
+    chosen = TaskTraits(**{"worktree": True} | traits)
+    return places.open(task, token, run_id=RUN_ID, subject=subject, traits=chosen, is_first=True)
+
+
 def opened(
     places: GitWorkplaces, task: str = "implement", token: int = 1, subject: str = "Add the thing"
 ) -> OwnPlace:
     """Return a worktree for *task*."""
-    place = places.place(task, token, run_id=RUN_ID, writes=True, has_own=True, subject=subject)
+    place = placed(places, task, token, subject=subject)
     assert isinstance(place, OwnPlace)
     return place
 

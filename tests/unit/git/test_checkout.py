@@ -16,9 +16,9 @@ from sequencer.git.checkout import MERGE_LOCK, REPOSITORY_LOCK, Checkout, Checko
 from sequencer.git.places import GitWorkplaces, SharedPlace
 from tests.unit.git.clones import commit, git, said, write
 from tests.unit.git.teams import (
-    RUN_ID,
     at_once,
     checkout_at,
+    placed,
     project,
     users,
     worked,
@@ -280,7 +280,7 @@ def test_a_walk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def reading(places: GitWorkplaces, token: int = 1) -> SharedPlace:
-    place = places.place("research", token, run_id=RUN_ID, writes=False, has_own=True)
+    place = placed(places, "research", token, writes=False)
     assert isinstance(place, SharedPlace)
     return place
 
@@ -298,12 +298,12 @@ def test_a_task_that_reads_shares_the_checkout_and_its_writes_are_told(
 
 def test_who_else_works_in_the_checkout_is_named_with_a_write(site: Path) -> None:
     places = workplaces(site)
-    earlier = places.place("earlier", 1, run_id=RUN_ID, writes=True, has_own=False)
-    gone = places.place("gone", 2, run_id=RUN_ID, writes=True, has_own=False)
+    earlier = placed(places, "earlier", 1, worktree=False)
+    gone = placed(places, "gone", 2, worktree=False)
     gone.end(is_accepted=True, wait_for_turn=at_once)
     place, quiet = reading(places, 3), reading(places, 4)
     assert quiet.end(is_accepted=True, wait_for_turn=at_once).writers == ()
-    places.place("later", 5, run_id=RUN_ID, writes=True, has_own=False)
+    placed(places, "later", 5, worktree=False)
     write(site, {"a": "written"})
     assert place.end(is_accepted=True, wait_for_turn=at_once).writers == ("earlier", "later")
     left = earlier.end(is_accepted=True, wait_for_turn=at_once)

@@ -18,7 +18,7 @@ from sequencer.git import replica as module
 from sequencer.git.own_settings import EVERYTHING
 from sequencer.git.remote import Pushed, PushVerdict, RefMove
 from sequencer.git.replica import Known, KnownFile, Replica
-from sequencer.git.store import GitOptions, GitStore, open_git_store, refs_of
+from sequencer.git.store import GitOptions, GitStore, refs_of
 from sequencer.model import by_hand as decisions
 from sequencer.model import transitions
 from sequencer.model.head import Head
@@ -298,7 +298,7 @@ def test_what_another_clone_has_migrated_is_replaced_here_too(shared: Shared) ->
         path.parent.mkdir()
         path.write_text('{"iteration": 7, "expected_actor": "galph", "status": "waiting-galph"}\n')
         stores.append(
-            open_git_store(
+            GitStore(
                 path,
                 clone,
                 None,

@@ -16,7 +16,7 @@ from sequencer.git.objects import CommitDraft, Objects
 from sequencer.git.own_settings import EVERYTHING
 from sequencer.git.process import Git, GitFailed
 from sequencer.git.remote import Remote
-from sequencer.git.store import LOCAL, GitOptions, GitStore, open_git_store
+from sequencer.git.store import LOCAL, GitOptions, GitStore
 from tests.clones import Shared, git
 from tests.contract import store_cases as cases
 
@@ -25,11 +25,11 @@ WORKER = textwrap.dedent(
     import sys
     from pathlib import Path
     from sequencer.model import transitions as t
-    from sequencer.git.store import GitOptions, open_git_store
+    from sequencer.git.store import GitOptions, GitStore
     from sequencer.git.own_settings import EVERYTHING
 
     tree = Path(sys.argv[1])
-    store = open_git_store(tree / "sync/state.json", tree, None, GitOptions(), allowed=EVERYTHING)
+    store = GitStore(tree / "sync/state.json", tree, None, GitOptions(), allowed=EVERYTHING)
     for _ in range(int(sys.argv[2])):
         fact = lambda head: t.Fact(t.Event.PAUSED, "x", head.step_index, head.token, 0)
         store.update(lambda head: t.Transition(head, (fact(head),)))
@@ -53,9 +53,7 @@ def linked(shared: Shared, name: str) -> Path:
 
 
 def store_of(tree: Path) -> GitStore:
-    return open_git_store(
-        tree / "sync" / "state.json", tree, None, GitOptions(), allowed=EVERYTHING
-    )
+    return GitStore(tree / "sync" / "state.json", tree, None, GitOptions(), allowed=EVERYTHING)
 
 
 def local_refs(tree: Path) -> dict[str, str]:

@@ -24,6 +24,7 @@ from tests.unit.git.teams import (
     closed,
     is_sound,
     opened,
+    placed,
     project,
     remains,
     users,
@@ -267,7 +268,7 @@ def test_hooks_and_settings_of_the_user_have_no_part_in_it(here: Path) -> None:
     }.items():
         git(here, "config", key, value)
     places = workplaces(here)
-    reader = places.place("read", 9, run_id=RUN_ID, writes=False, has_own=False)
+    reader = placed(places, "read", 9, writes=False, worktree=False)
     left = worked(places, lambda at: write(at, {"x": "x\r\n"}))
     assert left.result is PlaceResult.MERGED
     assert reader.end(is_accepted=True, wait_for_turn=at_once).written == ()

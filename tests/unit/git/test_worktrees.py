@@ -19,6 +19,7 @@ from tests.unit.git.teams import (
     checkout_at,
     closed,
     opened,
+    placed,
     project,
     remains,
     worked,
@@ -147,11 +148,11 @@ def test_without_a_commit_to_begin_on_tasks_share_the_folder_and_are_told_once(
     assert callable(make)
     make(here)
     places = workplaces(here)
-    first = places.place("one", 1, run_id=RUN_ID, writes=True, has_own=True)
+    first = placed(places, "one", 1)
     assert first.cwd == here
     (notice,) = first.notices
     assert reason in notice
-    second = places.place("two", 2, run_id=RUN_ID, writes=True, has_own=True)
+    second = placed(places, "two", 2)
     assert (second.cwd, second.notices) == (here, ())
     write(here, {"x": "x\n"})
     left = first.end(is_accepted=True, wait_for_turn=at_once)
@@ -165,7 +166,7 @@ def test_without_a_commit_to_begin_on_tasks_share_the_folder_and_are_told_once(
 
 def test_without_git_tasks_share_the_folder(here: Path, tmp_path: Path) -> None:
     places = workplaces(here, git=Git(here, {"PATH": str(tmp_path / "empty")}))
-    place = places.place("one", 1, run_id=RUN_ID, writes=True, has_own=True)
+    place = placed(places, "one", 1)
     assert place.cwd == here
     assert "git is not installed" in place.notices[0]
     (problem,) = places.problems()
