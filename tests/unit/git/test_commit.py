@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -425,6 +426,21 @@ def test_locks_of_others_stay(tmp_path: Path, make: Callable[[Path], None]) -> N
     committer.settle()
     assert everything(folder) == before
     assert os.path.lexists(folder / ".git" / "index.lock")
+
+
+def test_a_lock_that_cannot_say_whose_it_is_does_not_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = repository(tmp_path / "r", {"a": "1"})
+    write(folder, {"a": "2"})
+    before = everything(folder)
+    monkeypatch.setattr("json.dump", full)
+    with pytest.raises(WorkTreeRefused, match="No space left"):
+        committed(folder)
+    assert everything(folder) == before
 
 
 def test_the_lock_of_somebody_alive_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

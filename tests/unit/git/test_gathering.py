@@ -263,6 +263,19 @@ def test_a_clone_in_the_worktree_is_not_committed_and_not_lost(here: Path, tmp_p
     assert str(place.folder) in left.notices[-1]
 
 
+def test_work_beside_a_clone_that_was_not_accepted_is_told_with_its_branch(
+    here: Path, tmp_path: Path
+) -> None:
+    other = project(tmp_path / "other")
+    place = opened(workplaces(here))
+    git(place.cwd, "clone", "-q", str(other), "vendor")
+    write(place.cwd, {"a": "1\n"})
+    left = closed(place, is_accepted=False)
+    assert (left.result, left.branch, left.folder) == (
+        *(PlaceResult.KEPT, place.branch, place.folder),
+    )
+
+
 def test_commits_in_a_submodule_are_not_lost(here: Path, tmp_path: Path) -> None:
     library = project(tmp_path / "library")
     allowed = ("-c", "protocol.file.allow=always")
