@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sequencer.engine.control import Control
 from sequencer.engine.events import Emit, Noticed, ignore
-from sequencer.engine.local import LocalInvocation
 from sequencer.engine.open_turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.performing import Performer
-from sequencer.engine.work import Invocation, Mode, Summary
+from sequencer.engine.work import Invocation, Mode, Summary, work_beside
 from sequencer.engine.worker import Worker
 from sequencer.errors import (
     SequencerError,
@@ -293,11 +292,8 @@ class Run:
             work = self._work_on_graph(resolved, on_event, places)
             return work.work(mode, limits, on_ready)
         if mode is Mode.ASYNC:
-            performer = resolved.performer(on_event)
-            local = LocalInvocation(performer, limits, step_index, self.store.state_path)
-            if on_ready is not None:
-                on_ready(local.interrupt)
-            return local.work()
+            performer, path = resolved.performer(on_event), self.store.state_path
+            return work_beside(performer, limits, step_index, path, on_ready)
         head = self._begin(on_event, positions)
         worker = self._worker(head, on_event, positions)
         try:

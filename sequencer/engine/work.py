@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 
 from sequencer.engine import patience as same_run
+from sequencer.engine.carrier import NOTHING_CARRIED
+from sequencer.engine.control import fresh_head
 from sequencer.engine.events import HeadMoved, Noticed, Waiting
+from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Turn
 from sequencer.engine.worker import Worker
 from sequencer.errors import (
@@ -27,13 +31,17 @@ from sequencer.errors import (
     out_of_resources,
 )
 from sequencer.executors.protocol import StopReason
+from sequencer.model import transitions
 from sequencer.model.head import Claim, Gate, Head, Status
-from sequencer.model.limits import InvocationLimits
-from sequencer.model.line.order import describe
+from sequencer.model.limits import InvocationLimits, RunLimits
+from sequencer.model.line.order import describe, place
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.standing import Readiness, Standing, parse_time
+from sequencer.store.memory import MemoryStore
 from sequencer.store.protocol import Store, Turnstile
 
+MOST_RETRIES = 100
+"""As many as a step can ask for."""
 LONGEST_SLEEP_S = 60.0
 """A date is compared with the wall clock at least this often, since people set that clock."""
 
@@ -200,6 +208,8 @@ class Invocation:
 
         Raises: see `work`.
         """
+        if self._mode is Mode.ASYNC and (why := _end_beside(here, head)) is not None:
+            return why
         if here.is_final:
             return here.message
         if here.kind is Readiness.PERSON:
@@ -345,9 +355,10 @@ class Invocation:
         self.summary.usage = self.summary.usage.plus(outcome.usage, steps=steps)
         self.summary.limits_met += int(ended.met_limit)
         head, following = self._worker.finish(turn, ended, self._may_go_on)
-        self._worker.performer.emit(HeadMoved(head))
+        if self._mode is not Mode.ASYNC:
+            self._worker.performer.emit(HeadMoved(head))
         self._notify(*self._worker.store.take_notices())
-        if head.status is Status.COMPLETE:
+        if head.status is Status.COMPLETE and self._mode is not Mode.ASYNC:
             self._worker.performer.tell_completed(turn.claim.step_index, head)
         if outcome.status is OutcomeStatus.INTERRUPTED:
             self._raise_interrupted(turn, record)
@@ -355,13 +366,24 @@ class Invocation:
             self.summary.failures += 1
             self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
             if head.not_before is None or self._mode is Mode.TICK:
-                raise _step_failed(turn, outcome, record)
+                raise self._step_failed(turn, outcome, record)
         return head, following
 
     def _may_go_on(self, head: Head) -> bool:
         if self._reached(head) is not None:
             return False
         return self._queue is None or not self._queue.yields(head.step_index)
+
+    def _step_failed(self, turn: Turn, outcome: Outcome, record: dict[str, object]) -> StepFailed:
+        hint = "start again to try it again, or 'sequencer skip' / 'stamp ok'"
+        if self._mode is Mode.ASYNC:
+            hint = f"--step-index {turn.claim.step_index} starts with it again"
+        return StepFailed(
+            f"step {turn.claim.step!r} (iteration {turn.claim.step_index + 1}, attempt "
+            f"{turn.claim.attempt}) failed: {outcome.error or 'no reason given'}",
+            where=str(record.get("log")),
+            hint=hint,
+        )
 
     def _raise_interrupted(self, turn: Turn, record: dict[str, object]) -> None:
         if record.get("reason") == StopReason.INTERRUPTED:
@@ -392,13 +414,47 @@ class Invocation:
         return Allowance(min(money, default=None), min(times, default=None))
 
 
-def _step_failed(turn: Turn, outcome: Outcome, record: dict[str, object]) -> StepFailed:
-    return StepFailed(
-        f"step {turn.claim.step!r} (iteration {turn.claim.step_index + 1}, attempt "
-        f"{turn.claim.attempt}) failed: {outcome.error or 'no reason given'}",
-        where=str(record.get("log")),
-        hint="start again to try it again, or 'sequencer skip' / 'stamp ok'",
+def _end_beside(here: Standing, head: Head) -> str | None:
+    """Return why nothing follows in mode async, which has nobody to wait for."""
+    if head.gate is not None and head.gate.is_open:
+        return f"{head.gate.step!r} asks for a decision, and mode async has no run to keep it in"
+    if here.kind is not Readiness.COMPLETE:
+        return None
+    if here.place.is_end:
+        return "the procedure is complete"
+    return "the agent says that everything is done"
+
+
+def work_beside(
+    performer: Performer,
+    limits: InvocationLimits,
+    step_index: int,
+    state_path: Path,
+    on_ready: Callable[[Callable[[], None]], None] | None = None,
+) -> Summary:
+    """Run steps from *step_index* on in mode async: in a run that only this call knows.
+
+    Agents are told *state_path*, which is neither read nor written.
+
+    Raises: see `Invocation.work`.
+    """
+    store, first = MemoryStore(), place(performer.workflow, step_index)
+    fresh = fresh_head(performer.workflow).replace(
+        step_index=step_index, iteration=step_index + 1, expected_step=first.step
     )
+    # A step's own retries are all that bounds its failures.
+    own = RunLimits(max_failures_in_row=MOST_RETRIES, max_attempts=performer.max_attempts)
+    performer = replace(performer, carrier=NOTHING_CARRIED)
+    worker = Worker(store, performer, own, state_path=state_path)
+    try:
+        if on_ready is not None:
+            on_ready(worker.interrupt)
+        head = store.update(lambda _: transitions.initialise(fresh))
+        summary = Invocation(worker, Mode.ASYNC, limits, head).work()
+        summary.head = None
+        return summary
+    finally:
+        worker.leave()
 
 
 PATIENCE_S = 5.0

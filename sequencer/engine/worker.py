@@ -76,8 +76,13 @@ class Worker:
         performer: Performer,
         limits: RunLimits,
         positions: Collection[str] = (),
+        state_path: Path | None = None,
     ) -> None:
-        """Work in the run that *store* keeps; with *positions*, only on their steps."""
+        """Work in the run that *store* keeps; with *positions*, only on their steps.
+
+        *state_path*: the run is known to this process alone; agents are told this path and
+        no token, and so are their logs, which are no trace of a run.
+        """
         self.store = store
         self.performer = performer
         self.limits = limits
@@ -87,6 +92,7 @@ class Worker:
         """Set when this process is asked to end."""
         self._current: Cancellation | None = None
         self._lock_path = lock_path(store.state_path)
+        self._told_path = state_path
         self._paid = _NOTHING
         """By the attempt that ended last, for an end that can't be recorded as it was."""
         self._heartbeat = Heartbeat(store)
@@ -306,11 +312,11 @@ class Worker:
             step=turn.step,
             position=turn.position,
             step_index=turn.claim.step_index,
-            token=turn.claim.token,
+            token=turn.claim.token if self._told_path is None else 0,
             attempt=turn.claim.attempt,
             agent=prepared.agent,
             prompt=turn.step.prompt_name,
-            state_path=self.store.state_path,
+            state_path=self._told_path or self.store.state_path,
             result_path=folder / "result.json",
             lock_path=self._lock_path,
         )
