@@ -26,7 +26,7 @@ from tests.flowcharts_peer.charts import charts
 pytestmark = [pytest.mark.mermaid, pytest.mark.timeout(900)]
 
 HERE = Path(__file__).parent
-DATA = HERE.parent / "data" / "flowcharts" / "charts.json"
+DATA = HERE.parent / "data" / "flowcharts"
 INVALID = {"invalid": True}
 
 
@@ -67,8 +67,9 @@ def ours(text: str) -> dict[str, Any]:
         return INVALID
 
 
-def test_the_data_is_what_mermaid_answers(peer: Path) -> None:
-    entries = json.loads(DATA.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", ["charts.json", "more_charts.json"])
+def test_the_data_is_what_mermaid_answers(peer: Path, name: str) -> None:
+    entries = json.loads((DATA / name).read_text(encoding="utf-8"))
 
     assert answers(peer, [entry["text"] for entry in entries]) == [
         entry["expect"] for entry in entries
@@ -85,7 +86,9 @@ def test_every_shape_is_one_of_mermaids(peer: Path) -> None:
 def test_random_charts_give_the_same_graph(peer: Path, capsys: pytest.CaptureFixture[str]) -> None:
     count = int(os.environ.get("SEQUENCER_TEST_MERMAID_CHARTS", "4000"))
     seed = int(os.environ.get("SEQUENCER_TEST_MERMAID_SEED", "1"))
-    known = [entry["text"] for entry in json.loads(DATA.read_text(encoding="utf-8"))]
+    known = [
+        entry["text"] for entry in json.loads((DATA / "charts.json").read_text(encoding="utf-8"))
+    ]
     texts = charts(seed, count, known)
 
     different = []

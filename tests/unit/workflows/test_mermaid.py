@@ -1,17 +1,107 @@
-"""Where a chart is refused, in which words, and that it never takes long."""
+"""The reader of Mermaid flowcharts: answers as Mermaid 11.17 gives them, and words of our own."""
 
 from __future__ import annotations
 
+import json
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sequencer.workflows.mermaid.chart import MAX_DECLARED, MAX_EDGES
+from sequencer.workflows.mermaid import text as mermaid_text
+from sequencer.workflows.mermaid.chart import MAX_DECLARED, MAX_EDGES, SHAPES, Chart
 from sequencer.workflows.mermaid.parser import MAX_CHARACTERS, MAX_DEPTH, read_chart
-from sequencer.workflows.mermaid.text import ChartError
-from tests.unit.resolution.flowcharts.chart_texts import HEADER, is_refused, read, refusal
+from sequencer.workflows.mermaid.text import (
+    ChartError,
+    ChartText,
+    Unreadable,
+    as_text,
+    prepare,
+    read_properties,
+    read_shape_data,
+    reveal,
+)
+
+DATA = Path(__file__).parents[2] / "data" / "flowcharts"
+CHARTS: list[dict[str, Any]] = [
+    entry
+    for name in ("charts.json", "more_charts.json")
+    for entry in json.loads((DATA / name).read_text(encoding="utf-8"))
+]
+"""Each with the answer of Mermaid itself."""
+HEADER = "flowchart TD\n"
+
+
+def read(body: str) -> Chart:
+    """Return the chart whose statements are *body*."""
+    return read_chart(HEADER + body)
+
+
+def is_refused(text: str) -> bool:
+    try:
+        read_chart(text)
+    except ChartError:
+        return True
+    return False
+
+
+def refusal(body: str) -> tuple[str | None, str, str]:
+    """Return where *body* is refused, the message and the hint."""
+    with pytest.raises(ChartError) as caught:
+        read(body)
+    return caught.value.where, caught.value.message, caught.value.hint or ""
+
+
+def answer(text: str) -> dict[str, Any]:
+    try:
+        return read_chart(text).as_json()
+    except ChartError:
+        return {"invalid": True}
+
+
+@pytest.mark.parametrize("first", range(0, len(CHARTS), 50))
+def test_a_chart_says_what_mermaid_says(first: int) -> None:
+    for entry in CHARTS[first : first + 50]:
+        assert answer(entry["text"]) == entry["expect"], entry["name"]
+
+
+def test_a_refusal_has_a_place_in_the_file() -> None:
+    refused = [entry["text"] for entry in CHARTS if entry["expect"].get("invalid")]
+    assert len(refused) > 200
+    for text in refused:
+        with pytest.raises(ChartError) as caught:
+            read_chart(text, file=Path("flow.mmd"), first_line=11)
+        file, line, column = (caught.value.where or "").split(":")
+        assert (file, caught.value.exit_code) == ("flow.mmd", 2)
+        assert 11 <= int(line) <= 11 + text.count("\n") + 1
+        assert int(column) >= 1
+
+
+def test_every_shape_name_is_known_and_kept_as_written() -> None:
+    names = (DATA / "shapes.txt").read_text(encoding="utf-8").split()
+    assert len(names) == 136
+    assert sorted(names) == sorted(SHAPES)
+    for name in names:
+        (node,) = read(f"a@{{ shape: {name} }}").nodes
+        assert (node.label, node.shape) == ("a", name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "swimlane-beta TD\na-->b",
+        HEADER + "a@{ label: &x y }",
+        HEADER + "a@{ label: !!str x }",
+        HEADER + "a@{ a: " + "[" * 40 + "]" * 40 + " }",
+        HEADER + "a@{ label: \ud800 }",
+    ],
+)
+def test_what_mermaid_reads_and_this_reader_refuses(text: str) -> None:
+    assert is_refused(text)
 
 
 @pytest.mark.parametrize(
@@ -113,15 +203,6 @@ def test_positions_of_what_was_read() -> None:
     assert [group.position for group in chart.subgraphs] == [(8, 1)]
 
 
-def test_plain_and_odd_forms_have_the_same_positions() -> None:
-    plain = read("a --> b\nb -->|x| c[C]\nc ==> d")
-    # An '@' anywhere switches the quick forms off.
-    odd = read("a --> b\nb -->|x| c[C]\nc ==> d\ne e1@--> f")
-
-    assert odd.nodes[:4] == plain.nodes
-    assert odd.edges[:3] == plain.edges
-
-
 def test_deep_nesting_is_refused_at_its_line() -> None:
     def nested(depth: int) -> str:
         return "".join(f"subgraph s{level}\n" for level in range(depth)) + "a\n" + "end\n" * depth
@@ -218,3 +299,161 @@ def test_nodes_and_groups_are_counted_before_they_are_made(declared: str) -> Non
     assert message == f"the chart has more than {MAX_DECLARED:,} nodes and groups"
     assert where is not None
     assert int(where.split()[1].rstrip(",")) <= 2 + 2 * MAX_DECLARED
+
+
+# The text before it is scanned
+
+
+def test_positions_count_from_one_and_from_the_first_line() -> None:
+    source = ChartText("ab\ncd\n", None, 10)
+
+    assert [source.position(offset) for offset in range(7)] == [
+        (10, 1),
+        (10, 2),
+        (10, 3),
+        (11, 1),
+        (11, 2),
+        (11, 3),
+        (12, 1),
+    ]
+    assert source.position(99) == (12, 1)
+
+
+def test_a_refusal_names_the_file_if_there_is_one() -> None:
+    assert ChartText("ab", None, 1).refusal("bad", 1).where == "line 1, column 2"
+    assert ChartText("ab", Path("x.md"), 4).refusal("bad", 1, "hint").where == "x.md:4:2"
+    assert str(ChartText("ab", Path("x.md"), 4).refusal("bad", 1, "do")) == "x.md:4:2: bad\n  do"
+
+
+@given(st.text("ab\n", max_size=30), st.data())
+def test_what_is_left_keeps_its_place(text: str, data: st.DataObject) -> None:
+    original = ChartText(text, None, 1)
+    source = ChartText(text, None, 1)
+    offsets = list(range(len(text)))
+    for _ in range(data.draw(st.integers(0, 3))):
+        ends = data.draw(
+            st.lists(st.integers(0, len(source.text)), unique=True, max_size=6).map(sorted)
+        )
+        spans = list(zip(ends[::2], ends[1::2], strict=False))
+        source.cut(spans)
+        cut = {offset for start, end in spans for offset in range(start, end)}
+        offsets = [value for index, value in enumerate(offsets) if index not in cut]
+
+    assert source.text == "".join(text[offset] for offset in offsets)
+    assert [source.position(index) for index in range(len(offsets))] == [
+        original.position(offset) for offset in offsets
+    ]
+
+
+def prepared(text: str) -> str:
+    source = ChartText(text, None, 1)
+    prepare(source)
+    return reveal(source.text)
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("graph TD\na", "graph TD\na\n"),
+        ("\n  \n graph", "graph\n"),
+        ("a\n%% x\nb", "a\nb\n"),
+        ("a\n\n  \n  %% x\n\nb", "a\n\nb\n"),
+        ("a\n%%\nb", "a\n%%\nb\n"),
+        ("a %% x", "a %% x\n"),
+        ("%%{init: {}}%%a", "a\n"),
+        ("%%{a}%%b%%{c: d}%%e", "be\n"),
+        ("%%{init: word more}%%a", "more}%%a\n"),
+        ("a%%{open", "a\n"),
+        ("---\nx: y\n---\na", "a\n"),
+        ("---\nx: y\n---\n\n\na", "a\n"),
+        ("---\nx: y\na", "---\nx: y\na\n"),
+        ("---x\ny: z\n---\na", "---x\ny: z\n---\na\n"),
+        ("\t---\n\tx: y\n\t---\na", "a\n"),
+        ("}  \n\n b", "}\n b\n"),
+        ("} b", "} b\n"),
+        ("style a fill:#fff;\nb;", "style a fill:#fff\nb;\n"),
+        ("style a fill:red;", "style a fill:red;\n"),
+        ("classDef a fill:#fff,b:#000;c;", "classDef a fill:#fff,b:&#000;c\n"),
+        ("#35;#amp;#no", "&#35;&amp;#no\n"),
+        ('<a b="c" d="e">f="g"', "<a b='c' d='e'>f=\"g\"\n"),
+        ('< a b="c">', '< a b="c">\n'),
+        ('<a b="c"', '<a b="c"\n'),
+    ],
+)
+def test_what_mermaid_takes_out_before_it_reads(text: str, left: str) -> None:
+    assert prepared(text) == left
+
+
+# YAML
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: b", {"a": "b"}),
+        ("", None),
+        ("# note", None),
+        ("a: {b: [1, 2.5, .5, -3]}", {"a": {"b": [1, 2.5, 0.5, -3]}}),
+        (
+            "a: true\nb: False\nc: null\nd: ~\ne:",
+            {"a": True, "b": False, "c": None, "d": None, "e": None},
+        ),
+        (
+            "a: no\nb: yes\nc: 2026-01-01\nd: 12:30",
+            {"a": "no", "b": "yes", "c": "2026-01-01", "d": "12:30"},
+        ),
+        ("a: '5'\nb: \"true\"", {"a": "5", "b": "true"}),
+        ("5: x\ntrue: y", {"5": "x", "true": "y"}),
+        ("<<: x", {"<<": "x"}),
+        ("- a\n- b", ["a", "b"]),
+        ("plain", "plain"),
+        ("a: |\n  two\n  lines\n", {"a": "two\nlines\n"}),
+        ("a: " + "9" * 400, {"a": "9" * 400}),
+    ],
+)
+def test_a_value(text: str, value: Any) -> None:
+    assert read_properties(text) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: &x b\nc: *x", "anchors"),
+        ("*x", "anchors"),
+        ("a: !!python/object x", "tags"),
+        ("!x {}", "tags"),
+        ("a: b\na: c", "'a' is there twice"),
+        ("a: {b: c, b: d}", "'b' is there twice"),
+        ("---\na: b\n---\nc: d", "second document"),
+        ("[" * (mermaid_text.MAX_DEPTH + 1) + "]" * (mermaid_text.MAX_DEPTH + 1), "deeper than 32"),
+        ("a: " + "x" * 70_000, "more than 65536 characters"),
+        ("a: [", "node"),
+        ("a: b: c", "not allowed"),
+        ("\x00", "control characters|special characters"),
+        ("\ud800", "no text"),
+    ],
+)
+def test_what_is_no_yaml_of_a_chart(text: str, problem: str) -> None:
+    with pytest.raises(Unreadable, match=problem) as caught:
+        read_properties(text)
+
+    assert str(caught.value)
+
+
+def test_one_line_is_a_flow_mapping_and_several_are_a_block() -> None:
+    assert read_shape_data(" a: b, c: d ") == {"a": "b", "c": "d"}
+    assert read_shape_data("\n a: b\n c: d\n") == {"a": "b", "c": "d"}
+    assert read_shape_data(" ") == {}
+    assert read_shape_data("\n") is None
+    with pytest.raises(Unreadable):
+        read_shape_data("} a: b {")
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    for reader in (read_properties, read_shape_data):
+        try:
+            assert isinstance(as_text(reader(text)), str)
+        except Unreadable as error:
+            problem = str(error)
+            assert problem

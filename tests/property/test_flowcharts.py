@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from sequencer.workflows.mermaid.chart import Chart
 from sequencer.workflows.mermaid.parser import read_chart
 from sequencer.workflows.mermaid.text import ChartError
-from tests.unit.resolution.flowcharts.chart_texts import HEADER
 
-DATA = Path(__file__).parents[3] / "data" / "flowcharts" / "charts.json"
+HEADER = "flowchart TD\n"
+
+DATA = Path(__file__).parents[1] / "data" / "flowcharts" / "charts.json"
 CHARTS = [entry["text"] for entry in json.loads(DATA.read_text(encoding="utf-8"))]
 PAIRS = {
     "square": ("[", "]"), "round": ("(", ")"), "stadium": ("([", "])"), "subroutine": ("[[", "]]"),

@@ -1,0 +1,599 @@
+"""Workflow files: cases with their answers, limits, and texts that nobody wrote."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from pydantic import ValidationError
+
+from sequencer.documents.keys import ConfigurationErrors
+from sequencer.errors import ConfigurationError
+from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from sequencer.model.step import Retry, Step
+from sequencer.workflows.flowfile.markdown import MAX_CHARS, MAX_LINES, NodeSection, split
+from sequencer.workflows.flowfile.problems import (
+    MAX_LISTED,
+    MAX_PROBLEMS,
+    Findings,
+    FlowErrors,
+)
+from sequencer.workflows.flowfile.reader import FlowFile, load_flow, read_flow
+from sequencer.workflows.flowfile.rules import MAX_COMPARED, at_once
+from sequencer.workflows.flowfile.settings import (
+    AGENT_KEYS,
+    KEYS,
+    PERSON_KEYS,
+    STEP_FIELDS,
+    NodeSettings,
+    Overrides,
+)
+from tests.project.documents import ROOT
+from tests.unit.workflows.flow_cases import CASES, outcome, shown, taken_apart
+
+FILE = Path("flow.md")
+CHART = "```mermaid\nflowchart TD\na --> b\n```\n"
+
+
+def flow_text(chart: str, rest: str = "", front: str = "") -> str:
+    """Return a file; without *front* the chart's first line is line 3."""
+    before = f"---\n{dedent(front)}---\n" if front else ""
+    return f"{before}```mermaid\nflowchart TD\n{dedent(chart).strip()}\n```\n{dedent(rest)}"
+
+
+def sections(*names: str, prompt: str = "Go.") -> str:
+    return "".join(f"### {name}\n{prompt}\n" for name in names)
+
+
+def settings(name: str, text: str, prompt: str = "Go.") -> str:
+    """Return a section with settings; the first one is in its third line."""
+    return f"### {name}\n---\n{dedent(text).strip()}\n---\n{prompt}\n"
+
+
+def read(text: str, overrides: Overrides | None = None) -> FlowFile:
+    return read_flow(text, file=FILE, overrides=overrides)
+
+
+def refusal(text: str, overrides: Overrides | None = None) -> FlowErrors:
+    with pytest.raises(FlowErrors) as refused:
+        read(text, overrides)
+    return refused.value
+
+
+def told(text: str, overrides: Overrides | None = None) -> list[str]:
+    """Return the errors of *text* as ``line:column CODE SUBJECT: detail``, without hints."""
+    return [line.split(" (")[0] for line in shown(*refusal(text, overrides).problems)]
+
+
+@pytest.mark.parametrize("first", range(0, len(CASES), 50))
+def test_what_comes_of_a_file(first: int) -> None:
+    for case in CASES[first : first + 50]:
+        text, file = case["text"], case["file"]
+        found = outcome(text, file) if file else taken_apart(text)
+        assert json.loads(json.dumps(found)) == case["expect"], case["name"]
+
+
+# Thirty flows with what has to come of them; here as far as reading them goes
+
+
+FLOWS: list[dict[str, Any]] = json.loads(
+    (ROOT / "tests" / "data" / "flowcharts" / "flows.json").read_text()
+)
+VALID = [flow for flow in FLOWS if flow["expect"]["status"] != "invalid"]
+INVALID = [flow for flow in FLOWS if flow["expect"]["status"] == "invalid"]
+
+
+def overrides_of(flow: dict[str, Any]) -> Overrides:
+    nodes = flow.get("nodes", {})
+    return Overrides(
+        entry=flow.get("entry"),
+        on_error=flow.get("onError"),
+        retry=flow.get("retry"),
+        max_iterations=flow.get("maxIterations"),
+        timeout=flow.get("timeout"),
+        timeouts={name: node["timeout"] for name, node in nodes.items() if "timeout" in node},
+    )
+
+
+def back(flow: FlowFile) -> list[str]:
+    edges = [flow.graph.edges[place] for place in flow.graph.back_edges]
+    return sorted(f"{e.source}->{e.target}" + (f"[{e.label}]" if e.label else "") for e in edges)
+
+
+@pytest.mark.parametrize("given", VALID, ids=lambda flow: flow["name"])
+def test_each_valid_flow_is_read_with_its_loops(given: dict[str, Any]) -> None:
+    flow = read_flow(given["mermaid"], file=Path("f.mmd"), overrides=overrides_of(given))
+    assert back(flow) == sorted(given["expect"]["back"])
+    assert flow.graph.on_error == given.get("onError")
+    assert flow.graph.timeout_ms == given.get("timeout")
+
+
+@pytest.mark.parametrize("given", VALID, ids=lambda flow: flow["name"])
+def test_the_same_chart_in_a_file_with_sections_is_the_same_graph(given: dict[str, Any]) -> None:
+    overrides = overrides_of(given)
+    chart = read_flow(given["mermaid"], file=Path("f.mmd"), overrides=overrides)
+    agents = [step.name for step in chart.workflow.steps]
+    text = f"```mermaid\n{given['mermaid']}\n```\n{sections(*agents)}"
+    document = read_flow(text, file=Path("f.md"), overrides=overrides)
+    assert document.graph == chart.graph
+    assert [step.name for step in document.workflow.steps] == agents
+    assert [problem.code for problem in document.warnings] == [
+        problem.code for problem in chart.warnings
+    ]
+
+
+@pytest.mark.parametrize("given", INVALID, ids=lambda flow: flow["name"])
+def test_each_invalid_flow_is_refused_in_the_given_words(given: dict[str, Any]) -> None:
+    with pytest.raises(FlowErrors) as refused:
+        read_flow(given["mermaid"], file=Path("f.mmd"), overrides=overrides_of(given))
+    told = [f"load error: {problem.message}" for problem in refused.value.problems]
+    assert told == given["expect"]["trace"]
+
+
+# The whole file
+
+
+def test_a_setting_has_its_place_and_what_is_not_written_that_of_its_section_or_node() -> None:
+    rest = settings("a", "model: m\ntools:\n  write: false") + sections("b")
+    flow = read(flow_text("a --> h{{Q}}\nh --> b", rest))
+    assert flow.where("a", "model") == "flow.md:8:1"
+    assert flow.where("a", "tools", "write") == "flow.md:10:3"
+    assert flow.where("a", "max_turns") == "flow.md:6:1"
+    assert flow.where("h", "timeout") == "flow.md:3:7"
+    assert (flow.mermaid_line, flow.mermaid.splitlines()[0]) == (2, "flowchart TD")
+
+
+def test_the_name_is_the_asked_one_else_the_id_else_the_files() -> None:
+    text = flow_text("a", sections("a"), "id: mine\n")
+    assert read(text).workflow.name == "mine"
+    assert read_flow(text, file=FILE, name="asked").workflow.name == "asked"
+
+
+def test_prompts_change_no_digest_and_edges_do() -> None:
+    one = read(flow_text("a --> b", sections("a", "b")))
+    other = read(flow_text("a --> b", sections("a", "b", prompt="Go on.")))
+    third = read(flow_text("b --> a", sections("a", "b")))
+    assert one.workflow.digest() == other.workflow.digest() != third.workflow.digest()
+
+
+def test_overrides_lie_over_the_front_matter() -> None:
+    text = flow_text(
+        "a --> b --> h{{Q}}",
+        settings("a", "timeout: 5")
+        + settings("b", "config: {timeout: 7, retry: {maxAttempts: 9}}"),
+        """\
+        entrypoint: a
+        onError: a
+        config: {timeout: 1, maxParallel: 4}
+        retry: {maxAttempts: 2}
+        """,
+    )
+    flow = read(
+        text,
+        Overrides(
+            entry="b",
+            on_error="b",
+            retry={"maxAttempts": 3, "backoff": "linear"},
+            max_iterations=0,
+            timeout=60,
+            timeouts={"b": 200, "h": 300},
+        ),
+    )
+    graph, steps = flow.graph, flow.workflow.steps_by_name
+    assert (graph.entries, graph.on_error, graph.max_iterations) == (("b",), "b", 0)
+    assert (graph.timeout_ms, graph.max_parallel) == (60, 4)
+    assert (steps["a"].timeout_s, steps["b"].timeout_s) == (0.005, 0.2)
+    assert graph.by_id["h"].timeout_ms == 300
+    assert [step.retry.max_attempts for step in steps.values() if step.retry] == [3, 9]
+    assert steps["a"].retry == Retry(
+        max_attempts=3, backoff="linear", initial_delay_s=1, max_delay_s=60
+    )
+
+
+def test_wrong_overrides_are_told_like_anything_else() -> None:
+    overrides = Overrides(
+        entry="x", on_error="y", retry={"max": 1}, timeout=0, timeouts={"a": 0, "z": 1}
+    )
+    found = told(flow_text("a", sections("a")), overrides)
+    assert [line.split(": ")[0] for line in found] == [
+        "- E-TIMEOUT flow.md", "- E-RETRY flow.md", "- E-TIMEOUT z", "- E-ONERROR y", "- E-ENTRY x",
+        "5:1 E-TIMEOUT a",
+    ]  # fmt: skip
+
+
+def test_the_error_is_a_refused_configuration_and_says_all() -> None:
+    error = refusal(flow_text("a --- b\na --x c", sections("a", "b", "c")))
+    assert isinstance(error, ConfigurationErrors)
+    assert error.exit_code == 2
+    assert error.errors == error.problems
+    first = error.problems[0]
+    assert (first.code, first.subject, first.position) == ("E-EDGE", "a b", (3, 3))
+    assert first.message == "E-EDGE a b: only -->, -.-> and ==> are executable"
+    assert str(error).splitlines()[:2] == [
+        "flow.md:3:3: E-EDGE a b: only -->, -.-> and ==> are executable",
+        "  write a --> b, or ~~~ if it is for the layout alone",
+    ]
+
+
+def test_of_very_many_problems_the_rest_is_counted() -> None:
+    text = flow_text("\n".join(f"a --- b{place}" for place in range(MAX_PROBLEMS + 100)))
+    problems = refusal(text).problems
+    assert len(problems) == MAX_PROBLEMS + 1
+    assert problems[-1].message.startswith("E-MORE flow.md: ")
+
+
+def test_files_are_read_by_their_suffix(tmp_path: Path) -> None:
+    chart = tmp_path / "c.mmd"
+    chart.write_text("graph TD\na --> b\n")
+    assert len(load_flow(chart).workflow.steps) == 2
+    document = tmp_path / "d.md"
+    document.write_text(flow_text("a", sections("a")))
+    assert load_flow(document, name="x").workflow.name == "x"
+    document.write_text("graph TD\na --> b\n")
+    with pytest.raises(FlowErrors, match="there is no flowchart"):
+        load_flow(document)
+
+
+def test_a_file_that_is_not_utf_8_is_told_where(tmp_path: Path) -> None:
+    file = tmp_path / "f.md"
+    file.write_bytes(b"# T\nab\xff\n")
+    with pytest.raises(FlowErrors) as refused:
+        load_flow(file)
+    assert shown(*refused.value.problems) == [
+        "2:3 E-FILE f.md: byte 0xff is not UTF-8 (save the file as UTF-8)"
+    ]
+
+
+def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FlowErrors, match=r"E-FILE none\.md: can't be read"):
+        load_flow(tmp_path / "none.md")
+    with pytest.raises(FlowErrors, match="is not a regular file"):
+        load_flow(tmp_path)
+    large = tmp_path / "large.md"
+    large.write_bytes(b"x" * (4 * MAX_CHARS + 1))
+    with pytest.raises(FlowErrors, match="has more than"):
+        load_flow(large)
+    large.write_bytes(b"x" * (MAX_CHARS + 1))
+    with pytest.raises(FlowErrors, match="characters"):
+        load_flow(large)
+    with pytest.raises(FlowErrors, match="characters"):
+        load_flow(large.rename(tmp_path / "large.mmd"))
+
+
+# Keys
+
+
+def test_settings_that_are_a_steps_fields_have_its_limits() -> None:
+    for name in STEP_FIELDS:
+        own, its = NodeSettings.model_fields[name], Step.model_fields[name]
+        assert own.metadata == its.metadata, name
+        values: tuple[object, ...] = (0, -1, 1, 0.5, "", "x", [], ["x"], [""], {}, True)
+        for value in values:
+            assert _accepts(NodeSettings, {name: value}) == _accepts(
+                Step, {"name": "a", name: value}
+            ), (name, value)
+
+
+def _accepts(model: type[NodeSettings | Step], raw: dict[str, object]) -> bool:
+    try:
+        model.model_validate(raw)
+    except ValidationError:
+        return False
+    return True
+
+
+def test_every_setting_is_an_agents_a_persons_or_both() -> None:
+    written = {field.alias or name for name, field in NodeSettings.model_fields.items()}
+    both = {"description", "input", "output", "output.key", "timeout", "config"}
+    top = {path[0] for path in (*AGENT_KEYS, *PERSON_KEYS) if len(path) == 1}
+    assert top | both == written
+    assert not top & both
+
+
+# Problems
+
+
+def raised(findings: Findings) -> FlowErrors:
+    with pytest.raises(FlowErrors) as refused:
+        findings.ensure_none()
+    return refused.value
+
+
+def test_without_errors_nothing_is_raised() -> None:
+    findings = Findings(Path("f.md"))
+    findings.warn("W-X", "a", "strange", (1, 2))
+    findings.ensure_none()
+    assert not findings.has_errors
+    assert [str(problem) for problem in findings.warnings] == ["f.md:1:2: W-X a: strange"]
+
+
+def test_errors_come_in_the_order_of_the_file_those_of_no_place_first() -> None:
+    findings = Findings(Path("dir/f.md"))
+    findings.error("E-B", "b", "second", (3, 10), "do that")
+    findings.error("E-A", "a", "first", (3, 9))
+    findings.error("E-C", "c", "nowhere")
+    error = raised(findings)
+    assert [problem.code for problem in error.problems] == ["E-C", "E-A", "E-B"]
+    assert str(error).splitlines() == [
+        "dir/f.md: E-C c: nowhere",
+        "dir/f.md:3:9: E-A a: first",
+        "dir/f.md:3:10: E-B b: second",
+        "  do that",
+    ]
+
+
+def test_what_another_reader_found_keeps_its_place_and_hint() -> None:
+    findings = Findings(Path("f.md"))
+    findings.of("E-X", "x", ConfigurationError("broken", where="f.md:7:8", hint="mend it"))
+    findings.of("E-X", "y", ConfigurationError("lost", where="f.md"))
+    lost, broken = raised(findings).problems
+    assert (broken.position, broken.hint, broken.detail) == ((7, 8), "mend it", "broken")
+    assert (lost.position, lost.where) == (None, "f.md")
+
+
+def test_too_many_are_counted() -> None:
+    findings = Findings(Path("f.md"))
+    for place in range(MAX_PROBLEMS + 7):
+        findings.error("E-X", "x", "wrong", (place + 1, 1))
+        findings.warn("W-X", "x", "strange", (place + 1, 1))
+    problems = raised(findings).problems
+    assert len(problems) == MAX_PROBLEMS + 1
+    assert problems[-1].message == "E-MORE f.md: 7 more problems are not shown"
+    assert len(findings.warnings) == MAX_PROBLEMS
+
+
+def test_known_names_are_listed_the_nearest_first_and_not_without_end() -> None:
+    findings = Findings(Path("f.md"))
+    assert findings.known("x", []) == "there is none"
+    assert findings.known("biuld", ["plan", "build"]) == (
+        "did you mean 'build'? there are: plan, build"
+    )
+    assert findings.known("zzz", ["plan"]) == "there are: plan"
+    many = [f"node{place}" for place in range(MAX_LISTED + 1)]
+    assert findings.known("zzz", many).endswith("node19, …")
+    assert "did you mean" not in findings.known("node", [f"node{place}" for place in range(501)])
+
+
+# Markdown
+
+
+def sections_of(text: str, *names: str) -> tuple[NodeSection, ...]:
+    """Return the sections of *text*; without *names* each ``###`` heading starts one."""
+    return split(text, Findings(FILE)).sections(names or None, KEYS)
+
+
+def test_a_file_has_a_greatest_length() -> None:
+    detail = f"has more than {MAX_CHARS} characters or {MAX_LINES} lines"
+    for text in ("x" * (MAX_CHARS + 1), "\n" * MAX_LINES):
+        assert taken_apart(text) == {"errors": [f"1:1 E-FILE flow.md: {detail}"]}
+    assert taken_apart(CHART + "\n" * (MAX_LINES - 5))["chart"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        CHART + "### a\n" + "- " * 5_000,
+        CHART + "### a\n" + "> " * 5_000,
+        "```mermaid\n" + "%%{" * 100_000,
+        "```mermaid\n" + "---\n" * 10_000,
+        "### a\n---\n" * 10_000 + CHART,
+        CHART + "a\n" * 40_000,
+        "---\n" + "a: 1\n" * 40_000,
+        CHART + "### a\n" + "".join("  " * depth + "- x\n" for depth in range(300)),
+    ],
+)
+def test_no_text_takes_long(text: str) -> None:
+    begin = time.process_time()
+    sections_of(text)
+    sections_of(text, "b")
+    assert time.process_time() - begin < 5
+
+
+@given(st.text(alphabet="#-`~ \n>ab<!*1.\t", max_size=200))
+def test_headings_are_those_of_the_library(text: str) -> None:
+    """Without settings and underlined headings, nothing differs from plain CommonMark."""
+    plain = MarkdownIt("commonmark", {"maxNesting": 100}).disable(["lheading", "reference"])
+    tokens = plain.parse(text)
+    expected = [
+        (token.map[0] + 1, tokens[place + 1].content)
+        for place, token in enumerate(tokens)
+        if token.type == "heading_open" and token.level == 0 and token.tag == "h3" and token.map
+    ]
+    found = [(section.line, section.id) for section in sections_of(text)]
+    has_settings = any(
+        line.strip() == "---" and place and lines[place - 1].lstrip().startswith("###")
+        for lines in [[line for line in text.split("\n") if line.strip()]]
+        for place, line in enumerate(lines)
+    )
+    begins_with_rule = text.lstrip(" \t\n").startswith("---")
+    if not has_settings and not begins_with_rule:
+        assert found == expected
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_taken_apart(text: str) -> None:
+    sections_of(text)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["### a", "## b", "### x", "---", "# x", "```", "mode: v", "", "text"])
+    ),
+    st.sampled_from([(), ("a",), ("a", "b", "x")]),
+)
+def test_no_line_of_a_prompt_is_lost_or_doubled(lines: list[str], names: tuple[str, ...]) -> None:
+    text = CHART + "\n".join(lines)
+    written = text.split("\n")
+    found = sections_of(text, *names)
+    for place, section in enumerate(found):
+        end = found[place + 1].line - 1 if place + 1 < len(found) else len(written)
+        begin = section.prompt.line - 1
+        taken = section.prompt.text.split("\n") if section.prompt.text else []
+        assert written[begin : begin + len(taken)] == taken
+        # Up to the next section nothing is left but blank lines.
+        assert not "".join(written[begin + len(taken) : end]).strip()
+
+
+# Hostile and random files
+
+
+def test_a_chart_of_a_mebibyte_is_refused_in_words() -> None:
+    text = flow_text("\n".join(f"node_{place:06} --> b" for place in range(58_000)))
+    begin = time.process_time()
+    problems = refusal(text).problems
+    assert time.process_time() - begin < 10
+    assert [problem.code for problem in problems] == ["E-CHART"]
+
+
+def test_deep_nesting_is_refused_in_words() -> None:
+    chart = "\n".join(f"subgraph g{depth}" for depth in range(90)) + "\na\n" + "end\n" * 90
+    found = told(flow_text(chart, sections("a")))
+    assert [line.split(":")[2] for line in found] == [" groups are nested deeper than 32 levels"]
+    deeper = "\n".join(f"subgraph g{depth}" for depth in range(5_000)) + "\na\n" + "end\n" * 5_000
+    assert [problem.code for problem in refusal(flow_text(deeper, sections("a"))).problems] == [
+        "E-CHART"
+    ]
+    state = "state: " + "{a: " * 100 + "1" + "}" * 100 + "\n"
+    assert told(flow_text("a", sections("a"), state)) == [
+        "2:132 E-FRONT flow.md: nested deeper than 32 levels"
+    ]
+
+
+def test_a_file_of_thirty_nodes_loads_in_milliseconds() -> None:
+    chart = "\n".join(f"n{place}[Node] --> n{place + 1}" for place in range(29))
+    rest = "".join(
+        settings(f"n{place}", f"model: a/b\ntools: {{read: true}}\noutput.key: k{place}")
+        for place in range(30)
+    )
+    text = flow_text(chart, rest)
+    best = 1.0
+    for _ in range(10):
+        begin = time.process_time()
+        read(text)
+        best = min(best, time.process_time() - begin)
+    assert best < 0.05
+
+
+_LINES = st.sampled_from(
+    [
+        "---", "```mermaid", "```", "flowchart TD", "a --> b", "b -->|x| a", "a --- c", "### a",
+        "### b", "### g", "subgraph g", "end", "g --> a", "h{{Q}} -->|no| a", "q{x} --> h",
+        "timeout: 5", "options: [no]", "output.key: a.b", "state: {a: 1}", "entrypoint: g",
+        "onError: h", "{{state.a.b}} {{nodes.a.output}}", "tools: {read: true}", "x: [", "",
+        "config: {timeout: 1, retry: {maxAttempts: 2}}", "onTimeout: q", "a[(x)]", "## t", "text",
+    ]
+)  # fmt: skip
+
+
+@given(st.lists(_LINES, max_size=40).map("\n".join) | st.text(max_size=200))
+def test_any_text_is_a_workflow_or_refused_in_words(text: str) -> None:
+    for file in (FILE, Path("flow.mmd")):
+        try:
+            read_flow(text, file=file)
+        except FlowErrors as error:
+            assert error.problems  # noqa: PT017 - most texts are refused, and some are not
+
+
+@given(st.lists(_LINES, max_size=25), st.lists(_LINES, max_size=25))
+def test_any_chart_with_any_sections_is_too(chart: list[str], rest: list[str]) -> None:
+    text = "```mermaid\nflowchart TD\n" + "\n".join(chart) + "\n```\n" + "\n".join(rest)
+    try:
+        flow = read_flow(text, file=FILE)
+    except FlowErrors:
+        event("refused")
+    else:
+        event("loaded")
+        assert json.loads(flow.workflow.model_dump_json())["kind"] == "graph"
+
+
+# Which nodes may run at once
+
+
+def graph_of(*edges: str, entries: tuple[str, ...] = ()) -> Graph:
+    """Return a graph of agents; an edge is ``ab`` or, with a label, ``ab:x``."""
+    found = [Edge(source=e[0], target=e[1], label=e[3:]) for e in edges]
+    names = list(dict.fromkeys(name for e in found for name in (e.source, e.target)))
+    nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in names)
+    return Graph(nodes=nodes, edges=tuple(found), entries=entries or (names[0],))
+
+
+def meet(graph: Graph, *names: str) -> bool:
+    return list(at_once(graph, {"k": names})) != []
+
+
+@pytest.mark.parametrize(
+    ("edges", "expected"),
+    [
+        (("sa", "sb"), True),
+        (("sm", "sn", "ma", "nb"), True),
+        (("sa", "ab"), False),
+        (("sa", "sm", "ab", "mb"), False),
+        (("sa:x", "sb:y"), False),
+        (("sa:x", "sb:x", "sc:y"), True),
+        (("sq", "qa:x", "qb:y"), False),
+        (("sq", "sr", "qa:x", "qm:y", "rb:x", "rm:y"), True),
+        (("sa", "as:again", "ab:on"), False),
+        (("sm", "sn", "mc", "nc", "ca", "cb:x", "cd:y"), False),
+    ],
+)
+def test_only_what_a_split_leads_to_by_several_ways_meets(
+    edges: tuple[str, ...], *, expected: bool
+) -> None:
+    assert meet(graph_of(*edges), "a", "b") is expected
+
+
+def test_the_first_two_of_each_key_are_named() -> None:
+    graph = graph_of("sa", "sb", "sc", "sd")
+    assert list(at_once(graph, {"k": ("b", "c"), "l": ("a", "d")})) == [
+        ("k", "b", "c"),
+        ("l", "a", "d"),
+    ]
+
+
+def test_several_entries_are_a_split() -> None:
+    assert meet(graph_of("ax", "bx", entries=("a", "b")), "a", "b")
+    assert not meet(graph_of("ax", "bx", entries=("a",)), "a", "b")
+
+
+def test_very_many_nodes_are_not_compared_for_ever() -> None:
+    names = [f"n{place}" for place in range(4_000)]
+    nodes = tuple(Node(id=name, kind=NodeKind.AGENT) for name in names)
+    edges = tuple(
+        Edge(source=names[place], target=names[place + step])
+        for place in range(len(names) - 2)
+        for step in (1, 2)
+    )
+    graph = Graph(nodes=nodes, edges=edges, entries=(names[0],))
+    begin = time.process_time()
+    assert list(at_once(graph, {"k": names})) == []
+    assert time.process_time() - begin < 5
+    assert len(names) > MAX_COMPARED
+
+
+@given(st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=14))
+def test_what_leads_to_the_other_never_meets_it(pairs: set[tuple[int, int]]) -> None:
+    letters = "abcdefg"
+    graph = graph_of(*sorted(f"{letters[one]}{letters[other]}" for one, other in pairs))
+    names = sorted(graph.by_id)
+    for _, one, other in at_once(graph, {"k": names}):
+        assert one != other
+        assert not _leads(graph, one, other)
+        assert not _leads(graph, other, one)
+
+
+def _leads(graph: Graph, one: str, other: str) -> bool:
+    seen, pending = {one}, [one]
+    while pending:
+        for place in graph.outgoing[pending.pop()]:
+            target = graph.edges[place].target
+            if place not in graph.back_edges and target not in seen:
+                seen.add(target)
+                pending.append(target)
+    return other in seen
