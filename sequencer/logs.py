@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sequencer.engine.attempt import Attempt
 from sequencer.errors import UnsafePath
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from sequencer.model.names import slug
 from sequencer.model.outcome import Outcome, Usage, cost_words
@@ -301,7 +301,7 @@ class FileLog:
         )
         self._to_file(text.encode())
 
-    def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
+    def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         """See `Listener.write`."""
         del kind  # the log keeps everything, in the order in which it came
         if self._left:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sequencer.cli.views.text import Sanitiser, file_size
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 
 BYTES_PER_S = 512 * 1024
@@ -26,7 +26,7 @@ LAST_CHARS = 200
 class Line(NamedTuple):
     """One line to show, without its end."""
 
-    kind: Kind
+    kind: Piece
     text: str
 
 
@@ -41,7 +41,7 @@ class Feed:
         """Start with a full allowance; *clock* counts seconds, *redaction* knows the secrets."""
         self._clock = clock
         self._redaction = redaction or Redaction()
-        self._kind = Kind.OUTPUT
+        self._kind = Piece.OUTPUT
         self._begun = ""
         self._hidden = 0
         self._is_mid_line = False
@@ -57,7 +57,7 @@ class Feed:
         self._stream = self._redaction.stream()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def take(self, data: bytes, kind: Kind, *, has_room: bool = True) -> list[Line]:
+    def take(self, data: bytes, kind: Piece, *, has_room: bool = True) -> list[Line]:
         """Return the lines that *data* completes; none where there is no room for more."""
         lines = [] if kind is self._kind else self._cut()
         self._kind = kind
@@ -131,4 +131,4 @@ class Feed:
             return []
         note = f"[{file_size(self._hidden)} of output are not shown; the step log has them]"
         self._hidden = 0
-        return [*self._cut(), Line(Kind.NOTICE, note)]
+        return [*self._cut(), Line(Piece.NOTICE, note)]

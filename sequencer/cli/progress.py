@@ -27,7 +27,7 @@ from sequencer.engine.events import (
     RunEvent,
     Waiting,
 )
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Outcome, Usage, duration, spent
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 REDRAW_S = 0.1
 TICK_S = 1.0
 MAX_HELD_CHARS = 2 * 1024 * 1024
-STYLES = {Kind.THOUGHT: "dim", Kind.ACTION: "dim", Kind.ERROR: "red", Kind.NOTICE: "cyan"}
+STYLES = {Piece.THOUGHT: "dim", Piece.ACTION: "dim", Piece.ERROR: "red", Piece.NOTICE: "cyan"}
 
 
 class View(Protocol):
@@ -206,14 +206,14 @@ class LiveProgress:
                 self._feed, self._usage = Feed(redaction=self._redaction), Usage()
                 self._attempt, self._waiting = attempt, None
                 self._since = time.monotonic()
-                self._add(Kind.NOTICE, timed(start_line(attempt, log)))
+                self._add(Piece.NOTICE, timed(start_line(attempt, log)))
             case AttemptEnded(attempt, outcome):
                 self._lines += self._feed.finish()
                 self._attempt = None
-                kind = Kind.NOTICE if outcome.is_accepted else Kind.ERROR
+                kind = Piece.NOTICE if outcome.is_accepted else Piece.ERROR
                 self._add(kind, timed(end_line(attempt, outcome)))
             case Noticed(text):
-                self._add(Kind.NOTICE, one_line(f"notice: {text}"))
+                self._add(Piece.NOTICE, one_line(f"notice: {text}"))
             case Waiting(reason, until):
                 if self._waiting is None:
                     self._since = time.monotonic()
@@ -221,7 +221,7 @@ class LiveProgress:
             case _:
                 pass
 
-    def _add(self, kind: Kind, text: str) -> None:
+    def _add(self, kind: Piece, text: str) -> None:
         self._lines.append(Line(kind, fitted(near(text), self._console.width)))
 
     def close(self) -> None:

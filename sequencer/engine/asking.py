@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sequencer.engine.prepared import Agents
 from sequencer.errors import Interrupted, StepFailed
-from sequencer.executors.protocol import Cancellation, Kind, StepRequest
+from sequencer.executors.protocol import Cancellation, Piece, StepRequest
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 
@@ -21,7 +21,7 @@ from sequencer.model.step import Step
 class _Deaf:
     """Hears nothing; the answer is all that counts."""
 
-    def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
+    def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         """Ignore it."""
 
     def used(self, usage: Usage) -> None:

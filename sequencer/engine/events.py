@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sequencer.engine.attempt import Attempt
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.model.head import Head
 from sequencer.model.outcome import Outcome, Usage
 
@@ -31,7 +31,7 @@ class AttemptWrote(NamedTuple):
 
     attempt: Attempt
     data: bytes
-    kind: Kind
+    kind: Piece
 
 
 class AttemptUsed(NamedTuple):

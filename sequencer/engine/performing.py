@@ -39,13 +39,7 @@ from sequencer.errors import (
 )
 from sequencer.executors.answers import apply_completion
 from sequencer.executors.attempt_lock import AttemptLock
-from sequencer.executors.protocol import (
-    EVERY_EXECUTOR,
-    Cancellation,
-    Kind,
-    Listener,
-    StepRequest,
-)
+from sequencer.executors.protocol import EVERY_EXECUTOR, Cancellation, Listener, Piece, StepRequest
 from sequencer.model.due import bounded
 from sequencer.model.head import Head
 from sequencer.model.kind import Performed
@@ -303,7 +297,7 @@ class Performer:
 
     def _write_traceback(self, error: SequencerError, listener: Listener) -> None:
         if isinstance(error, HookFailed) and error.traceback:
-            listener.write(self.redact(error.traceback).encode("utf-8", "replace"), Kind.ERROR)
+            listener.write(self.redact(error.traceback).encode("utf-8", "replace"), Piece.ERROR)
 
     def _finished(self, outcome: Outcome, prepared: Prepared, seconds: float) -> Outcome:
         completed = checked(prepared.step, apply_completion(prepared.step, outcome))
@@ -331,7 +325,7 @@ class Performer:
             # The step's own agent was not started, so nothing of this is its.
             return answer, replace(prepared, agent=asked.agent)
         chosen = self._chosen(prepared, answer, router)
-        running.listener.write(f"[router] {_told(prepared, chosen)}\n".encode(), Kind.NOTICE)
+        running.listener.write(f"[router] {_told(prepared, chosen)}\n".encode(), Piece.NOTICE)
         chosen = self._composed(chosen, running)
         if (most := running.budget.cost_usd) is not None:
             left = Allowance(max(most - answer.usage.cost_usd, 0.0), running.budget.timeout_s)
@@ -476,9 +470,9 @@ class _Output:
     def __init__(self, attempt: Attempt, log: StepLog, emit: Emit) -> None:
         self._attempt, self._log, self._emit = attempt, log, emit
 
-    def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
+    def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         self._log.write(data, kind)
-        is_hidden = self._attempt.step.suppress_thoughts and kind in (Kind.THOUGHT, Kind.ACTION)
+        is_hidden = self._attempt.step.suppress_thoughts and kind in (Piece.THOUGHT, Piece.ACTION)
         if not is_hidden:
             self._emit(AttemptWrote(self._attempt, data, kind))
 

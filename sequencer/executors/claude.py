@@ -47,7 +47,7 @@ from sequencer.executors.client import (
 )
 from sequencer.executors.prices import Tokens, price_of
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Kind, Listener, Objection, Permits, StepRequest, words
+from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
 from sequencer.executors.tool_words import CLAUDE, granted, objections, plan_objections, taken
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
@@ -296,7 +296,7 @@ class ClaudeParser(JsonEventParser):
         self._calls: dict[str, tuple[str, Tokens]] = {}
         self._streamed: set[str] = set()
         self._current: str | None = None
-        self._open_line: Kind | None = None
+        self._open_line: Piece | None = None
         self._reset_epoch_s: float | None = None
 
     def take(self, event: Event, listener: Listener) -> None:
@@ -362,19 +362,19 @@ class ClaudeParser(JsonEventParser):
                 self._version = version if isinstance(version, str) else None
                 mode = event.get("permissionMode")
                 text = f"claude {version}, model {event.get('model')}, permission mode {mode}"
-                self.say(listener, text, Kind.NOTICE)
+                self.say(listener, text, Piece.NOTICE)
             case "api_retry":
                 status = event.get("error_status")
                 delay_s = as_cost(event.get("retry_delay_ms")) / 1000
                 attempt = f"{event.get('attempt')} of {event.get('max_retries')}"
                 reason = f"{event.get('error')} (HTTP {status})" if status else event.get("error")
                 text = f"claude asks again in {delay_s:.1f} s, {attempt}: {reason}"
-                self._own_line(listener, text, Kind.NOTICE)
+                self._own_line(listener, text, Piece.NOTICE)
             case "permission_denied":
                 text = f"refused: {event.get('tool_name')}: {one_line(event.get('message'))}"
-                self._own_line(listener, text, Kind.ERROR)
+                self._own_line(listener, text, Piece.ERROR)
             case "model_fallback":
-                self._own_line(listener, f"claude: {one_line(event)}", Kind.NOTICE)
+                self._own_line(listener, f"claude: {one_line(event)}", Piece.NOTICE)
 
     def _take_assistant(self, event: Event, listener: Listener) -> None:
         message = as_dict(event.get("message"))
@@ -383,14 +383,14 @@ class ClaudeParser(JsonEventParser):
         for block in map(as_dict, as_list(message.get("content"))):
             match block.get("type"):
                 case "text" if event.get("is_api_error_message"):
-                    self._own_line(listener, _text(block.get("text")), Kind.ERROR)
+                    self._own_line(listener, _text(block.get("text")), Piece.ERROR)
                 case "text" if key not in self._streamed:
-                    self._own_line(listener, _text(block.get("text")), Kind.RESPONSE)
+                    self._own_line(listener, _text(block.get("text")), Piece.RESPONSE)
                 case "thinking" if key not in self._streamed:
-                    self._own_line(listener, _text(block.get("thinking")), Kind.THOUGHT)
+                    self._own_line(listener, _text(block.get("thinking")), Piece.THOUGHT)
                 case "tool_use":
                     text = f"-> {block.get('name')} {one_line(block.get('input'))}"
-                    self._own_line(listener, text, Kind.ACTION)
+                    self._own_line(listener, text, Piece.ACTION)
 
     def _take_tool_results(self, event: Event, listener: Listener) -> None:
         for block in map(as_dict, as_list(as_dict(event.get("message")).get("content"))):
@@ -400,7 +400,7 @@ class ClaudeParser(JsonEventParser):
             parts = (as_dict(part).get("text", "") for part in as_list(content))
             text = content if isinstance(content, str) else " ".join(map(_text, parts))
             sign = "<- error:" if block.get("is_error") else "<-"
-            self._own_line(listener, f"{sign} {one_line(text)}", Kind.ACTION)
+            self._own_line(listener, f"{sign} {one_line(text)}", Piece.ACTION)
 
     def _take_delta(self, event: Event, listener: Listener) -> None:
         """Show text as it is written; only present with --include-partial-messages."""
@@ -413,7 +413,7 @@ class ClaudeParser(JsonEventParser):
                 self._count_call(self._current, message, listener)
             case "content_block_delta":
                 delta = as_dict(raw.get("delta"))
-                for name, kind in (("text", Kind.RESPONSE), ("thinking", Kind.THOUGHT)):
+                for name, kind in (("text", Piece.RESPONSE), ("thinking", Piece.THOUGHT)):
                     text = _text(delta.get(name))
                     if text:
                         listener.write(text.encode("utf-8", "replace"), kind)
@@ -429,7 +429,7 @@ class ClaudeParser(JsonEventParser):
         self._reset_epoch_s = as_number(info.get("resetsAt")) if is_rejected else None
         if info.get("status") not in (None, "allowed"):
             text = f"claude: limit {info.get('rateLimitType')}: {info.get('status')}"
-            self._own_line(listener, text, Kind.NOTICE)
+            self._own_line(listener, text, Piece.NOTICE)
 
     def _take_result(self, event: Event, listener: Listener) -> None:
         self._results.append(event)
@@ -438,7 +438,7 @@ class ClaudeParser(JsonEventParser):
             if line not in self.denials:
                 self.denials.append(line)
         if event.get("is_error"):
-            self._own_line(listener, _error_of(event), Kind.ERROR)
+            self._own_line(listener, _error_of(event), Piece.ERROR)
         self.count(listener, self._charged())
 
     def _charged(self) -> Usage:
@@ -506,7 +506,7 @@ class ClaudeParser(JsonEventParser):
             text, end, status=status, epoch_s=self._reset_epoch_s, hint=hint
         )
 
-    def _own_line(self, listener: Listener, text: str, kind: Kind) -> None:
+    def _own_line(self, listener: Listener, text: str, kind: Piece) -> None:
         self._end_line(listener)
         self.say(listener, text, kind)
 

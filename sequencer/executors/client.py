@@ -35,7 +35,7 @@ from sequencer.executors.client_limits import (
 from sequencer.executors.environment import agent_environment
 from sequencer.executors.prices import ModelPrice, estimated
 from sequencer.executors.process import EventParser, ProcessCore, ProcessEnd, perform_process
-from sequencer.executors.protocol import Cancellation, Kind, Listener, StepRequest
+from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import ModelName, Step
 from sequencer.store.folder import open_new
@@ -291,7 +291,7 @@ class JsonEventParser(ABC):
             self.take(event, listener)
             return self.is_progress(event)
         if line.strip():
-            listener.write(line + b"\n", Kind.OUTPUT)
+            listener.write(line + b"\n", Piece.OUTPUT)
         # What is too large to be read is a tool's result, and no sign of life.
         return not is_readable
 
@@ -321,7 +321,7 @@ class JsonEventParser(ABC):
         """Return the last lines of stderr as one line."""
         return one_line(" ".join(self._stderr), ERROR_CHARS)
 
-    def say(self, listener: Listener, text: str, kind: Kind) -> None:
+    def say(self, listener: Listener, text: str, kind: Piece) -> None:
         """Write *text* as a line of its own."""
         if text:
             listener.write(f"{text}\n".encode("utf-8", "replace"), kind)

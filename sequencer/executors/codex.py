@@ -40,7 +40,7 @@ from sequencer.executors.client import (
     split_mark,
 )
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Kind, Listener, Objection, Permits, StepRequest, words
+from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
 from sequencer.executors.tool_words import CODEX, objections
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step, ToolName
@@ -246,7 +246,7 @@ class CodexParser(JsonEventParser):
                 self._failure = str(as_dict(event.get("error")).get("message"))
             case "error":
                 # Shown again by turn.failed if it was final.
-                self.say(listener, f"codex: {one_line(event.get('message'))}", Kind.NOTICE)
+                self.say(listener, f"codex: {one_line(event.get('message'))}", Piece.NOTICE)
             case "item.started":
                 self._take_started(as_dict(event.get("item")), listener)
             case "item.completed":
@@ -307,26 +307,26 @@ class CodexParser(JsonEventParser):
 
     def _take_started(self, item: Event, listener: Listener) -> None:
         if item.get("type") not in _QUIET_ITEMS:
-            self.say(listener, f"-> {_described(item)}", Kind.ACTION)
+            self.say(listener, f"-> {_described(item)}", Piece.ACTION)
 
     def _take_completed(self, item: Event, listener: Listener) -> None:
         match item.get("type"):
             case "agent_message":
                 self._answer = str(item.get("text", ""))
-                self.say(listener, self._answer, Kind.RESPONSE)
+                self.say(listener, self._answer, Piece.RESPONSE)
             case "reasoning":
-                self.say(listener, str(item.get("text", "")), Kind.THOUGHT)
+                self.say(listener, str(item.get("text", "")), Piece.THOUGHT)
             case "error":
-                self.say(listener, f"codex: {one_line(item.get('message'))}", Kind.NOTICE)
+                self.say(listener, f"codex: {one_line(item.get('message'))}", Piece.NOTICE)
             case "command_execution":
                 sign = "<-" if item.get("exit_code") == 0 else f"<- exit {item.get('exit_code')}:"
                 output = one_line(str(item.get("aggregated_output", "")))
-                self.say(listener, f"{sign} {output}".rstrip(), Kind.ACTION)
+                self.say(listener, f"{sign} {output}".rstrip(), Piece.ACTION)
                 if item.get("status") == "declined":
                     self.denials.append(one_line(item.get("command"), 160))
             case _:
                 status = item.get("status", "done")
-                self.say(listener, f"<- {_described(item)}: {status}", Kind.ACTION)
+                self.say(listener, f"<- {_described(item)}: {status}", Piece.ACTION)
 
 
 def _described(item: Event) -> str:

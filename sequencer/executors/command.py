@@ -26,7 +26,7 @@ from sequencer.executors.environment import (
 )
 from sequencer.executors.prices import ModelPrice, estimated
 from sequencer.executors.process import ProcessCore, ProcessEnd, conclude, describe_exit, launch_of
-from sequencer.executors.protocol import Cancellation, Kind, Listener, Objection, StepRequest
+from sequencer.executors.protocol import Cancellation, Listener, Objection, Piece, StepRequest
 from sequencer.executors.pump import GRACE_S
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
@@ -207,11 +207,11 @@ class _Answer:
     def stdout(self, data: bytes) -> bool:
         self._end = (self._end + data)[-ANSWER_BYTES:]
         self._bytes += len(data)
-        self._listener.write(data, Kind.OUTPUT)
+        self._listener.write(data, Piece.OUTPUT)
         return True
 
     def stderr(self, data: bytes) -> bool:
-        self._listener.write(data, Kind.ERROR)
+        self._listener.write(data, Piece.ERROR)
         return True
 
     def judge(self, end: ProcessEnd) -> Outcome:

@@ -37,7 +37,7 @@ from sequencer.executors.client import (
     split_mark,
 )
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Kind, Listener, Objection, Permits, StepRequest, words
+from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
 from sequencer.executors.tool_words import GEMINI, granted, objections, plan_objections, taken
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import ModelName, Step
@@ -197,7 +197,7 @@ class GeminiParser(JsonEventParser):
                 self._take_tool_result(event, listener)
             case "error":
                 is_warning = event.get("severity") == "warning"
-                kind = Kind.NOTICE if is_warning else Kind.ERROR
+                kind = Piece.NOTICE if is_warning else Piece.ERROR
                 self._own_line(listener, f"gemini: {one_line(event.get('message'))}", kind)
             case "result":
                 self._take_result(event, listener)
@@ -228,7 +228,7 @@ class GeminiParser(JsonEventParser):
     def _take_text(self, event: Event, listener: Listener) -> None:
         text = str(event.get("content", ""))
         self._answer.append(text)
-        listener.write(text.encode("utf-8", "replace"), Kind.RESPONSE)
+        listener.write(text.encode("utf-8", "replace"), Piece.RESPONSE)
         self._is_line_open = not text.endswith("\n")
 
     def _take_call(self, event: Event, listener: Listener) -> None:
@@ -236,13 +236,13 @@ class GeminiParser(JsonEventParser):
         self._answer.clear()
         call = f"{event.get('tool_name')} {one_line(event.get('parameters'))}"
         self._tools[str(event.get("tool_id"))] = one_line(call, 160)
-        self._own_line(listener, f"-> {call}", Kind.ACTION)
+        self._own_line(listener, f"-> {call}", Piece.ACTION)
 
     def _take_tool_result(self, event: Event, listener: Listener) -> None:
         error = as_dict(event.get("error"))
         output = one_line(event.get("output") or error.get("message") or event.get("status"))
         sign = "<-" if event.get("status") == "success" else "<- error:"
-        self._own_line(listener, f"{sign} {output}", Kind.ACTION)
+        self._own_line(listener, f"{sign} {output}", Piece.ACTION)
         if error.get("type") in _REFUSALS:
             self.denials.append(self._tools.get(str(event.get("tool_id")), output))
 
@@ -251,7 +251,7 @@ class GeminiParser(JsonEventParser):
         stats = as_dict(event.get("stats"))
         if event.get("status") != "success":
             message = as_dict(event.get("error")).get("message")
-            self._own_line(listener, f"gemini: {one_line(message)}", Kind.ERROR)
+            self._own_line(listener, f"gemini: {one_line(message)}", Piece.ERROR)
         self._end_line(listener)
         usage = Usage(
             input_tokens=as_count(stats.get("input_tokens")),
@@ -259,11 +259,11 @@ class GeminiParser(JsonEventParser):
         )
         self.count_tokens(listener, usage, as_count(stats.get("cached")))
 
-    def _own_line(self, listener: Listener, text: str, kind: Kind) -> None:
+    def _own_line(self, listener: Listener, text: str, kind: Piece) -> None:
         self._end_line(listener)
         self.say(listener, text, kind)
 
     def _end_line(self, listener: Listener) -> None:
         if self._is_line_open:
-            listener.write(b"\n", Kind.RESPONSE)
+            listener.write(b"\n", Piece.RESPONSE)
             self._is_line_open = False

@@ -108,7 +108,7 @@ def report_refused(code: int, stage: str) -> None:
     report(f'{{"event": "refused", "errno": {code}, "stage": "{stage}"}}')
 
 
-class Launch:
+class Order:
     """The fields of a launch record: grace, folder, counts, arguments, environment."""
 
     def __init__(self, fields: list[bytes], lock: int) -> None:
@@ -122,7 +122,7 @@ class Launch:
         self.environment = {name: value for name, _, value in pairs}
 
 
-def start(launch: Launch, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | None:
+def start(launch: Order, stdin_fd: int, stdout_fd: int, prctl: Prctl) -> int | None:
     """Start the agent and return its process id, or report why it can't be."""
     trouble_r, trouble_w = os.pipe()
     nothing = os.open(os.devnull, os.O_WRONLY)
@@ -289,7 +289,7 @@ def _send(kill: object, pid: int, number: int) -> bool:
     return True
 
 
-class Watch:
+class AgentWatch:
     """Waits for the agent's end or for a reason to end it, whichever comes first."""
 
     def __init__(self) -> None:
@@ -328,7 +328,7 @@ def _nothing(*_: object) -> None:
     """Let the wake-up pipe speak."""
 
 
-def end_tree(tree: Tree, watch: Watch, grace_s: float) -> None:
+def end_tree(tree: Tree, watch: AgentWatch, grace_s: float) -> None:
     """TERM everything, wait, then KILL until nothing is left."""
     tree.signal(_SIGTERM)
     started = time.monotonic()
@@ -355,8 +355,8 @@ def main() -> None:
         record = read_record()
         if record is None:
             return
-        launch = Launch(*record)
-        watch = Watch()
+        launch = Order(*record)
+        watch = AgentWatch()
         agent = start(launch, stdin_fd, stdout_fd, prctl)
     except OSError as error:
         # No process or no descriptor for what comes before the agent.
@@ -367,7 +367,7 @@ def main() -> None:
     guard_agent(agent, launch, watch, prctl)
 
 
-def guard_agent(agent: int, launch: Launch, watch: Watch, prctl: Prctl) -> None:
+def guard_agent(agent: int, launch: Order, watch: AgentWatch, prctl: Prctl) -> None:
     """Wait for the end of *agent* or a reason to end it, end all of it, and report."""
     tree = Tree(agent, prctl)
     tree.reap()

@@ -28,11 +28,11 @@ from sequencer.executors.messages_loop import (
     CallUnanswered,
     Conversation,
     ConversationFailed,
-    Plan,
+    Dialog,
 )
 from sequencer.executors.prices import ModelPrice, missing_price, price_of
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.project_tools import SECRETS, TOOLS, ProjectFolder, Workbench
+from sequencer.executors.project_tools import SECRETS, TOOLS, ToolFolder, Workbench
 from sequencer.executors.protocol import (
     Cancellation,
     Listener,
@@ -250,7 +250,7 @@ class _Attempt:
         withheld = (*(step.disallowed_tools or ()), *taken(step, MESSAGES))
         model = step.model or options.model
         systems = [s for s in (request.system_prompt, request.append_system_prompt) if s]
-        plan = Plan(
+        plan = Dialog(
             prompt=request.prompt,
             system="\n\n".join(systems) or None,
             model=model,
@@ -271,7 +271,7 @@ class _Attempt:
             key_variable=options.api_key_env,
         )
         bench = Workbench(
-            folder=ProjectFolder(request.cwd, self._forbidden(), options.secrets),
+            folder=ToolFolder(request.cwd, self._forbidden(), options.secrets),
             core=core,
             cancellation=self._cancellation,
             environment=self._command_environment(environ),

@@ -24,7 +24,7 @@ from sequencer.executors.client import ERROR_CHARS, as_dict, one_line
 from sequencer.executors.client_limits import TOO_MANY_REQUESTS, Clock, not_before
 from sequencer.executors.prices import ModelPrice, Tokens
 from sequencer.executors.project_tools import Workbench, call_tool, describe_tools
-from sequencer.executors.protocol import Kind, Listener
+from sequencer.executors.protocol import Listener, Piece
 from sequencer.model.outcome import Usage
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ConversationFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Dialog:
     """What is asked, and within which limits."""
 
     prompt: str
@@ -90,7 +90,9 @@ class Ledger:
 class Conversation:
     """One attempt's conversation."""
 
-    def __init__(self, plan: Plan, rules: CallRules, bench: Workbench, listener: Listener) -> None:
+    def __init__(
+        self, plan: Dialog, rules: CallRules, bench: Workbench, listener: Listener
+    ) -> None:
         self.denials: list[str] = []
         self.ledger = Ledger(plan.price, listener)
         self._plan = plan
@@ -158,10 +160,10 @@ class Conversation:
             if block.type != "tool_use":
                 continue
             shown = f"{block.name} {one_line(block.input)}"
-            self._say(f"-> {shown}", Kind.ACTION)
+            self._say(f"-> {shown}", Piece.ACTION)
             done = call_tool(block.name, block.input, self._plan.tools, self._bench)
             self._say(
-                f"{'<- error:' if done.is_error else '<-'} {one_line(done.text)}", Kind.ACTION
+                f"{'<- error:' if done.is_error else '<-'} {one_line(done.text)}", Piece.ACTION
             )
             if done.is_refused:
                 self.denials.append(one_line(shown, 160))
@@ -175,7 +177,7 @@ class Conversation:
             )
         return results
 
-    def _say(self, text: str, kind: Kind) -> None:
+    def _say(self, text: str, kind: Piece) -> None:
         self._listener.write(f"{text}\n".encode("utf-8", "replace"), kind)
 
 
@@ -285,7 +287,7 @@ async def call(
         if trouble.status == TOO_MANY_REQUESTS and delay_s > LONGEST_WAIT_S:
             raise _final(trouble, attempt, rules)
         again = f"asking again in {delay_s:.1f} s, {attempt} of {rules.retries}"
-        listener.write(f"{trouble.text}; {again}\n".encode(), Kind.NOTICE)
+        listener.write(f"{trouble.text}; {again}\n".encode(), Piece.NOTICE)
         await asyncio.sleep(delay_s)
 
 
@@ -296,7 +298,7 @@ class _Stream:
         self._listener = listener
         self._count = count
         self._tokens = Tokens()
-        self._open_line: Kind | None = None
+        self._open_line: Piece | None = None
 
     async def read(self, client: anthropic.AsyncAnthropic, parameters: dict[str, Any]) -> Message:
         async with client.messages.stream(**parameters) as stream:
@@ -316,7 +318,7 @@ class _Stream:
         self._count(self._tokens, True)  # noqa: FBT003 - the meaning is in `call`
 
     def _take_delta(self, delta: Any) -> None:
-        for name, kind in (("text", Kind.RESPONSE), ("thinking", Kind.THOUGHT)):
+        for name, kind in (("text", Piece.RESPONSE), ("thinking", Piece.THOUGHT)):
             text = getattr(delta, name, None)
             if isinstance(text, str) and text:
                 self._listener.write(text.encode("utf-8", "replace"), kind)

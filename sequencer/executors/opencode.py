@@ -34,7 +34,7 @@ from sequencer.executors.client import (
     sum_of_costs,
 )
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Kind, Listener, Objection, Permits, StepRequest, words
+from sequencer.executors.protocol import Listener, Objection, Permits, Piece, StepRequest, words
 from sequencer.executors.tool_words import OPENCODE, granted, objections, taken
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.step import Step
@@ -285,16 +285,16 @@ class OpencodeParser(JsonEventParser):
             case "text":
                 text = str(part.get("text", ""))
                 self._answer.append(text)
-                self.say(listener, text, Kind.RESPONSE)
+                self.say(listener, text, Piece.RESPONSE)
             case "reasoning":
-                self.say(listener, str(part.get("text", "")), Kind.THOUGHT)
+                self.say(listener, str(part.get("text", "")), Piece.THOUGHT)
             case "tool_use":
                 self._take_tool(part, listener)
             case "step_finish":
                 self._take_step(part, listener)
             case "error":
                 self._error = as_dict(event.get("error"))
-                self.say(listener, f"opencode: {self._error_text()}", Kind.ERROR)
+                self.say(listener, f"opencode: {self._error_text()}", Piece.ERROR)
 
     def is_progress(self, event: Event) -> bool:
         """See `JsonEventParser`."""
@@ -330,14 +330,14 @@ class OpencodeParser(JsonEventParser):
         state = as_dict(part.get("state"))
         given = as_dict(state.get("input"))
         call = f"{part.get('tool')} {one_line(given)}"
-        self.say(listener, f"-> {call}", Kind.ACTION)
+        self.say(listener, f"-> {call}", Piece.ACTION)
         # A tool that was taken away is called by way of one that is named so.
         is_invalid = part.get("tool") == "invalid"
         error = given.get("error") if is_invalid else state.get("error")
         if state.get("status") != "error" and not is_invalid:
-            self.say(listener, f"<- {one_line(state.get('output'))}", Kind.ACTION)
+            self.say(listener, f"<- {one_line(state.get('output'))}", Piece.ACTION)
             return
-        self.say(listener, f"<- error: {one_line(error)}", Kind.ACTION)
+        self.say(listener, f"<- error: {one_line(error)}", Piece.ACTION)
         if _REFUSED.search(str(error)):
             self.denials.append(one_line(call, 160))
 

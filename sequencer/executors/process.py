@@ -29,8 +29,8 @@ from sequencer.errors import MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.answers import apply_result
 from sequencer.executors.protocol import (
     Cancellation,
-    Kind,
     Listener,
+    Piece,
     StepRequest,
     StopReason,
     time_is_over,
@@ -64,7 +64,7 @@ class EventParser(Protocol):
         """
 
     def feed_stderr(self, line: bytes) -> None:
-        """Take one line of stderr; the listener has had it already, as `Kind.ERROR`."""
+        """Take one line of stderr; the listener has had it already, as `Piece.ERROR`."""
 
     def finish(self, end: ProcessEnd) -> Outcome:
         """Return the outcome with all usage so far.
@@ -289,7 +289,7 @@ def conclude(
         listener.write(
             b"[sequencer] the file of complete_when is there: the step is done, and "
             b"its agent was ended\n",
-            Kind.NOTICE,
+            Piece.NOTICE,
         )
     elif end.ended_by is not None or end.is_guard_lost:
         update |= {"status": OutcomeStatus.FAILED, "error": stop_error(end, request)}
@@ -299,7 +299,7 @@ def conclude(
         update |= {"status": OutcomeStatus.FAILED, "error": describe_exit(end)}
     if end.survivors:
         notice = f"{end.survivors} processes of the agent could not be ended\n"
-        listener.write(notice.encode(), Kind.NOTICE)
+        listener.write(notice.encode(), Piece.NOTICE)
     return apply_result(request.result_path, outcome.model_copy(update=update))
 
 
@@ -377,7 +377,7 @@ class _Lines:
         return self._has_progressed
 
     def stderr(self, data: bytes) -> bool:
-        self._listener.write(data, Kind.ERROR)
+        self._listener.write(data, Piece.ERROR)
         self._err.feed(data)
         # Warnings and retries of the client; the agent speaks on stdout.
         return False
@@ -389,7 +389,7 @@ class _Lines:
     def _take_raw(self, raw: bytes) -> None:
         # Of an event of megabytes, which is a tool's result.
         self._has_progressed = True
-        self._listener.write(raw, Kind.OUTPUT)
+        self._listener.write(raw, Piece.OUTPUT)
 
     def finish(self) -> None:
         self._out.finish()

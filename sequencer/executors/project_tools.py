@@ -52,7 +52,7 @@ class Ran:
 class Workbench:
     """What tools work with during one attempt."""
 
-    folder: ProjectFolder
+    folder: ToolFolder
     core: ProcessCore
     cancellation: Cancellation
     environment: Mapping[str, str]
@@ -281,11 +281,11 @@ def call_tool(name: str, given: object, names: Sequence[str], bench: Workbench) 
     return ToolAnswer(text)
 
 
-def _allowed(folder: ProjectFolder, paths: Iterable[Path]) -> Iterable[str]:
+def _allowed(folder: ToolFolder, paths: Iterable[Path]) -> Iterable[str]:
     return (folder.shown(path) for path in paths if path.is_file() and folder.allows(path))
 
 
-def _matches(folder: ProjectFolder, output: bytes) -> Iterable[str]:
+def _matches(folder: ToolFolder, output: bytes) -> Iterable[str]:
     for line in output.decode("utf-8", "replace").splitlines():
         name, separator, rest = line.partition("\x00")
         if separator and folder.allows(folder.root / name):
@@ -308,7 +308,7 @@ class FileFailed(Exception):
     """The file can't be read or written; the agent is told why and may go on."""
 
 
-class ProjectFolder:
+class ToolFolder:
     """The files below *root*, but for the *forbidden* folders and the *secrets*."""
 
     def __init__(

@@ -30,7 +30,7 @@ def words(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-class Kind(StrEnum):
+class Piece(StrEnum):
     """What a piece of output is, so that a terminal can choose what to show."""
 
     OUTPUT = "output"
@@ -128,7 +128,7 @@ class Cancellation:
 class Listener(Protocol):
     """Who hears what a step does while it does it; called from one thread at a time."""
 
-    def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
+    def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         """Take bytes as they are; the log keeps all, a terminal what it wants."""
 
     def used(self, usage: Usage) -> None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from sequencer.executors.answers import sample, schema_of, with_structured
-from sequencer.executors.protocol import Cancellation, Kind, Listener, StepRequest, time_is_over
+from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest, time_is_over
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Name, Step
 
@@ -57,7 +57,7 @@ class RehearsalExecutor:
         self, request: StepRequest, listener: Listener, cancellation: Cancellation
     ) -> Outcome:
         """Write what was asked, wait, and succeed."""
-        listener.write(self._said(request).encode("utf-8", "surrogateescape"), Kind.NOTICE)
+        listener.write(self._said(request).encode("utf-8", "surrogateescape"), Piece.NOTICE)
         seconds = self.options.seconds
         if seconds or cancellation.is_set():
             stopped = wait_like_an_agent(seconds, request, cancellation)
@@ -167,7 +167,7 @@ class ScriptedExecutor:
             if stopped is not None:
                 return stopped
         if entry.output:
-            listener.write(entry.output.encode("utf-8", "replace") + b"\n", Kind.RESPONSE)
+            listener.write(entry.output.encode("utf-8", "replace") + b"\n", Piece.RESPONSE)
         listener.used(entry.usage)
         error = entry.error
         if error is None and entry.status is OutcomeStatus.FAILED:

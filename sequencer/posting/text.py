@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.errors import CorruptState, SequencerError
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction, without_sequences
 from sequencer.history.metrics import Metrics
 from sequencer.posting.protocol import Activity, ActivityType
@@ -113,7 +113,7 @@ HELD_BYTES = 256 * 1024
 """What waits between two posts at most."""
 THOUGHT_CHARS = 1_500
 """The newest end of a thought that is posted."""
-_TOLD = {Kind.THOUGHT: Kind.THOUGHT, Kind.RESPONSE: Kind.THOUGHT, Kind.ACTION: Kind.ACTION}
+_TOLD = {Piece.THOUGHT: Piece.THOUGHT, Piece.RESPONSE: Piece.THOUGHT, Piece.ACTION: Piece.ACTION}
 """What an agent says while it works is a thought; its answer comes from the journal."""
 _CALL = re.compile(r"-> (\S+)\s*(.*)", re.DOTALL)
 _RESULT = re.compile(r"<- ?(.*)", re.DOTALL)
@@ -132,12 +132,12 @@ class _Reading:
             "step_index": step_index,
             "attempt": attempt,
         }
-        self._kind: Kind | None = None
+        self._kind: Piece | None = None
         self._stream = redaction.stream()
         self._begun = ""
         self._call: tuple[str, str] | None = None
 
-    def take(self, kind: Kind, data: bytes) -> Activity | None:
+    def take(self, kind: Piece, data: bytes) -> Activity | None:
         """Return the newest thought or action that *data* makes, if it makes one."""
         if kind is not self._kind:
             self._kind, self._begun = kind, ""
@@ -145,7 +145,7 @@ class _Reading:
         plain = without_controls(data.decode("utf-8", "replace"))
         settled = self._stream.feed(plain.encode("utf-8", "replace"))
         self._begun += settled.decode("utf-8", "replace")
-        if kind is Kind.ACTION:
+        if kind is Piece.ACTION:
             *lines, self._begun = self._begun.split("\n")
             acts = [self._acted(line) for line in lines if line.strip()]
             return acts[-1] if acts else None
@@ -188,9 +188,9 @@ class Gist:
         """Hear nothing yet; *redaction* knows the secrets."""
         self._redaction = redaction
         self._lock = threading.Lock()
-        self._queue: deque[tuple[Kind, bytes]] = deque()
+        self._queue: deque[tuple[Piece, bytes]] = deque()
         self._held = 0
-        self._skipped: Kind | None = None
+        self._skipped: Piece | None = None
         """The kind of which something was left out, until another one comes."""
         self._reading: _Reading | None = None
         self._opening: Activity | None = None
@@ -228,7 +228,7 @@ class Gist:
         self._held, self._skipped = 0, None
         self._opening = None
 
-    def write(self, data: bytes, kind: Kind) -> bool:
+    def write(self, data: bytes, kind: Piece) -> bool:
         """Take output; return whether there was nothing waiting before."""
         told = _TOLD.get(kind)
         if told is None or self._reading is None:

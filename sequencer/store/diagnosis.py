@@ -26,7 +26,7 @@ from sequencer.store.head import is_legacy, parse_head, signature
 from sequencer.store.journal import NAME, JournalFile, Record, decode, facts_of
 from sequencer.store.recovery import (
     MAX_LOST_TOKENS,
-    Found,
+    Recovered,
     Trace,
     Witness,
     beyond,
@@ -271,7 +271,7 @@ def _last_chain(records: Sequence[Record], path: Path) -> tuple[Record, ...]:
 
 def _refusal(
     state_path: Path, journal: JournalFile, witness: Witness
-) -> tuple[SequencerError | None, Found | None]:
+) -> tuple[SequencerError | None, Recovered | None]:
     """Return why the ordinary reader refuses the run, or what it finds."""
     error: SequencerError | None = None
     for _ in range(_LOOKS):
@@ -295,7 +295,7 @@ def _marks(state_path: Path, journal: JournalFile) -> object:
         return None
 
 
-def _read(state_path: Path, journal: JournalFile, witness: Witness) -> Found:
+def _read(state_path: Path, journal: JournalFile, witness: Witness) -> Recovered:
     found = recover(state_path, journal, witness)
     ensure_no_older_copy(state_path, found, witness)
     if found.edited is not None and found.head is not None:
@@ -309,7 +309,7 @@ def _read(state_path: Path, journal: JournalFile, witness: Witness) -> Found:
 
 
 def _documents(
-    state_path: Path, journal: JournalFile, found: Found | None
+    state_path: Path, journal: JournalFile, found: Recovered | None
 ) -> tuple[tuple[Path, str], ...]:
     """Return which documents of the head can't be used; a writer may replace them meanwhile."""
     wrong: tuple[tuple[Path, str], ...] = ()
@@ -325,7 +325,7 @@ def _documents(
     return wrong
 
 
-def _pending(found: Found | None) -> str | None:
+def _pending(found: Recovered | None) -> str | None:
     if found is None:
         return None
     if found.legacy is not None:

@@ -39,7 +39,7 @@ from sequencer.store.lock import RunLock
 from sequencer.store.protocol import Agreed, Change, Draft, Liveness, Peer, View
 from sequencer.store.queue import FileTurnstile, file_name
 from sequencer.store.recovery import (
-    Found,
+    Recovered,
     Witness,
     digest,
     ensure_no_older_copy,
@@ -96,7 +96,7 @@ class FileStore:
             timeout_s=lock_timeout_s,
         )
         self._watch: Watch | None = None
-        self._cached: tuple[_Signature, Found] | None = None
+        self._cached: tuple[_Signature, Recovered] | None = None
         self._is_swept = False
         self._notices: list[str] = []
 
@@ -141,10 +141,10 @@ class FileStore:
                     raise
         raise CorruptState("changes faster than it can be read", where=str(self._state_path))
 
-    def _recovered(self) -> Found:
+    def _recovered(self) -> Recovered:
         return recover(self._state_path, self._journal, self._witness)
 
-    def _followed(self, now: _Signature) -> Found | None:
+    def _followed(self, now: _Signature) -> Recovered | None:
         """Return what has come to be since the last look, if that is simple; see `follow`."""
         if self._cached is None:
             return None
@@ -154,7 +154,7 @@ class FileStore:
             return None
         return follow(self._state_path, self._journal, known)
 
-    def _seen(self, found: Found, before: _Signature) -> View:
+    def _seen(self, found: Recovered, before: _Signature) -> View:
         head, notices = found.head, () if found.is_behind else found.notices
         if found.legacy is not None:
             head = self._migrated(found.legacy)
@@ -234,7 +234,7 @@ class FileStore:
             raise ValueError(message)
         return head
 
-    def _before(self, found: Found) -> Transition | None:
+    def _before(self, found: Recovered) -> Transition | None:
         """Return the transition that has to come first: an edit by hand, or a migration."""
         at = utc_now()
         if found.edited is not None and found.head is not None:
@@ -270,7 +270,7 @@ class FileStore:
         origin = {"note": f"the original is {copy.name}", "migrated_from": digest(legacy)}
         return Transition(head, (replace(fact, outcome=origin),))
 
-    def load(self) -> Found:
+    def load(self) -> Recovered:
         """Return the present state, with state.json brought up to it; only under `locked`."""
         before = self._signature()
         if self._cached is not None and self._cached[0] == before and self._is_swept:
@@ -295,7 +295,7 @@ class FileStore:
             self._cached = (before, found)
         return found
 
-    def _newest(self) -> Found:
+    def _newest(self) -> Recovered:
         """Return what all the files say, the step logs too."""
         for _ in range(READ_ATTEMPTS):
             before = self._signature()
@@ -310,7 +310,7 @@ class FileStore:
                 return found
         raise CorruptState("changes faster than it can be read", where=str(self._state_path))
 
-    def _accept(self, found: Found, transition: Transition) -> Head | None:
+    def _accept(self, found: Recovered, transition: Transition) -> Head | None:
         """Append and publish; return None if another writer was first."""
         base = found.last.revision if found.last else 0
         offset = found.size + (len(CLOSING) if found.is_torn else 0)
@@ -338,14 +338,14 @@ class FileStore:
         published, size = self._publish(head, content), offset + len(line)
         record = Record(base + 1, offset, line[:-1], {"head": None})
         signature = (published, self._journal.signature_at(size))
-        self._cached = (signature, Found(head, record, size)) if published else None
+        self._cached = (signature, Recovered(head, record, size)) if published else None
         if found.head is not None:
             for claim in found.head.claims:
                 if head.claim_with(claim.token) is None:
                     self.leases.forget(claim)
         return head
 
-    def _rotate(self, found: Found, last: Record) -> bool:
+    def _rotate(self, found: Recovered, last: Record) -> bool:
         try:
             has_rotated = self._journal.rotate_if_large(last, found.size)
         except OSError as error:
@@ -356,7 +356,7 @@ class FileStore:
             results.prune(self._results, self._oldest_token())
         return has_rotated
 
-    def _append_agreed(self, line: bytes, offset: int, found: Found) -> bool:
+    def _append_agreed(self, line: bytes, offset: int, found: Recovered) -> bool:
         """Append what is accepted already; where that fails, the peer brings it next time."""
         try:
             return self._append(line, offset, is_torn=found.is_torn)

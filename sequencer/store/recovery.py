@@ -186,7 +186,7 @@ _REPAIR = "'sequencer repair' shows what can be saved"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Recovered:
     """The state of a run as its files tell it."""
 
     head: Head | None
@@ -209,7 +209,7 @@ class Found:
     notices: tuple[str, ...] = field(default=())
 
 
-def recover(state_path: Path, journal: JournalFile, witness: Witness = no_witness) -> Found:
+def recover(state_path: Path, journal: JournalFile, witness: Witness = no_witness) -> Recovered:
     """Return what the files of a run say; *witness* tells what its step logs show.
 
     Raises:
@@ -227,10 +227,10 @@ def recover(state_path: Path, journal: JournalFile, witness: Witness = no_witnes
     return found
 
 
-def _judged(state_path: Path, raw: RawHead, journal: JournalFile, scan: Scan) -> Found:
+def _judged(state_path: Path, raw: RawHead, journal: JournalFile, scan: Scan) -> Recovered:
     last = scan.winners[-1]
     head = head_of(last, journal.path)
-    found = Found(head, last, scan.size, scan.is_torn)
+    found = Recovered(head, last, scan.size, scan.is_torn)
     if raw.content is None:
         why = f"was unreadable ({raw.problem})" if raw.problem else "was missing"
         notice = f"{state_path} {why}; restored from the journal at step_index {head.step_index}"
@@ -264,7 +264,9 @@ def head_of(record: Record, journal: Path) -> Head:
         ) from None
 
 
-def _ensure_newest(state_path: Path, journal: JournalFile, found: Found, witness: Witness) -> None:
+def _ensure_newest(
+    state_path: Path, journal: JournalFile, found: Recovered, witness: Witness
+) -> None:
     """Return unless the run had come further than the journal from which it is restored."""
     if found.head is None or found.last is None:
         return
@@ -278,7 +280,7 @@ def _ensure_newest(state_path: Path, journal: JournalFile, found: Found, witness
         raise missing(state_path, found.head, found.last.revision, shown)
 
 
-def ensure_no_older_copy(state_path: Path, found: Found, witness: Witness = no_witness) -> None:
+def ensure_no_older_copy(state_path: Path, found: Recovered, witness: Witness = no_witness) -> None:
     """Return unless the step logs know a token that the files of the run don't.
 
     state.json and its journal agree also where both are older copies. Only for who holds the
@@ -303,7 +305,7 @@ def missing(state_path: Path, head: Head, revision: int, shown: Trace) -> Corrup
     )
 
 
-def follow(state_path: Path, journal: JournalFile, known: Found) -> Found | None:
+def follow(state_path: Path, journal: JournalFile, known: Recovered) -> Recovered | None:
     """Return what the files say now, read from where *known* ends; None: read all of them.
 
     *journal* has to be the file that it was. Only what writers of this program leave behind
@@ -320,7 +322,7 @@ def follow(state_path: Path, journal: JournalFile, known: Found) -> Found | None
     if scan.winners:
         last = scan.winners[-1]
         head = head_of(last, journal.path)
-    found = Found(head, last, scan.size, scan.is_torn)
+    found = Recovered(head, last, scan.size, scan.is_torn)
     if there == content_of(head):
         return found
     if scan.winners and there == content_of(known.head):
@@ -344,7 +346,7 @@ def _scan(raw: RawHead, journal: JournalFile) -> Scan:
     return journal.read(0, None if journal.has_rotated() else 1)
 
 
-def _without_journal(state_path: Path, raw: RawHead, journal: JournalFile, scan: Scan) -> Found:
+def _without_journal(state_path: Path, raw: RawHead, journal: JournalFile, scan: Scan) -> Recovered:
     """Decide what it means that the journal has no record that counts."""
     if raw.problem is not None:
         raise CorruptState(
@@ -354,7 +356,7 @@ def _without_journal(state_path: Path, raw: RawHead, journal: JournalFile, scan:
         )
     if raw.content is not None:
         if is_foreign(raw.content):
-            return Found(None, None, scan.size, scan.is_torn, legacy=raw.content)
+            return Recovered(None, None, scan.size, scan.is_torn, legacy=raw.content)
         raise CorruptState(
             f"is at revision {raw.content.get('revision')}, but the journal has no record of it",
             where=str(state_path),
@@ -374,7 +376,7 @@ def _without_journal(state_path: Path, raw: RawHead, journal: JournalFile, scan:
             where=str(state_path),
             hint="bring the folder back, or remove all of it to begin anew",
         )
-    return Found(None, None, scan.size, scan.is_torn)
+    return Recovered(None, None, scan.size, scan.is_torn)
 
 
 def _left_over(folder: Path) -> Path | None:
@@ -400,7 +402,7 @@ def _is_first_append(journal: JournalFile) -> bool:
     return b"\n" not in data and start.startswith(data[: len(start)])
 
 
-def _compare(state_path: Path, content: dict[str, Any], found: Found, scan: Scan) -> Found:
+def _compare(state_path: Path, content: dict[str, Any], found: Recovered, scan: Scan) -> Recovered:
     """Decide what state.json's *content* is, beside what the journal *found*."""
     last = scan.winners[-1]
     revision = content.get("revision")

@@ -20,7 +20,7 @@ import pytest
 
 from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Cancellation, Kind, StopReason
+from sequencer.executors.protocol import Cancellation, Piece, StopReason
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, marked_processes, request_for, wait_until
@@ -109,9 +109,9 @@ def test_it_edits_a_file_and_is_charged(desk: Desk) -> None:
     assert outcome.output == "It is done."
     assert target.read_text() == "by claude\n"
     assert outcome.denials == ()
-    assert desk.heard.text(Kind.RESPONSE).splitlines() == ["I write.", "It is done."]
-    assert "I think." in desk.heard.text(Kind.THOUGHT)
-    assert "-> Write" in desk.heard.text(Kind.ACTION)
+    assert desk.heard.text(Piece.RESPONSE).splitlines() == ["I write.", "It is done."]
+    assert "I think." in desk.heard.text(Piece.THOUGHT)
+    assert "-> Write" in desk.heard.text(Piece.ACTION)
     assert outcome.usage.cost_usd > 0
     assert outcome.usage.input_tokens > 100
     # Our list price and the client's agree.

@@ -19,7 +19,7 @@ import psutil
 
 from sequencer.executors.command import CommandExecutor, CommandOptions
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Executor, Kind, StepRequest
+from sequencer.executors.protocol import Executor, Piece, StepRequest
 from sequencer.executors.stand_ins import (
     RehearsalExecutor,
     RehearsalOptions,
@@ -42,17 +42,17 @@ IDENTITY = {
 class Recorder:
     """A listener that keeps what it hears."""
 
-    pieces: list[tuple[bytes, Kind]] = field(default_factory=list)
+    pieces: list[tuple[bytes, Piece]] = field(default_factory=list)
     usages: list[Usage] = field(default_factory=list)
 
-    def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
+    def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         self.pieces.append((data, kind))
 
     def used(self, usage: Usage) -> None:
         self.usages.append(usage)
 
-    def text(self, *kinds: Kind) -> str:
-        wanted = kinds or tuple(Kind)
+    def text(self, *kinds: Piece) -> str:
+        wanted = kinds or tuple(Piece)
         return b"".join(data for data, kind in self.pieces if kind in wanted).decode()
 
 

@@ -15,7 +15,7 @@ from sequencer.engine.events import (
     Noticed,
     Waiting,
 )
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.model.outcome import Outcome, Usage
 
 LOG = Path("logs/steps/iter-00001_a.log")
@@ -36,7 +36,7 @@ class Saying:
         self.attempt = attempt
         self.emit(AttemptStarted(attempt, log))
 
-    def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
+    def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
         self.emit(AttemptWrote(self._told(), data, kind))
 
     def used(self, usage: Usage) -> None:

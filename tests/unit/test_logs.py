@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sequencer.engine.attempt import Attempt
 from sequencer.errors import CorruptState, UnsafeFolder, UnsafePath
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from sequencer.logs import (
     MAX_LOOKS,
@@ -61,7 +61,7 @@ class Place:
 
     def write(self, data: bytes, outcome: Outcome = DONE, **update: Any) -> Path:
         log = self.logs.open(make_attempt(self.project, **update))
-        log.write(data, Kind.OUTPUT)
+        log.write(data, Piece.OUTPUT)
         log.close(outcome)
         return log.path
 

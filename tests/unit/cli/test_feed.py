@@ -5,10 +5,10 @@ import time
 import pytest
 
 from sequencer.cli.feed import BURST_BYTES, BYTES_PER_S, LAST_CHARS, LINE_CHARS, Feed, Line
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 
-OUT = Kind.OUTPUT
+OUT = Piece.OUTPUT
 
 
 class Clock:
@@ -36,9 +36,9 @@ def test_only_whole_lines_come_out() -> None:
 
 def test_another_kind_ends_the_line() -> None:
     feed = Feed()
-    feed.take(b"thinking", Kind.THOUGHT)
-    lines = feed.take(b"answer\n", Kind.RESPONSE)
-    assert lines == [Line(Kind.THOUGHT, "thinking"), Line(Kind.RESPONSE, "answer")]
+    feed.take(b"thinking", Piece.THOUGHT)
+    lines = feed.take(b"answer\n", Piece.RESPONSE)
+    assert lines == [Line(Piece.THOUGHT, "thinking"), Line(Piece.RESPONSE, "answer")]
 
 
 def test_lines_are_safe_for_a_terminal() -> None:
@@ -76,7 +76,7 @@ def test_a_flood_is_left_out_and_counted() -> None:
     assert texts(rest) == [
         f"[{hidden / 1024 / 1024:.1f} MiB of output are not shown; the step log has them]"
     ]
-    assert rest[0].kind is Kind.NOTICE
+    assert rest[0].kind is Piece.NOTICE
 
 
 def test_it_goes_on_once_the_flood_is_over() -> None:
@@ -126,7 +126,7 @@ def secretive(clock: Clock | None = None) -> Feed:
 
 def test_secrets_are_hidden_in_what_is_shown_and_in_the_last_line() -> None:
     feed = secretive()
-    lines = feed.take(f"the word is {WORD}\n{WORD} aga".encode(), Kind.OUTPUT)
+    lines = feed.take(f"the word is {WORD}\n{WORD} aga".encode(), Piece.OUTPUT)
     assert texts(lines) == ["the word is [secret]"]
     assert feed.last == "[secret] aga"
     assert texts(feed.finish()) == ["[secret] aga"]

@@ -25,7 +25,7 @@ from sequencer.cli.progress import (
 )
 from sequencer.cli.views.text import moment
 from sequencer.engine.attempt import Attempt
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
@@ -81,8 +81,8 @@ def test_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
     view = PlainProgress(Redaction())
     shown = Saying(view)
     shown.started(attempt(), LOG)
-    shown.write(b"half ", Kind.RESPONSE)
-    shown.write(b"a line\n\x1b[31mred\x1b[0m", Kind.RESPONSE)
+    shown.write(b"half ", Piece.RESPONSE)
+    shown.write(b"a line\n\x1b[31mred\x1b[0m", Piece.RESPONSE)
     shown.used(Usage(input_tokens=1))
     shown.ended(attempt(), outcome())
     shown.notice("restored")
@@ -116,7 +116,7 @@ def test_a_closed_stderr_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     view = PlainProgress(Redaction())
     shown = Saying(view)
     shown.started(attempt(), LOG)
-    shown.write(b"text\n", Kind.OUTPUT)
+    shown.write(b"text\n", Piece.OUTPUT)
     shown.ended(attempt(), outcome())
 
 
@@ -166,8 +166,8 @@ def test_a_terminal_gets_a_live_line_and_the_output_above(monkeypatch: pytest.Mo
         shown = Saying(view)
         shown.started(attempt(), LOG)
         shown.used(Usage(input_tokens=1200, output_tokens=34, cost_usd=0.5))
-        shown.write(b"working on \x1b]0;owned\x07it\n", Kind.RESPONSE)
-        shown.write(b"reading a file\n", Kind.ACTION)
+        shown.write(b"working on \x1b]0;owned\x07it\n", Piece.RESPONSE)
+        shown.write(b"reading a file\n", Piece.ACTION)
         seen = terminal.wait_for(b"1,200 + 34 tokens, 0.5000 USD")
         assert b"owned" not in seen
         assert b"working on it" in seen
@@ -201,7 +201,7 @@ def test_a_flood_neither_blocks_nor_piles_up(monkeypatch: pytest.MonkeyPatch) ->
         chunk = b"x" * 99 + b"\n"
         started = time.monotonic()
         for _ in range(300_000):
-            shown.write(chunk, Kind.OUTPUT)
+            shown.write(chunk, Piece.OUTPUT)
         took = time.monotonic() - started
         pending = sum(len(line.text) for line in list(view._lines))
         assert pending <= MAX_HELD_CHARS + 100_000
@@ -230,7 +230,7 @@ sys.stderr = os.fdopen(slave, "w")
 os.environ["TERM"] = "xterm"
 from tests.unit.cli.test_progress import LOG, attempt, outcome
 from sequencer.cli.progress import LiveProgress
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from tests.unit.saying import Saying
 view = LiveProgress(Redaction())
@@ -239,7 +239,7 @@ shown.started(attempt(), LOG)
 os.close(master)
 import time
 for _ in range(20):
-    shown.write(b"text\\n", Kind.OUTPUT)
+    shown.write(b"text\\n", Piece.OUTPUT)
     time.sleep(0.02)
 shown.ended(attempt(), outcome())
 view.close()

@@ -22,7 +22,7 @@ from sequencer.engine.events import (
 )
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.model.head import Head
 from sequencer.project import open_project
 from sequencer.store.queue import TicketQueue, file_name
@@ -121,7 +121,7 @@ class Recorder:
                 self.steps.append((attempt.step.name, attempt.step_index, attempt.attempt))
                 self.logs.append(log)
             case AttemptWrote(_, data, kind):
-                assert isinstance(kind, Kind)
+                assert isinstance(kind, Piece)
                 self.output += data
             case AttemptUsed(_, usage):
                 assert usage.steps == 0

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions, ClaudeParser, claude_argv
 from sequencer.executors.process import ProcessCore, ProcessEnd
-from sequencer.executors.protocol import Cancellation, Kind
+from sequencer.executors.protocol import Cancellation, Piece
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, request_for
@@ -190,9 +190,9 @@ def test_entries_without_meaning_are_refused(entry: dict[str, Any]) -> None:
 def test_an_edit_is_shown_as_it_happens_and_counted(version: str) -> None:
     outcome, heard = _replayed(f"claude-{version}-edit")
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
-    assert heard.text(Kind.RESPONSE).split("\n") == ["I write the file.", "It is done.", ""]
-    assert "I think." in heard.text(Kind.THOUGHT)
-    actions = heard.text(Kind.ACTION).splitlines()
+    assert heard.text(Piece.RESPONSE).split("\n") == ["I write the file.", "It is done.", ""]
+    assert "I think." in heard.text(Piece.THOUGHT)
+    actions = heard.text(Piece.ACTION).splitlines()
     assert actions[0].startswith('-> Write file_path="/project/')
     assert actions[1].startswith("<- File created")
     assert heard.usages[-1] == outcome.usage.model_copy(update={"seconds": 0.0})
@@ -213,7 +213,7 @@ def test_refused_edits_are_a_warning_or_a_failure(version: str) -> None:
     assert strict.status is OutcomeStatus.FAILED
     assert strict.error is not None
     assert "no.txt" in strict.error
-    assert "error:" in heard.text(Kind.ACTION)
+    assert "error:" in heard.text(Piece.ACTION)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -282,7 +282,7 @@ def test_too_many_requests_are_nobodys_failure(version: str) -> None:
     outcome, heard = _replayed(f"claude-{version}-429")
     assert outcome.status is OutcomeStatus.LIMITED
     assert outcome.not_before == "2026-11-21T12:05:00Z"
-    assert "asks again" in heard.text(Kind.NOTICE)
+    assert "asks again" in heard.text(Piece.NOTICE)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -339,7 +339,7 @@ def test_a_subscription_limit_has_the_time_that_the_client_was_told() -> None:
     replayed = feed(ClaudeParser(RULES), encoded(event, result), end=end)
     assert replayed.outcome.status is OutcomeStatus.LIMITED
     assert replayed.outcome.not_before == "2026-11-21T22:26:40Z"
-    assert "five_hour" in replayed.heard.text(Kind.NOTICE)
+    assert "five_hour" in replayed.heard.text(Piece.NOTICE)
 
 
 def test_a_warning_about_a_limit_is_no_limit() -> None:

@@ -23,7 +23,7 @@ from sequencer.executors.codex import CodexParser
 from sequencer.executors.gemini import GeminiParser
 from sequencer.executors.opencode import OpencodeParser
 from sequencer.executors.process import ProcessEnd
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.model.outcome import OutcomeStatus
 from tests.contract.executor_cases import Recorder
 from tests.unit.executors.replay import RULES, encoded, feed, recording
@@ -41,7 +41,7 @@ def test_lines_that_are_no_objects_are_passed_through_as_they_are(parser: JsonEv
     lines = [b"Warning: \xff\xfe", b"[1, 2]", b'{"cut off', b"[" * 100_000, b"", b"  "]
     heard = feed(parser, lines).heard
     assert [data for data, _ in heard.pieces] == [line + b"\n" for line in lines[:4]]
-    assert {kind for _, kind in heard.pieces} == {Kind.OUTPUT}
+    assert {kind for _, kind in heard.pieces} == {Piece.OUTPUT}
 
 
 def test_an_agent_whose_file_is_there_has_answered(parser: JsonEventParser) -> None:
@@ -87,7 +87,7 @@ def test_what_would_take_many_times_its_size_is_not_read(line: bytes, *, is_read
 
 def test_what_is_not_read_is_passed_through(parser: JsonEventParser) -> None:
     line = b'{"type": [' + b"[]," * MIB + b"0]}"
-    assert feed(parser, [line]).heard.pieces == [(line + b"\n", Kind.OUTPUT)]
+    assert feed(parser, [line]).heard.pieces == [(line + b"\n", Piece.OUTPUT)]
 
 
 def test_unknown_events_are_ignored(parser: JsonEventParser) -> None:

@@ -18,7 +18,7 @@ from sequencer.executors.codex import (
     usage_before,
 )
 from sequencer.executors.process import ProcessCore, ProcessEnd
-from sequencer.executors.protocol import Cancellation, Kind
+from sequencer.executors.protocol import Cancellation, Piece
 from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, request_for
@@ -204,9 +204,9 @@ def test_a_command_and_an_answer_are_shown_and_counted() -> None:
     replayed = replay("codex-edit", CodexParser(RULES))
     outcome, heard = replayed.outcome, replayed.heard
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
-    assert "-> command /bin/bash -lc 'echo hi > f.txt'" in heard.text(Kind.ACTION)
-    assert heard.text(Kind.RESPONSE) == "It is done.\n"
-    assert "Model metadata" in heard.text(Kind.NOTICE)
+    assert "-> command /bin/bash -lc 'echo hi > f.txt'" in heard.text(Piece.ACTION)
+    assert heard.text(Piece.RESPONSE) == "It is done.\n"
+    assert "Model metadata" in heard.text(Piece.NOTICE)
     assert (outcome.usage.input_tokens, outcome.usage.output_tokens) == (10976, 95)
 
 
@@ -297,8 +297,8 @@ def test_changes_of_files_and_other_tools_are_shown() -> None:
     events = [{"type": "item.completed", "item": i} for i in (change, search, thought, declined)]
     started = {"type": "item.started", "item": search}
     replayed = feed(CodexParser(RULES), [json.dumps(e).encode() for e in (started, *events)])
-    actions = replayed.heard.text(Kind.ACTION)
+    actions = replayed.heard.text(Piece.ACTION)
     assert "file_change update a.py" in actions
     assert '-> web_search query="python"' in actions
-    assert replayed.heard.text(Kind.THOUGHT) == "hm\n"
+    assert replayed.heard.text(Piece.THOUGHT) == "hm\n"
     assert replayed.outcome.denials == ("rm x",)

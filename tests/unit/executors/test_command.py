@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from sequencer.errors import StorageFailed, UnsafeFolder
 from sequencer.executors.command import ANSWER_BYTES, CommandExecutor, CommandOptions
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Cancellation, Kind
+from sequencer.executors.protocol import Cancellation, Piece
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, request_for
@@ -52,8 +52,8 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 def test_the_answer_is_stdout_and_both_streams_are_shown(bench: Bench) -> None:
     outcome = bench.perform("sh", "-c", "cat; echo; echo log >&2", prompt="ask")
     assert (outcome.status, outcome.output, outcome.exit_code) == (OutcomeStatus.OK, "ask", 0)
-    assert bench.recorder.text(Kind.OUTPUT) == "ask\n"
-    assert bench.recorder.text(Kind.ERROR) == "log\n"
+    assert bench.recorder.text(Piece.OUTPUT) == "ask\n"
+    assert bench.recorder.text(Piece.ERROR) == "log\n"
 
 
 def test_a_failure_keeps_the_answer_and_says_why(bench: Bench) -> None:

@@ -18,7 +18,7 @@ from sequencer.executors.gemini import (
     gemini_argv,
 )
 from sequencer.executors.process import ProcessCore, ProcessEnd
-from sequencer.executors.protocol import Kind, StepRequest
+from sequencer.executors.protocol import Piece, StepRequest
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import request_for
@@ -150,8 +150,8 @@ def test_an_edit_is_shown_and_counted() -> None:
     replayed = replay("gemini-edit", GeminiParser(RULES))
     outcome, heard = replayed.outcome, replayed.heard
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
-    assert heard.text(Kind.RESPONSE) == "I write.\nIt is done.\n"
-    assert heard.text(Kind.ACTION).splitlines() == [
+    assert heard.text(Piece.RESPONSE) == "I write.\nIt is done.\n"
+    assert heard.text(Piece.ACTION).splitlines() == [
         '-> write_file file_path="/project/a.txt" content="x"',
         "<- success",
     ]
@@ -180,7 +180,7 @@ def test_errors_are_failures_that_say_why(name: str, said: str) -> None:
     assert replayed.outcome.status is OutcomeStatus.FAILED
     assert replayed.outcome.error is not None
     assert said in replayed.outcome.error
-    assert replayed.heard.text(Kind.ERROR)
+    assert replayed.heard.text(Piece.ERROR)
 
 
 def test_ended_by_a_signal_gemini_exits_with_0_and_without_a_result() -> None:
@@ -228,5 +228,5 @@ def test_warnings_are_notices() -> None:
         {"type": "error", "severity": "error", "message": "broken"},
     )
     heard = feed(GeminiParser(RULES), events).heard
-    assert heard.text(Kind.NOTICE) == "gemini: loop detected\n"
-    assert heard.text(Kind.ERROR) == "gemini: broken\n"
+    assert heard.text(Piece.NOTICE) == "gemini: loop detected\n"
+    assert heard.text(Piece.ERROR) == "gemini: broken\n"

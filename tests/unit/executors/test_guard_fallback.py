@@ -186,7 +186,7 @@ def test_a_record_comes_back_as_it_was_sent(
     record = guard.read_record()
     os.close(read)
     assert record is not None
-    received = guard.Launch(*record)
+    received = guard.Order(*record)
     assert received.lock == -1
     assert (received.grace_s, received.cwd) == (2.5, os.fsencode(tmp_path))
     assert list(map(os.fsdecode, received.argv)) == argv

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from sequencer.executors.messages_api import MessagesExecutor, MessagesOptions
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.model.outcome import OutcomeStatus
 from tests.contract.executor_cases import request_for
 from tests.fake_model_server import fake_model
@@ -30,8 +30,8 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 def test_an_answer_is_streamed_counted_and_priced(desk: Desk) -> None:
     outcome = desk.ask([{"thinking": "hm", "text": "It is done.", "model_usage": USAGE}])
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
-    assert desk.heard.text(Kind.RESPONSE) == "It is done.\n"
-    assert desk.heard.text(Kind.THOUGHT) == "hm\n"
+    assert desk.heard.text(Piece.RESPONSE) == "It is done.\n"
+    assert desk.heard.text(Piece.THOUGHT) == "hm\n"
     assert outcome.usage.cost_usd == pytest.approx(0.2)
     assert (outcome.usage.input_tokens, outcome.usage.output_tokens) == (100_000, 50_000)
     assert outcome.usage.seconds > 0
@@ -109,7 +109,7 @@ def test_tools_edit_a_file_and_their_answers_go_back(desk: Desk) -> None:
     outcome = desk.ask(script, entry={"tools": ["read", "edit"]})
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
     assert (desk.folder / "a.txt").read_text() == "new\n"
-    assert '-> read path="a.txt"' in desk.heard.text(Kind.ACTION)
+    assert '-> read path="a.txt"' in desk.heard.text(Piece.ACTION)
     bodies = desk.model.bodies("/messages")
     assert len(bodies) == 3
     assert [tool["name"] for tool in bodies[0]["tools"]] == ["read", "edit"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Kind, StopReason
+from sequencer.executors.protocol import Piece, StopReason
 from sequencer.model.outcome import OutcomeStatus
 from tests.fake_model_server import fake_model
 from tests.unit.executors.messages_desk import USAGE, Desk
@@ -42,7 +42,7 @@ def test_a_fault_that_passes_is_got_over(desk: Desk, fault: dict[str, Any]) -> N
     entry = {"stall_timeout_s": 1.5}
     outcome = desk.ask([{**fault, "times": 1}, {"text": "It is done."}], entry=entry)
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
-    assert "asking again in 1.0 s, 1 of 4" in desk.heard.text(Kind.NOTICE)
+    assert "asking again in 1.0 s, 1 of 4" in desk.heard.text(Piece.NOTICE)
     assert len(desk.model.requests) == 2
 
 

@@ -16,7 +16,7 @@ from sequencer.executors.opencode import (
     opencode_configuration,
 )
 from sequencer.executors.process import ProcessCore, ProcessEnd
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import request_for
@@ -215,8 +215,8 @@ def test_a_command_and_an_answer_are_shown_and_counted() -> None:
     replayed = replay("opencode-edit", OpencodeParser(RULES))
     outcome, heard = replayed.outcome, replayed.heard
     assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
-    assert heard.text(Kind.RESPONSE) == "I write.\nIt is done.\n"
-    assert heard.text(Kind.ACTION).startswith('-> bash command="echo hi > f.txt"')
+    assert heard.text(Piece.RESPONSE) == "I write.\nIt is done.\n"
+    assert heard.text(Piece.ACTION).startswith('-> bash command="echo hi > f.txt"')
     # The sum of both steps, not the last one.
     assert (outcome.usage.input_tokens, outcome.usage.output_tokens) == (5018, 49)
     assert [usage.input_tokens for usage in heard.usages] == [2469, 5018]

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sequencer.executors.process import ProcessCore, ProcessEnd, describe_exit, perform_process
-from sequencer.executors.protocol import Cancellation, Kind, Listener, StopReason
+from sequencer.executors.protocol import Cancellation, Listener, Piece, StopReason
 from sequencer.executors.pump import Launch
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from tests.contract.executor_cases import Recorder, request_for, wait_until
@@ -34,7 +34,7 @@ class Parser:
 
     def feed_line(self, line: bytes, listener: Listener) -> bool:
         self.lines.append(line)
-        listener.write(line + b"\n", Kind.RESPONSE)
+        listener.write(line + b"\n", Piece.RESPONSE)
         return not line.startswith(b"heartbeat")
 
     def feed_stderr(self, line: bytes) -> None:
@@ -94,7 +94,7 @@ def test_lines_reach_the_parser_and_stderr_both(stage: Stage) -> None:
     assert outcome.status is OutcomeStatus.OK
     assert stage.parser.lines == [b"one", b"three"]
     assert stage.parser.errors == [b"two"]
-    assert stage.recorder.text(Kind.ERROR) == "two\n"
+    assert stage.recorder.text(Piece.ERROR) == "two\n"
     assert (outcome.exit_code, outcome.session_id) == (0, "s1")
     assert outcome.usage.input_tokens == 2
     assert 0 < outcome.usage.seconds < 10
@@ -112,7 +112,7 @@ def test_a_line_above_the_cap_is_passed_on_unparsed(
     monkeypatch.setattr("sequencer.executors.process.LINE_CAP", 1000)
     stage.python("print('a' * 5000); print('b')")
     assert stage.parser.lines == [b"b"]
-    assert stage.recorder.text(Kind.OUTPUT) == "a" * 5000 + "\n"
+    assert stage.recorder.text(Piece.OUTPUT) == "a" * 5000 + "\n"
 
 
 @pytest.mark.parametrize("code", [1, 3, 42, 144, 255])
@@ -300,7 +300,7 @@ def test_a_shutdown_that_reaches_the_guard_first_is_an_interruption(stage: Stage
 
 def test_an_agent_that_the_shutdown_reached_itself_is_no_failure(stage: Stage) -> None:
     class Listening(Recorder):
-        def write(self, data: bytes, kind: Kind = Kind.OUTPUT) -> None:
+        def write(self, data: bytes, kind: Piece = Piece.OUTPUT) -> None:
             super().write(data, kind)
             stage.cancellation._reason = StopReason.INTERRUPTED
 

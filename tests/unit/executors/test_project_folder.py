@@ -12,7 +12,7 @@ from sequencer.executors.project_tools import (
     MAX_WRITE_BYTES,
     FileFailed,
     PathRefused,
-    ProjectFolder,
+    ToolFolder,
 )
 
 
@@ -30,8 +30,8 @@ def project(tmp_path: Path) -> Path:
     return root
 
 
-def folder_of(project: Path) -> ProjectFolder:
-    return ProjectFolder(project, [project / "sync"])
+def folder_of(project: Path) -> ToolFolder:
+    return ToolFolder(project, [project / "sync"])
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_names_that_only_look_alike_are_accepted(project: Path) -> None:
 
 def test_a_folder_given_by_way_of_a_link_is_the_same_folder(project: Path, tmp_path: Path) -> None:
     (tmp_path / "short").symlink_to(project)
-    folder = ProjectFolder(tmp_path / "short", [tmp_path / "short" / "sync"])
+    folder = ToolFolder(tmp_path / "short", [tmp_path / "short" / "sync"])
     assert folder.read("src/a.py") == b"print(1)\n"
     with pytest.raises(PathRefused):
         folder.read("sync/state.json")

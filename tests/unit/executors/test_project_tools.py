@@ -14,8 +14,8 @@ from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import (
     MAX_ANSWER_CHARS,
     TOOLS,
-    ProjectFolder,
     ToolAnswer,
+    ToolFolder,
     Workbench,
     call_tool,
     describe_tools,
@@ -45,7 +45,7 @@ def bench(tmp_path: Path, cancellation: Cancellation) -> Iterator[Workbench]:
     (root / ".env").write_text("two")
     with ProcessCore() as core:
         yield Workbench(
-            folder=ProjectFolder(root, [root / "sync"]),
+            folder=ToolFolder(root, [root / "sync"]),
             core=core,
             cancellation=cancellation,
             environment={"PATH": "/usr/local/bin:/usr/bin:/bin", "MARK": "given"},

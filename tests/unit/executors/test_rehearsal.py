@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from sequencer.executors.protocol import Cancellation, Kind
+from sequencer.executors.protocol import Cancellation, Piece
 from sequencer.executors.stand_ins import RehearsalExecutor, RehearsalOptions
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Step
@@ -18,7 +18,7 @@ def rehearse(folder: Path, **update: object) -> tuple[Outcome, str]:
     executor = RehearsalExecutor("rehearsal", RehearsalOptions())
     outcome = executor.perform(request_for(folder, **update), recorder, cancellation)
     cancellation.close()
-    return outcome, recorder.text(Kind.NOTICE)
+    return outcome, recorder.text(Piece.NOTICE)
 
 
 def test_it_says_plainly_that_no_agent_ran(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.model.step import Step
 from sequencer.posting.poster import Poster
 from sequencer.posting.protocol import Sink
@@ -66,7 +66,7 @@ class Invocation:
         """Let a step be performed and accepted, as the engine does it."""
         attempt = attempt_at(step)
         self.said.started(attempt)
-        self.said.write(f"working on {output}\n".encode(), Kind.THOUGHT)
+        self.said.write(f"working on {output}\n".encode(), Piece.THOUGHT)
         self.said.ended(attempt, OK)
         succeed(store, output)
 

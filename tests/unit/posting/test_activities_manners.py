@@ -8,7 +8,7 @@ import pytest
 
 from sequencer.engine.events import Waiting
 from sequencer.errors import Interrupted
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event
 from sequencer.posting.poster import HURRIED_S, Poster
@@ -38,17 +38,17 @@ def test_thoughts_come_at_most_every_two_seconds_and_the_newest_wins(
 ) -> None:
     with invoked(store, hook(desk)) as now:
         now.said.started(attempt_at())
-        now.said.write(b"-> First\n", Kind.ACTION)
+        now.said.write(b"-> First\n", Piece.ACTION)
         now.rounds.wake_and_wait()
         now.clock.now += 1.9
         for name in (b"Second", b"Third"):
-            now.said.write(b"-> " + name + b"\n", Kind.ACTION)
+            now.said.write(b"-> " + name + b"\n", Piece.ACTION)
             now.rounds.wake_and_wait()
             assert told(desk) == ["First"]
         now.clock.now += 0.2
         now.rounds.wake_and_wait()
         assert told(desk) == ["First", "Third"]
-        now.said.write(b"-> Fourth\n", Kind.ACTION)
+        now.said.write(b"-> Fourth\n", Piece.ACTION)
         now.rounds.wake_and_wait()
     assert told(desk) == ["First", "Third"]
 
@@ -56,10 +56,10 @@ def test_thoughts_come_at_most_every_two_seconds_and_the_newest_wins(
 def test_nothing_of_a_step_comes_behind_its_result(store: FileStore, desk: Desk) -> None:
     with invoked(store, hook(desk)) as now:
         now.said.started(attempt_at())
-        now.said.write(b"first\n", Kind.THOUGHT)
+        now.said.write(b"first\n", Piece.THOUGHT)
         now.rounds.wake_and_wait()
         # Held back by the two seconds, and by then it is over.
-        now.said.write(b"-> Read second\n", Kind.ACTION)
+        now.said.write(b"-> Read second\n", Piece.ACTION)
         now.rounds.wake_and_wait()
         now.said.ended(attempt_at(), OK)
         succeed(store, "done")
@@ -81,8 +81,8 @@ def test_a_step_that_is_not_to_think_aloud(
 ) -> None:
     with invoked(store, hook(desk), **options) as now:
         now.said.started(attempt_at(step))
-        now.said.write(b"hm\n-> Read a\n", Kind.THOUGHT)
-        now.said.write(b"-> Read b\n", Kind.ACTION)
+        now.said.write(b"hm\n-> Read a\n", Piece.THOUGHT)
+        now.said.write(b"-> Read b\n", Piece.ACTION)
         now.rounds.wake_and_wait()
         now.said.ended(attempt_at(step), OK)
         succeed(store, "done")
@@ -93,7 +93,7 @@ def test_a_thought_reaches_linear_as_ephemeral(store: FileStore, desk: Desk) -> 
     sink = LinearSink("linear", "t", "s", desk.url)
     with invoked(store, sink) as now:
         now.said.started(attempt_at())
-        now.said.write(f"the key is {SECRET}\n".encode(), Kind.THOUGHT)
+        now.said.write(f"the key is {SECRET}\n".encode(), Piece.THOUGHT)
         (seen,) = desk.wait_for(1)
         now.said.ended(attempt_at(), OK)
         succeed(store)
@@ -107,8 +107,8 @@ def test_no_secret_leaves_in_any_way(store: FileStore, desk: Desk) -> None:
     with invoked(store, hook(desk)) as now:
         now.said.started(attempt_at(Step(name=f"step {SECRET}")))
         for place in range(0, len(SECRET), 5):
-            now.said.write(SECRET[place : place + 5].encode(), Kind.THOUGHT)
-        now.said.write(f"\n-> Login {SECRET}\n".encode(), Kind.ACTION)
+            now.said.write(SECRET[place : place + 5].encode(), Piece.THOUGHT)
+        now.said.write(f"\n-> Login {SECRET}\n".encode(), Piece.ACTION)
         desk.wait_for(1)
         now.said.ended(attempt_at(), OK)
         record(store, (Event.FAILED, {"error": SECRET, "log": SECRET, "by": SECRET}))

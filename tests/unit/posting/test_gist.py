@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.posting.protocol import ActivityType
 from sequencer.posting.text import HELD_BYTES, THOUGHT_CHARS, Gist
 from tests.unit.posting.runs import REDACTION, SECRET
@@ -32,67 +32,67 @@ def test_nothing_was_said(gist: Gist) -> None:
 
 
 def test_a_thought_grows(gist: Gist) -> None:
-    gist.write(b"I have to ", Kind.THOUGHT)
-    gist.write(b"look at ", Kind.THOUGHT)
+    gist.write(b"I have to ", Piece.THOUGHT)
+    gist.write(b"look at ", Piece.THOUGHT)
     assert taken(gist) == ("thought", "I have to look at")
-    gist.write(b"the tests.\n", Kind.THOUGHT)
+    gist.write(b"the tests.\n", Piece.THOUGHT)
     assert taken(gist) == ("thought", "I have to look at the tests.")
     assert taken(gist) is None
 
 
 def test_what_an_agent_says_while_it_works_is_a_thought(gist: Gist) -> None:
-    gist.write(b"Let me see.\n", Kind.RESPONSE)
+    gist.write(b"Let me see.\n", Piece.RESPONSE)
     assert taken(gist) == ("thought", "Let me see.")
 
 
 def test_the_newest_wins(gist: Gist) -> None:
-    gist.write(b"first a thought\n", Kind.THOUGHT)
-    gist.write(b'-> Read path="a.py"\n', Kind.ACTION)
-    gist.write(b'-> Bash command="make"\n', Kind.ACTION)
+    gist.write(b"first a thought\n", Piece.THOUGHT)
+    gist.write(b'-> Read path="a.py"\n', Piece.ACTION)
+    gist.write(b'-> Bash command="make"\n', Piece.ACTION)
     assert taken(gist) == ("action", "Bash", 'command="make"')
 
 
 def test_a_result_belongs_to_its_call(gist: Gist) -> None:
-    gist.write(b'-> Bash command="make"\n', Kind.ACTION)
+    gist.write(b'-> Bash command="make"\n', Piece.ACTION)
     assert taken(gist) == ("action", "Bash", 'command="make"')
-    gist.write(b"<- 3 tests failed\n", Kind.ACTION)
+    gist.write(b"<- 3 tests failed\n", Piece.ACTION)
     assert taken(gist) == ("action", "Bash", 'command="make"', "3 tests failed")
 
 
 def test_an_action_in_other_words(gist: Gist) -> None:
-    gist.write(b"<- nobody called\n", Kind.ACTION)
+    gist.write(b"<- nobody called\n", Piece.ACTION)
     assert taken(gist) == ("action", "tool", "<- nobody called")
-    gist.write(b"looked around\n-> List\n", Kind.ACTION)
+    gist.write(b"looked around\n-> List\n", Piece.ACTION)
     assert taken(gist) == ("action", "List", "")
 
 
 def test_an_action_is_told_when_its_line_is_whole(gist: Gist) -> None:
-    gist.write(b"-> Bash comm", Kind.ACTION)
+    gist.write(b"-> Bash comm", Piece.ACTION)
     assert taken(gist) is None
-    gist.write(b"and=1\n", Kind.ACTION)
+    gist.write(b"and=1\n", Piece.ACTION)
     assert taken(gist) == ("action", "Bash", "command=1")
 
 
-@pytest.mark.parametrize("kind", [Kind.OUTPUT, Kind.ERROR, Kind.NOTICE])
-def test_the_rest_is_not_for_others(gist: Gist, kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [Piece.OUTPUT, Piece.ERROR, Piece.NOTICE])
+def test_the_rest_is_not_for_others(gist: Gist, kind: Piece) -> None:
     assert not gist.write(b"text\n", kind)
     assert not gist.has_news
 
 
 def test_only_the_first_write_wakes(gist: Gist) -> None:
-    assert gist.write(b"a", Kind.THOUGHT)
-    assert not gist.write(b"b", Kind.THOUGHT)
+    assert gist.write(b"a", Piece.THOUGHT)
+    assert not gist.write(b"b", Piece.THOUGHT)
     gist.take()
-    assert gist.write(b"c", Kind.THOUGHT)
+    assert gist.write(b"c", Piece.THOUGHT)
 
 
 def test_nothing_of_an_attempt_comes_behind_its_end(gist: Gist) -> None:
-    gist.write(b"almost done\n", Kind.THOUGHT)
+    gist.write(b"almost done\n", Piece.THOUGHT)
     gist.end()
     assert not gist.has_news
-    assert not gist.write(b"late\n", Kind.THOUGHT)
+    assert not gist.write(b"late\n", Piece.THOUGHT)
     gist.begin("main", 4, 2)
-    gist.write(b"fresh\n", Kind.THOUGHT)
+    gist.write(b"fresh\n", Piece.THOUGHT)
     assert taken(gist) == ("thought", "fresh")
 
 
@@ -101,21 +101,21 @@ def test_a_secret_in_pieces_is_never_told(gist: Gist, size: int) -> None:
     data = f"the password is {SECRET}, so".encode()
     told = []
     for place in range(0, len(data), size):
-        gist.write(data[place : place + size], Kind.THOUGHT)
+        gist.write(data[place : place + size], Piece.THOUGHT)
         told.append(taken(gist))
     assert told[-1] == ("thought", "the password is [secret], so")
     assert not any(SECRET[:8] in text for one in told if one for text in one)
 
 
 def test_a_secret_in_an_action_is_never_told(gist: Gist) -> None:
-    gist.write(f'-> Bash command="login {SECRET[:10]}'.encode(), Kind.ACTION)
+    gist.write(f'-> Bash command="login {SECRET[:10]}'.encode(), Piece.ACTION)
     taken(gist)
-    gist.write(f'{SECRET[10:]}"\n'.encode(), Kind.ACTION)
+    gist.write(f'{SECRET[10:]}"\n'.encode(), Piece.ACTION)
     assert taken(gist) == ("action", "Bash", 'command="login [secret]"')
 
 
 def test_of_a_long_thought_the_end_is_told(gist: Gist) -> None:
-    gist.write(b"word " * 5000 + b"the end", Kind.THOUGHT)
+    gist.write(b"word " * 5000 + b"the end", Piece.THOUGHT)
     told = taken(gist)
     assert told is not None
     assert told[1].startswith("… word")
@@ -125,16 +125,16 @@ def test_of_a_long_thought_the_end_is_told(gist: Gist) -> None:
 
 def test_a_flood_is_left_out_up_to_the_next_change(gist: Gist) -> None:
     for _ in range(10):
-        gist.write(b"x" * (HELD_BYTES // 4), Kind.THOUGHT)
+        gist.write(b"x" * (HELD_BYTES // 4), Piece.THOUGHT)
     assert gist.take() is None
     # It may have stopped in the middle of a secret.
-    gist.write(SECRET[5:].encode() + b" and more\n", Kind.RESPONSE)
+    gist.write(SECRET[5:].encode() + b" and more\n", Piece.RESPONSE)
     assert gist.take() is None
-    gist.write(b"-> Read a\n", Kind.ACTION)
-    gist.write(b"I see\n", Kind.THOUGHT)
+    gist.write(b"-> Read a\n", Piece.ACTION)
+    gist.write(b"I see\n", Piece.THOUGHT)
     assert taken(gist) == ("thought", "I see")
 
 
 def test_control_sequences_go(gist: Gist) -> None:
-    gist.write(b"\x1b[1mbold\x1b[0m \xff\n", Kind.THOUGHT)
+    gist.write(b"\x1b[1mbold\x1b[0m \xff\n", Piece.THOUGHT)
     assert taken(gist) == ("thought", "bold \ufffd")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sequencer.engine.events import HeadMoved
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.model.net.graph import Node, NodeKind
 from sequencer.model.step import Step
 from sequencer.model.team import TaskTraits
@@ -43,16 +43,16 @@ def test_words_of_a_task_begin_with_its_name(store: FileStore) -> None:
         plan, build = Saying(now.activities), Saying(now.activities)
         plan.started(named("plan"))
         build.started(named("build"))
-        plan.write(b"-> Read {}\n", Kind.ACTION)
+        plan.write(b"-> Read {}\n", Piece.ACTION)
         now.rounds.wake_and_wait()
         assert thoughts(box)[-1].action == "plan: Read"
         now.clock.now += 2.1
-        build.write(b"I think", Kind.THOUGHT)
+        build.write(b"I think", Piece.THOUGHT)
         now.rounds.wake_and_wait()
         now.clock.now += 2.1
         # What the other has said meanwhile is no part of it.
-        plan.write(b"<- 7 lines\n", Kind.ACTION)
-        build.write(b" it over", Kind.THOUGHT)
+        plan.write(b"<- 7 lines\n", Piece.ACTION)
+        build.write(b" it over", Piece.THOUGHT)
         now.rounds.wake_and_wait()
     told = thoughts(box)
     assert [one.body for one in told[-2:]] == ["build: I think", "build: I think it over"]
@@ -67,8 +67,8 @@ def test_the_newest_wins_whoever_it_is_of(store: FileStore) -> None:
             one.started(named(name))
         now.rounds.wake_and_wait()
         for number in range(20):
-            seen["plan"].write(f"plan {number}\n".encode(), Kind.THOUGHT)
-            seen["build"].write(f"build {number}\n".encode(), Kind.THOUGHT)
+            seen["plan"].write(f"plan {number}\n".encode(), Piece.THOUGHT)
+            seen["build"].write(f"build {number}\n".encode(), Piece.THOUGHT)
         now.rounds.wake_and_wait()
         posts = len(box.posts)
         now.clock.now += 2.1
@@ -86,7 +86,7 @@ def test_one_in_two_seconds_over_all_teammates(store: FileStore) -> None:
         for name, one in seen.items():
             one.started(named(name))
         for tick in range(80):
-            seen["plan" if tick % 3 else "build"].write(b"x\n", Kind.THOUGHT)
+            seen["plan" if tick % 3 else "build"].write(b"x\n", Piece.THOUGHT)
             before = len(box.posts)
             now.rounds.wake_and_wait()
             posted += [now.clock.now] * (len(box.posts) - before)
@@ -103,7 +103,7 @@ def test_the_interval_is_a_setting(store: FileStore, every_s: float, count: int)
         seen.started(named("plan"))
         for _ in range(3):
             now.rounds.wake_and_wait()
-            seen.write(b"more\n", Kind.THOUGHT)
+            seen.write(b"more\n", Piece.THOUGHT)
             now.clock.now += 1.0
         now.rounds.wake_and_wait()
     assert len(thoughts(box)) == count
@@ -146,9 +146,9 @@ def test_what_comes_behind_an_attempts_end_is_nothing(store: FileStore) -> None:
         seen.started(named("plan"))
         # The thread may look at it just now.
         gist = now.activities._gists[named("plan").token]
-        seen.write(b"hm", Kind.THOUGHT)
+        seen.write(b"hm", Piece.THOUGHT)
         seen.ended(named("plan"), OK)
-        seen.write(b"late", Kind.THOUGHT)
+        seen.write(b"late", Piece.THOUGHT)
         assert not gist.has_news
         assert gist.take() is None
 
@@ -161,7 +161,7 @@ def test_a_task_that_is_not_to_think_aloud(store: FileStore) -> None:
             seen.started(
                 replace(named("plan"), step=Step.model_validate({"name": "plan", flag: True}))
             )
-            seen.write(b"quiet\n", Kind.THOUGHT)
+            seen.write(b"quiet\n", Piece.THOUGHT)
             now.rounds.wake_and_wait()
     assert box.posts == []
 
@@ -173,7 +173,7 @@ def test_nothing_of_a_task_comes_behind_its_end(store: FileStore) -> None:
         plan.started(named("plan"))
         now.rounds.wake_and_wait()
         build.started(named("build"))
-        plan.write(b"last words\n", Kind.THOUGHT)
+        plan.write(b"last words\n", Piece.THOUGHT)
         plan.ended(named("plan"), OK)
         now.clock.now += 2.1
         now.rounds.wake_and_wait()
@@ -191,7 +191,7 @@ def test_no_secret_leaves_in_pieces(store: FileStore) -> None:
             one.started(named(name))
         for letter in SECRET:
             for one in seen:
-                one.write(letter.encode(), Kind.THOUGHT)
+                one.write(letter.encode(), Piece.THOUGHT)
             now.rounds.wake_and_wait()
     assert box.posts
     assert not any(SECRET[:8] in one.body for one in thoughts(box))
@@ -230,7 +230,7 @@ def test_a_flowcharts_node_has_no_beginning_of_its_own(store: FileStore) -> None
         seen.started(named("plan", subject=None))
         now.rounds.wake_and_wait()
         assert box.posts == []
-        seen.write(b"hm\n", Kind.THOUGHT)
+        seen.write(b"hm\n", Piece.THOUGHT)
         now.rounds.wake_and_wait()
         tell(store, Event.SUCCEEDED, "plan", output="done")
     assert thoughts(box)[0].body == "plan: hm"

@@ -12,7 +12,7 @@ import pytest
 
 from sequencer.cli.views.board import MAX_NOTICES, REDRAW_S, Table
 from sequencer.engine.view import NodeState, NodeView
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from sequencer.model.net.graph import Graph, Node, NodeKind
 from sequencer.model.outcome import Usage
@@ -58,7 +58,7 @@ def test_the_table_is_redrawn_in_place(live: tuple[Table, Terminal]) -> None:
     shown.show(view)
     seen = Saying(shown.hear)
     seen.started(attempt("a"))
-    seen.write(b"reading\nwriting \x1b]0;owned\x07the file", Kind.OUTPUT)
+    seen.write(b"reading\nwriting \x1b]0;owned\x07the file", Piece.OUTPUT)
     seen.used(Usage(cost_usd=0.25))
     screen.wait_for("writing the file")
     screen.wait_for("0.2500")
@@ -167,7 +167,7 @@ def test_it_paints_at_most_four_times_a_second(live: tuple[Table, Terminal]) -> 
     screen.raw = b""
     begun = time.monotonic()
     while time.monotonic() - begun < 1.5:
-        seen.write(b"line\n", Kind.OUTPUT)
+        seen.write(b"line\n", Piece.OUTPUT)
         screen.read(0.002)
     assert 2 <= screen.raw.count(b"demo") <= 1.5 / REDRAW_S + 2
 
@@ -217,7 +217,7 @@ def test_hostile_output_moves_nothing(live: tuple[Table, Terminal], text: str) -
     shown.show(of(graph("a"), "running", a="running"))
     seen = Saying(shown.hear)
     seen.started(attempt("a"))
-    seen.write(text.encode("utf-8", "replace") + b"\nthe end", Kind.OUTPUT)
+    seen.write(text.encode("utf-8", "replace") + b"\nthe end", Piece.OUTPUT)
     shown.notice(text)
     screen.wait_for("the end")
     # `screen` fails on sequences that rich doesn't need for a live table.
@@ -233,7 +233,7 @@ def test_secrets_stay_hidden() -> None:
         shown.show(of(graph("a"), "running", a="running"))
         seen = Saying(shown.hear)
         seen.started(attempt("a"))
-        seen.write(f"key {secret} used\n".encode(), Kind.OUTPUT)
+        seen.write(f"key {secret} used\n".encode(), Piece.OUTPUT)
         shown.notice(f"with {secret}")
         screen.wait_for("used")
         shown.close()
@@ -258,7 +258,7 @@ def test_many_threads_at_once() -> None:
                 change(name, state=NodeState.RUNNING, attempt=1, since=now())
                 seen.started(attempt(name))
                 for number in range(40):
-                    seen.write(f"{name} says {number}\n".encode(), Kind.OUTPUT)
+                    seen.write(f"{name} says {number}\n".encode(), Piece.OUTPUT)
                     seen.used(Usage(cost_usd=number / 100))
                     time.sleep(number % 5 / 1000)
                 shown.notice(f"{name}: over")
@@ -292,7 +292,7 @@ def test_a_terminal_that_takes_nothing_holds_nobody_up() -> None:
         seen.started(attempt("node_0"))
         begun = time.monotonic()
         for number in range(3000):
-            seen.write(b"x" * 100 + b"\n", Kind.OUTPUT)
+            seen.write(b"x" * 100 + b"\n", Piece.OUTPUT)
             shown.notice(f"notice {number}" * 10)
         assert time.monotonic() - begun < 5
         assert len(shown._notices) <= MAX_NOTICES
@@ -326,7 +326,7 @@ def test_the_newest_line_goes_when_the_node_is_over(live: tuple[Table, Terminal]
     view = of(graph("a"), "running", a="running")
     seen = Saying(shown.hear)
     seen.started(attempt("a"))
-    seen.write(b"busy\n", Kind.OUTPUT)
+    seen.write(b"busy\n", Piece.OUTPUT)
     seen.used(Usage(cost_usd=0.5))
     shown.show(view)
     screen.wait_for("busy")

@@ -17,7 +17,7 @@ from sequencer.cli.views.board import Lines, Table
 from sequencer.cli.views.nodes import Heard
 from sequencer.cli.views.text import columns_of, width
 from sequencer.engine.view import FlowView, NodeState
-from sequencer.executors.protocol import Kind
+from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import Event
@@ -115,7 +115,7 @@ def test_what_a_task_says_and_uses_is_shown_at_once() -> None:
         screen.wait_for("Implement the parser, now")
         seen = Saying(board.hear)
         seen.started(attempt("build"))
-        seen.write(b"reading \x1b[2Ja.md", Kind.OUTPUT)
+        seen.write(b"reading \x1b[2Ja.md", Piece.OUTPUT)
         seen.used(Usage(cost_usd=0.25, input_tokens=1_500, output_tokens=500))
         screen.wait_for("reading a.md")
         screen.wait_for("2.0k  0.2500")
