@@ -21,15 +21,6 @@ def is_readable(cancellation: Cancellation) -> bool:
     return bool(select.select([cancellation], [], [], 0)[0])
 
 
-def test_its_descriptor_is_readable_from_then_on() -> None:
-    cancellation = Cancellation()
-    assert not is_readable(cancellation)
-    cancellation.set(StopReason.INTERRUPTED)
-    assert is_readable(cancellation)
-    assert is_readable(cancellation)
-    cancellation.close()
-
-
 def test_a_descriptor_that_is_asked_for_later_is_readable_too() -> None:
     cancellation = Cancellation()
     cancellation.set(StopReason.CLAIM_LOST)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from sequencer.executors.claude import (
     claude_argv,
     subagents_gone,
 )
-from sequencer.executors.codex import CodexExecutor, CodexOptions
-from sequencer.executors.messages_api import MessagesExecutor, MessagesOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.model.step import Step, Subagent
 from sequencer.model.team import STEP_FIELDS, Task
@@ -42,23 +39,10 @@ def argument(folder: Path, step: Step) -> str:
     return found
 
 
-def test_subagents_are_one_argument(tmp_path: Path) -> None:
-    name, _, text = argument(tmp_path, step_with()).partition("=")
-    assert name == "--agents"
-    assert json.loads(text) == BOTH
-    # What was left out is the client's to choose, and not a null that it would have to know.
-    assert "null" not in text
-
-
 def test_the_argument_is_one_word_of_plain_characters(tmp_path: Path) -> None:
     made = argument(tmp_path, step_with())
     assert made.isascii()
     assert made.isprintable()
-
-
-def test_a_step_without_has_no_such_argument(tmp_path: Path) -> None:
-    made = claude_argv(ClaudeOptions(), request_for(tmp_path))
-    assert not any(word.startswith("--agents") for word in made)
 
 
 def test_what_no_argument_can_hold_is_refused(tmp_path: Path) -> None:
@@ -164,14 +148,3 @@ def test_subagents_that_can_be_started_are_honoured(
     assert subagents_gone(step_with(**fields), options, "mine") is None
     with ProcessCore() as core:
         ensure_honoured(step_with(**fields), "mine", ClaudeExecutor("mine", options, core))
-
-
-def test_other_agents_refuse_them_and_say_who_does_not() -> None:
-    with ProcessCore() as core:
-        for executor in (
-            CodexExecutor("codex", CodexOptions(), core),
-            MessagesExecutor("anthropic", MessagesOptions(), core),
-        ):
-            with pytest.raises(ConfigurationError, match="can't honour agents") as caught:
-                ensure_honoured(step_with(), executor.name, executor)
-            assert str(caught.value.hint).startswith("subagents are for executor: claude")

@@ -17,7 +17,7 @@ from sequencer.executors.codex import (
     codex_argv,
     usage_before,
 )
-from sequencer.executors.process import ProcessCore, ProcessEnd
+from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Cancellation, Piece
 from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.step import Step
@@ -104,11 +104,6 @@ def test_options_and_step_become_arguments(
 ) -> None:
     common = ["--json", "--skip-git-repo-check"]
     assert argv(tmp_path, entry, step) == [*common, *expected]
-
-
-def test_a_continued_thread_keeps_its_sandbox(tmp_path: Path) -> None:
-    made = argv(tmp_path, resume_session=f"{THREAD};input_tokens=5;output_tokens=1")
-    assert made == ["resume", "--json", "--skip-git-repo-check", READ_ONLY, THREAD]
 
 
 @pytest.mark.parametrize(
@@ -200,16 +195,6 @@ def test_sandbox_modes_are_those_of_codex() -> None:
         CodexOptions.model_validate({"sandbox": "off"})
 
 
-def test_a_command_and_an_answer_are_shown_and_counted() -> None:
-    replayed = replay("codex-edit", CodexParser(RULES))
-    outcome, heard = replayed.outcome, replayed.heard
-    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
-    assert "-> command /bin/bash -lc 'echo hi > f.txt'" in heard.text(Piece.ACTION)
-    assert heard.text(Piece.RESPONSE) == "It is done.\n"
-    assert "Model metadata" in heard.text(Piece.NOTICE)
-    assert (outcome.usage.input_tokens, outcome.usage.output_tokens) == (10976, 95)
-
-
 def test_a_continued_thread_is_charged_the_difference(tmp_path: Path) -> None:
     first = replay("codex-edit", CodexParser(RULES)).outcome
     before = usage_before(request_for(tmp_path, resume_session=first.session_id))
@@ -232,33 +217,6 @@ def test_refused_commands_are_found_on_stderr() -> None:
     assert len(outcome.denials) == 1
     assert "reject command" in outcome.denials[0]
     assert replay("codex-refused", CodexParser(STRICT)).outcome.status is OutcomeStatus.FAILED
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [("codex-401", "codex login"), ("codex-no-session", "no rollout found for thread id")],
-)
-def test_errors_are_failures_that_say_why(name: str, said: str) -> None:
-    outcome = replay(name, CodexParser(RULES)).outcome
-    assert outcome.status is OutcomeStatus.FAILED
-    assert outcome.error is not None
-    assert said in outcome.error
-
-
-def test_too_many_requests_are_nobodys_failure() -> None:
-    outcome = replay("codex-429", CodexParser(RULES)).outcome
-    assert outcome.status is OutcomeStatus.LIMITED
-    assert outcome.not_before == "2026-11-21T12:05:00Z"
-
-
-def test_a_subscription_limit_names_its_end() -> None:
-    message = (
-        "You've hit your usage limit. Upgrade to Pro or try again in 3 days 4 hours 2 minutes."
-    )
-    events = encoded({"type": "turn.failed", "error": {"message": message}})
-    outcome = feed(CodexParser(RULES), events, end=ProcessEnd(exit_code=1)).outcome
-    assert outcome.status is OutcomeStatus.LIMITED
-    assert outcome.not_before == "2026-11-24T16:02:00Z"
 
 
 def test_a_retry_or_a_warning_that_was_got_over_is_no_failure() -> None:

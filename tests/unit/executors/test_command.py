@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from pydantic import ValidationError
 from sequencer.errors import StorageFailed, UnsafeFolder
 from sequencer.executors.command import ANSWER_BYTES, CommandExecutor, CommandOptions
 from sequencer.executors.process import ProcessCore
-from sequencer.executors.protocol import Cancellation, Piece
+from sequencer.executors.protocol import Cancellation
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, request_for
@@ -49,13 +48,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         bench.cancellation.close()
 
 
-def test_the_answer_is_stdout_and_both_streams_are_shown(bench: Bench) -> None:
-    outcome = bench.perform("sh", "-c", "cat; echo; echo log >&2", prompt="ask")
-    assert (outcome.status, outcome.output, outcome.exit_code) == (OutcomeStatus.OK, "ask", 0)
-    assert bench.recorder.text(Piece.OUTPUT) == "ask\n"
-    assert bench.recorder.text(Piece.ERROR) == "log\n"
-
-
 def test_a_failure_keeps_the_answer_and_says_why(bench: Bench) -> None:
     outcome = bench.perform("sh", "-c", "echo half; echo reason >&2; exit 3")
     assert (outcome.status, outcome.output) == (OutcomeStatus.FAILED, "half")
@@ -67,16 +59,6 @@ def test_the_end_of_a_long_answer_is_kept(bench: Bench) -> None:
     assert len(outcome.output) == ANSWER_BYTES - 1
     assert outcome.output.endswith("aend")
     assert len(bench.recorder.text()) == 200_004
-
-
-def test_an_answer_that_is_no_text_is_still_an_answer(bench: Bench) -> None:
-    script = r"import sys; sys.stdout.buffer.write(b'\xff\x00ok')"
-    assert bench.perform("{python}", "-c", script).output == "\ufffd\x00ok"
-
-
-def test_python_is_the_one_that_runs_the_sequencer(bench: Bench) -> None:
-    outcome = bench.perform("{python}", "-c", "import sys; print(sys.executable)")
-    assert outcome.output == sys.executable
 
 
 def test_placeholders_are_whole_arguments_or_whole_values(bench: Bench) -> None:
@@ -99,13 +81,6 @@ def test_placeholders_are_whole_arguments_or_whole_values(bench: Bench) -> None:
             '{"model": 1}',
             "--system=Be {model}; $(touch canary)\n",
         ]
-    )
-
-
-def test_a_model_comes_with_its_provider(bench: Bench) -> None:
-    step = Step(name="main", model="gpt-5", provider="openai")
-    assert bench.arguments("{model}", "-m={model}", step=step) == str(
-        ["openai/gpt-5", "-m=openai/gpt-5"]
     )
 
 
@@ -187,22 +162,6 @@ def test_nothing_reaches_a_shell(bench: Bench, payload: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "fields"),
-    [
-        (("x",), {"idle_timeout_s"}),
-        (("x", "{model}"), {"idle_timeout_s", "model", "provider"}),
-        (("x", "--m={model}"), {"idle_timeout_s", "model", "provider"}),
-        (("x", "--s={system_prompt}"), {"idle_timeout_s", "system_prompt"}),
-        (("{python}", "{prompt_file}", "x{model}"), {"idle_timeout_s"}),
-    ],
-)
-def test_a_field_is_supported_if_the_program_gets_it(
-    bench: Bench, argv: tuple[str, ...], fields: set[str]
-) -> None:
-    assert bench.executor(*argv).supported_fields == fields
-
-
-@pytest.mark.parametrize(
     ("argv", "said"),
     [
         ([], "at least 1"),
@@ -218,40 +177,6 @@ def test_an_argv_without_meaning_is_refused(argv: list[str], said: str) -> None:
     with pytest.raises(ValidationError) as refusal:
         CommandOptions.model_validate({"argv": argv})
     assert said in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"argv": ["x"], "shell": True},
-        {"argv": "x -y"},
-        {"argv": ["x"], "pass_env": ["*"]},
-        {"argv": ["x"], "env": {"A=B": "c"}},
-        {"argv": ["x"], "grace_s": -1},
-    ],
-)
-def test_options_without_meaning_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        CommandOptions.model_validate(options)
-
-
-def test_env_and_pass_env_reach_the_program(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CI_JOB", "7")
-    monkeypatch.setenv("OTHER", "8")
-    outcome = bench.perform(
-        "sh",
-        "-c",
-        'echo "$CI_JOB,$OTHER,$MINE,$SEQUENCER_STEP"',
-        options={"pass_env": ["CI_*"], "env": {"MINE": "9", "SEQUENCER_STEP": "forged"}},
-    )
-    assert outcome.output == "7,,9,main"
-
-
-def test_the_grace_is_the_entrys(bench: Bench) -> None:
-    script = "trap '' TERM; echo up; while :; do sleep 0.05; done"
-    outcome = bench.perform("sh", "-c", script, timeout_s=0.3, options={"grace_s": 0.2})
-    assert outcome.exit_code == -9
-    assert 0.5 <= outcome.usage.seconds < 3
 
 
 def test_a_missing_program_is_a_problem_and_a_failure_that_says_what_to_do(bench: Bench) -> None:

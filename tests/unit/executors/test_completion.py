@@ -24,15 +24,3 @@ def test_a_mark_that_stands_alone_completes_the_run(output: str) -> None:
 def test_a_mark_in_a_sentence_does_not(output: str) -> None:
     outcome = Outcome(status=OutcomeStatus.OK, output=output)
     assert apply_completion(STEP, outcome) is outcome
-
-
-@pytest.mark.parametrize("status", [s for s in OutcomeStatus if s is not OutcomeStatus.OK])
-def test_only_a_success_can_complete(status: OutcomeStatus) -> None:
-    outcome = Outcome(status=status, output="ALL DONE")
-    assert apply_completion(STEP, outcome) is outcome
-
-
-@pytest.mark.parametrize("mark", [None, "   "])
-def test_without_a_mark_nothing_completes(mark: str | None) -> None:
-    outcome = Outcome(status=OutcomeStatus.OK, output="\n\n")
-    assert apply_completion(Step(name="main", complete_when=mark), outcome) is outcome

@@ -1,23 +1,13 @@
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from sequencer.executors.protocol import Cancellation, StopReason
+from sequencer.executors.protocol import Cancellation
 from sequencer.executors.stand_ins import wait_like_an_agent
 from sequencer.model.outcome import OutcomeStatus
 from tests.contract.executor_cases import request_for
-
-
-def test_undisturbed_it_waits_and_says_nothing(tmp_path: Path) -> None:
-    cancellation = Cancellation()
-    started = time.monotonic()
-    assert wait_like_an_agent(0.1, request_for(tmp_path, timeout_s=5), cancellation) is None
-    assert time.monotonic() - started >= 0.1
-    cancellation.close()
 
 
 @pytest.mark.parametrize(
@@ -42,15 +32,3 @@ def test_the_first_limit_ends_it(
     assert f"raise {key} of step 'main'" in outcome.error
     assert outcome.is_timed_out is (key == "timeout_s")
     assert 0.1 <= outcome.usage.seconds < 5
-
-
-def test_a_cancellation_ends_it_and_says_why(tmp_path: Path) -> None:
-    cancellation = Cancellation()
-    timer = threading.Timer(0.1, cancellation.set, [StopReason.LEASE_LOST])
-    timer.start()
-    outcome = wait_like_an_agent(30, request_for(tmp_path, timeout_s=20), cancellation)
-    timer.join()
-    cancellation.close()
-    assert outcome is not None
-    assert outcome.status is OutcomeStatus.INTERRUPTED
-    assert outcome.error == "stopped: lease-lost"

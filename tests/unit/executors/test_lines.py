@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,22 +17,6 @@ class Taken:
             self.splitter.feed(piece)
         self.splitter.finish()
         return self
-
-
-@pytest.mark.parametrize(
-    ("pieces", "lines"),
-    [
-        ((b"a\nb\n",), [b"a", b"b"]),
-        ((b"a", b"b\n", b"c"), [b"ab", b"c"]),
-        ((b"\n\n",), [b"", b""]),
-        ((b"a\r\nb\rc\n",), [b"a\r", b"b\rc"]),
-        ((b"\x00\xff\n",), [b"\x00\xff"]),
-        ((), []),
-    ],
-)
-def test_lines_are_put_together(pieces: tuple[bytes, ...], lines: list[bytes]) -> None:
-    taken = Taken().feed(*pieces)
-    assert (taken.lines, taken.raw) == (lines, [])
 
 
 def test_a_line_above_the_cap_is_given_raw_and_the_next_is_a_line_again() -> None:

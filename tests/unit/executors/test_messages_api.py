@@ -41,14 +41,6 @@ def test_an_answer_is_streamed_counted_and_priced(desk: Desk) -> None:
     assert desk.model.requests[0].is_authorized
 
 
-def test_a_step_without_tools_may_have_several_turns(desk: Desk) -> None:
-    script: list[dict[str, Any]] = [{"text": "x", "stop_reason": "pause_turn"}, {"text": "done"}]
-    step = {"disallow_all_tools": True, "allowed_tools": ["bash"], "max_turns": 3}
-    outcome = desk.ask(script, step=step)
-    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "done"), outcome.error
-    assert [body.get("tools") for body in desk.model.bodies()] == [None, None]
-
-
 VERDICT = {
     "type": "object",
     "properties": {"pass": {"type": "boolean"}, "reason": {"type": "string", "maxLength": 9}},
@@ -172,29 +164,6 @@ def test_commands_know_the_step_but_not_the_key(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("step", "offered"),
-    [
-        ({}, ["read", "write", "bash"]),
-        ({"allowed_tools": ["read"]}, ["read"]),
-        ({"disallowed_tools": ["bash", "grep"]}, ["read", "write"]),
-        ({"single_turn": True}, None),
-        ({"allowed_tools": []}, None),
-        ({"tools": {"bash": False, "grep": False, "task": False}}, ["read", "write"]),
-        ({"tools": {"read": True, "write": False}}, ["read", "bash"]),
-        ({"tools": {"read": False}, "disallowed_tools": ["bash"]}, ["write"]),
-        ({"tools": {"read": True, "write": False}, "allowed_tools": ["read"]}, ["read"]),
-    ],
-)
-def test_a_step_narrows_the_tools(
-    desk: Desk, step: dict[str, Any], offered: list[str] | None
-) -> None:
-    desk.ask([{"text": "x"}], entry={"tools": ["read", "write", "bash"]}, step=step)
-    (body,) = desk.model.bodies()
-    names = [tool["name"] for tool in body["tools"]] if "tools" in body else None
-    assert names == offered
-
-
-@pytest.mark.parametrize(
     ("step", "said"),
     [
         ({"allowed_tools": ["bash"]}, "add it to agents.api.tools"),
@@ -307,10 +276,6 @@ def test_without_a_key_check_and_run_say_which_variable(desk: Desk) -> None:
     assert outcome.status is OutcomeStatus.FAILED
     assert outcome.error is not None
     assert "OTHER_KEY" in outcome.error
-
-
-def test_with_key_and_price_there_are_no_problems(desk: Desk) -> None:
-    assert desk.executor().problems() == []
 
 
 @pytest.mark.parametrize(

@@ -15,34 +15,14 @@ from sequencer.executors.opencode import (
     opencode_argv,
     opencode_configuration,
 )
-from sequencer.executors.process import ProcessCore, ProcessEnd
-from sequencer.executors.protocol import Piece
+from sequencer.executors.process import ProcessCore
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import request_for
-from tests.unit.executors.replay import RULES, STRICT, encoded, feed, replay
+from tests.unit.executors.replay import RULES, encoded, feed, replay
 
 BASE = ["opencode", "run", "--format=json"]
 ASK = {"edit": "ask", "bash": "ask", "webfetch": "ask"}
-
-
-@pytest.mark.parametrize(
-    ("entry", "step", "expected"),
-    [
-        ({}, {}, []),
-        ({"model": "fake/m1"}, {}, ["--model=fake/m1"]),
-        ({"model": "fake/m1"}, {"model": "x -y"}, ["--model=x -y"]),
-        ({"model": "fake/m1"}, {"model": "m2", "provider": "own"}, ["--model=own/m2"]),
-        ({"model": "fake/m1"}, {"provider": "fake"}, ["--model=fake/m1"]),
-        ({"agent": "plan"}, {}, ["--agent=plan"]),
-        ({"extra_args": ["--print-logs"]}, {}, ["--print-logs"]),
-    ],
-)
-def test_options_and_step_become_arguments(
-    tmp_path: Path, entry: dict[str, Any], step: dict[str, Any], expected: list[str]
-) -> None:
-    request = request_for(tmp_path, step=Step(name="main", **step), prompt="SECRET")
-    assert opencode_argv(OpencodeOptions.model_validate(entry), request) == [*BASE, *expected]
 
 
 def test_a_session_is_continued_by_its_id(tmp_path: Path) -> None:
@@ -211,19 +191,6 @@ def test_entries_without_meaning_are_refused(entry: dict[str, Any]) -> None:
         OpencodeOptions.model_validate(entry)
 
 
-def test_a_command_and_an_answer_are_shown_and_counted() -> None:
-    replayed = replay("opencode-edit", OpencodeParser(RULES))
-    outcome, heard = replayed.outcome, replayed.heard
-    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "It is done.")
-    assert heard.text(Piece.RESPONSE) == "I write.\nIt is done.\n"
-    assert heard.text(Piece.ACTION).startswith('-> bash command="echo hi > f.txt"')
-    # The sum of both steps, not the last one.
-    assert (outcome.usage.input_tokens, outcome.usage.output_tokens) == (5018, 49)
-    assert [usage.input_tokens for usage in heard.usages] == [2469, 5018]
-    assert outcome.session_id is not None
-    assert outcome.session_id.startswith("ses_")
-
-
 def test_broken_off_at_a_refusal_the_step_failed_although_the_exit_code_is_0() -> None:
     outcome = replay("opencode-refused", OpencodeParser(RULES)).outcome
     assert outcome.exit_code == 0
@@ -231,13 +198,6 @@ def test_broken_off_at_a_refusal_the_step_failed_although_the_exit_code_is_0() -
     assert outcome.denials == ('bash command="echo hi > f.txt" description="x"',)
     assert outcome.error is not None
     assert "permission:" in outcome.error
-
-
-def test_a_denied_tool_that_the_agent_got_round_is_a_warning() -> None:
-    outcome = replay("opencode-denied", OpencodeParser(RULES)).outcome
-    assert (outcome.status, outcome.output) == (OutcomeStatus.OK, "I could not.")
-    assert len(outcome.denials) == 1
-    assert replay("opencode-denied", OpencodeParser(STRICT)).outcome.status is OutcomeStatus.FAILED
 
 
 @pytest.mark.parametrize(
@@ -252,12 +212,6 @@ def test_errors_are_failures_that_say_why(name: str, said: str) -> None:
     assert "\x1b" not in outcome.error
 
 
-def test_too_many_requests_are_nobodys_failure_and_headers_tell_the_time() -> None:
-    outcome = replay("opencode-429", OpencodeParser(RULES)).outcome
-    assert outcome.status is OutcomeStatus.LIMITED
-    assert outcome.not_before == "2026-11-21T12:00:03Z"
-
-
 def test_cost_and_cache_are_counted() -> None:
     tokens = {"input": 1, "output": 2, "reasoning": 4, "cache": {"read": 8, "write": 16}}
     part = {"reason": "stop", "tokens": tokens, "cost": 0.25}
@@ -265,15 +219,3 @@ def test_cost_and_cache_are_counted() -> None:
         OpencodeParser(RULES), encoded({"type": "step_finish", "part": part})
     ).outcome.usage
     assert (usage.cost_usd, usage.input_tokens, usage.output_tokens) == (0.25, 25, 6)
-
-
-@pytest.mark.parametrize("reason", ["length", "tool-calls", "content-filter", "unknown"])
-def test_another_end_than_stop_is_no_answer(reason: str) -> None:
-    events = encoded(
-        {"type": "text", "part": {"text": "half an ans"}},
-        {"type": "step_finish", "part": {"reason": reason}},
-    )
-    outcome = feed(OpencodeParser(RULES), events, end=ProcessEnd(exit_code=0)).outcome
-    assert outcome.status is OutcomeStatus.FAILED
-    assert outcome.error is not None
-    assert reason in outcome.error

@@ -58,30 +58,9 @@ def test_a_long_prompt_makes_the_whole_call_dearer() -> None:
     assert price.cost_usd(longer) == pytest.approx(5 * price.cost_usd(short), rel=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("given", "listed"),
-    [
-        ("claude-haiku-4-5-20251001", "claude-haiku-4-5"),
-        ("claude-sonnet-4-5-latest", "claude-sonnet-4-5"),
-        ("claude-opus-5-5[1m]", "claude-opus-5-5"),
-        ("claude-opus-5", "claude-opus-5"),
-    ],
-)
-def test_date_and_context_are_no_part_of_a_models_name(given: str, listed: str) -> None:
-    assert price_of(given) is LIST_PRICES[listed]
-
-
 @pytest.mark.parametrize("model", ["claude-opus-6", "claude-opus", "sonnet", "gpt-6", ""])
 def test_a_neighbours_price_is_never_taken(model: str) -> None:
     assert price_of(model) is None
-
-
-def test_own_prices_replace_and_add() -> None:
-    own = {"claude-opus-5": ModelPrice(input=1, output=2), "mine": ModelPrice(input=3, output=4)}
-    assert price_of("claude-opus-5", own) is own["claude-opus-5"]
-    assert price_of("claude-opus-5-20260724", own) is own["claude-opus-5"]
-    assert price_of("mine", own) is own["mine"]
-    assert price_of("claude-sonnet-5", own) is LIST_PRICES["claude-sonnet-5"]
 
 
 def test_the_message_for_a_missing_price_says_what_to_write() -> None:

@@ -89,23 +89,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         stage.cancellation.close()
 
 
-def test_lines_reach_the_parser_and_stderr_both(stage: Stage) -> None:
-    outcome = stage.perform("sh", "-c", "echo one; echo two >&2; printf three; exit 0")
-    assert outcome.status is OutcomeStatus.OK
-    assert stage.parser.lines == [b"one", b"three"]
-    assert stage.parser.errors == [b"two"]
-    assert stage.recorder.text(Piece.ERROR) == "two\n"
-    assert (outcome.exit_code, outcome.session_id) == (0, "s1")
-    assert outcome.usage.input_tokens == 2
-    assert 0 < outcome.usage.seconds < 10
-
-
-def test_bytes_that_are_no_text_arrive_as_they_are(stage: Stage) -> None:
-    raw = b"\xff\xfe\x00 \x1b[31m\x1b]0;title\x07 \xc3\r\r\r"
-    stage.python(f"import sys; sys.stdout.buffer.write({raw!r} + b'\\n')")
-    assert stage.parser.lines == [raw]
-
-
 def test_a_line_above_the_cap_is_passed_on_unparsed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,17 +138,6 @@ def test_only_the_end_of_stderr_is_kept(stage: Stage) -> None:
     stage.python("import sys; sys.stderr.write('x' * 500_000 + 'the end')")
     assert len(stage.end.stderr_tail) == 4096
     assert stage.end.stderr_tail.endswith("the end")
-
-
-def test_a_missing_program_is_named_with_what_to_do(stage: Stage) -> None:
-    outcome = stage.perform("no-such-agent", install_hint="npm i -g no-such-agent")
-    assert outcome.status is OutcomeStatus.UNAVAILABLE
-    assert outcome.error is not None
-    first, hint = outcome.error.splitlines()
-    assert "'no-such-agent'" in first
-    assert ENVIRONMENT["PATH"] in first
-    assert hint == "npm i -g no-such-agent"
-    assert outcome.exit_code is None
 
 
 @pytest.mark.parametrize(

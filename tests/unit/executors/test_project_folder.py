@@ -81,11 +81,6 @@ def test_a_linked_folder_is_judged_too(project: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new.txt").exists()
 
 
-def test_links_inside_the_project_are_followed(project: Path) -> None:
-    (project / "again").symlink_to("src")
-    assert folder_of(project).read("again/a.py") == b"print(1)\n"
-
-
 def test_a_loop_of_links_is_refused(project: Path) -> None:
     (project / "a").symlink_to("b")
     (project / "b").symlink_to("a")
@@ -136,11 +131,6 @@ def test_a_replaced_file_keeps_its_permissions_and_leaves_nothing_behind(project
     assert script.read_text() == "print(2)\n"
     assert script.stat().st_mode & 0o777 == 0o750
     assert [path.name for path in (project / "src").iterdir()] == ["a.py"]
-
-
-def test_folders_on_the_way_are_made(project: Path) -> None:
-    assert folder_of(project).write("new/deep/file.txt", "ü") is True
-    assert (project / "new" / "deep" / "file.txt").read_bytes() == "ü".encode()
 
 
 def test_what_the_file_system_refuses_is_an_answer_and_no_crash(project: Path) -> None:

@@ -18,7 +18,6 @@ from sequencer.executors.project_tools import (
     ToolFolder,
     Workbench,
     call_tool,
-    describe_tools,
 )
 from sequencer.executors.protocol import Cancellation, StopReason
 
@@ -55,13 +54,6 @@ def bench(tmp_path: Path, cancellation: Cancellation) -> Iterator[Workbench]:
 
 def use(bench: Workbench, name: str, **given: Any) -> ToolAnswer:
     return call_tool(name, given, ALL, bench)
-
-
-def test_reading_gives_numbered_lines(bench: Workbench) -> None:
-    assert use(bench, "read", path="src/a.py").text == "1\tone = 1\n2\ttwo = 2\n3\tthree = 3"
-    part = use(bench, "read", path="src/a.py", offset=2, limit=1)
-    assert part.text == "2\ttwo = 2\n(lines 2 to 2 of 3)"
-    assert use(bench, "read", path="src/a.py", offset=9).text == "(no lines)"
 
 
 def test_a_long_answer_is_cut(bench: Workbench) -> None:
@@ -123,14 +115,6 @@ def test_a_pattern_that_looks_like_an_option_is_a_pattern(bench: Workbench) -> N
     assert use(bench, "grep", pattern="--include=*").text == "(no match)"
     bench.folder.write("-r", "-v\n")
     assert use(bench, "grep", pattern="-v", path="-r").text == "-r:1:-v"
-
-
-def test_many_matches_are_cut(bench: Workbench) -> None:
-    for number in range(10):
-        bench.folder.write(f"many/{number}", "hit\n" * 100)
-    lines = use(bench, "grep", pattern="hit").text.splitlines()
-    assert len(lines) == 201
-    assert lines[-1] == "(only the first 200)"
 
 
 def test_a_command_runs_in_the_project_with_the_given_environment(
@@ -200,11 +184,3 @@ def test_input_of_another_shape_is_told_to_the_model(bench: Workbench, given: An
     answer = call_tool("read", given, ALL, bench)
     assert answer.is_error
     assert answer.text.startswith("wrong input")
-
-
-def test_each_tool_is_described_with_its_schema() -> None:
-    for described in describe_tools(ALL):
-        assert described["description"]
-        assert described["input_schema"]["type"] == "object"
-        assert described["input_schema"]["additionalProperties"] is False
-    assert [tool["name"] for tool in describe_tools(["read", "bash"])] == ["read", "bash"]

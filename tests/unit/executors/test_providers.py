@@ -7,28 +7,9 @@ from importlib import import_module
 import pytest
 
 from sequencer.assembly.agents import EXECUTORS, PROVIDERS
-from sequencer.executors.client import qualified_model
 from sequencer.executors.protocol import Particular
-from sequencer.model.step import Step
 
 ANYBODYS = {"command", "opencode", "rehearsal", "scripted"}
-
-
-@pytest.mark.parametrize(
-    ("model", "provider", "expected"),
-    [
-        ("m", "p", "p/m"),
-        # A gateway has models that are themselves called so.
-        ("a/m", "openrouter", "openrouter/a/m"),
-        ("a/m", None, "a/m"),
-        (None, "p", None),
-        (None, None, None),
-    ],
-)
-def test_a_provider_stands_in_front_of_its_model(
-    model: str | None, provider: str | None, expected: str | None
-) -> None:
-    assert qualified_model(Step(name="a", model=model, provider=provider)) == expected
 
 
 def test_the_kinds_that_have_one_providers_models() -> None:

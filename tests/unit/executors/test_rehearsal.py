@@ -40,15 +40,6 @@ def test_it_shows_what_an_agent_would_have_been_asked(tmp_path: Path) -> None:
     assert "4 more lines" in said
 
 
-def test_a_prompt_of_one_endless_line_is_cut(tmp_path: Path) -> None:
-    _, said = rehearse(tmp_path, prompt="x" * 1_000_000)
-    assert len(said) < 1000
-
-
-def test_an_empty_prompt_is_shown_as_such(tmp_path: Path) -> None:
-    assert "0 bytes, 0 lines" in rehearse(tmp_path, prompt="")[1]
-
-
 @pytest.mark.parametrize(
     ("schema", "structured"),
     [

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from sequencer.executors.protocol import Cancellation
 from sequencer.executors.stand_ins import ScriptedExecutor, ScriptedOptions
-from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from tests.contract.executor_cases import Recorder, request_for
 
@@ -42,17 +42,6 @@ def test_entries_without_conditions_come_in_order_and_the_last_repeats(tmp_path:
     assert [script.perform().output for _ in range(4)] == ["a", "b", "b", "b"]
 
 
-def test_each_step_has_a_sequence_of_its_own(tmp_path: Path) -> None:
-    script = Script(
-        tmp_path,
-        {"step": "plan", "output": "p1"},
-        {"step": "plan", "output": "p2"},
-        {"step": "build", "output": "b1"},
-    )
-    calls = [("plan", 0, 1), ("build", 1, 1), ("plan", 2, 1), ("build", 3, 1)]
-    assert script.outputs(*calls) == ["p1", "b1", "p2", "b1"]
-
-
 def test_a_place_decides_before_the_sequence(tmp_path: Path) -> None:
     script = Script(
         tmp_path,
@@ -79,44 +68,12 @@ def test_a_step_without_an_entry_fails_and_names_the_key(tmp_path: Path) -> None
     assert outcome.error == "agents.canned.outcomes has no entry for step 'build'"
 
 
-def test_everything_that_an_agent_can_say_can_be_canned(tmp_path: Path) -> None:
-    usage = {"cost_usd": 0.25, "input_tokens": 4, "output_tokens": 2}
-    script = Script(
-        tmp_path,
-        {
-            "status": "limited",
-            "error": "limit reached",
-            "usage": usage,
-            "session_id": "s",
-            "denials": ["Bash(rm)"],
-            "not_before": "2026-11-21T20:55:12Z",
-        },
-    )
-    assert script.perform() == Outcome(
-        status=OutcomeStatus.LIMITED,
-        error="limit reached",
-        usage=Usage(**usage),
-        session_id="s",
-        denials=("Bash(rm)",),
-        not_before="2026-11-21T20:55:12Z",
-    )
-    assert script.recorder.usages == [Usage(**usage)]
-
-
 def test_an_answer_in_a_form_can_be_canned(tmp_path: Path) -> None:
     entry = {"output": "Two fail.", "structured": {"pass": False, "reason": "2"}}
     options = ScriptedOptions.model_validate({"outcomes": [entry]})
     executor = ScriptedExecutor("canned", options)
     outcome = executor.perform(request_for(tmp_path), Recorder(), Cancellation())
     assert (outcome.output, outcome.structured) == ("Two fail.", {"pass": False, "reason": "2"})
-
-
-def test_a_request_without_a_place_uses_the_sequence(tmp_path: Path) -> None:
-    script = Script(tmp_path, {"step_index": 0, "output": "placed"}, {"output": "sequence"})
-    cancellation = Cancellation()
-    request = request_for(tmp_path, environment={"SEQUENCER_STEP_INDEX": "-1"})
-    assert script.executor.perform(request, Recorder(), cancellation).output == "sequence"
-    cancellation.close()
 
 
 @pytest.mark.parametrize(

@@ -4,21 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sequencer.executors.client import marked, number, split_mark
-
-
-def test_facts_come_back() -> None:
-    mark = marked("0199-ab", {"cost_usd": 1.25, "version": "2.1.330", "input_tokens": 7})
-    session, facts = split_mark(mark)
-    assert session == "0199-ab"
-    assert number(facts, "cost_usd") == 1.25
-    assert facts["version"] == "2.1.330"
-    assert number(facts, "input_tokens") == 7
-
-
-def test_an_id_of_an_older_run_or_a_person_has_no_facts() -> None:
-    assert split_mark("ses_dffe96d2fffeV1JkeQxt2lpKrS") == ("ses_dffe96d2fffeV1JkeQxt2lpKrS", {})
-    assert number({}, "cost_usd") == 0
+from sequencer.executors.client import number, split_mark
 
 
 @pytest.mark.parametrize("mark", ["", "--yolo", "-x", "a b", "a/../b", "a\n", ";cost_usd=1", "é"])

@@ -14,8 +14,6 @@ from sequencer.executors.answers import (
     closed,
     parsed,
     sample,
-    schema_of,
-    schema_text,
     with_structured,
 )
 from sequencer.model.outcome import Outcome, OutcomeStatus
@@ -27,17 +25,6 @@ SILENT = Outcome(status=OutcomeStatus.OK)
 
 def step(output: dict[str, Any] | None) -> Step:
     return Step.model_validate({"name": "main", "output": output})
-
-
-@pytest.mark.parametrize("output", [None, {}, {"format": "json"}, {"key": "a.b"}])
-def test_a_step_without_a_schema_asks_for_no_form(output: dict[str, Any] | None) -> None:
-    assert schema_of(step(output)) is None
-    assert schema_text(step(output)) is None
-
-
-def test_an_argument_is_as_short_as_json_can_be_and_ascii() -> None:
-    text = schema_text(step({"schema": {"title": "\u00fc", "type": "null"}}))
-    assert text == '{"title":"\\u00fc","type":"null"}'
 
 
 def test_objects_are_closed_at_every_level_and_nothing_else_is_touched() -> None:
@@ -80,14 +67,6 @@ def test_hostile_answers_are_no_json() -> None:
     assert parsed("[" * 200_000) is None
     assert parsed("9" * 10_000) is None
     assert parsed(f'"{"x" * MAX_ANSWER_CHARS}"') is None
-
-
-def test_the_answer_in_a_form_stands_beside_the_text_or_for_it() -> None:
-    value = {"pass": True, "reason": "\u00fc"}
-    assert with_structured(ANSWERED, value) == ANSWERED.model_copy(update={"structured": value})
-    silent = with_structured(SILENT, value)
-    assert (silent.output, silent.structured) == ('{"pass": true, "reason": "\u00fc"}', value)
-    assert with_structured(SILENT, None) == SILENT
 
 
 def test_what_no_file_could_hold_does_not_get_in() -> None:

@@ -21,9 +21,7 @@ from sequencer.executors.tool_words import (
     MESSAGES,
     OPENCODE,
     Table,
-    granted,
     objections,
-    taken,
 )
 from sequencer.model.step import Step, ToolName
 
@@ -67,14 +65,6 @@ def test_the_words_of_our_own_tools_are_their_names() -> None:
     assert all(MESSAGES[word] == ((word,), (word,), "") for word in own)
 
 
-def test_words_become_names_once_each_and_in_order() -> None:
-    made = step(tools={"list": True, "glob": True, "bash": False, "edit": False})
-    assert granted(made, CLAUDE) == ("Glob", "LS")
-    assert taken(made, CLAUDE)[:2] == ("Bash", "BashOutput")
-    assert taken(made, CLAUDE)[-1] == "NotebookEdit"
-    assert (granted(step(), CLAUDE), taken(step(), CLAUDE)) == ((), ())
-
-
 MISSING = [(kind, word) for kind, table in TABLES.items() for word in WORDS if not table[word][0]]
 
 
@@ -86,22 +76,6 @@ def test_the_tools_that_clients_do_not_have() -> None:
         "anthropic": ["list", "webfetch", "websearch", "task", "todoread", "todowrite"],
         "opencode": ["todoread"],
     }
-
-
-@pytest.mark.parametrize(("kind", "word"), MISSING)
-def test_false_is_fulfilled_where_there_is_no_such_tool(kind: str, word: ToolName) -> None:
-    behind = TABLES[kind][word]
-    assert objected(kind, tools={word: False}) == []
-    ((reason, hint),) = objected(kind, tools={word: True})
-    assert reason == f"tools: {word}: true: it has no such tool"
-    assert f"leave {word} out" in hint
-    assert (f"{behind.instead}: true" in hint) is bool(behind.instead)
-
-
-@pytest.mark.parametrize("kind", TABLES)
-def test_without_words_there_is_nothing_to_object_to(kind: str) -> None:
-    assert objected(kind) == []
-    assert objected(kind, tools={}) == []
 
 
 ALL_OFF = dict.fromkeys(WORDS, False)
@@ -202,29 +176,6 @@ def test_what_the_entry_forbids_a_step_does_not_get(
     ((reason, hint),) = objected(kind, entry, tools=tools)
     assert said in reason
     assert hint
-
-
-@pytest.mark.parametrize(
-    ("kind", "entry", "tools"),
-    [
-        ("claude", {"permission_mode": "plan"}, {"read": True, "edit": False}),
-        ("claude", {"permission_mode": "acceptEdits"}, {"edit": True}),
-        ("claude", {"tools": ["Read"]}, {"bash": True}),
-        ("gemini", {"approval_mode": "plan"}, {"read": True, "bash": False}),
-        ("gemini", {}, {"write": True, "edit": False, "bash": True}),
-        ("codex", {"sandbox": "workspace-write"}, {"write": True, "edit": True, "read": True}),
-        ("codex", {}, {"read": True, "write": False}),
-        ("codex", {}, {"read": False, "bash": False}),
-        ("opencode", {"permission": {"edit": "allow", "*": "ask"}}, {"write": True, "read": True}),
-        ("opencode", {"permission": {"bash": "deny"}}, {"bash": False}),
-        ("opencode", {"permission": {"bash": {"git *": "allow"}}}, {"bash": False}),
-        ("anthropic", {"tools": ["bash"]}, {"bash": True, "read": False}),
-    ],
-)
-def test_what_can_be_had_is_not_objected_to(
-    kind: str, entry: dict[str, Any], tools: dict[str, bool]
-) -> None:
-    assert objected(kind, entry, tools=tools) == []
 
 
 @pytest.mark.parametrize(

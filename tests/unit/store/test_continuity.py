@@ -12,7 +12,7 @@ from sequencer.checks import check_state
 from sequencer.engine.work import Mode
 from sequencer.findings import Level
 from sequencer.model.limits import InvocationLimits
-from sequencer.store.diagnosis import diagnose, mark_of, misfit
+from sequencer.store.diagnosis import diagnose, misfit
 from tests.acceptance.flow_projects import make_project, write_flow
 from tests.unit.cli.calling import call
 from tests.unit.engine.projects import FAILED, OK, head_of, open_scripted, reopen
@@ -175,8 +175,3 @@ def test_two_histories_of_a_graph_are_still_told_apart(
     (folder / path).write_bytes(b"".join(union(mine, its)))
     (folder / path).with_name("state.json").unlink()
     assert "two histories meet" in call(folder, "--run", "par", "check").out
-
-
-def test_marks_of_a_merge() -> None:
-    assert all(mark_of(line) for line in MARKED)
-    assert mark_of(b'{"revision":1') is None

@@ -8,15 +8,6 @@ from sequencer.errors import CorruptState, UsageRefused
 from sequencer.store import documents
 
 
-def test_a_document_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / "one"
-    assert documents.read(folder, "d.json") is None
-    documents.keep(folder, "d.json", b"first")
-    documents.keep(folder, "d.json", b"second")
-    assert documents.read(folder, "d.json") == b"second"
-    assert [path.name for path in folder.iterdir()] == ["d.json"]
-
-
 def test_what_is_no_plain_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s")
     (tmp_path / "d.json").symlink_to(tmp_path / "secret")

@@ -66,17 +66,6 @@ def test_other_edits_leave_the_claim(state: Path) -> None:
     assert head.model_dump()["note"] == "hello"
 
 
-def test_notes_may_go_again(state: Path) -> None:
-    store = FileStore(state)
-    cases.edit(state, note="hello")
-    cases.claim(store)
-    content = json.loads(state.read_text())
-    assert content.pop("note") == "hello"
-    state.write_text(json.dumps(content))
-    cases.commit(store, 1)
-    assert "note" not in json.loads(state.read_text())
-
-
 def test_a_reformatted_head_is_no_edit(state: Path) -> None:
     content = json.loads(state.read_text())
     state.write_text(json.dumps(dict(sorted(content.items())), indent=8))
@@ -145,26 +134,6 @@ def test_an_edit_that_lost_a_field_is_refused(state: Path, field: str) -> None:
     state.write_text(json.dumps(content))
     with pytest.raises(EditRefused, match=f"{field} is missing"):
         FileStore(state).view()
-
-
-def test_the_largest_step_can_be_worked_on(state: Path) -> None:
-    cases.edit(state, step_index=2**62 - 1)
-    store = FileStore(state)
-    granted = cases.commit_and_claim(store, cases.claim(store).token)
-    assert granted.step_index == 2**62
-    head = cases.commit(store, granted.token)
-    assert FileStore(state).view().head == head
-
-
-@pytest.mark.parametrize("value", [1e999, "\u2028", "é" * 1000, {"a": {"b": [None, 1.5]}}])
-def test_strange_notes_survive(state: Path, value: object) -> None:
-    cases.edit(state, note=value)
-    store = FileStore(state)
-    cases.commit(store, cases.claim(store).token)
-    fresh = FileStore(state)
-    assert fresh.view().notices == ()
-    cases.claim(fresh)
-    assert json.loads(state.read_text())["step_index"] == 1
 
 
 def test_a_second_edit_while_the_first_is_not_recorded(state: Path) -> None:

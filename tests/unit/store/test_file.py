@@ -13,7 +13,6 @@ import pytest
 
 from sequencer.errors import ClaimHeld, CorruptState, EditRefused, StorageFailed
 from sequencer.model.head import Head
-from sequencer.store import lock as lock_module
 from sequencer.store.file import FileStore
 from sequencer.store.lock import RunLock
 from tests.contract import store_cases as cases
@@ -218,19 +217,6 @@ def test_one_copy_of_the_original_is_enough(tmp_path: Path) -> None:
     assert copies == ["state.json.before-migration", "state.json.before-migration-2"]
 
 
-def test_a_lock_that_is_held_for_long_is_an_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lock_module, "TIMEOUT_S", 0.2)
-    store = FileStore(tmp_path / "state.json")
-    cases.begin(store)
-    other = RunLock(tmp_path / "state.json.lock", allow_network_fs=False)
-    with other, pytest.raises(ClaimHeld, match=r"held for more than 0\.2 s") as caught:
-        cases.claim(store)
-    assert caught.value.exit_code == 75
-    assert cases.claim(store).token == 1
-
-
 def test_the_lock_is_held_while_a_change_decides(tmp_path: Path) -> None:
     store = FileStore(tmp_path / "state.json")
     cases.begin(store)
@@ -248,32 +234,6 @@ def test_the_lock_is_held_while_a_change_decides(tmp_path: Path) -> None:
     assert held == [True]
     look(None)
     assert held == [True, False]
-
-
-def test_a_lock_whose_file_was_deleted_knows_it(tmp_path: Path) -> None:
-    lock = RunLock(tmp_path / "x.lock", allow_network_fs=False)
-    assert not lock.is_current()
-    with lock:
-        assert lock.is_current()
-        (tmp_path / "x.lock").unlink()
-        assert not lock.is_current()
-        (tmp_path / "x.lock").write_text("")
-        assert not lock.is_current()
-    with lock:
-        assert lock.is_current()
-
-
-@pytest.mark.parametrize("kind", ["folder", "link"])
-def test_a_lock_file_that_is_something_else(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "state.json.lock"
-    if kind == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StorageFailed, match="lock can't be taken"):
-        cases.begin(FileStore(tmp_path / "state.json"))
-    assert not (tmp_path / "elsewhere").exists()
-    assert not (tmp_path / "state.json").exists()
 
 
 def test_waiting_for_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:

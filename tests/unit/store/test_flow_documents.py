@@ -47,12 +47,6 @@ def test_a_whole_chain_has_no_problems(tmp_path: Path) -> None:
     assert problems(tmp_path, head_on(chain(tmp_path)[0])) == ()
 
 
-def test_neither_has_a_run_without_documents(tmp_path: Path) -> None:
-    assert problems(tmp_path, None) == ()
-    assert problems(tmp_path, head_on(None)) == ()
-    assert problems(tmp_path, head_on(None).replace(flow=None)) == ()
-
-
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_the_one_that_is_missing_is_named(tmp_path: Path, which: int) -> None:
     names = chain(tmp_path)
@@ -68,13 +62,6 @@ def test_the_one_that_was_changed_is_named(tmp_path: Path, which: int, data: byt
     (tmp_path / names[which]).write_bytes(data)
     ((path, why),) = problems(tmp_path, head_on(names[0]))
     assert (path, why.split(",")[0]) == (tmp_path / names[which], "is not as it was written")
-
-
-def test_what_is_no_file_is_named(tmp_path: Path) -> None:
-    name = chain(tmp_path)[0]
-    (tmp_path / name).unlink()
-    (tmp_path / name).mkdir()
-    assert [path for path, _ in problems(tmp_path, head_on(name))] == [tmp_path / name]
 
 
 def test_what_is_no_document_is_no_bug(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sequencer.errors import CorruptState, DefinitionChanged, StateRefused
 from sequencer.model.head import MAX_COUNTER, Head, Status
 from sequencer.model.line.order import resolve
-from sequencer.store.head import is_legacy, legacy_workflow, migrate
+from sequencer.store.head import is_legacy, migrate
 from sequencer.workflows.registry import Registry
 
 NEWER: dict[str, Any] = {
@@ -212,12 +212,6 @@ def test_which_files_are_old(raw: dict[str, Any], *, is_old: bool) -> None:
     if not is_old:
         with pytest.raises(CorruptState, match="not a state file of hoidn/orchestration"):
             head_of(raw)
-
-
-def test_the_name_of_the_old_workflow() -> None:
-    assert legacy_workflow(NEWER) == "review_cadence"
-    assert legacy_workflow(OLDER) is None
-    assert legacy_workflow({"workflow_name": 3}) is None
 
 
 fields = st.sampled_from([*sorted(NEWER.keys() | OLDER.keys()), "exit", "extra"])

@@ -53,36 +53,9 @@ def holds(state_path: Path, *, step_index: int, revision: int) -> None:
     assert revisions == sorted(revisions)
 
 
-def test_a_sound_run_is_left_alone(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 3)
-    before = {p.name: p.read_bytes() for p in state_path.parent.iterdir()}
-    assert repair(state_path).head is None
-    assert {p.name: p.read_bytes() for p in state_path.parent.iterdir()} == before
-
-
 def test_a_folder_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert repair(tmp_path / "sync" / "state.json").head is None
     assert not (tmp_path / "sync").exists()
-
-
-def test_a_gap_in_the_middle(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 8)
-    damage_line(journal_of(state_path), 4)
-    original = journal_of(state_path).read_bytes()
-    done = repair(state_path)
-    assert done.kept is not None
-    assert (done.kept / "journal.jsonl").read_bytes() == original
-    holds(state_path, step_index=8, revision=10)
-
-
-def test_a_gap_that_stops_the_ordinary_reader(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 8)
-    damage_line(journal_of(state_path), 4)
-    state_path.unlink()
-    with pytest.raises(CorruptState):
-        read_run(state_path)
-    repair(state_path)
-    holds(state_path, step_index=8, revision=10)
 
 
 def test_what_leads_to_the_last_record_stays_in_the_history(tmp_path: Path) -> None:
@@ -91,17 +64,6 @@ def test_what_leads_to_the_last_record_stays_in_the_history(tmp_path: Path) -> N
     repair(state_path)
     notes = [fact["outcome"]["note"] for fact in read_run(state_path)[1]]
     assert notes[:4] == ["ok: step 4", "ok: step 5", "ok: step 6", "ok: step 7"]
-
-
-def test_the_first_record_is_lost(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 3)
-    journal = journal_of(state_path)
-    journal.write_bytes(b"".join(lines_of(journal)[1:]))
-    state_path.unlink()
-    with pytest.raises(CorruptState):
-        read_run(state_path)
-    repair(state_path)
-    holds(state_path, step_index=3, revision=5)
 
 
 def test_both_torn(tmp_path: Path) -> None:
@@ -129,19 +91,6 @@ def test_both_torn_but_the_head_shows_that_the_record_was_accepted(tmp_path: Pat
     assert (state_path.read_bytes(), journal.read_bytes()) == before
     repair(state_path, Choice.JOURNAL)
     holds(state_path, step_index=4, revision=6)
-
-
-@pytest.mark.parametrize("steps", [1, 5])
-def test_conflict_markers_in_the_head(tmp_path: Path, steps: int) -> None:
-    state_path = begun(tmp_path, steps)
-    state_path.write_text(CONFLICT)
-    done = repair(state_path)
-    assert done.head is not None
-    # No token that the damaged file shows is granted again.
-    assert done.head.token == 22
-    assert done.kept is not None
-    assert (done.kept / "state.json").read_text() == CONFLICT
-    holds(state_path, step_index=steps, revision=steps + 2)
 
 
 def test_conflict_markers_in_both_files(tmp_path: Path) -> None:
@@ -230,13 +179,6 @@ def test_a_choice_that_is_not_there_is_refused(tmp_path: Path) -> None:
         repair(state_path, Choice.JOURNAL)
 
 
-def test_a_head_that_the_journal_has_is_not_taken_over_it(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 4)
-    edit(state_path, run_id="another", step_index=90)
-    with pytest.raises(UsageRefused):
-        repair(state_path, Choice.HEAD)
-
-
 def test_going_back_drops_claims_and_keeps_tokens(tmp_path: Path) -> None:
     state_path = begun(tmp_path, 1)
     store = FileStore(state_path)
@@ -283,27 +225,6 @@ def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     edit(state_path, schema_version=2)
     with pytest.raises(NewerSchema):
         repair(state_path)
-
-
-def test_a_damaged_rotated_file(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 30, rotate_bytes=8 * 1024)
-    damage_line(state_path.with_name("journal-000001.jsonl"), 2)
-    names = sorted(p.name for p in state_path.parent.glob("journal*.jsonl"))
-    done = repair(state_path)
-    assert done.kept is not None
-    kept = sorted(p.name for p in done.kept.iterdir())
-    assert kept == [*names, "state.json"]
-    holds(state_path, step_index=30, revision=32)
-
-
-def test_the_journal_rotates_after_a_repair(tmp_path: Path) -> None:
-    state_path = begun(tmp_path, 8)
-    damage_line(journal_of(state_path), 4)
-    repair(state_path)
-    begun(tmp_path, 40, rotate_bytes=8 * 1024, keep=1)
-    head, history = read_run(state_path)
-    assert head.step_index == 48
-    assert history[-1]["step_index"] == 47
 
 
 @pytest.mark.parametrize("cut", [0, 1, 17, 300])

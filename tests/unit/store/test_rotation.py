@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -257,13 +256,6 @@ def test_a_write_of_unknown_outcome_is_looked_up(
     monkeypatch.undo()
     cases.commit(store, 1)
     assert cases.check_files(tmp_path) == 1
-
-
-def test_state_json_is_what_the_journal_says_after_everything(tmp_path: Path) -> None:
-    store = small_store(tmp_path)
-    go_on(store, 7)
-    last = (tmp_path / "journal.jsonl").read_text().splitlines()[-1]
-    assert json.loads(last)["head"] == json.loads((tmp_path / "state.json").read_text())
 
 
 def test_who_loses_a_race_right_after_a_rotation_does_not_sync_the_folders_again(
