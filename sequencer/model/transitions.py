@@ -3,7 +3,7 @@
 The rules are those of docs/protocol.md: step_index moves on acceptance only, tokens are
 granted once and never reused, a change by the holder of a claim needs the claim's token.
 Not decided here: whether a claim may be taken over (that takes a look at the owner), and
-which step comes next (`resolution`).
+which step comes next (`line.order`).
 """
 
 from __future__ import annotations

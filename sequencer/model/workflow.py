@@ -1,6 +1,6 @@
 """Workflows: named orders of steps.
 
-A workflow is data; which step it has at an index is `resolution.resolver`'s to say. The
+A workflow is data; which step it has at an index is `line.order`'s to say. The
 digest covers the definition as its author wrote it and nothing that may change while a
 run goes on (prompt texts, limits, step defaults).
 """

@@ -407,7 +407,7 @@ def _of_line(line: str) -> Guess | None:
     rules: tuple[tuple[Word, str, Callable[[str], object]], ...] = (
         ("transient", "it asks for something outside the project", _TRANSIENT.match),
         ("question", "it begins like a question", _QUESTION.match),
-        ("question", "it ends with a question mark", _ends_with_question_mark),
+        ("question", "it ends with a question mark", lambda line: line.endswith("?")),
         ("documentation", "it is about documentation only", _DOCUMENTATION.match),
         ("planning", "it asks for a plan", _PLAN.match),
         ("planning", "it wants something better without saying what", _is_vague),
@@ -419,10 +419,6 @@ def _of_line(line: str) -> Guess | None:
         if rest and fits(rest):
             return Guess(word, reason)
     return None
-
-
-def _ends_with_question_mark(line: str) -> bool:
-    return line.endswith("?")
 
 
 def _is_vague(line: str) -> bool:

@@ -66,9 +66,10 @@ class TeamGrower:
         except KeyError:
             raise AnswerRefused("no task is added: the answer is no JSON") from None
         try:
-            tasks = [
-                self._in_a_role(one) for one in tasks_of_answer(task.adds, said, there=graph.by_id)
-            ]
+            tasks: Sequence[Task] = tasks_of_answer(task.adds, said, there=graph.by_id)
+            if UNNAMED in self.roles:
+                # Who wrote a task has no say in who is bound to none of the roles.
+                tasks = [o if o.role else o.model_copy(update={"role": UNNAMED}) for o in tasks]
             growth = growth_of(graph, name, tasks, self.roles, max_tasks=self.max_tasks)
         except ConfigurationError as error:
             # The hint too: it has the names that there are.
@@ -79,12 +80,6 @@ class TeamGrower:
             place = ".".join(map(str, first["loc"]))
             raise AnswerRefused(f"no task is added: {place}: {first['msg']}") from None
         return growth.model_copy(update={"steps": tuple(map(self._performed, growth.steps))})
-
-    def _in_a_role(self, task: Task) -> Task:
-        """Return *task* with a role: who wrote it has no say in who is bound to none."""
-        if task.role is not None or UNNAMED not in self.roles:
-            return task
-        return task.model_copy(update={"role": UNNAMED})
 
     def _performed(self, step: Step) -> Step:
         if self.agent is None or step.executor is not None:

@@ -142,19 +142,14 @@ def decide(
 
     *asked* is what a person said: ``--team``, ``--no-team``, or None for neither.
     """
-    uses_team, why = _decision(found, options, classification, asked)
+    if asked is not None:
+        uses_team, why = asked, "--team was given" if asked else "--no-team was given"
+    else:
+        obstacle = _obstacle(found, options, classification)
+        reached = f"the score {found.score} reaches teams.threshold ({options.threshold})"
+        uses_team, why = obstacle is None, obstacle or reached
     size = min(options.max_size, max(found.team_size, options.score.min_size))
     return TeamChoice(uses_team, why, found, size)
-
-
-def _decision(
-    found: Score, options: TeamOptions, classification: Word | None, asked: bool | None
-) -> tuple[bool, str]:
-    if asked is not None:
-        return asked, "--team was given" if asked else "--no-team was given"
-    obstacle = _obstacle(found, options, classification)
-    reached = f"the score {found.score} reaches teams.threshold ({options.threshold})"
-    return obstacle is None, obstacle or reached
 
 
 def _obstacle(found: Score, options: TeamOptions, classification: Word | None) -> str | None:
@@ -184,7 +179,11 @@ class _Counting:
         yield from self._kind(procedure)
         yield from self._length()
         yield from self._keywords()
-        yield from self._labels(labels)
+        points = {
+            _folded(label): value for label, value in {**LABELS, **self.settings.labels}.items()
+        }
+        for label in dict.fromkeys(map(_folded, labels)):
+            yield Reason(points.get(label, 0), f"label {label}")
         yield from self._counts()
 
     def _kind(self, procedure: str | None) -> Iterator[Reason]:
@@ -213,12 +212,6 @@ class _Counting:
         for is_for in (True, False):
             words = [word for word in found if (points[word] > 0) is is_for]
             yield Reason(sum(points[word] for word in words), f"keywords: {_listed(words)}")
-
-    def _labels(self, labels: Iterable[str]) -> Iterator[Reason]:
-        written = {**LABELS, **self.settings.labels}
-        points = {_folded(label): value for label, value in written.items()}
-        for label in dict.fromkeys(_folded(label) for label in labels):
-            yield Reason(points.get(label, 0), f"label {label}")
 
     def _counts(self) -> Iterator[Reason]:
         settings, signals = self.settings, self.signals

@@ -50,6 +50,7 @@ def test_what_is_configured_decides_whether_a_name_is_a_procedure() -> None:
     expected = {*PROCEDURES, "mine"} - {"plan-mode"}
     assert registry.procedure_names == tuple(sorted(expected))
     assert {"mine", "plan-mode"} < set(registry.names)
+    assert {name: registry.get(name) for name in configured} == configured
 
 
 def test_a_registry_builds_a_workflow_only_when_it_is_asked_for(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,124 +15,10 @@ from sequencer.errors import UsageRefused
 from sequencer.model.request import MAX_ITEMS
 from sequencer.workflows.requests.issues import NO_LABELS, TrackerIssue, as_json, issue_of
 
-GH: dict[str, Any] = {
-    "assignees": [{"id": "U_1", "login": "bea", "name": "Bea"}],
-    "body": "It stops.\r\n\r\nhttps://github.com/user-attachments/assets/1f-2e (screen)",
-    "comments": [
-        {
-            "id": "IC_1",
-            "author": {"login": "ann"},
-            "authorAssociation": "NONE",
-            "body": "since 2.1",
-            "isMinimized": False,
-            "minimizedReason": "",
-        },
-        {"id": "IC_2", "author": {"login": "spam"}, "body": "buy", "isMinimized": True},
-    ],
-    "labels": [{"id": "LA_1", "name": "bug", "description": "", "color": "d73a4a"}],
-    "number": 7,
-    "state": "OPEN",
-    "title": "Login times out",
-    "url": "https://github.com/acme/app/issues/7",
-}
-REST: dict[str, Any] = {
-    "url": "https://api.github.com/repos/acme/app/issues/7",
-    "repository_url": "https://api.github.com/repos/acme/app",
-    "html_url": "https://github.com/acme/app/issues/7",
-    "id": 444500041,
-    "number": 7,
-    "title": "Login times out",
-    "user": {"login": "ann", "id": 1},
-    "labels": [{"id": 1, "name": "bug", "default": True}, "epic"],
-    "assignee": {"login": "bea"},
-    "assignees": [{"login": "bea"}, {"login": "cy"}],
-    "comments": 3,
-    "body": None,
-    "type": {"id": 1, "name": "Bug"},
-    "milestone": None,
-}
-REPOSITORY = {"full_name": "acme/app", "default_branch": "trunk", "html_url": "https://x.invalid"}
-OPENED: dict[str, Any] = {
-    "action": "opened",
-    "issue": {**REST, "comments": 0},
-    "repository": REPOSITORY,
-    "sender": {"login": "ann"},
-}
-COMMENTED: dict[str, Any] = {
-    **OPENED,
-    "action": "created",
-    "comment": {"user": {"login": "ann"}, "body": "please look", "html_url": "https://x.invalid"},
-}
-PULL: dict[str, Any] = {
-    **GH,
-    "url": "https://github.com/acme/app/pull/7",
-    "baseRefName": "release/2.x",
-    "headRefName": "fix",
-}
-LINEAR: dict[str, Any] = {
-    "action": "create",
-    "type": "Issue",
-    "actor": {"id": "u", "name": "Ann", "type": "user"},
-    "createdAt": "2026-08-08T05:00:00.000Z",
-    "data": {
-        "id": "2174add1",
-        "identifier": "ENG-42",
-        "number": 42,
-        "title": "Login times out",
-        "description": "It stops.\n\n![x](https://uploads.linear.app/a/b/c)",
-        "priority": 2,
-        "priorityLabel": "High",
-        "assignee": {"id": "u", "name": "Bea", "email": "bea@example.invalid"},
-        "labels": [{"id": "l", "name": "Bug", "color": "#f00", "parentId": None}],
-        "team": {"id": "t", "key": "ENG", "name": "Engineering"},
-        "url": "https://linear.app/acme/issue/ENG-42/login",
-    },
-    "url": "https://linear.app/acme/issue/ENG-42/login",
-    "webhookTimestamp": 1760000000000,
-}
-CHILD: dict[str, Any] = {
-    "id": "2174add1",
-    "identifier": "ENG-42",
-    "title": "Login times out",
-    "team": {"id": "t", "key": "ENG", "name": "Engineering"},
-    "url": "https://linear.app/acme/issue/ENG-42/login",
-}
-LINEAR_COMMENT: dict[str, Any] = {
-    "action": "create",
-    "type": "Comment",
-    "data": {"id": "c", "body": "please look", "issue": CHILD, "user": {"name": "Ann"}},
-    "url": "https://linear.app/acme/issue/ENG-42/login#comment-c",
-}
-SESSION: dict[str, Any] = {
-    "action": "created",
-    "type": "AgentSessionEvent",
-    "agentSession": {
-        "id": "s",
-        "status": "pending",
-        "issue": {**CHILD, "description": "It stops & <b>stays</b>."},
-        "comment": {"id": "c2", "body": "do it"},
-    },
-    "previousComments": [{"id": "c1", "body": "since 2.1", "userId": "u"}],
-    "promptContext": '<issue identifier="ENG-42">\n<title>Login times out</title>\n'
-    "<description>It stops & <b>stays</b>.</description>\n"
-    '<team name="Engineering"/>\n<label>bug</label>\n<label>R&amp;D</label>\n'
-    '<parent-issue identifier="ENG-1"><label>epic</label></parent-issue>\n</issue>\n'
-    '<primary-directive-thread comment-id="c2"><comment>do it <label>epic</label></comment>'
-    "</primary-directive-thread>",
-    "guidance": None,
-}
-API: dict[str, Any] = {
-    "data": {
-        "issue": {
-            **LINEAR["data"],
-            "labels": {"nodes": [{"name": "bug"}]},
-            "comments": {"nodes": [{"body": "since 2.1", "user": {"name": "Ann"}}]},
-            "attachments": {
-                "nodes": [{"title": "log", "url": "https://x.invalid/log"}, {"url": "file:///etc"}]
-            },
-        }
-    }
-}
+SHAPES: dict[str, dict[str, Any]] = json.loads(
+    (Path(__file__).parents[3] / "data/tracker_issues.json").read_text(encoding="utf-8")
+)
+GH, REST, OPENED, COMMENTED, PULL, LINEAR, LINEAR_COMMENT, SESSION, API = SHAPES.values()
 
 
 def read(value: object) -> TrackerIssue:
@@ -173,8 +61,8 @@ def test_a_pull_request_names_its_base() -> None:
     assert (issue.base_branch, issue.repository) == ("release/2.x", "acme/app")
     event = {
         "action": "labeled",
-        "pull_request": {**REST, "base": {"ref": "next", "repo": REPOSITORY}},
-        "repository": REPOSITORY,
+        "pull_request": {**REST, "base": {"ref": "next", "repo": {}}},
+        "repository": OPENED["repository"],
     }
     assert read(event).base_branch == "next"
 
@@ -322,7 +210,6 @@ def test_what_is_meant_to_be_json(text: str, is_json: bool) -> None:
     assert (as_json(text) is not None) == is_json
 
 
-SHAPES = [GH, REST, OPENED, COMMENTED, PULL, LINEAR, LINEAR_COMMENT, SESSION, API]
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
@@ -330,7 +217,11 @@ json_values = st.recursive(
 )
 
 
-@given(st.sampled_from(SHAPES), st.lists(st.integers(0, 30), min_size=1, max_size=4), json_values)
+@given(
+    st.sampled_from(list(SHAPES.values())),
+    st.lists(st.integers(0, 30), min_size=1, max_size=4),
+    json_values,
+)
 def test_whatever_stands_in_it_it_is_refused_or_made_of_texts(
     shape: dict[str, Any], path: list[int], value: Any
 ) -> None:
