@@ -17,6 +17,7 @@ import pytest
 from sequencer.errors import WorkTreeRefused
 from sequencer.git import commit as committing
 from sequencer.git.commit import CHANGED, DRAFT, Committer, RefMoved, is_cut_off
+from sequencer.git.selection import Selection
 from sequencer.settings.schema import CommitOptions
 from tests.unit.git.clones import (
     claim,
@@ -464,3 +465,12 @@ def test_the_lock_of_somebody_alive_stays(tmp_path: Path, monkeypatch: pytest.Mo
     assert seen == [False]
     assert tree_of(folder)["a"] == "100644 2"
     assert porcelain(folder) == []
+
+
+def test_nothing_chosen_is_nothing_done(tmp_path: Path) -> None:
+    folder = repository(tmp_path / "r")
+    before = everything(folder)
+    head = said(folder, "rev-parse", "HEAD")
+    tree = tree_at(folder)
+    assert Committer(tree).commit(Selection(), head, MAIN, "x").commit == head
+    assert everything(folder) == before
