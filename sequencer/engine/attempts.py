@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sequencer.engine.flow.control import Act, FlowControl
+from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Prepared
@@ -31,6 +31,7 @@ from sequencer.model.head import Claim
 from sequencer.model.kind import Performed
 from sequencer.model.line.line import POSTPONED_S
 from sequencer.model.net.marking import Reference
+from sequencer.model.net.net import Act
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.store.watch import readable

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 from sequencer.errors import TransitionRefused
 from sequencer.model import by_hand, transitions
 from sequencer.model.due import utc
-from sequencer.model.head import FLOW_DOCUMENT, Flow, Head, Status
+from sequencer.model.head import FLOW_DOCUMENT, Head
 from sequencer.model.line.line import Line
-from sequencer.model.line.order import present
 from sequencer.model.request import DEFINITION_FILE, Definition
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
+    from sequencer.engine.flow.control import FlowControl
     from sequencer.model.net.source import FlowSource
 
 
@@ -27,19 +27,8 @@ def fresh_head(
     workflow: Workflow, name: str | None = None, *, has_definition: bool = False
 ) -> Head:
     """Return the head of a run of *workflow*, called *name*, that was never begun."""
-    now, run_id = datetime.now(UTC), str(uuid.uuid4())
-    if workflow.graph is None:
-        return Line(workflow).fresh(run_id, at=now, name=name, has_definition=has_definition)
-    flow = Flow(rest=Status.IDLE, begun_at=utc(now), marking={})
-    return by_hand.fresh_head(
-        workflow,
-        run_id,
-        workflow.graph.entries[0],
-        at=utc(now),
-        name=name,
-        has_definition=has_definition,
-        flow=flow,
-    )
+    run_id, at = str(uuid.uuid4()), utc(datetime.now(UTC))
+    return by_hand.fresh_head(workflow, run_id, at=at, name=name, has_definition=has_definition)
 
 
 class Control:
@@ -121,18 +110,25 @@ class Control:
         source = self._source or FlowSource(workflow=self._workflow)
         return source.model_copy(update={"workflow": self._workflow})
 
-    def _ensure_line(self, verb: str) -> None:
-        """Return if the run goes along a line of steps.
+    @property
+    def _flow(self) -> FlowControl | None:
+        """Return what changes the marking of a graph's run; None: it goes along a line."""
+        if self._workflow.graph is None:
+            return None
+        from sequencer.engine.flow.control import FlowControl  # noqa: PLC0415 - graphs only
+
+        return FlowControl(self._store, self._workflow)
+
+    def _ensure_may(self, verb: str) -> None:
+        """Return if a run of this kind ever does what *verb* says.
 
         Raises:
-            TransitionRefused: it is a graph's, where several nodes may come next.
+            TransitionRefused: it does not.
         """
-        if self._workflow.graph is not None:
-            raise TransitionRefused(
-                f"{verb}: the run is one of a graph, which has no line of steps",
-                hint="'sequencer answer' answers a node, 'retry' puts back what failed, "
-                "'reset' begins again",
-            )
+        flow = self._flow
+        refusal = None if flow is None else flow.net.refusal(verb)
+        if refusal is not None:
+            raise refusal
 
     def _change(self, change: Callable[[Head], Transition]) -> Head:
         def apply(head: Head | None) -> Transition:
@@ -147,25 +143,23 @@ class Control:
         return self._change(partial(self._decided, verb=verb, by=by, words=words))
 
     def _decided(self, head: Head, *, verb: str, by: str, words: Mapping[str, Any]) -> Transition:
-        now = datetime.now(UTC)
-        if self._workflow.graph is None:
-            return Line(self._workflow).by_hand(head, verb, words, at=now, by=by)
-        here = present(self._workflow, head)
-        return by_hand.of_every_kind(head, verb, words, self._workflow, here, at=utc(now))
+        flow = self._flow
+        kind = Line(self._workflow) if flow is None else flow.net
+        return kind.by_hand(head, verb, words, at=datetime.now(UTC), by=by)
 
     def stamp_ok(self, note: str | None = None) -> Head:
         """Accept the present step by hand; of a fixer only the fixing is accepted."""
-        self._ensure_line("stamp")
+        self._ensure_may("stamp")
         return self._by_hand("stamp", note=note)
 
     def stamp_fail(self, note: str | None = None) -> Head:
         """Mark the present step as failed."""
-        self._ensure_line("stamp")
+        self._ensure_may("stamp")
         return self._by_hand("fail", note=note)
 
     def skip(self, note: str | None = None) -> Head:
         """Leave the present step out; after a fixer the judgement comes again."""
-        self._ensure_line("skip")
+        self._ensure_may("skip")
         return self._by_hand("skip", note=note)
 
     def skip_to(self, step_index: int, note: str, *, present: int) -> Head:
@@ -175,7 +169,7 @@ class Control:
             ClaimHeld: somebody works on the run, whose step would be taken away.
             TransitionRefused: the run is not at *present* any more.
         """
-        self._ensure_line("skip")
+        self._ensure_may("skip")
         skip = partial(self._decided, verb="skip", by="", words={"note": note})
 
         def change(head: Head) -> Transition:
@@ -194,15 +188,12 @@ class Control:
 
     def retry(self) -> Head:
         """Let what has failed be tried again at once; of a graph see `FlowControl.retry`."""
-        if self._workflow.graph is not None:
-            from sequencer.engine.flow.control import FlowControl  # noqa: PLC0415 - graphs only
-
-            return FlowControl(self._store, self._workflow).retry()
-        return self._by_hand("retry")
+        flow = self._flow
+        return self._by_hand("retry") if flow is None else flow.retry()
 
     def rewind(self, step_index: int) -> Head:
         """Go back to *step_index*, whose step runs next."""
-        self._ensure_line("rewind")
+        self._ensure_may("rewind")
         return self._by_hand("rewind", step_index=step_index)
 
     def set_field(self, field: str, value: Any) -> Head:
@@ -235,33 +226,19 @@ class Control:
 
     def approve(self, note: str | None = None, *, by: str, token: int | None = None) -> Head:
         """Let the run continue after its gate; *token* is that of the gate that was read."""
-        self._ensure_gates("approve")
+        self._ensure_may("approve")
         return self._decide("approve", by, note=note, token=token)
 
     def reject(self, note: str | None = None, *, by: str, token: int | None = None) -> Head:
         """End the run at its gate; a graph's run ends as cancelled, wherever it stands."""
-        if self._workflow.graph is not None:
-            from sequencer.engine.flow.control import FlowControl  # noqa: PLC0415 - graphs only
-
-            return FlowControl(self._store, self._workflow).cancel(note, by=by)
+        if (flow := self._flow) is not None:
+            return flow.cancel(note, by=by)
         return self._decide("reject", by, note=note, token=token)
 
     def feedback(self, text: str, *, by: str, token: int | None = None) -> Head:
         """Send the run back with *text*; the gate comes again."""
-        self._ensure_gates("feedback")
+        self._ensure_may("feedback")
         return self._decide("feedback", by, text=text, token=token)
-
-    def _ensure_gates(self, verb: str) -> None:
-        """Return if the run may come to gates.
-
-        Raises:
-            TransitionRefused: it is a graph's, whose nodes ask questions.
-        """
-        if self._workflow.graph is not None:
-            raise TransitionRefused(
-                f"{verb}: the run is one of a graph, whose questions are answered",
-                hint="'sequencer gates' shows them, 'sequencer answer NODE VALUE' answers one",
-            )
 
     def lapse(self) -> Head:
         """Record what was agreed where nobody has decided in time; somebody may have decided."""

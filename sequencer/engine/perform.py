@@ -32,13 +32,12 @@ from sequencer.executors.protocol import StopReason
 from sequencer.model.head import Claim, Head, Session
 from sequencer.model.kind import Performed
 from sequencer.model.net.graph import Graph
-from sequencer.model.net.marking import Marking
+from sequencer.model.net.marking import Marking, carried
 from sequencer.model.outcome import Decision, Move, OutcomeStatus
 from sequencer.model.workflow import Workflow
 from sequencer.store import folder as folders
 from sequencer.store.folder import read_regular, write_durably
 from sequencer.store.protocol import Store
-from sequencer.workflows.templates import carried
 
 
 class Crowd(NamedTuple):

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from sequencer.errors import EditRefused, TransitionRefused
 from sequencer.model.head import MAX_COUNTER, Flow, Head, Loop, Status
-from sequencer.model.line.order import present
+from sequencer.model.line.order import place, present
 from sequencer.model.names import command
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import (
@@ -521,26 +521,20 @@ def _refuse_decision(field: str, change: str, verbs: str) -> None:
 
 
 def fresh_head(
-    workflow: Workflow,
-    run_id: str,
-    first: str,
-    *,
-    at: str,
-    name: str | None,
-    has_definition: bool,
-    flow: Flow | None = None,
+    workflow: Workflow, run_id: str, *, at: str, name: str | None, has_definition: bool
 ) -> Head:
-    """Return the head of a run of *workflow* that was never begun, at the step *first*."""
+    """Return the head of a run of *workflow* that was never begun."""
+    is_net = workflow.graph is not None
     return Head(
         run_id=run_id,
         run_name=name,
         workflow_name=workflow.name,
         workflow_digest=workflow.digest(),
         params=dict(workflow.params),
-        expected_step=first,
+        expected_step=place(workflow, 0).step,
         last_update=at,
         has_definition=has_definition,
-        flow=flow,
+        flow=Flow(rest=Status.IDLE, begun_at=at, marking={}) if is_net else None,
     )
 
 

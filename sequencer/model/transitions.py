@@ -88,6 +88,10 @@ class Transition:
 
     head: Head
     facts: tuple[Fact, ...]
+    document: tuple[str, bytes] | None = None
+    """Name and content, to be kept before the head."""
+    keeps: frozenset[str] | None = None
+    """Other documents of the marking that stay; None: all do."""
 
     def then(self, later: Transition) -> Transition:
         """Return both as one transition: one journal record, accepted or lost together."""

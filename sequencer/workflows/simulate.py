@@ -25,7 +25,7 @@ from sequencer.documents.keys import dotted, problems_of, raise_all
 from sequencer.errors import ConfigurationError, SequencerError, UnknownName
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.graph import Graph, Node, NodeKind
-from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
+from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.rules import TIMEOUT, Course, groups, is_choice
 from sequencer.model.net.source import copied, put
 from sequencer.model.outcome import Outcome, OutcomeStatus
@@ -40,7 +40,6 @@ from sequencer.workflows.flowfile.settings import (
     RetrySettings,
 )
 from sequencer.workflows.teams.growth import TeamGrower
-from sequencer.workflows.templates import carried, text_of
 from sequencer.workflows.verdicts import verdict_of
 
 DEFAULT_MS = 10

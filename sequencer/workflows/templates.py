@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from sequencer.errors import StepFailed
-from sequencer.model.net.marking import Marking, Reference
 
 ROOTS = ("request", "output", "steps", "feedback", "validation", "run")
 """In the prompts of procedures."""
@@ -121,34 +120,3 @@ def parsed(text: str) -> Any:
         return json.loads("\n".join(lines))
     except (ValueError, RecursionError):
         raise KeyError("the output is no JSON that could be looked into") from None
-
-
-def carried(marking: Marking, name: str) -> Reference | None:
-    """Return where the output is that reached the present execution of *name*.
-
-    One source: its output. Several: a map from their ids, in the order of their arrival; of a
-    source that itself hands on such a map, what is in that. Maps within maps would grow
-    twofold with each pair of markers that one other marker joins.
-    """
-    sources = marking.active[name].sources
-    if len(sources) == 1:
-        return marking.outputs.get(sources[0])
-    found: dict[str, Any] = {}
-    for source in sources:
-        reference = marking.outputs.get(source)
-        found.update(reference if isinstance(reference, dict) else {source: reference})
-    return found or None
-
-
-def value_of(reference: Reference | None, read: Callable[[str], str]) -> Any:
-    """Return the text at *reference*, or a map of texts; empty where nothing was said."""
-    if reference is None:
-        return ""
-    if isinstance(reference, str):
-        return read(reference)
-    return {name: value_of(inner, read) for name, inner in reference.items()}
-
-
-def text_of(reference: Reference | None, read: Callable[[str], str]) -> str:
-    """Return the same as a text; a map as JSON on one line."""
-    return as_text(value_of(reference, read))

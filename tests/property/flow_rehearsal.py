@@ -17,12 +17,11 @@ from sequencer.model.head import Flow, Head
 from sequencer.model.net import record as flow_record
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.graph import NodeKind
-from sequencer.model.net.marking import FlowStatus, Marking, Reference
+from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.record import Chain, Written
 from sequencer.model.net.transition import OpenTransition, Room, busy_ms, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.transitions import Fact
-from sequencer.workflows.templates import carried, text_of
 from tests.contract.store_cases import STRANGER, new_head
 from tests.property.random_flows import Case
 

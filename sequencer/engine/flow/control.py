@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,31 +19,28 @@ from sequencer.errors import (
     SequencerError,
     StorageFailed,
     TransitionRefused,
-    UnknownName,
     UsageRefused,
 )
+from sequencer.model.by_hand import other_kind
 from sequencer.model.head import FLOW_DOCUMENT, Flow, Head, Work
+from sequencer.model.kind import Words
 from sequencer.model.names import command
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import Graph, Growth, Node, Option, grown_graph
-from sequencer.model.net.marking import FlowStatus, Marking, Reference
+from sequencer.model.net.marking import FlowStatus, Marking, Reference, text_of
+from sequencer.model.net.net import Act, Net, asked_at, value_said
 from sequencer.model.net.record import Chain
-from sequencer.model.net.rules import is_choice, normalise, takes_other_answers
+from sequencer.model.net.rules import takes_other_answers
 from sequencer.model.net.source import FlowSource, differences
-from sequencer.model.net.transition import OpenTransition, Room, rest_of, transition_of
+from sequencer.model.net.transition import OpenTransition, Room, rest_of
 from sequencer.model.transitions import Transition
 from sequencer.model.workflow import Workflow, ensure_definition, with_graph
 from sequencer.store import results
 from sequencer.store.documents import is_whole
-from sequencer.store.identity import utc_now
 from sequencer.store.protocol import Store
-from sequencer.workflows.templates import carried, text_of
 
-MAX_ANSWER_CHARS = 20_000
 _LOOKS = 5
 """At a head and its documents, which others may replace in between."""
-Act = Callable[[OpenTransition], None]
-"""What happens first in a transition; what follows from it is the step's own to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +74,8 @@ class FlowControl:
         """
         if workflow.graph is None:
             raise UsageRefused(f"workflow {workflow.name!r} is no graph, so it has no nodes")
+        self._keeper = Keeper(store, workflow.graph)
+        self.net = Net(workflow, workflow.graph, self._keeper, self)
         self.store = store
         self.workflow = workflow
         """As the run began; see `workflow_at`."""
@@ -84,9 +83,8 @@ class FlowControl:
         """The code that the next change of a process that works moves with it."""
         self.patience: Patience | None = None
         """Of a process that works; by hand nothing is waited for."""
-        self.begun_with: Graph = workflow.graph
+        self.begun_with = self.net.graph
         """What a run begins with; a marking has the graph with what was added to it."""
-        self._keeper = Keeper(store, workflow.graph)
         self._grown: tuple[list[Growth], Workflow] = ([], workflow)
 
     # --- looking -------------------------------------------------------------------
@@ -227,7 +225,7 @@ class FlowControl:
             if run_id is not None:
                 same_run.of_run(self.store, run_id, head)
             ensure_definition(present, self.workflow)
-            step, chain = self._step(present)
+            step, chain = self.net.open(present, at=datetime.now(UTC))
             if act is not None:
                 act(step)
             step.settle(room(step.head))
@@ -236,7 +234,8 @@ class FlowControl:
                 if not step.course.operations:
                     self._keeper.keep(present, step.marking, chain)
                 return None
-            made, chain = self._written(step, present, chain)
+            made, chain = self.net.close(step, present, chain, self.work)
+            self._keep_document(made)
             done.append((step, chain))
             return made
 
@@ -253,31 +252,12 @@ class FlowControl:
         self._keeper.keep(head, step.marking, chain)
         return head, step.granted
 
-    def _step(self, head: Head) -> tuple[OpenTransition, Chain]:
-        marking, chain = self._keeper.take(head)
-        step = OpenTransition(head, marking, utc_now(), datetime.now(UTC), self._hand_on)
-        if marking.is_over and marking.status is FlowStatus.RUNNING:
-            step.course.begin()
-        return step, chain
-
-    def _hand_on(self, marking: Marking, name: str) -> tuple[str, Reference | None]:
-        reference = carried(marking, name)
-        return (self.text(reference) if is_choice(marking.graph, name) else ""), reference
-
-    def _written(
-        self, step: OpenTransition, before: Head, chain: Chain
-    ) -> tuple[Transition, Chain]:
-        made = transition_of(step)
-        written = flow_record.write(
-            step.marking, rest_of(step.marking), before.flow, chain, step.course.operations
-        )
-        if written.document is not None:
-            name, data = written.document
-            if written.starts_anew:
-                self.store.forget_documents(flow_record.PREFIX, {name, *chain.names})
-            self.store.keep_document(name, data)
-        moved = {} if self.work is None else {"work": self.work}
-        return Transition(made.head.replace(flow=written.flow, **moved), made.facts), written.chain
+    def _keep_document(self, made: Transition) -> None:
+        """Keep what the head of *made* refers to; under the store's lock, and before the head."""
+        if made.document is not None:
+            if made.keeps is not None:
+                self.store.forget_documents(flow_record.PREFIX, made.keeps)
+            self.store.keep_document(*made.document)
 
     # --- by hand -------------------------------------------------------------------
 
@@ -292,53 +272,11 @@ class FlowControl:
         if head is None:
             raise TransitionRefused("answer: the run was never begun, so nobody is asked")
         head, marking = self.marking(head)
-        node, asked = self._asked(marking, name)
-        value = self._value(node, said)
-        record: Mapping[str, Any] = {"by": by, "output": value[:1000]}
-
-        def act(step: OpenTransition) -> None:
-            _, now = self._asked(step.marking, name)
-            if now != asked or (token is not None and now != token):
-                raise TransitionRefused(
-                    f"answer: what you saw was answered meanwhile; {name!r} asks again",
-                    hint="'sequencer gates' shows the question",
-                )
-            expires = step.marking.active[name].due
-            if expires is not None and datetime.fromisoformat(expires) <= step.now:
-                raise TransitionRefused(
-                    f"answer: the time of {name!r} was over at {expires}",
-                    hint="'sequencer run' or 'tick' goes on as the flow says for that",
-                )
-            # Under the store's exclusion: of two answers one counts, and its text must stay.
-            reference = self.keep_output(step.head.step_index, asked, value)
-            step.answer(name, value, reference, record)
-
-        return self.update(act, lambda _: None, run_id=head.run_id)[0]
-
-    def _asked(self, marking: Marking, name: str) -> tuple[Node, int]:
-        active = marking.active.get(name)
-        if active is None or active.since is None:
-            waiting = [other for other, one in marking.active.items() if one.since]
-            raise UnknownName("open question", name, waiting, where="sequencer answer")
-        return marking.graph.by_id[name], active.token
-
-    def _value(self, node: Node, said: str) -> str:
-        """Return the answer that *said* is to the question of *node*."""
-        text = said.strip()
-        if len(said) > MAX_ANSWER_CHARS:
-            raise UsageRefused(
-                f"answer: {len(said)} characters are too many, {MAX_ANSWER_CHARS} are allowed",
-                hint="write it to a file in the project, and name the file",
-            )
-        for option in node.options:
-            if normalise(text) in (normalise(option.value), normalise(option.label)):
-                return option.value
-        if node.options and not node.allows_custom_input:
-            known = [option.value for option in node.options]
-            raise UnknownName("answer", text[:80], known, where=f"node {node.id!r}")
-        if not text:
-            raise UsageRefused("answer: the text is empty", hint="say something")
-        return said
+        node, asked = asked_at(marking, name)
+        # Before the lock: what can't be an answer leaves no trace of one.
+        value_said(node, said)
+        words = {"node": name, "text": said, "token": asked if token is None else token}
+        return self._by_hand("answer", words, by, run_id=head.run_id)
 
     def tell(self, name: str, text: str, *, by: str) -> Head:
         """Send *text* to task *name*; it stands in the prompt of its next attempt.
@@ -347,30 +285,7 @@ class FlowControl:
             UnknownName: the run has no such task.
             TransitionRefused: the task is done and comes no more, or the run is no team's.
         """
-        if not text.strip() or len(text) > MAX_ANSWER_CHARS:
-            raise UsageRefused(
-                f"tell: a message has 1 to {MAX_ANSWER_CHARS} characters",
-                hint="write a long one to a file in the project, and name the file",
-            )
-
-        def act(step: OpenTransition) -> None:
-            marking = step.marking
-            if not marking.graph.is_team:
-                raise TransitionRefused("tell: the run is no team's, so it has no tasks")
-            if marking.status is not FlowStatus.RUNNING:
-                raise TransitionRefused(f"tell: the run has ended as {marking.status}")
-            if name not in marking.graph.by_id:
-                raise UnknownName("task", name, marking.graph.by_id, where="sequencer tell")
-            if marking.done.get(name) and not marking.is_live(name):
-                raise TransitionRefused(
-                    f"tell: task {name!r} is done, and nobody would read it",
-                    hint="'sequencer status' shows what is still to be done",
-                )
-            token = step.head.token + 1
-            reference = self.keep_output(step.head.step_index, token, text)
-            step.tell(name, token, str(reference), {"by": by, "output": text[:1000]})
-
-        return self.update(act, lambda _: None)[0]
+        return self._by_hand("tell", {"node": name, "text": text}, by)
 
     def retry(self) -> Head:
         """Put back what a failed run has lost, or make waiting tries due at once.
@@ -378,7 +293,7 @@ class FlowControl:
         Raises:
             TransitionRefused: there is nothing to try again.
         """
-        return self.update(lambda step: step.restore(), lambda _: None)[0]
+        return self._by_hand("retry", {}, "")
 
     def cancel(self, note: str | None, *, by: str) -> Head:
         """End the run for good, because a person says so; nodes that run are stopped.
@@ -386,13 +301,10 @@ class FlowControl:
         Raises:
             TransitionRefused: it has ended already.
         """
+        return self._by_hand("reject", {"note": note}, by)
 
-        def act(step: OpenTransition) -> None:
-            if step.marking.status is not FlowStatus.RUNNING:
-                raise TransitionRefused(f"reject: the run has ended as {step.marking.status}")
-            step.cancel({"by": by, **({"note": note} if note else {})})
-
-        return self.update(act, lambda _: None)[0]
+    def _by_hand(self, verb: str, words: Words, by: str, run_id: str | None = None) -> Head:
+        return self.update(self.net.act(verb, words, by=by), lambda _: None, run_id=run_id)[0]
 
 
 class Keeper:
@@ -490,10 +402,7 @@ def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> T
     new = source.workflow.graph
     before = _begun_with(store, head)
     if new is None or head.flow is None or before.graph is None:
-        raise TransitionRefused(
-            "adopt: a graph can't take the place of a line of steps, nor the other way round",
-            hint=f"{command(head.run_name, 'reset')} begins again with the new workflow",
-        )
+        raise other_kind(head)
     marking, chain = Keeper(store, before.graph).take(head)
     graph = _with_growths(marking, new)
     _ensure_there(marking, graph)

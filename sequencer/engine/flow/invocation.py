@@ -19,7 +19,7 @@ from sequencer.engine import patience as same_run
 from sequencer.engine.attempts import Running
 from sequencer.engine.control import Control
 from sequencer.engine.events import HeadMoved, Noticed, Waiting
-from sequencer.engine.flow.control import Act, FlowControl
+from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.flow.worker import FlowWorker
 from sequencer.engine.performing import Performer
 from sequencer.engine.work import LONGEST_SLEEP_S, Mode, Summary
@@ -33,9 +33,11 @@ from sequencer.errors import (
     out_of_resources,
 )
 from sequencer.executors.protocol import StopReason
+from sequencer.model.due import is_past
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.net.marking import FlowStatus, Marking
+from sequencer.model.net.net import Act, expire_question
 from sequencer.model.net.transition import OpenTransition, bad_end, busy_ms, ensure_none_failed
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.standing import Readiness, blocked_by, parse_time
@@ -182,10 +184,10 @@ class FlowInvocation:
         acts: list[Act] = []
         if self._time_left_ms(head, marking, now) <= 0:
             acts.append(self._end_in_time)
-        expired = [n for n, one in marking.active.items() if one.since and _is_past(one.due, now)]
+        expired = [n for n, one in marking.active.items() if one.since and is_past(one.due, now)]
         expired.sort(key=marking.graph.order.__getitem__)
         # Somebody may have answered between the look and the lock.
-        acts += [partial(_expire, name=name) for name in expired]
+        acts += [partial(expire_question, name=name) for name in expired]
         for act in acts:
             self._went_on(worker.update(act, self._steps_left, head.run_id))
         self._claim(head)
@@ -411,17 +413,6 @@ def _ensure_nobody_is_asked(marking: Marking) -> None:
             f"{', '.join(map(repr, asks))} {verb} for an answer",
             hint="'sequencer gates' shows what is asked, 'sequencer answer NODE VALUE' answers",
         )
-
-
-def _expire(step: OpenTransition, name: str) -> None:
-    active = step.marking.active.get(name)
-    if active is not None and active.since and _is_past(active.due, step.now):
-        step.expire(name)
-
-
-def _is_past(due: str | None, now: datetime) -> bool:
-    date = parse_time(due) if due else None
-    return date is not None and date <= now
 
 
 def _dues(marking: Marking) -> Iterator[datetime]:

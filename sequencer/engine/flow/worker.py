@@ -17,7 +17,7 @@ from sequencer.engine.attempts import Attempts, Recorder, Running, has_cost
 from sequencer.engine.code import FlowCode, accepted
 from sequencer.engine.events import HeadMoved, Noticed
 from sequencer.engine.fitting import fitted, optional_of
-from sequencer.engine.flow.control import Act, FlowControl
+from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Patience
 from sequencer.engine.perform import Crowd, Performances
@@ -35,6 +35,7 @@ from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim, Head
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.marking import FlowStatus, Marking
+from sequencer.model.net.net import Act
 from sequencer.model.net.transition import OpenTransition, Room
 from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.standing import blocked_by

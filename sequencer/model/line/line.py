@@ -321,9 +321,8 @@ class Line:
         self, run_id: str, *, at: datetime, name: str | None = None, has_definition: bool = False
     ) -> Head:
         """See `Kind.fresh`."""
-        first = place(self.workflow, 0).step
         return by_hand.fresh_head(
-            self.workflow, run_id, first, at=utc(at), name=name, has_definition=has_definition
+            self.workflow, run_id, at=utc(at), name=name, has_definition=has_definition
         )
 
     def ready(self, head: Head, limits: RunLimits, *, at: datetime) -> Standing:

@@ -13,6 +13,7 @@ many forward edges of each node come from a node that a token can still come thr
 from __future__ import annotations
 
 import heapq
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -517,3 +518,37 @@ _WORDS: dict[str, Callable[..., None]] = {
     if name.startswith("_do_")
 }
 """What an operation's first item means."""
+
+
+def carried(marking: Marking, name: str) -> Reference | None:
+    """Return where the output is that reached the present execution of *name*.
+
+    One source: its output. Several: a map from their ids, in the order of their arrival; of a
+    source that itself hands on such a map, what is in that. Maps within maps would grow
+    twofold with each pair of markers that one other marker joins.
+    """
+    sources = marking.active[name].sources
+    if len(sources) == 1:
+        return marking.outputs.get(sources[0])
+    found: dict[str, Any] = {}
+    for source in sources:
+        reference = marking.outputs.get(source)
+        found.update(reference if isinstance(reference, dict) else {source: reference})
+    return found or None
+
+
+def value_of(reference: Reference | None, read: Callable[[str], str]) -> Any:
+    """Return the text at *reference*, or a map of texts; empty where nothing was said."""
+    if reference is None:
+        return ""
+    if isinstance(reference, str):
+        return read(reference)
+    return {name: value_of(inner, read) for name, inner in reference.items()}
+
+
+def text_of(reference: Reference | None, read: Callable[[str], str]) -> str:
+    """Return the same as a text; a map as JSON on one line."""
+    value = value_of(reference, read)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

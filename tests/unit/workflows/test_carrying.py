@@ -3,9 +3,8 @@ from __future__ import annotations
 import json
 
 from sequencer.model.net.graph import Graph
-from sequencer.model.net.marking import Active, Marking, Reference
+from sequencer.model.net.marking import Active, Marking, Reference, carried, text_of, value_of
 from sequencer.workflows.simulate import NodeScript, simulate
-from sequencer.workflows.templates import carried, text_of, value_of
 from tests.flows import graph, workflow
 
 TEXTS = {"0-1": "one", "1-2": "two", "2-3": 'say "ü"'}

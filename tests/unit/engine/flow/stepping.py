@@ -9,11 +9,10 @@ from typing import Any
 from sequencer.model.head import Flow, Head
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.graph import Graph
-from sequencer.model.net.marking import Marking, Reference
+from sequencer.model.net.marking import Marking, Reference, carried, text_of
 from sequencer.model.net.transition import OpenTransition, Room, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.transitions import Fact
-from sequencer.workflows.templates import carried, text_of
 from tests.contract.store_cases import STRANGER, new_head
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.flow.control import MAX_ANSWER_CHARS
 from sequencer.errors import (
     SequencerError,
     TransitionRefused,
@@ -17,6 +16,7 @@ from sequencer.errors import (
     UsageRefused,
 )
 from sequencer.model.net.graph import Option
+from sequencer.model.net.net import MAX_ANSWER_CHARS
 from tests.unit.engine.flow.labs import Lab, lab
 
 YES = Option(label="Looks good", value="approve", description="It is merged then.")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.flow import invocation
 from sequencer.engine.flow.invocation import FlowInvocation, FlowWork
 from sequencer.engine.work import Mode
 from sequencer.errors import (
@@ -23,6 +22,7 @@ from sequencer.errors import (
 )
 from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.head import Status
+from sequencer.model.net.net import expire_question
 from sequencer.model.outcome import Outcome
 from sequencer.store.memory import MemoryRun
 from tests.unit.engine.flow.labs import (
@@ -119,7 +119,7 @@ def test_a_question_that_was_asked_again_meanwhile_does_not_expire(tmp_path: Pat
     before = made.head
     flow = made.run().flow
     for name in ("h", "a"):
-        flow.update(partial(invocation._expire, name=name), lambda _: None)
+        flow.update(partial(expire_question, name=name), lambda _: None)
     assert made.head == before
 
 

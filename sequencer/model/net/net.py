@@ -1,0 +1,346 @@
+"""Flowcharts and teams as a kind: a marking, from which several nodes may be at work.
+
+The marking of a head may stand in documents of the run, and what a choice goes by in kept
+outputs. Both are read and kept by whom the net is given; the net itself decides only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import partial
+from typing import Any, Protocol
+
+from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
+from sequencer.model import by_hand
+from sequencer.model.due import is_past, utc
+from sequencer.model.head import Head, Owner, Work
+from sequencer.model.kind import Words
+from sequencer.model.limits import RunLimits
+from sequencer.model.line.order import present
+from sequencer.model.net import record as flow_record
+from sequencer.model.net.graph import Graph, Node
+from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
+from sequencer.model.net.record import Chain
+from sequencer.model.net.rules import is_choice, normalise
+from sequencer.model.net.transition import OpenTransition, Room, busy_ms, rest_of, transition_of
+from sequencer.model.outcome import Usage
+from sequencer.model.standing import Standing, standing
+from sequencer.model.transitions import Place, Transition
+from sequencer.model.workflow import Workflow, ensure_definition
+
+MAX_ANSWER_CHARS = 20_000
+Act = Callable[[OpenTransition], None]
+"""What happens first in a transition; what follows from it is the transition's own to do."""
+
+
+class Markings(Protocol):
+    """Knows the markings of heads, however they are written down."""
+
+    def take(self, head: Head) -> tuple[Marking, Chain]:
+        """Return the marking of *head*; the caller may change it.
+
+        Raises:
+            CorruptState: the run has none that could be read.
+        """
+
+
+class Outputs(Protocol):
+    """Keeps what attempts and people have said."""
+
+    def read_output(self, name: str) -> str:
+        """Return the output of one execution, ``<step_index>-<token>``."""
+
+    def keep_output(self, step_index: int, token: int, output: str) -> Reference | None:
+        """Keep *output* as that of its execution; None: it is empty."""
+
+
+class Net:
+    """A flowchart or a team, see `Kind`; an attempt that has ended is an `Act`."""
+
+    def __init__(
+        self, workflow: Workflow, graph: Graph, markings: Markings, outputs: Outputs
+    ) -> None:
+        """Decide over runs of *workflow*, which has *graph*."""
+        self.workflow = workflow
+        self.graph = graph
+        """What a run begins with; a marking has the graph with what was added to it."""
+        self._markings = markings
+        self._outputs = outputs
+
+    def fresh(
+        self, run_id: str, *, at: datetime, name: str | None = None, has_definition: bool = False
+    ) -> Head:
+        """See `Kind.fresh`."""
+        return by_hand.fresh_head(
+            self.workflow, run_id, at=utc(at), name=name, has_definition=has_definition
+        )
+
+    def ready(self, head: Head, limits: RunLimits, *, at: datetime) -> Standing:
+        """See `Kind.ready`."""
+        return standing(head, self.workflow, limits, at)
+
+    # --- one transition ------------------------------------------------------------
+
+    def open(self, head: Head, *, at: datetime) -> tuple[OpenTransition, Chain]:
+        """Return a transition of *head* that is to be made, and what its marking is made of."""
+        marking, chain = self._markings.take(head)
+        step = OpenTransition(head, marking, utc(at), at, self._hand_on)
+        if marking.is_over and marking.status is FlowStatus.RUNNING:
+            step.course.begin()
+        return step, chain
+
+    def close(
+        self, step: OpenTransition, before: Head, chain: Chain, work: Work | None = None
+    ) -> tuple[Transition, Chain]:
+        """Return what *step* makes of *before*, with the document to be kept before its head.
+
+        *work* is the code that moves with it.
+        """
+        made, rest = transition_of(step), rest_of(step.marking)
+        written = flow_record.write(step.marking, rest, before.flow, chain, step.course.operations)
+        keeps = None
+        if written.document is not None and written.starts_anew:
+            keeps = frozenset({written.document[0], *chain.names})
+        moved = {} if work is None else {"work": work}
+        head = made.head.replace(flow=written.flow, **moved)
+        return Transition(head, made.facts, written.document, keeps), written.chain
+
+    def _hand_on(self, marking: Marking, name: str) -> tuple[str, Reference | None]:
+        reference = carried(marking, name)
+        if not is_choice(marking.graph, name):
+            return "", reference
+        return text_of(reference, self._outputs.read_output), reference
+
+    def _made(self, head: Head, act: Act, room: Room | None, at: datetime) -> Transition:
+        step, chain = self.open(head, at=at)
+        act(step)
+        step.settle(room)
+        return self.close(step, head, chain)[0]
+
+    # --- as a kind -----------------------------------------------------------------
+
+    def begin(
+        self,
+        head: Head,
+        place: Place,
+        owner: Owner,
+        *,
+        at: datetime,
+        ttl_s: float,
+        boottime: float | None = None,
+        may_take_over: bool = False,
+    ) -> Transition:
+        """See `Kind.begin`; nodes that do no work are passed on the way."""
+        ensure_definition(head, self.workflow)
+        held = {claim.token for claim in head.claims if claim.step == place.step}
+        others = self.graph.by_id.keys() - {place.step}
+        room = Room(
+            owner,
+            ttl_s,
+            boottime,
+            slots=1,
+            gone=frozenset(held if may_take_over else ()),
+            closed=lambda *_: others,
+        )
+        return self._made(head, lambda _: None, room, at)
+
+    def end(self, head: Head, token: int, ended: Act, *, at: datetime) -> Transition:
+        """See `Kind.end`."""
+        del token
+        return self._made(head, ended, None, at)
+
+    def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
+        """See `Kind.expire`."""
+        return self._made(
+            head, lambda step: step.release(token, {"reason": why}, Usage()), None, at
+        )
+
+    def lapse(self, head: Head, *, at: datetime) -> Transition | None:
+        """See `Kind.lapse`: of questions, and of the agents' time."""
+        step, chain = self.open(head, at=at)
+        for act in self.overdue(step.marking, step.head, at):
+            act(step)
+        step.settle(None)
+        return self.close(step, head, chain)[0] if step.facts else None
+
+    def overdue(self, marking: Marking, head: Head, now: datetime) -> list[Act]:
+        """Return what is to happen because its time is over."""
+        acts: list[Act] = [end_in_time] if time_left_ms(head, marking, now) <= 0 else []
+        expired = [n for n, one in marking.active.items() if one.since and is_past(one.due, now)]
+        expired.sort(key=marking.graph.order.__getitem__)
+        # Somebody may have answered between the look and the lock.
+        return acts + [partial(expire_question, name=name) for name in expired]
+
+    # --- by hand -------------------------------------------------------------------
+
+    def by_hand(self, head: Head, verb: str, words: Words, *, at: datetime, by: str) -> Transition:
+        """See `Kind.by_hand`; words: node, text, token and note."""
+        if (refusal := self.refusal(verb)) is not None:
+            raise refusal
+        if verb in _ACTS:
+            ensure_definition(head, self.workflow)
+            return self._made(head, self.act(verb, words, by=by), None, at)
+        here = present(self.workflow, head)
+        return by_hand.of_every_kind(head, verb, words, self.workflow, here, at=utc(at))
+
+    @staticmethod
+    def refusal(verb: str) -> TransitionRefused | None:
+        """Return why a net never does what *verb* says; None: it may."""
+        if verb in ("stamp", "fail", "skip", "rewind"):
+            return TransitionRefused(
+                f"{'stamp' if verb == 'fail' else verb}: the run is one of a graph, which has no "
+                "line of steps",
+                hint="'sequencer answer' answers a node, 'retry' puts back what failed, "
+                "'reset' begins again",
+            )
+        if verb in ("approve", "feedback"):
+            return TransitionRefused(
+                f"{verb}: the run is one of a graph, whose questions are answered",
+                hint="'sequencer gates' shows them, 'sequencer answer NODE VALUE' answers one",
+            )
+        return None
+
+    def act(self, verb: str, words: Words, *, by: str) -> Act:
+        """Return what a person does to the marking with *verb*.
+
+        Raises:
+            UsageRefused: what they say is too long or empty.
+        """
+        if verb == "tell":
+            _ensure_message(words["text"])
+        return partial(_ACTS[verb], net=self, words=words, by=by)
+
+    def answered(self, step: OpenTransition, name: str, value: str, record: Words) -> None:
+        """Take *value* as the answer to the question of *name*; of two answers one counts."""
+        token = step.marking.active[name].token
+        reference = self._outputs.keep_output(step.head.step_index, token, value)
+        step.answer(name, value, reference, record)
+
+    def told(self, step: OpenTransition, name: str, text: str, by: str) -> None:
+        """Keep the message *text* to task *name*."""
+        token = step.head.token + 1
+        reference = self._outputs.keep_output(step.head.step_index, token, text)
+        step.tell(name, token, str(reference), {"by": by, "output": text[:1000]})
+
+
+def asked_at(marking: Marking, name: str) -> tuple[Node, int]:
+    """Return the node *name*, which asks a person, and the token of its question.
+
+    Raises:
+        UnknownName: no node of this name waits for an answer.
+    """
+    active = marking.active.get(name)
+    if active is None or active.since is None:
+        waiting = [other for other, one in marking.active.items() if one.since]
+        raise UnknownName("open question", name, waiting, where="sequencer answer")
+    return marking.graph.by_id[name], active.token
+
+
+def value_said(node: Node, said: str) -> str:
+    """Return the answer that *said* is to the question of *node*.
+
+    Raises:
+        UsageRefused: it is too long, or empty.
+        UnknownName: it is none of the options.
+    """
+    text = said.strip()
+    if len(said) > MAX_ANSWER_CHARS:
+        raise UsageRefused(
+            f"answer: {len(said)} characters are too many, {MAX_ANSWER_CHARS} are allowed",
+            hint="write it to a file in the project, and name the file",
+        )
+    for option in node.options:
+        if normalise(text) in (normalise(option.value), normalise(option.label)):
+            return option.value
+    if node.options and not node.allows_custom_input:
+        known = [option.value for option in node.options]
+        raise UnknownName("answer", text[:80], known, where=f"node {node.id!r}")
+    if not text:
+        raise UsageRefused("answer: the text is empty", hint="say something")
+    return said
+
+
+def _answer(step: OpenTransition, *, net: Net, words: Words, by: str) -> None:
+    name, token = words["node"], words.get("token")
+    node, asked = asked_at(step.marking, name)
+    if token is not None and asked != token:
+        raise TransitionRefused(
+            f"answer: what you saw was answered meanwhile; {name!r} asks again",
+            hint="'sequencer gates' shows the question",
+        )
+    expires = step.marking.active[name].due
+    if expires is not None and datetime.fromisoformat(expires) <= step.now:
+        raise TransitionRefused(
+            f"answer: the time of {name!r} was over at {expires}",
+            hint="'sequencer run' or 'tick' goes on as the flow says for that",
+        )
+    value = value_said(node, words["text"])
+    net.answered(step, name, value, {"by": by, "output": value[:1000]})
+
+
+def _ensure_message(text: str) -> None:
+    if not text.strip() or len(text) > MAX_ANSWER_CHARS:
+        raise UsageRefused(
+            f"tell: a message has 1 to {MAX_ANSWER_CHARS} characters",
+            hint="write a long one to a file in the project, and name the file",
+        )
+
+
+def _tell(step: OpenTransition, *, net: Net, words: Words, by: str) -> None:
+    marking, name = step.marking, words["node"]
+    if not marking.graph.is_team:
+        raise TransitionRefused("tell: the run is no team's, so it has no tasks")
+    if marking.status is not FlowStatus.RUNNING:
+        raise TransitionRefused(f"tell: the run has ended as {marking.status}")
+    if name not in marking.graph.by_id:
+        raise UnknownName("task", name, marking.graph.by_id, where="sequencer tell")
+    if marking.done.get(name) and not marking.is_live(name):
+        raise TransitionRefused(
+            f"tell: task {name!r} is done, and nobody would read it",
+            hint="'sequencer status' shows what is still to be done",
+        )
+    net.told(step, name, words["text"], by)
+
+
+def _retry(step: OpenTransition, **_: Any) -> None:
+    step.restore()
+
+
+def _reject(step: OpenTransition, *, net: Net, words: Words, by: str) -> None:
+    del net
+    if step.marking.status is not FlowStatus.RUNNING:
+        raise TransitionRefused(f"reject: the run has ended as {step.marking.status}")
+    note = words.get("note")
+    step.cancel({"by": by, **({"note": note} if note else {})})
+
+
+_ACTS: Mapping[str, Callable[..., None]] = {
+    "answer": _answer,
+    "tell": _tell,
+    "retry": _retry,
+    "reject": _reject,
+}
+"""Verb -> what a person does to the marking with it."""
+
+
+def time_left_ms(head: Head, marking: Marking, now: datetime) -> float:
+    """Return how long agents may still be at work; infinite where the graph has no limit."""
+    limit = marking.graph.timeout_ms
+    if limit is None or marking.busy_since is None:
+        return float("inf")
+    return limit - busy_ms(head, marking, now)
+
+
+def end_in_time(step: OpenTransition) -> None:
+    """End the run if its time is over; it may have ended meanwhile, or its last agent."""
+    is_on = step.marking.status is FlowStatus.RUNNING
+    if is_on and time_left_ms(step.head, step.marking, step.now) <= 0:
+        step.time_is_up()
+
+
+def expire_question(step: OpenTransition, name: str) -> None:
+    """Let the question of *name* expire, if it still waits and its time is over."""
+    active = step.marking.active.get(name)
+    if active is not None and active.since and is_past(active.due, step.now):
+        step.expire(name)
