@@ -34,8 +34,10 @@ def collected(carrier: Carrier, claim: Claim, head: Head, ended: Ended) -> Ended
 
 def left(carrier: Carrier, claim: Claim, head: Head) -> Head:
     """Have *carrier* leave the work tree if who held *claim* holds none in *head*; return that."""
-    if not any(one.owner.nonce == claim.owner.nonce for one in head.claims):
-        carrier.leave(head)
+    for one in head.claims:
+        if one.owner.nonce == claim.owner.nonce:
+            return head
+    carrier.leave(head)
     return head
 
 

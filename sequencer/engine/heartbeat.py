@@ -28,6 +28,9 @@ ENDING_S = 5.0
 longer; it comes too late then, and nobody asks for it any more."""
 
 
+_NOTHING = contextlib.nullcontext()
+
+
 @dataclass(slots=True)
 class _Beating:
     """One claim that is kept alive."""
@@ -113,9 +116,12 @@ class Heartbeat:
                 if ended.cancellation is not None and ended.number and self._is_pushing:
                     self._numbers[claim.token] = ended.number
 
-    @contextlib.contextmanager
-    def going_on(self, claim: Claim) -> Iterator[None]:
+    def going_on(self, claim: Claim) -> contextlib.AbstractContextManager[None]:
         """Renew the lease of *claim* in the block too, where its end is collected and pushed."""
+        return self._going_on(claim) if self._is_pushing else _NOTHING
+
+    @contextlib.contextmanager
+    def _going_on(self, claim: Claim) -> Iterator[None]:
         self.go_on(claim)
         try:
             yield

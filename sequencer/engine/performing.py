@@ -44,7 +44,7 @@ from sequencer.model.due import bounded
 from sequencer.model.head import Head
 from sequencer.model.kind import Performed
 from sequencer.model.limits import RunLimits
-from sequencer.model.line.order import describe, place, step_at
+from sequencer.model.line.order import describe, place, position_at, step_at
 from sequencer.model.line.rounds import round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.request import Definition
@@ -121,7 +121,7 @@ class Performer:
         if self.definition is None:
             # Those of a definition were filled in when it was made.
             step = self.with_defaults(step)
-        return step, describe(self.workflow, here.step_index)["position"]
+        return step, position_at(self.workflow, here.step_index)
 
     def prepare(self, here: Place) -> Prepared:
         """Return the step at *here*, ready to start.

@@ -34,7 +34,7 @@ from sequencer.executors.protocol import StopReason
 from sequencer.model import transitions
 from sequencer.model.head import Claim, Gate, Head, Status
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.line.order import describe, place
+from sequencer.model.line.order import place, position_at
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.standing import Readiness, Standing, parse_time
 from sequencer.store.memory import MemoryStore
@@ -278,7 +278,7 @@ class Invocation:
         return Queue(
             worker.store,
             worker.positions,
-            lambda index: str(describe(worker.workflow, index)["position"]),
+            lambda index: position_at(worker.workflow, index),
         )
 
     def _may_claim(self, head: Head) -> bool:

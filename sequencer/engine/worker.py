@@ -44,7 +44,7 @@ from sequencer.model.head import Claim, Head
 from sequencer.model.kind import Performed
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.line import Ended, Ending, EndingKind, Line
-from sequencer.model.line.order import describe, place, present
+from sequencer.model.line.order import place, position_at
 from sequencer.model.line.rounds import round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.standing import Readiness, Standing
@@ -144,7 +144,7 @@ class Worker:
             return True
         if place(self.workflow, step_index).is_end:
             return True
-        return describe(self.workflow, step_index)["position"] in self.positions
+        return position_at(self.workflow, step_index) in self.positions
 
     def claim(self, seen: Head) -> tuple[Head, Claim] | None:
         """Claim the step at which *seen* stands, or return None if the run went on meanwhile.
@@ -164,9 +164,11 @@ class Worker:
                 return None
             # Somebody may have adopted another definition since this worker was started.
             ensure_definition(present, self.workflow)
-            if self.standing(present).kind not in (Readiness.READY, Readiness.HELD):
+            now = datetime.now(UTC)
+            here = self.kind.ready(present, self.limits, at=now)
+            if here.kind not in (Readiness.READY, Readiness.HELD):
                 return None
-            transition = self._claim(present)
+            transition = self._claim(present, here.place, now)
             granted.append(transition.head.token)
             return transition
 
@@ -174,17 +176,18 @@ class Worker:
         claim = head.claim_with(granted[0]) if granted else None
         return None if claim is None else (head, claim)
 
-    def _claim(self, head: Head) -> Transition:
-        held = next((c for c in head.claims if c.step_index == head.step_index), None)
+    def _claim(self, head: Head, here: Place, now: datetime) -> Transition:
+        at_it = [c for c in head.claims if c.step_index == head.step_index] if head.claims else ()
+        held = at_it[0] if at_it else None
         may_take_over = held is not None and self.store.liveness(held).allows_take_over
         if may_take_over:
             # A step that kills its worker every time must not be begun for ever.
             self.limits.ensure_may_try(head)
         return self.kind.begin(
             head,
-            present(self.workflow, head),
+            here,
             self.store.owner(),
-            at=datetime.now(UTC),
+            at=now,
             ttl_s=self.store.ttl_s,
             boottime=round(boottime(), 3),
             may_take_over=may_take_over,
@@ -335,14 +338,16 @@ class Worker:
         def change(head: Head | None) -> Transition:
             granted.clear()
             present = same_run.of_run(self.store, turn.head.run_id, head)
-            moved = self.kind.end(present, turn.claim.token, ended, at=datetime.now(UTC))
+            now = datetime.now(UTC)
+            moved = self.kind.end(present, turn.claim.token, ended, at=now)
             if upcoming is None or self.stop.is_set() or not may_go_on(moved.head):
                 return moved
             if not has_definition(moved.head, self.workflow):
                 return moved
-            if self.standing(moved.head).kind is not Readiness.READY:
+            here = self.kind.ready(moved.head, self.limits, at=now)
+            if here.kind is not Readiness.READY:
                 return moved
-            claimed = self._claim(moved.head)
+            claimed = self._claim(moved.head, here.place, now)
             granted.append(claimed.head.token)
             return moved.then(claimed)
 

@@ -129,6 +129,11 @@ def index_of(workflow: Workflow, name: str) -> int | None:
     return names.index(name) if name in names else None
 
 
+def position_at(workflow: Workflow, step_index: int) -> str:
+    """Return the name of the step that the workflow has at *step_index*, also in a review."""
+    return workflow.steps[step_index % len(workflow.steps)].name
+
+
 def describe(workflow: Workflow, step_index: int) -> Description:
     """Return everything about the step at *step_index* that a person or a program asks for.
 
