@@ -34,7 +34,13 @@ from sequencer.executors.client_limits import (
 )
 from sequencer.executors.environment import agent_environment
 from sequencer.executors.prices import ModelPrice, estimated
-from sequencer.executors.process import EventParser, ProcessCore, ProcessEnd, perform_process
+from sequencer.executors.process import (
+    EventParser,
+    ProcessCore,
+    ProcessEnd,
+    launch_of,
+    perform_process,
+)
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StepRequest
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import ModelName, Step
@@ -467,8 +473,7 @@ class ClientExecutor(ABC, Generic[OptionsT]):
         write_files(request, call.files)
         return perform_process(
             self._core,
-            call.argv,
-            call.environment,
+            launch_of(call.argv, call.environment, request),
             request,
             listener,
             cancellation,

@@ -214,17 +214,15 @@ def launch_of(
     env: Mapping[str, str],
     request: StepRequest,
     *,
-    prompt: str | None = None,
     grace_s: float = GRACE_S,
 ) -> Launch:
-    """Return how to start *argv* for *request*; *prompt* replaces the request's own."""
-    text = request.prompt if prompt is None else prompt
+    """Return how to start *argv* for *request*; *env* is the agent's whole environment."""
     mark = request.step.complete_when
     return Launch(
         argv=tuple(argv),
         environment=env,
         cwd=request.cwd,
-        prompt=text.encode("utf-8", "surrogateescape"),
+        prompt=request.prompt.encode("utf-8", "surrogateescape"),
         timeout_s=request.timeout_s,
         idle_timeout_s=request.idle_timeout_s,
         done_file=mark.file if isinstance(mark, FileMark) else None,
@@ -235,23 +233,18 @@ def launch_of(
 
 def perform_process(  # noqa: PLR0917 - the order is that of Executor.perform
     core: ProcessCore,
-    argv: Sequence[str],
-    env: Mapping[str, str],
+    launch: Launch,
     request: StepRequest,
     listener: Listener,
     cancellation: Cancellation,
     parser: EventParser,
     *,
     install_hint: str = "",
-    prompt: str | None = None,
-    grace_s: float = GRACE_S,
 ) -> Outcome:
     """Make one attempt with a command-line client and return how it ended.
 
-    *env* is the agent's whole environment (`environment.agent_environment`),
-    *install_hint* what to do where the program is missing.
+    *install_hint* says what to do where the program is missing.
     """
-    launch = launch_of(argv, env, request, prompt=prompt, grace_s=grace_s)
     consumer = _Lines(parser, listener)
     end = core.run(launch, consumer, cancellation)
     consumer.finish()

@@ -318,7 +318,8 @@ class FileStore:
         facts = [fact_fields(fact) for fact in transition.facts]
         content = headfile.content_of(head)
         writing = None if self._peer is None else uuid.uuid4().hex
-        data = headfile.in_one_line(content)
+        # A line end inside of a string is written as an escape.
+        data = content.translate(None, b"\n")
         line = encode(base + 1, head.last_update, facts, data, writing)
         if found.last is not None and not found.last.offset:
             self._journal.sync_names()

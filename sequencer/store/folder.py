@@ -262,8 +262,7 @@ def link(path: Path, new: Path) -> None:
     Raises:
         FileExistsError: there is one.
     """
-    folder = opened(path.parent)
-    os.link(path.name, new.name, src_dir_fd=folder.fd, dst_dir_fd=folder.fd, follow_symlinks=False)
+    opened(path.parent).link(path.name, new.name)
 
 
 def remove(path: Path | str) -> None:

@@ -72,14 +72,6 @@ def content_of(head: Head) -> bytes:
     return head.model_dump_json(indent=2).encode() + b"\n"
 
 
-def in_one_line(content: bytes) -> bytes:
-    """Return the content of a state.json as one line of JSON, for the journal.
-
-    A line end inside of a string is written as an escape.
-    """
-    return content.translate(None, b"\n")
-
-
 def write_head(
     path: Path, head: Head, content: bytes | None = None, within: Folder | None = None
 ) -> tuple[int, int, int]:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from sequencer.errors import CorruptState, NewerSchema
 from sequencer.store import folder as folders
@@ -483,12 +483,11 @@ def _sync_above(folder: Path) -> None:
 
 def _first_of(path: Path) -> dict[str, Any] | None:
     """Return the first record of *path* that can be read, reading no more."""
-    with contextlib.suppress(FileNotFoundError), _opened_to_read(path) as file:
+    with (
+        contextlib.suppress(FileNotFoundError),
+        os.fdopen(folders.open_file(path, os.O_RDONLY), "rb") as file,
+    ):
         for line in file:
             with contextlib.suppress(ValueError):
                 return decode(line.rstrip(b"\n"))
     return None
-
-
-def _opened_to_read(path: Path) -> BinaryIO:
-    return os.fdopen(folders.open_file(path, os.O_RDONLY), "rb")

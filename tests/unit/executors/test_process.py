@@ -15,7 +15,13 @@ from typing import Any
 
 import pytest
 
-from sequencer.executors.process import ProcessCore, ProcessEnd, describe_exit, perform_process
+from sequencer.executors.process import (
+    ProcessCore,
+    ProcessEnd,
+    describe_exit,
+    launch_of,
+    perform_process,
+)
 from sequencer.executors.protocol import Cancellation, Listener, Piece, StopReason
 from sequencer.executors.pump import Launch
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
@@ -62,14 +68,12 @@ class Stage:
         request = request_for(self.folder, **update)
         return perform_process(
             self.core,
-            argv,
-            ENVIRONMENT,
+            launch_of(argv, ENVIRONMENT, request, grace_s=1),
             request,
             self.recorder,
             self.cancellation,
             self.parser,
             install_hint=hint,
-            grace_s=1,
         )
 
     def python(self, script: str, *arguments: str, **update: Any) -> Outcome:
