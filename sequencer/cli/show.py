@@ -404,7 +404,8 @@ def show_flow(
     flow = open_flow(project, asked)
     for warning in flow.warnings:
         invocation.say(f"warning: {warning}")
-    _present(invocation, _view(invocation, project, asked, flow), flow.mermaid, draw)
+    source = flow if isinstance(flow, FlowFile) else None
+    _present(invocation, _view(invocation, project, asked, flow), source, draw)
 
 
 def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
@@ -418,7 +419,7 @@ def show_run(invocation: Invocation, run: Run, draw: Mapping[str, Any]) -> None:
 
 
 def _present(
-    invocation: Invocation, view: FlowView, mermaid: str | None, draw: Mapping[str, Any]
+    invocation: Invocation, view: FlowView, source: FlowFile | None, draw: Mapping[str, Any]
 ) -> None:
     if not any(draw.values()):
         if invocation.is_json:
@@ -428,7 +429,20 @@ def _present(
         return
     if invocation.is_json:
         raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
-    _draw_graph(invocation, mermaid, view, draw)
+    chart = None if source is None else source.chart
+    if draw["mermaid"]:
+        drawn = charted(view) if source is None else classed(source.mermaid, view)
+        invocation.echo(drawn.rstrip(), is_verbatim=True)
+    if draw["diagram"]:
+        print_diagram(view, sys.stdout, chart)
+    for path, make in ((draw["svg"], _svg_of), (draw["png"], flow_png)):
+        if path is not None:
+            save(path, make(view, chart))
+            invocation.say(f"{path} was written")
+
+
+def _svg_of(view: FlowView, chart: Chart | None) -> bytes:
+    return flow_svg(view, chart).encode()
 
 
 def _view(
@@ -448,19 +462,3 @@ def _view(
     except (DefinitionChanged, ConfigurationError) as error:
         invocation.say(f"warning: the run's states are not shown: {error.message}")
     return view_of(flow.title, flow.graph, None, None, ())
-
-
-def _draw_graph(
-    invocation: Invocation, mermaid: str | None, view: FlowView, draw: Mapping[str, Any]
-) -> None:
-    if draw["mermaid"]:
-        drawn = charted(view) if mermaid is None else classed(mermaid, view)
-        invocation.echo(drawn.rstrip(), is_verbatim=True)
-    if draw["diagram"]:
-        print_diagram(view, sys.stdout)
-    for option in ("svg", "png"):
-        path: Path | None = draw[option]
-        if path is not None:
-            data = flow_svg(view).encode() if option == "svg" else flow_png(view)
-            save(path, data)
-            invocation.say(f"{path} was written")

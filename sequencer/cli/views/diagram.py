@@ -11,16 +11,17 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import IO
 
 from sequencer.cli.views.layers import place_count
-from sequencer.cli.views.layout import Box, Label, Layout, Line, Words, laid_out
+from sequencer.cli.views.layout import Box, Layout, Line, Words, laid_out
 from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, wrapped
 from sequencer.cli.views.text import cut, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed
-from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
+from sequencer.workflows.mermaid.chart import Chart
 
 MOST_PLACES = 3000
 """A graph with more boxes and passing lines is told in words: nobody could follow the lines."""
@@ -28,25 +29,23 @@ MOST_CELLS = 4_000_000
 WRAPS = (26, 18, 12, 9)
 """How wide texts in boxes may be; the first with which the drawing fits is taken."""
 BOX_LINES = 3
-LABEL_COLUMNS = 24
+LABEL_COLUMNS, LABEL_LINES = 24, 3
 
 _UP, _RIGHT, _DOWN, _LEFT = 1, 2, 4, 8
 _SOLID = " ╵╶└╷│┌├╴┘─┴┐┤┬┼"
 _DASHED = " ╎╌╰╎╎╭├╌╯╌┴╮┤┬┼"
+_THICK = " ╹╺┗╻┃┏┣╸┛━┻┓┫┳╋"
 _PLAIN = " |-+||++-+-+++++"
 _PLAIN_DASHED = " :.+::++.+.+++++"
-_BORDERS = {
-    NodeKind.AGENT: "┌─┐│└┘┬",
-    NodeKind.HUMAN: "╔═╗║╚╝╤",
-    NodeKind.MARKER: "╭─╮│╰╯┬",
-    NodeKind.DECISION: "┌─┐│└┘┬",
+_HEADS = {(0, 1): "▼v", (0, -1): "▲^", (1, 0): "▶>", (-1, 0): "◀<"}
+"""By the direction of the graph: of an edge's end, and in ASCII."""
+_SHAPES = {
+    NodeKind.HUMAN: "hexagon",
+    NodeKind.MARKER: "circle",
+    NodeKind.DECISION: "diamond",
 }
-_PLAIN_BORDERS = {
-    NodeKind.AGENT: "+-+|+++",
-    NodeKind.HUMAN: "+=+|+++",
-    NodeKind.MARKER: ".-.|''+",
-    NodeKind.DECISION: "+-+|+++",
-}
+_LEAVES = {(0, 1): "┬╤", (0, -1): "┴╧", (1, 0): "├╟", (-1, 0): "┤╢"}
+"""Where a line leaves a border, and a double one."""
 _CODES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "magenta": 35, "cyan": 36}
 
 
@@ -75,18 +74,27 @@ def _coloured(text: str, style: str) -> str:
     return f"\x1b[{codes}m{text}\x1b[0m" if codes else text
 
 
-def drawing(view: FlowView, *, columns: int | None = None, is_ascii: bool = False) -> Drawing:
+def drawing(
+    view: FlowView,
+    *,
+    columns: int | None = None,
+    is_ascii: bool = False,
+    chart: Chart | None = None,
+) -> Drawing:
     """Return *view* drawn, as narrow as it can be if it is to fit into *columns*.
 
-    It may be wider all the same; `listing` says the same in words.
+    Directions, shapes and strokes are those of *chart*, which its author drew. It may be
+    wider all the same; `listing` says the same in words.
     """
+    drawn = Drawn(chart)
     graph = view.graph
     if place_count(graph) > MOST_PLACES:
         return listing(view, is_ascii=is_ascii)
     best = None
-    for wrap in WRAPS:
-        texts = Texts(view, wrap, is_ascii=is_ascii)
-        layout = laid_out(graph, texts.words())
+    # What is too wide from left to right may fit from the top.
+    for direction, wrap in product(dict.fromkeys((drawn.direction, "TB")), WRAPS):
+        texts = Texts(view, wrap, drawn, is_ascii=is_ascii)
+        layout = laid_out(graph, texts.words(), direction)
         if layout.width * layout.height > MOST_CELLS:
             return listing(view, is_ascii=is_ascii)
         if best is None or layout.width < best[0].width:
@@ -94,7 +102,7 @@ def drawing(view: FlowView, *, columns: int | None = None, is_ascii: bool = Fals
         if columns is None or layout.width <= columns:
             break
     assert best is not None  # noqa: S101 - WRAPS is not empty
-    return _painted(view, *best, is_ascii=is_ascii)
+    return _painted(view, *best, drawn, is_ascii=is_ascii)
 
 
 def listing(view: FlowView, *, is_ascii: bool = False) -> Drawing:
@@ -136,8 +144,10 @@ def jumps(graph: Graph, *, is_ascii: bool) -> Iterator[tuple[tuple[str, str], ..
 class Texts:
     """What is written into boxes and onto lines."""
 
-    def __init__(self, view: FlowView, wrap: int, *, is_ascii: bool) -> None:
-        self._is_ascii = is_ascii
+    def __init__(
+        self, view: FlowView, wrap: int, drawn: Drawn, *, is_ascii: bool, has_shapes: bool = False
+    ) -> None:
+        self._is_ascii, self._drawn, self._has_shapes = is_ascii, drawn, has_shapes
         self._dots = "..." if is_ascii else "…"
         self._loop = "loop" if is_ascii else "↺"
         self._has_run = any(node.state is not NodeState.PENDING for node in view.nodes)
@@ -150,7 +160,7 @@ class Texts:
         if is_named_apart(node):
             # The commands want the id, which the label doesn't tell.
             lines.append(cut(f"({self._fit(node.id)})", wrap, dots=self._dots))
-        if node.kind is NodeKind.DECISION:
+        if self._drawn.shape(node) == "diamond" and not self._has_shapes:
             lines[0] = f"{'<>' if self._is_ascii else '◇'} {lines[0]}"
         if self._has_run and view.state is not NodeState.PENDING:
             lines[0] = f"{marks[view.state]} {lines[0]}"
@@ -161,13 +171,14 @@ class Texts:
     def _fit(self, text: str) -> str:
         return _encodable(shown(text.replace("<br/>", " ").replace("<br>", " ")), self._is_ascii)
 
-    def label(self, text: str) -> str:
+    def label(self, text: str) -> tuple[str, ...]:
         """Return an edge's label as it is drawn."""
-        return cut(self._fit(text), LABEL_COLUMNS, dots=self._dots)
+        return tuple(wrapped(self._fit(text), LABEL_COLUMNS, LABEL_LINES, dots=self._dots))
 
-    def loop_label(self, text: str) -> str:
+    def loop_label(self, text: str) -> tuple[str, ...]:
         """Return what stands beside a line that closes a loop, also without a label."""
-        return f"{self._loop} {self.label(text)}".strip()
+        first, *others = self.label(text)
+        return (f"{self._loop} {first}".strip(), *others)
 
     def words(self) -> Words:
         """Return what all this takes up on a terminal."""
@@ -187,11 +198,31 @@ def is_named_apart(node: Node) -> bool:
     return bool(shown(node.label)) and bare(node.label) != bare(node.id)
 
 
+class Drawn:
+    """How the author of a graph has drawn it; without a chart as its nodes' kinds are."""
+
+    def __init__(self, chart: Chart | None) -> None:
+        self.direction = "TB" if chart is None else chart.direction
+        nodes, edges = ((), ()) if chart is None else (chart.nodes, chart.edges)
+        self._shapes = {node.id: node.shape for node in nodes}
+        self._strokes = {(e.source, e.target, e.label): e.stroke for e in edges}
+
+    def shape(self, node: Node) -> str:
+        """Return square, round, stadium, circle, hexagon or diamond."""
+        if node.kind is NodeKind.AGENT:
+            return self._shapes.get(node.id) or "square"
+        return _SHAPES[node.kind]
+
+    def stroke(self, edge: Edge) -> str:
+        """Return normal, dotted or thick."""
+        return self._strokes.get((edge.source, edge.target, edge.label), "normal")
+
+
 class _Canvas:
     """Cells with one character each; the second cell of a wide character is empty."""
 
     def __init__(self, layout: Layout, *, is_ascii: bool) -> None:
-        self._is_ascii = is_ascii
+        self._is_ascii, self._way = is_ascii, layout.way
         self._cells = [[" "] * layout.width for _ in range(layout.height)]
         self._styles = [[""] * layout.width for _ in range(layout.height)]
         self._arms: dict[tuple[int, int], tuple[int, bool]] = {}
@@ -210,19 +241,20 @@ class _Canvas:
             self._styles[y][x : x + size] = [style] * size
             x += size
 
-    def line(self, line: Line, style: str) -> None:
+    def line(self, line: Line, style: str, stroke: str) -> None:
         """Draw the way from corner to corner, and its head."""
-        glyphs = self._glyphs(is_dashed=line.is_loop)
+        is_dashed = line.is_loop or stroke == "dotted"
         points = list(_walk(line.points))
         for before, here in pairwise(points):
-            self._arm(before, _direction(before, here), is_dashed=line.is_loop)
-            self._arm(here, _direction(here, before), is_dashed=line.is_loop)
+            self._arm(before, _direction(before, here), is_dashed=is_dashed)
+            self._arm(here, _direction(here, before), is_dashed=is_dashed)
         for x, y in points[1:-1]:
-            arms, is_dashed = self._arms[x, y]
-            crossed = glyphs if is_dashed == line.is_loop else self._glyphs(is_dashed=False)
-            self.put(x, y, crossed[arms], style)
+            arms, are_dashed = self._arms[x, y]
+            is_thick = stroke == "thick" and not self._is_ascii
+            glyphs = _THICK if is_thick else self._glyphs(is_dashed=are_dashed)
+            self.put(x, y, glyphs[arms], style)
         x, y = points[-1]
-        self.put(x, y, "v" if self._is_ascii else "▼", style)
+        self.put(x, y, _HEADS[self._way][self._is_ascii], style)
 
     def _glyphs(self, *, is_dashed: bool) -> str:
         if self._is_ascii:
@@ -262,48 +294,60 @@ def _direction(here: tuple[int, int], there: tuple[int, int]) -> int:
     return _DOWN if there[1] > here[1] else _UP
 
 
-def _painted(view: FlowView, layout: Layout, texts: Texts, *, is_ascii: bool) -> Drawing:
+def _painted(
+    view: FlowView, layout: Layout, texts: Texts, drawn: Drawn, *, is_ascii: bool
+) -> Drawing:
     canvas = _Canvas(layout, is_ascii=is_ascii)
     states = {node.node.id: node for node in view.nodes}
+    edges = view.graph.edges
     has_run = bool(view.followed) or view.status not in ("not-started", "")
     for line in layout.lines:
-        canvas.line(line, "dim" if has_run and line.place not in view.followed else "")
+        style = "dim" if has_run and line.place not in view.followed else ""
+        canvas.line(line, style, drawn.stroke(edges[line.place]))
     for box in layout.boxes:
-        _box(canvas, box, states[box.node], texts.lines[box.node], is_ascii=is_ascii)
+        node = states[box.node]
+        glyphs = _borders(drawn.shape(node.node), is_ascii=is_ascii)
+        _box(canvas, box, node, texts.lines[box.node], glyphs)
     for line in layout.lines:
         x, y = line.points[0]
-        borders = _PLAIN_BORDERS if is_ascii else _BORDERS
-        node = states[view.graph.edges[line.place].source]
-        canvas.put(x, y, borders[node.node.kind][6], STYLES[node.state] if has_run else "")
-        if line.label is not None:
-            _label(canvas, line.label, "yellow")
+        node = states[edges[line.place].source]
+        leaves = "+" if is_ascii else _LEAVES[layout.way][node.node.kind is NodeKind.HUMAN]
+        canvas.put(x, y, leaves, STYLES[node.state] if has_run else "")
+        for number, text in enumerate(line.label.lines if line.label is not None else ()):
+            assert line.label is not None  # noqa: S101 - it has lines
+            left = 0 if line.is_loop else (line.label.width - width(text)) // 2
+            canvas.put(line.label.x + left, line.label.y + number, text, "yellow")
     return Drawing((*canvas.rows(), *jumps(view.graph, is_ascii=is_ascii)))
 
 
-def _label(canvas: _Canvas, label: Label, style: str) -> None:
-    canvas.put(label.x, label.y, label.text, style)
+def _borders(shape: str, *, is_ascii: bool) -> str:
+    """Return the corners and sides of a box."""
+    if shape == "hexagon":
+        return "+=+|++" if is_ascii else "╔═╗║╚╝"
+    if shape in ("round", "stadium", "circle"):
+        return ".-.|''" if is_ascii else "╭─╮│╰╯"
+    return "+-+|++" if is_ascii else "┌─┐│└┘"
 
 
-def _box(canvas: _Canvas, box: Box, view: NodeView, lines: list[str], *, is_ascii: bool) -> None:
-    glyphs = (_PLAIN_BORDERS if is_ascii else _BORDERS)[view.node.kind]
+def _box(canvas: _Canvas, box: Box, view: NodeView, lines: list[str], glyphs: str) -> None:
     style = "" if view.state is NodeState.PENDING else STYLES[view.state]
     inner = box.width - 2
     canvas.put(box.x, box.y, glyphs[0] + glyphs[1] * inner + glyphs[2], style)
-    for number in range(1, box.height - 1):
-        text = lines[number - 1] if number <= len(lines) else ""
-        left = (inner - width(text)) // 2
-        y = box.y + number
+    above = (box.height - 2 - len(lines)) // 2
+    for number in range(box.height - 2):
+        text = lines[number - above] if 0 <= number - above < len(lines) else ""
+        y = box.y + 1 + number
         canvas.put(box.x, y, glyphs[3] + " " * inner + glyphs[3], style)
-        canvas.put(box.x + 1 + left, y, text, style)
+        canvas.put(box.x + 1 + (inner - width(text)) // 2, y, text, style)
     bottom = box.y + box.height - 1
     canvas.put(box.x, bottom, glyphs[4] + glyphs[1] * inner + glyphs[5], style)
 
 
-NEEDED = "┌╔╭▼╎✓●↻↺…"
+NEEDED = "┌╔╭▼▶╎━✓●↻↺…"
 """An encoding that has none of these gets a drawing in ASCII."""
 
 
-def print_diagram(view: FlowView, stream: IO[str]) -> None:
+def print_diagram(view: FlowView, stream: IO[str], chart: Chart | None = None) -> None:
     """Draw *view* to *stream*: with colours on a terminal, and only as wide as that is.
 
     A drawing that doesn't fit the terminal is told in words instead, with how to see it; a
@@ -315,7 +359,7 @@ def print_diagram(view: FlowView, stream: IO[str]) -> None:
     """
     is_ascii = not can_write(stream, NEEDED)
     columns = _columns(stream) if stream.isatty() else None
-    found = drawing(view, columns=columns, is_ascii=is_ascii)
+    found = drawing(view, columns=columns, is_ascii=is_ascii, chart=chart)
     if columns is not None and found.width > columns:
         found = _told(view, found.width, columns, is_ascii=is_ascii)
     print_drawing(found, stream)

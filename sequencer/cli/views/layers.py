@@ -84,17 +84,17 @@ def place_count(graph: Graph) -> int:
 
 
 def arranged(
-    graph: Graph, sizes: dict[str, tuple[int, int]], label_width: Callable[[str], int]
+    graph: Graph, sizes: dict[str, tuple[int, int]], label_room: Callable[[str], tuple[int, int]]
 ) -> Rows:
     """Return the rows of *graph* in an order with few crossings; *sizes* are the nodes'."""
-    found = _rows(graph, sizes, label_width)
+    found = _rows(graph, sizes, label_room)
     _first_order(found, graph)
     _untangle(found)
     return found
 
 
 def _rows(
-    graph: Graph, sizes: dict[str, tuple[int, int]], label_width: Callable[[str], int]
+    graph: Graph, sizes: dict[str, tuple[int, int]], label_room: Callable[[str], tuple[int, int]]
 ) -> Rows:
     depth = ranks(graph)
     forward = [p for p in range(len(graph.edges)) if p not in graph.back_edges]
@@ -115,9 +115,9 @@ def _rows(
         chain = [first]
         for row in range(items[first].row + 1, items[last].row):
             is_label = bool(edge.label) and row == items[first].row + 1
-            width = label_width(edge.label) | 1 if is_label else 1
+            width, height = label_room(edge.label) if is_label else (1, 1)
             chain.append(len(items))
-            items.append(Item(row, width, place=place, is_label=is_label))
+            items.append(Item(row, width | 1, height, place=place, is_label=is_label))
         chain.append(last)
         chains[place] = chain
         for upper, lower in pairwise(chain):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 
 from sequencer.cli.views.layers import Port, Rows, arranged, middles, ports
@@ -165,10 +165,11 @@ class Box:
 class Label:
     """The text on an edge."""
 
-    text: str
+    lines: tuple[str, ...]
     x: int
     y: int
     width: int
+    height: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,8 @@ class Layout:
     height: int
     boxes: tuple[Box, ...]
     lines: tuple[Line, ...]
+    way: tuple[int, int] = (0, 1)
+    """Columns and rows of a step in the direction in which the graph goes: down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +202,58 @@ class Words:
 
     sizes: dict[str, tuple[int, int]]
     """Of each node's box, its border included."""
-    label: Callable[[str], str]
-    """The text that an edge's label is shown as."""
-    loop_label: Callable[[str], str]
+    label: Callable[[str], tuple[str, ...]]
+    """The lines that an edge's label is shown as."""
+    loop_label: Callable[[str], tuple[str, ...]]
     """The same for an edge that closes a loop."""
     width: Callable[[str], int]
     label_rows: int = 1
+    """Of each line."""
     head_rows: int = 1
     """Above each row of boxes, for the arrow heads."""
+    is_across: bool = False
+    """The graph goes to the right, so that the plan's columns are rows of the drawing."""
+
+    def room(self, lines: tuple[str, ...]) -> tuple[int, int]:
+        """Return width and height of a label in the plan, which goes down in any case."""
+        found = (max(map(self.width, lines), default=0), self.label_rows * len(lines))
+        return found[::-1] if self.is_across else found
 
 
-def laid_out(graph: Graph, words: Words) -> Layout:
+WAYS = {"TB": (0, 1), "TD": (0, 1), "BT": (0, -1), "LR": (1, 0), "RL": (-1, 0)}
+
+
+def laid_out(graph: Graph, words: Words, direction: str = "TB") -> Layout:
     """Return the layout of *graph*; the same one for the same arguments."""
-    return _Plan(graph, words).layout()
+    way = WAYS.get(direction, WAYS["TB"])
+    is_across = way[0] != 0
+    if is_across:
+        sizes = {name: size[::-1] for name, size in words.sizes.items()}
+        words = replace(words, sizes=sizes, is_across=True)
+    plan = _Plan(graph, words).layout()
+    return plan if way == WAYS["TB"] else _turned(plan, way)
+
+
+def _turned(plan: Layout, way: tuple[int, int]) -> Layout:
+    """Return *plan*, which goes down, turned so that it goes in the direction *way*."""
+    is_across = way[0] != 0
+    wide, high = (plan.height, plan.width) if is_across else (plan.width, plan.height)
+
+    def place(x: int, y: int, width: int = 1, height: int = 1) -> tuple[int, int, int, int]:
+        if is_across:
+            x, y, width, height = y, x, height, width
+        x = wide - x - width if way[0] < 0 else x
+        return x, high - y - height if way[1] < 0 else y, width, height
+
+    def label(one: Label | None) -> Label | None:
+        return one and Label(one.lines, *place(one.x, one.y, one.width, one.height))
+
+    boxes = tuple(Box(b.node, *place(b.x, b.y, b.width, b.height)) for b in plan.boxes)
+    lines = tuple(
+        replace(one, points=tuple(place(x, y)[:2] for x, y in one.points), label=label(one.label))
+        for one in plan.lines
+    )
+    return Layout(wide, high, boxes, lines, way)
 
 
 @dataclass(slots=True)
@@ -222,8 +264,9 @@ class _Loop:
     top: int
     """Row of the node that it leads to."""
     bottom: int
-    text: str
+    lines: tuple[str, ...]
     width: int
+    height: int
     column: int = 0
 
 
@@ -231,17 +274,16 @@ class _Plan:
     def __init__(self, graph: Graph, words: Words) -> None:
         self.graph, self.words = graph, words
         sizes = self._roomy(words.sizes)
-        self.rows: Rows = arranged(graph, sizes, lambda text: words.width(words.label(text)))
+        self.rows: Rows = arranged(graph, sizes, lambda text: words.room(words.label(text)))
         self.items = self.rows.items
-        for item in self.items:
-            if item.is_label:
-                item.height = words.label_rows
         self.column = middles(self.rows)
         self.loops = self._loops()
         self.leaves: dict[int, int] = {}
         self.enters: dict[int, int] = {}
         self._place_ports()
         self._place_loops()
+        self.high: list[int] = []
+        """Of each row, once it is known."""
         self.channels = [Channel() for _ in range(len(self.rows.rows) + 1)]
         self._turn()
 
@@ -266,9 +308,9 @@ class _Plan:
         found = []
         for place in sorted(self.graph.back_edges):
             edge = self.graph.edges[place]
-            text = self.words.loop_label(edge.label)
-            width = self.words.width(text)
-            found.append(_Loop(place, self._row(edge.target), self._row(edge.source), text, width))
+            lines = self.words.loop_label(edge.label)
+            ends = self._row(edge.target), self._row(edge.source)
+            found.append(_Loop(place, *ends, lines, *self.words.room(lines)))
         return sorted(found, key=lambda loop: (loop.bottom - loop.top, loop.place))
 
     def _place_ports(self) -> None:
@@ -337,13 +379,14 @@ class _Plan:
         boxes = tuple(self._box(node.id, tops) for node in self.graph.nodes)
         by_name = {box.node: box for box in boxes}
         drawn = [self._line(place, tops, track_tops, by_name) for place in self.rows.chains]
-        drawn += [self._loop_line(loop, track_tops, by_name) for loop in self.loops]
+        drawn += [self._loop_line(loop, tops, track_tops, by_name) for loop in self.loops]
         right = max([box.x + box.width for box in boxes])
         right = max([right, *(loop.column + 2 + loop.width for loop in self.loops)])
         corners = [x + 1 for line in drawn for x, _ in line.points]
-        labels = [line.label.x + line.label.width for line in drawn if line.label]
-        lines = tuple(sorted(drawn, key=lambda line: line.place))
-        return Layout(max([right, *corners, *labels]), height, boxes, lines)
+        labels = [line.label for line in drawn if line.label]
+        right = max([right, *corners, *(label.x + label.width for label in labels)])
+        height = max([height, *(label.y + label.height for label in labels)])
+        return Layout(right, height, boxes, tuple(sorted(drawn, key=lambda line: line.place)))
 
     def _heights(self) -> tuple[list[int], list[int], int]:
         straight = self._straight()
@@ -354,7 +397,10 @@ class _Plan:
             y += self.channels[number].settle(straight[number])
             y += self.words.head_rows if number in entered else 0
             tops.append(y)
-            y += max((self.items[n].height for n in row), default=0)
+            # A label stands beside the row from which its loop goes back.
+            labels = (loop.height for loop in self.loops if loop.bottom == number)
+            self.high.append(max([0, *labels, *(self.items[n].height for n in row)]))
+            y += self.high[-1]
         track_tops.append(y)
         y += self.channels[-1].settle(straight[len(self.rows.rows)])
         return tops, track_tops, y
@@ -375,7 +421,7 @@ class _Plan:
     def _box(self, name: str, tops: list[int]) -> Box:
         number = self.rows.of_node[name]
         item = self.items[number]
-        room = max(self.items[n].height for n in self.rows.rows[item.row])
+        room = self.high[item.row]
         x = self.column[number] - item.width // 2
         return Box(name, x, tops[item.row] + (room - item.height) // 2, item.width, item.height)
 
@@ -397,20 +443,23 @@ class _Plan:
         for number in chain[:-1]:
             item = self.items[number]
             if item.is_label:
-                text = self.words.label(edge.label)
-                width = self.words.width(text)
-                label = Label(text, self.column[number] - width // 2, tops[item.row], width)
+                lines = self.words.label(edge.label)
+                width, height = self.words.room(lines)
+                x = self.column[number] - width // 2
+                label = Label(lines, x, tops[item.row], width, height)
             points += self._corners(item.row + 1, place, track_tops)
         points.append((self.enters[place], target.y - 1))
         return Line(place, tuple(points), label, is_loop=False)
 
-    def _loop_line(self, loop: _Loop, track_tops: list[int], boxes: dict[str, Box]) -> Line:
+    def _loop_line(
+        self, loop: _Loop, tops: list[int], track_tops: list[int], boxes: dict[str, Box]
+    ) -> Line:
         edge = self.graph.edges[loop.place]
         source, target = boxes[edge.source], boxes[edge.target]
         points = [(self.leaves[loop.place], source.y + source.height - 1)]
         points += self._corners(loop.bottom + 1, loop.place, track_tops)
         points += self._corners(loop.top, loop.place, track_tops)
         points.append((self.enters[loop.place], target.y - 1))
-        row = source.y + source.height // 2
-        label = Label(loop.text, loop.column + 2, row, loop.width)
+        row = tops[loop.bottom] + (self.high[loop.bottom] - loop.height + 1) // 2
+        label = Label(loop.lines, loop.column + 2, row, loop.width, loop.height)
         return Line(loop.place, tuple(points), label, is_loop=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 from sequencer.cli.options import save as save_file
-from sequencer.cli.views.diagram import MOST_PLACES, Texts, jumps
+from sequencer.cli.views.diagram import MOST_PLACES, Drawn, Texts, jumps
 from sequencer.cli.views.gantt import Bar, Chart, Look, Row, gantt_summary, ticks
 from sequencer.cli.views.layers import place_count
 from sequencer.cli.views.layout import Box, Label, Layout, Line, Words, laid_out
@@ -27,8 +27,8 @@ from sequencer.cli.views.text import short
 from sequencer.cli.views.text import width as columns_of
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import ConfigurationError, UsageRefused
-from sequencer.model.net.graph import NodeKind
 from sequencer.model.outcome import duration
+from sequencer.workflows.mermaid.chart import Chart as FlowchartText
 
 EXTRA = "pip install 'step-sequencer[picture]'"
 FONTS = "DejaVu Sans, Verdana, sans-serif"
@@ -135,14 +135,19 @@ ROUND = 5.0
 
 _PLAIN = "fill:#ffffff,stroke:#868e96,color:#212529"
 _LOOP = "#862e9c"
+_DOTS = {"dotted": ' stroke-dasharray="2 4"'}
 
 
 def _cells(text: str, size: int) -> int:
     return math.ceil(points(text, size) / CELL)
 
 
-def flow_svg(view: FlowView) -> str:
-    """Return *view* as an SVG document.
+_GROWN = {"diamond": (1.7, 2.5)}
+"""How much larger than its text a shape is, across and down."""
+
+
+def flow_svg(view: FlowView, chart: FlowchartText | None = None) -> str:
+    """Return *view* as an SVG document, in the directions, shapes and strokes of *chart*.
 
     Raises:
         UsageRefused: it has more boxes and lines than anybody could follow in a picture.
@@ -152,34 +157,36 @@ def flow_svg(view: FlowView) -> str:
             f"a graph of {len(view.graph.nodes)} nodes is too large for a picture",
             hint="the table and the list of nodes still show it",
         )
-    texts = Texts(view, WRAP, is_ascii=False)
-    sizes = {
-        name: (
-            max(_cells(line, TEXT) for line in lines) + 3,
-            math.ceil((LINE_STEP * len(lines) + 18) / CELL_ROW),
-        )
-        for name, lines in texts.lines.items()
-    }
+    drawn = Drawn(chart)
+    texts = Texts(view, WRAP, drawn, is_ascii=False, has_shapes=True)
+    sizes = {}
+    for node in view.graph.nodes:
+        lines = texts.lines[node.id]
+        across, down = _GROWN.get(drawn.shape(node), (1.0, 1.0))
+        wide = max(_cells(line, TEXT) for line in lines) * across + 3
+        high = (LINE_STEP * len(lines) * down + 18) / CELL_ROW
+        sizes[node.id] = (math.ceil(wide), math.ceil(high))
     words = Words(
         sizes, texts.label, texts.loop_label, lambda text: _cells(text, SMALL) + 1, 2, head_rows=2
     )
-    layout = laid_out(view.graph, words)
-    return "\n".join(_Picture(view, layout, texts).parts()) + "\n"
+    layout = laid_out(view.graph, words, drawn.direction)
+    return "\n".join(_Picture(view, layout, texts, drawn).parts()) + "\n"
 
 
-def flow_png(view: FlowView) -> bytes:
-    """Return *view* as a PNG picture.
+def flow_png(view: FlowView, chart: FlowchartText | None = None) -> bytes:
+    """Return *view* as a PNG picture; see `flow_svg`.
 
     Raises:
         ConfigurationError: what draws it is not installed.
         UsageRefused: see `flow_svg`.
     """
-    return png_of(flow_svg(view))
+    return png_of(flow_svg(view, chart))
 
 
 class _Picture:
-    def __init__(self, view: FlowView, layout: Layout, texts: Texts) -> None:
-        self._view, self._layout, self._texts = view, layout, texts
+    def __init__(self, view: FlowView, layout: Layout, texts: Texts, drawn: Drawn) -> None:
+        self._view, self._layout, self._texts, self._drawn = view, layout, texts, drawn
+        self._boxes = {box.node: box for box in layout.boxes}
         self._states = {node.node.id: node for node in view.nodes}
         self._has_run = view.status != "not-started"
 
@@ -207,40 +214,77 @@ class _Picture:
         yield "</svg>"
 
     def _line(self, line: Line) -> Iterator[str]:
+        edge = self._view.graph.edges[line.place]
+        stroke = self._drawn.stroke(edge)
+        was_followed = line.place in self._view.followed
         colour = _LOOP if line.is_loop else PALE_INK
-        if self._has_run and line.place not in self._view.followed:
+        if self._has_run and not was_followed:
             colour = FAINT
-        dashes = ' stroke-dasharray="5 4"' if line.is_loop else ""
-        heavy = 2.4 if self._has_run and line.place in self._view.followed else 1.6
-        corners = [(x * CELL + CELL / 2, y * CELL_ROW + CELL_ROW / 2) for x, y in line.points]
-        x, y = corners[-1]
-        tip = y + CELL_ROW / 2
-        corners[0] = (corners[0][0], corners[0][1] + CELL_ROW / 2)
-        corners[-1] = (x, tip - 6)
+        dashes = ' stroke-dasharray="5 4"' if line.is_loop else _DOTS.get(stroke, "")
+        heavy = 2.4 if self._has_run and was_followed else 1.6
+        heavy += 1.6 if stroke == "thick" else 0
+        corners, (x, y) = self._way(line)
         yield (
             f'<path d="{_rounded(corners)}" fill="none" stroke="{colour}" '
-            f'stroke-width="{heavy}"{dashes}/>'
+            f'stroke-width="{heavy:g}"{dashes}/>'
         )
-        head = f"M{x - 5:g} {tip - 9:g}L{x + 5:g} {tip - 9:g}L{x:g} {tip:g}Z"
-        yield f'<path d="{head}" fill="{colour}"/>'
+        right, down = self._layout.way
+        back_x, back_y = x - 9 * right, y - 9 * down
+        one = f"{back_x - 5 * down:g} {back_y - 5 * right:g}"
+        other = f"{back_x + 5 * down:g} {back_y + 5 * right:g}"
+        yield f'<path d="M{one}L{other}L{x:g} {y:g}Z" fill="{colour}"/>'
         if line.label is not None:
             yield from self._label(line.label, colour, is_beside=line.is_loop)
+
+    def _way(self, line: Line) -> tuple[list[tuple[float, float]], tuple[float, float]]:
+        """Return the corners of a line, from inside its box to behind its head, and the tip."""
+        right, down = self._layout.way
+        corners = [(x * CELL + CELL / 2, y * CELL_ROW + CELL_ROW / 2) for x, y in line.points]
+        edge = self._view.graph.edges[line.place]
+        # The box is drawn over it, whatever its shape is.
+        source = self._boxes[edge.source]
+        x, y = corners[0]
+        x -= right * source.width * CELL / 2 if right else 0
+        y -= down * source.height * CELL_ROW / 2 if down else 0
+        corners[0] = (x, y)
+        x, y = corners[-1]
+        deep = self._depth(self._boxes[edge.target], x, y)
+        tip = (x + right * (CELL / 2 + deep), y + down * (CELL_ROW / 2 + deep))
+        corners[-1] = (tip[0] - 6 * right, tip[1] - 6 * down)
+        return corners, tip
+
+    def _depth(self, box: Box, x: float, y: float) -> float:
+        """Return how far inside its box a shape's border is where a line comes to it."""
+        if self._drawn.shape(self._states[box.node].node) != "diamond":
+            return 0.0
+        wide, high = box.width * CELL / 2, box.height * CELL_ROW / 2
+        if self._layout.way[0]:
+            return wide * abs(y - box.y * CELL_ROW - high) / high
+        return high * abs(x - box.x * CELL - wide) / wide
 
     def _label(self, label: Label, colour: str, *, is_beside: bool) -> Iterator[str]:
         """Yield the text on a line, over a gap in it, or beside the line."""
         ink = PALE_INK if colour == FAINT else colour
         x, y = label.x * CELL, label.y * CELL_ROW
-        if is_beside:
-            yield words(label.text, x - CELL / 2, y + CELL_ROW / 2 + 4, ink, size=SMALL)
-            return
-        wide, y = label.width * CELL, y + CELL_ROW
+        rows = label.height * CELL_ROW / len(label.lines)
+        if self._layout.way[0] and not is_beside:
+            # Over the line's own row, also where the height is even.
+            y += CELL_ROW // 2
         # Over the line's own column, also where the width is even.
         middle = x + label.width // 2 * CELL + CELL / 2
-        yield (
-            f'<rect x="{middle - wide / 2:g}" y="{y - 8}" width="{wide}" height="16" '
-            'fill="#ffffff"/>'
-        )
-        yield words(label.text, middle, y + 4, ink, size=SMALL, anchor="middle")
+        if not is_beside:
+            wide, high = label.width * CELL, rows * (len(label.lines) - 1) + 16
+            top = y + rows / 2 - 8
+            yield (
+                f'<rect x="{middle - wide / 2:g}" y="{top:g}" width="{wide}" '
+                f'height="{high:g}" fill="#ffffff"/>'
+            )
+        for number, text in enumerate(label.lines):
+            base = y + rows * (number + 0.5) + 4
+            if is_beside:
+                yield words(text, x - CELL / 2, base, ink, size=SMALL)
+            else:
+                yield words(text, middle, base, ink, size=SMALL, anchor="middle")
 
     def _box(self, box: Box, view: NodeView) -> Iterator[str]:
         state = NodeState.WAITING if view.state is NodeState.READY else view.state
@@ -248,7 +292,7 @@ class _Picture:
         style = " ".join(f'{name}="{value}"' for name, value in looks.items() if name != "color")
         x, y = box.x * CELL, box.y * CELL_ROW
         wide, high = box.width * CELL, box.height * CELL_ROW
-        yield f"{_shape(view.node.kind, x, y, wide, high)} {style}/>"
+        yield f"{_shape(self._drawn.shape(view.node), x, y, wide, high)} {style}/>"
         lines = self._texts.lines[box.node]
         top = y + high / 2 - LINE_STEP * (len(lines) - 1) / 2 + 5
         for number, text in enumerate(lines):
@@ -264,19 +308,19 @@ class _Picture:
             )
 
 
-def _shape(kind: NodeKind, x: int, y: int, wide: int, high: int) -> str:
+def _shape(shape: str, x: int, y: int, wide: int, high: int) -> str:
     """Return the beginning of the element that is the border."""
-    if kind in (NodeKind.AGENT, NodeKind.MARKER):
-        round_ = 5 if kind is NodeKind.AGENT else high / 2
-        return f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" rx="{round_:g}"'
-    side = 9
-    steep = high / 2 if kind is NodeKind.HUMAN else side
-    right, bottom = x + wide, y + high
-    corners = (
-        *((x + side, y), (right - side, y), (right, y + steep), (right, bottom - steep)),
-        *((right - side, bottom), (x + side, bottom), (x, bottom - steep), (x, y + steep)),
-    )
-    return f'<polygon points="{" ".join(f"{a:g},{b:g}" for a, b in corners)}"'
+    right, bottom, side = x + wide, y + high, 9
+    if shape in ("hexagon", "diamond"):
+        side = wide // 2 if shape == "diamond" else side
+        middle = y + high / 2
+        corners = (
+            *((x + side, y), (right - side, y), (right, middle)),
+            *((right - side, bottom), (x + side, bottom), (x, middle)),
+        )
+        return f'<polygon points="{" ".join(f"{a:g},{b:g}" for a, b in corners)}"'
+    turn = {"square": 5, "round": 12}.get(shape, high / 2)
+    return f'<rect x="{x}" y="{y}" width="{wide}" height="{high}" rx="{turn:g}"'
 
 
 def _rounded(corners: list[tuple[float, float]]) -> str:

@@ -10,9 +10,13 @@ from sequencer.cli.views.layers import GAP, Port, Rows, arranged, middles, ports
 from tests.unit.cli.flow.views import RELEASE, chain, flows, graph
 
 
+def room(text: str) -> tuple[int, int]:
+    return len(text), 1
+
+
 def rows_of(chart: str, width: int = 7) -> Rows:
     shape = graph(chart)
-    return arranged(shape, dict.fromkeys(shape.by_id, (width, 3)), len)
+    return arranged(shape, dict.fromkeys(shape.by_id, (width, 3)), room)
 
 
 @given(st.lists(st.tuples(st.floats(-50, 50), st.integers(0, 9)), min_size=1, max_size=12))
@@ -67,7 +71,7 @@ def test_neighbours_of_a_row_keep_their_distance(chart: str) -> None:
 @pytest.mark.parametrize("name", list(flows()))
 def test_what_follows_alone_is_right_below(name: str) -> None:
     shape = flows()[name]
-    found = arranged(shape, dict.fromkeys(shape.by_id, (7, 3)), len)
+    found = arranged(shape, dict.fromkeys(shape.by_id, (7, 3)), room)
     column = middles(found)
     for row in found.rows:
         # Where a row has a neighbour there may be no room for it.
@@ -80,7 +84,7 @@ def test_what_follows_alone_is_right_below(name: str) -> None:
 
 def test_a_line_that_passes_many_rows_is_straight() -> None:
     shape = graph("a --> b --> c --> d --> e --> f\na --> f")
-    found = arranged(shape, dict.fromkeys(shape.by_id, (7, 3)), len)
+    found = arranged(shape, dict.fromkeys(shape.by_id, (7, 3)), room)
     column = middles(found)
     long = next(chain_ for chain_ in found.chains.values() if len(chain_) > 2)
     assert len({column[n] for n in long[1:-1]}) == 1
@@ -88,7 +92,7 @@ def test_a_line_that_passes_many_rows_is_straight() -> None:
 
 def test_a_chain_has_one_column() -> None:
     shape = chain(20)
-    found = arranged(shape, dict.fromkeys(shape.by_id, (9, 3)), len)
+    found = arranged(shape, dict.fromkeys(shape.by_id, (9, 3)), room)
     assert set(middles(found)) == {4}
 
 

@@ -19,7 +19,17 @@ from sequencer.cli.views.text import cut, width
 from sequencer.engine.view import FlowView
 from sequencer.errors import StorageFailed
 from sequencer.model.net.graph import Graph, Node, NodeKind
-from tests.unit.cli.flow.views import HOSTILE, RELEASE, chain, flows, graph, of, view, views
+from tests.unit.cli.flow.views import (
+    HOSTILE,
+    RELEASE,
+    chain,
+    drawn_by_hand,
+    flows,
+    graph,
+    of,
+    view,
+    views,
+)
 
 
 def text(picture: str) -> str:
@@ -100,6 +110,40 @@ def test_a_loop_crosses_the_branch_beside_it() -> None:
              │ j │
              └───┘
     """)
+
+
+def test_directions_shapes_and_strokes_are_the_authors() -> None:
+    shown, chart = drawn_by_hand("LR")
+    whole = drawing(shown, chart=chart)
+    assert dedent(whole.text()) == text("""
+                    ╭───────╮
+                    │ Build │
+                  ╭▶│  (b)  ├┐
+                  ╎ │       ││ ┌──────────┐
+          ┌──────┐╎ ╰───────╯└▶│          │       ╭─────╮
+          │ Plan ├╯            │ ◇ Which? │       │ End │
+          │ (a)  │             │   (d)    ├─small▶│ (e) │
+        ╭▶│      ├┓            │          │       │     │
+        ╎ └──────┘┃ ╭───────╮┌▶│          ├╮      ╰─────╯
+        ╎         ┃ │ Check ││ └──────────┘╎
+        ╎         ┗▶│  (c)  ├┘             ╎
+        ╎           │       │              ╎
+        ╎           ╰───────╯              ╎
+        ╎                                  ╎
+        ╰╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌╯
+
+                                  ↺ again
+    """)
+    assert "▶" not in drawing(shown, chart=chart, columns=40).text()
+    for direction, head in (("RL", "◀"), ("BT", "▲"), ("TD", "▼")):
+        turned, chart = drawn_by_hand(direction)
+        assert drawing(turned, chart=chart).text().count(head) == len(turned.graph.edges)
+
+
+def test_a_long_label_is_wrapped() -> None:
+    found = drawn(graph("a -->|as long as the tests do not pass on both machines| b"))
+    assert "as long as the tests do\n" in found
+    assert "not pass on both" in found
 
 
 def test_a_run_has_marks() -> None:

@@ -5,17 +5,19 @@ from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from sequencer.cli.views.diagram import Texts
+from sequencer.cli.views.diagram import Drawn, Texts
 from sequencer.cli.views.layers import arranged, crossings, place_count, ranks
-from sequencer.cli.views.layout import Layout, Line, Words, laid_out
+from sequencer.cli.views.layout import WAYS, Layout, Line, Words, laid_out
 from sequencer.engine.view import FlowView
 from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from tests.unit.cli.flow.views import RELEASE, cells, chain, flows, graph, of, view, views
 
 
-def layout(shown: FlowView) -> Layout:
-    return laid_out(shown.graph, Texts(shown, 18, is_ascii=False).words())
+def layout(shown: FlowView, direction: str = "TB") -> Layout:
+    words = Texts(shown, 18, Drawn(None), is_ascii=False).words()
+    return laid_out(shown.graph, words, direction)
 
 
 def boxed(found: Layout) -> dict[tuple[int, int], str]:
@@ -39,7 +41,8 @@ def ensure_sound(shown: FlowView, found: Layout) -> None:
     for line in found.lines:
         edge, way = shown.graph.edges[line.place], list(cells(line.points))
         assert taken[way[0]] == edge.source
-        assert taken[way[-1][0], way[-1][1] + 1] == edge.target
+        x, y = way[-1]
+        assert taken[x + found.way[0], y + found.way[1]] == edge.target
         assert not any(cell in taken for cell in way[1:]), "a line goes through a box"
         for step in pairwise(way):
             assert frozenset(step) not in ways, "two lines share a piece"
@@ -59,13 +62,15 @@ def ensure_sound(shown: FlowView, found: Layout) -> None:
 
 def label_cells(line: Line) -> list[tuple[int, int]]:
     label = line.label
-    return [(label.x + n, label.y) for n in range(label.width)] if label is not None else []
+    if label is None:
+        return []
+    return [(label.x + x, label.y + y) for x in range(label.width) for y in range(label.height)]
 
 
-@given(views())
-@settings(max_examples=100)
-def test_nothing_is_over_anything_else_in_any_graph(shown: FlowView) -> None:
-    ensure_sound(shown, layout(shown))
+@given(views(), st.sampled_from(sorted(WAYS)))
+@settings(max_examples=150)
+def test_nothing_is_over_anything_else_in_any_graph(shown: FlowView, direction: str) -> None:
+    ensure_sound(shown, layout(shown, direction))
 
 
 @pytest.mark.parametrize("name", list(flows()))
@@ -113,7 +118,7 @@ def test_the_order_of_a_row_saves_crossings() -> None:
     # In text order every line would cross every other one.
     shape = graph("s --> a & b & c\na --> z\nb --> y\nc --> x\nx & y & z --> e")
     sizes = dict.fromkeys(shape.by_id, (5, 3))
-    assert crossings(arranged(shape, sizes, len)) == 0
+    assert crossings(arranged(shape, sizes, lambda text: (len(text), 1))) == 0
 
 
 def test_a_chain_is_one_straight_line() -> None:
@@ -134,7 +139,7 @@ def test_a_loop_goes_around_on_the_right() -> None:
     right = max(box.x + box.width for box in found.boxes)
     assert max(x for x, _ in loop.points) >= right
     assert loop.label is not None
-    assert loop.label.text == "↺ again"
+    assert loop.label.lines == ("↺ again",)
     # It goes up.
     assert loop.points[-1][1] < loop.points[0][1]
 
@@ -147,7 +152,14 @@ def test_the_inner_loop_is_inside_the_outer_one() -> None:
 
 
 def test_words_say_what_a_drawing_takes_up() -> None:
-    words = Words({"a": (4, 3), "b": (9, 5)}, str, str, len, label_rows=2, head_rows=3)
+    words = Words(
+        {"a": (4, 3), "b": (9, 5)},
+        lambda text: (text,),
+        lambda text: (text,),
+        len,
+        label_rows=2,
+        head_rows=3,
+    )
     found = laid_out(graph("a -->|next| b"), words)
     boxes = {box.node: box for box in found.boxes}
     # Odd, so that there is a middle.

@@ -16,7 +16,17 @@ from sequencer.cli.views.pictures import EXTRA, flow_png, flow_svg, save
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.errors import StorageFailed, UsageRefused
 from sequencer.model.net.graph import Graph, Node, NodeKind
-from tests.unit.cli.flow.views import HOSTILE, RELEASE, chain, flows, graph, of, view, views
+from tests.unit.cli.flow.views import (
+    HOSTILE,
+    RELEASE,
+    chain,
+    drawn_by_hand,
+    flows,
+    graph,
+    of,
+    view,
+    views,
+)
 
 SPACE = "{http://www.w3.org/2000/svg}"
 ALLOWED = {f"{SPACE}{name}" for name in ("svg", "title", "rect", "text", "g", "path", "polygon")}
@@ -84,6 +94,24 @@ def test_states_are_colours_and_loops_are_dashed() -> None:
     assert text.count("stroke-dasharray") == 1
     assert "↺ no" in text
     assert text.count("<polygon") == 1
+
+
+@pytest.mark.parametrize("direction", ["TB", "BT", "LR", "RL"])
+def test_directions_shapes_and_strokes_are_the_authors(direction: str) -> None:
+    shown, chart = drawn_by_hand(direction)
+    text = flow_svg(shown, chart)
+    assert text.count('stroke-dasharray="2 4"') == 1
+    assert text.count('stroke-width="3.2"') == 1
+    assert text.count("<polygon") == 1
+    wide, high = (int(parsed(text).attrib[name]) for name in ("width", "height"))
+    assert (wide > high) is (direction in ("LR", "RL"))
+    # Each head's tip is where the line comes to the border, of a diamond as well.
+    heads = [numbers(d) for d in re.findall(r'd="(M[^"]*Z)"', text)]
+    across = [x - (a + b) / 2 for a, _, b, _, x, _ in heads]
+    down = [y - (a + b) / 2 for _, a, _, b, _, y in heads]
+    way = {"TB": (0, 9), "BT": (0, -9), "LR": (9, 0), "RL": (-9, 0)}[direction]
+    for got, expected in ((across, way[0]), (down, way[1])):
+        assert got == pytest.approx([expected] * len(heads), abs=0.01)
 
 
 def test_followed_lines_are_drawn_last() -> None:

@@ -18,6 +18,7 @@ from sequencer.model.net.graph import Edge, Graph, Node, NodeKind
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.step import Step
 from sequencer.workflows.flowfile.reader import read_flow
+from sequencer.workflows.mermaid.chart import Chart
 
 FLOWS = Path(__file__).parents[3] / "data" / "flowcharts" / "flows.json"
 
@@ -55,6 +56,16 @@ def graph(chart: str, on_error: str | None = None) -> Graph:
     found = read_flow(text, file=Path("flow.mmd")).workflow.graph
     assert found is not None
     return found.model_copy(update={"on_error": on_error}) if on_error else found
+
+
+def drawn_by_hand(direction: str) -> tuple[FlowView, Chart]:
+    """Return a graph and the chart of its author, with every stroke and shape."""
+    text = (
+        f"flowchart {direction}\na[Plan] -.-> b(Build)\na ==> c([Check])\n"
+        "b & c --> d{Which?}\nd -->|small| e((End))\nd -->|again| a\n"
+    )
+    flow = read_flow(text, file=Path("flow.mmd"))
+    return of(flow.graph), flow.chart
 
 
 def of(shape: Graph, status: str = "not-started", title: str = "demo", **states: str) -> FlowView:
