@@ -7,7 +7,7 @@ Each rule looks at the whole graph and tells everything that it finds.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from operator import or_
@@ -192,16 +192,12 @@ def _check_shared_keys(flow: FlowGraph, findings: Findings) -> None:
         detail = f"both may run at once and write state.{key}; the last one to finish wins"
         findings.warn("W-KEY", f"{one} {other}", detail, _key_position(flow, other))
     for key, names in by_key.items():
-        for outer in _outer_keys(key):
+        parts = key.split(".")
+        for outer in (".".join(parts[:length]) for length in range(1, len(parts))):
             if outer in by_key:
                 detail = f"its output.key {key!r} is below {outer!r}, which {by_key[outer][0]} sets"
                 hint = "that is a text, and nothing can be put below a text"
                 findings.warn("W-KEY", names[0], detail, _key_position(flow, names[0]), hint)
-
-
-def _outer_keys(key: str) -> Iterator[str]:
-    parts = key.split(".")
-    yield from (".".join(parts[:length]) for length in range(1, len(parts)))
 
 
 def _key_position(flow: FlowGraph, name: str) -> Position | None:
@@ -224,10 +220,14 @@ RUN_STATE: Mapping[str, Any] = {
 class StatePaths:
     """What there will be in the state: what it begins with, and where outputs go."""
 
-    def __init__(self, state: Mapping[str, Any], output_keys: Iterable[str]) -> None:
-        """Look into *state*, with outputs at *output_keys*."""
-        self._state = {**state, **RUN_STATE}
-        self._keys = frozenset(tuple(key.split(".")) for key in output_keys)
+    def __init__(self, graph: Graph) -> None:
+        """Look into what *graph* begins with, and where its nodes put their outputs."""
+        self._state = {**graph.state, **RUN_STATE}
+        keys = (node.output_key for node in graph.nodes if node.output_key)
+        self._keys = frozenset(tuple(key.split(".")) for key in keys)
+        self.reached: set[str | None] = {edge.target for edge in graph.edges}
+        self.reached |= {node.on_timeout for node in graph.nodes}
+        """Nodes that another one's output may come to."""
         # For each map on the way to an output, what is known to be in it.
         self._above: dict[tuple[str, ...], dict[str, None]] = {}
         for key in self._keys:
@@ -236,7 +236,8 @@ class StatePaths:
 
     def missing(self, path: tuple[str, ...]) -> tuple[str, list[str]] | None:
         """Return the part of *path* that nothing sets, and what there is in its place."""
-        if any(path[:length] in self._keys for length in _lengths(path)):
+        longest = min(len(path), MAX_DEPTH)
+        if any(path[:length] in self._keys for length in range(1, longest + 1)):
             return None
         here: Any = self._state
         for place, part in enumerate(path):
@@ -287,10 +288,6 @@ def _names(here: Any, outputs: Mapping[str, None]) -> list[str]:
     return sorted({*known, *outputs}, key=lambda key: (key in RUN_STATE, key))
 
 
-def _lengths(path: tuple[str, ...]) -> range:
-    return range(1, min(len(path), MAX_DEPTH) + 1)
-
-
 _TEMPLATE = re.compile(r"\{\{\s*([A-Za-z_][\w.\-]*)\s*\}\}")
 _LIKE_ONE = re.compile(r"\{\{\s*(?:" + "|".join(ROOTS) + r")\b[^{}\n]{0,200}\}\}")
 _INPUT = re.compile(r"\{\{\s*input(?:\.[\w.\-]*)?\s*\}\}")
@@ -306,22 +303,9 @@ class _Text(NamedTuple):
     """Its position is that of its first character; else that of what holds it."""
 
 
-class _Known(NamedTuple):
-    """What is the same for all templates of a flow."""
-
-    state: StatePaths
-    reached: Collection[str | None]
-    """Nodes that another one's output may come to."""
-
-
 def check_templates(flow: FlowGraph, findings: Findings) -> None:
     """Add what is wrong with the templates of *flow* to *findings*."""
-    keys = (node.output_key for node in flow.graph.nodes if node.output_key)
-    known = _Known(
-        StatePaths(flow.graph.state, keys),
-        frozenset(edge.target for edge in flow.graph.edges)
-        | {node.on_timeout for node in flow.graph.nodes},
-    )
+    state = StatePaths(flow.graph)
     for node in flow.graph.nodes:
         if not node.works:
             continue
@@ -336,7 +320,7 @@ def check_templates(flow: FlowGraph, findings: Findings) -> None:
                 path = tuple(found[1].split("."))
                 if findings.is_full:
                     return
-                if (problem := _problem(flow, node, path, known, findings)) is None:
+                if (problem := _problem(flow, node, path, state, findings)) is None:
                     continue
                 at = _place(text, found.start())
                 findings.error("E-TEMPLATE", node.id, f"{found[0]}: {problem[0]}", at, problem[1])
@@ -383,7 +367,7 @@ def _problem(
     flow: FlowGraph,
     node: Node,
     path: tuple[str, ...],
-    known: _Known,
+    state: StatePaths,
     findings: Findings,
 ) -> _Problem | None:
     """Return what is wrong with *path* in a text of *node*."""
@@ -396,18 +380,18 @@ def _problem(
         return _node_problem(flow, rest, findings)
     if len(rest) > MAX_DEPTH:
         return f"at most {MAX_DEPTH} parts are looked into", None
-    return _below_problem(node, root, tuple(rest), known, findings) if rest else None
+    return _below_problem(node, root, tuple(rest), state, findings) if rest else None
 
 
 def _below_problem(
-    node: Node, root: str, path: tuple[str, ...], known: _Known, findings: Findings
+    node: Node, root: str, path: tuple[str, ...], state: StatePaths, findings: Findings
 ) -> _Problem | None:
     """Return what is wrong with *path* below output, input or state."""
     if root == "output":
         detail = "nothing leads to this node, so the output that reached it is empty"
-        return None if node.id in known.reached else (detail, None)
+        return None if node.id in state.reached else (detail, None)
     is_input = root == "input"
-    missing = missing_below(node.input, path) if is_input else known.state.missing(path)
+    missing = missing_below(node.input, path) if is_input else state.missing(path)
     if missing is None:
         return None
     hint = findings.known(path[missing[0].count(".")], missing[1])

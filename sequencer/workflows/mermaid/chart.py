@@ -224,7 +224,8 @@ class ChartBuilder:
         self.direction = "TB"
         self.classes: set[str] = set()
         self._source = source
-        self._edges: list[ChartEdge] = []
+        self.edges: list[ChartEdge] = []
+        """Those so far."""
         self._nodes: dict[str, ChartNode] = {}
         self._edge_ids: set[str] = set()
         self._pairs: dict[tuple[str, str], int] = {}
@@ -234,13 +235,8 @@ class ChartBuilder:
 
     def build(self) -> Chart:
         """Return everything that was collected."""
-        collected = tuple(self._nodes.values()), tuple(self._edges), tuple(self._subgraphs)
+        collected = tuple(self._nodes.values()), tuple(self.edges), tuple(self._subgraphs)
         return Chart(self.direction, *collected, frozenset(self.classes))
-
-    @property
-    def edge_count(self) -> int:
-        """How many edges there are so far."""
-        return len(self._edges)
 
     def add_node(
         self, name: str, start: int, label: str | None = None, shape: str | None = None
@@ -300,7 +296,7 @@ class ChartBuilder:
             ChartError: those would be too many; nothing is kept of them, because a line of a
                 few hundred characters can ask for millions.
         """
-        if len(self._edges) + len(sources) * len(targets) > MAX_EDGES:
+        if len(self.edges) + len(sources) * len(targets) > MAX_EDGES:
             text = "the edges between nodes that & joins counted each"
             message = f"the chart has more than {MAX_EDGES:,} edges, {text}"
             raise self._source.refusal(message, start, SMALLER)
@@ -310,7 +306,7 @@ class ChartBuilder:
             for target in targets:
                 is_named = source == sources[-1] and target == targets[0]
                 self._name_edge(source, target, name if is_named else None)
-                self._edges.append(ChartEdge(source, target, text, *link, position))
+                self.edges.append(ChartEdge(source, target, text, *link, position))
 
     def _name_edge(self, source: str, target: str, name: str | None) -> None:
         before = self._pairs.get((source, target), 0)

@@ -402,7 +402,7 @@ class _Parser:
         self._ensure_edges(numbers)
 
     def _ensure_edges(self, numbers: list[tuple[str, int]]) -> None:
-        count = self._chart.edge_count
+        count = len(self._chart.edges)
         for text, start in numbers:
             is_index = text == "0" or not text.startswith("0")
             if not is_index or len(text) > len(str(count)) or int(text) >= count:

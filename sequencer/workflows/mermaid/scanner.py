@@ -47,6 +47,7 @@ LINE = re.compile(
 LINE_STARTS = frozenset("xo<-=.~")
 NODE = re.compile(r"""(?:[A-Za-z0-9!"#$%&'*+.`?\\_/]|-(?=[^>.-]))+""")
 NODE_STARTS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!$%'+.`?\\_/-")
+DOWN = re.compile(r"v(?!\w)", re.ASCII)
 NUMBER = re.compile(r"[0-9]+")
 LETTER = re.compile(f"[{LETTERS}]")
 BRACKET = re.compile(r"\(\(\(|\(-|\(\[|\[\[|\[\(|\[/|\[\\|\||\(|\[|\{")
@@ -196,7 +197,7 @@ class Scanner:
             return self._line(match)
         if char in NODE_STARTS and (match := NODE.match(source, pos)):
             end = match.end()
-            if char == "v" and (end == pos + 1 or not _is_word(source[pos + 1])):
+            if char == "v" and DOWN.match(source, pos):
                 return self._take("DOWN", pos + 1)
             if char == "\\" and source.startswith("|", pos + 1):
                 return self._take("SEP", pos + 2)
@@ -450,7 +451,3 @@ class Scanner:
         if pair[:1] in ("/", "\\"):
             return self._take("TEXT", pos + 1)
         return self._anywhere()
-
-
-def _is_word(char: str) -> bool:
-    return char == "_" or (char.isascii() and char.isalnum())

@@ -68,7 +68,7 @@ class ChartText:
         if not first <= offset < end:
             offset = min(offset, len(self._original))
             if not self._breaks:
-                self._breaks = _line_starts(self._original)
+                self._breaks = [0, *(found.end() for found in re.finditer("\n", self._original))]
             line = bisect_right(self._breaks, offset)
             first = self._breaks[line - 1]
             end = self._breaks[line] if line < len(self._breaks) else len(self._original) + 1
@@ -82,15 +82,6 @@ class ChartText:
         if self.file is not None:
             where = f"{self.file}:{line}:{column}"
         return ChartError(message, where=where, hint=hint)
-
-
-def _line_starts(text: str) -> list[int]:
-    starts = [0]
-    found = text.find("\n")
-    while found >= 0:
-        starts.append(found + 1)
-        found = text.find("\n", found + 1)
-    return starts
 
 
 SPACES = " \t\n\v\f\r\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
