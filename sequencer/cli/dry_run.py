@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from sequencer.assembly.agents import choose_agent
 from sequencer.cli.context import Invocation
+from sequencer.cli.run_work import Plan, ensure_sensible, locate, run_of
 from sequencer.cli.views.text import one_line
-from sequencer.cli.working import Plan, ensure_sensible, locate, run_of
 from sequencer.engine.fitting import fitted, optional_of
 from sequencer.engine.run import Run
 from sequencer.engine.work import Mode

@@ -11,7 +11,7 @@ import click
 from sequencer.assembly.agents import choose_agent
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import complete_workflows, pass_invocation, verb
-from sequencer.cli.views.looking import look
+from sequencer.cli.views.facts import look
 from sequencer.cli.views.states import shown, state_words
 from sequencer.cli.views.text import columns, cut
 from sequencer.engine.run import Run

@@ -119,8 +119,8 @@ class Command(NamedTuple):
 _WORK, _LOOK, _CHANGE, _SET_UP = "Work", "Look", "Change by hand", "Set up"
 
 COMMANDS: Mapping[str, Command] = {
-    "run": Command(_WORK, "work", "run", "Run steps until a limit.", "--start-prompt"),
-    "tick": Command(_WORK, "work", "tick", "Run one step if one is due; for cron and timers."),
+    "run": Command(_WORK, "run", "run", "Run steps until a limit.", "--start-prompt"),
+    "tick": Command(_WORK, "run", "tick", "Run one step if one is due; for cron and timers."),
     "start": Command(_WORK, "start", "start", "Make a run of a request, and work on it."),
     "next": Command(_LOOK, "next", "next_", "Show which steps come next."),
     "status": Command(_LOOK, "status", "status", "Show where the run stands."),

@@ -15,7 +15,7 @@ from sequencer.assembly.flows import open_flow, own_flows, path_of, run_name_of
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import NewFile, complete_flows, pass_invocation, verb
 from sequencer.cli.views.diagram import print_diagram
-from sequencer.cli.views.looking import look
+from sequencer.cli.views.facts import look
 from sequencer.cli.views.mermaid import chart, charted, classed
 from sequencer.cli.views.nodes import node_table, nodes_json
 from sequencer.cli.views.pictures import flow_png, flow_svg, save

@@ -12,8 +12,8 @@ import click
 from sequencer.assembly.flows import path_of
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import complete_flows, pass_invocation, verb
+from sequencer.cli.run_work import places
 from sequencer.cli.views.text import one_line
-from sequencer.cli.working import places
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.workflow import Workflow
 from sequencer.workflows.flowfile.problems import FlowErrors, FlowProblem

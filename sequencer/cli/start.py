@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import click
 
-from sequencer.cli import working
+from sequencer.cli import run_work
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import complete_agents, complete_workflows, pass_invocation, verb
 from sequencer.cli.requests import FILE, LABEL, PROCEDURE, TEXT, free_name, request_from
@@ -161,7 +161,7 @@ def _work(invocation: Invocation, project: Project, max_cost: float | None) -> i
     limits = InvocationLimits(
         max_steps=None, max_cost_usd=cap, step_timeout_s=defaults.step_timeout_s
     )
-    return working.work(invocation, project, working.Plan(Mode.COMBINED, limits))
+    return run_work.work(invocation, project, run_work.Plan(Mode.COMBINED, limits))
 
 
 @verb("route")

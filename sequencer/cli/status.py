@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from sequencer.cli.context import Invocation
-from sequencer.cli.flow.frame import Frame
 from sequencer.cli.options import pass_invocation, verb
+from sequencer.cli.views.frame import Frame
 from sequencer.cli.views.standing import Snapshot, take
 from sequencer.cli.views.text import columns_of, one_line
 from sequencer.engine.run import Run

@@ -17,10 +17,9 @@ from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Protocol
 
 from sequencer.cli.context import near
-from sequencer.cli.feed import Feed
-from sequencer.cli.flow.frame import Frame
-from sequencer.cli.flow.telling import Fact, told
-from sequencer.cli.views.looking import News, look_closely
+from sequencer.cli.views.facts import Fact, News, look_closely, told
+from sequencer.cli.views.feed import Feed
+from sequencer.cli.views.frame import Frame
 from sequencer.cli.views.nodes import Heard, node_summary, node_table
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import moment, plain

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sequencer.cli.views.looking import look
+from sequencer.cli.views.facts import look
 from sequencer.cli.views.nodes import Heard, node_table, nodes_json
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import one_line, plain

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from sequencer.cli.feed import BURST_BYTES, BYTES_PER_S, LAST_CHARS, LINE_CHARS, Feed, Line
+from sequencer.cli.views.feed import BURST_BYTES, BYTES_PER_S, LAST_CHARS, LINE_CHARS, Feed, Line
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 

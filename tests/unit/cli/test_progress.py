@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.cli.progress import (
+from sequencer.cli.views.progress import (
     MAX_HELD_CHARS,
     LiveProgress,
     PlainProgress,
@@ -229,7 +229,7 @@ master, slave = pty.openpty()
 sys.stderr = os.fdopen(slave, "w")
 os.environ["TERM"] = "xterm"
 from tests.unit.cli.test_progress import LOG, attempt, outcome
-from sequencer.cli.progress import LiveProgress
+from sequencer.cli.views.progress import LiveProgress
 from sequencer.executors.protocol import Piece
 from sequencer.executors.redaction import Redaction
 from tests.unit.saying import Saying

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from sequencer.assembly.agents import AgentOverrides
-from sequencer.cli.working import Tally, as_json, end_line, ensure_sensible
+from sequencer.cli.run_work import Tally, as_json, end_line, ensure_sensible
 from sequencer.engine.events import AttemptEnded, AttemptStarted
 from sequencer.engine.run import Run
 from sequencer.engine.work import Summary

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.cli.flow.frame import LAYOUTS, USUAL, Frame, chosen, counted
+from sequencer.cli.views.frame import LAYOUTS, USUAL, Frame, chosen, counted
 from sequencer.cli.views.nodes import Heard
 from sequencer.cli.views.text import width
 from sequencer.engine.view import FlowView, NodeState, NodeView
@@ -136,9 +136,9 @@ def test_marks_of_states(screen: Terminal) -> None:
 
 
 def test_the_spinner_turns(screen: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sequencer.cli.flow.frame.time.monotonic", lambda: 0.0)
+    monkeypatch.setattr("sequencer.cli.views.frame.time.monotonic", lambda: 0.0)
     first = lines(screen, running(), (100, 20))[1][0]
-    monkeypatch.setattr("sequencer.cli.flow.frame.time.monotonic", lambda: 0.126)
+    monkeypatch.setattr("sequencer.cli.views.frame.time.monotonic", lambda: 0.126)
     assert lines(screen, running(), (100, 20))[1][0] != first
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli.flow.frame import Frame
-from sequencer.cli.flow.telling import told
 from sequencer.cli.views.board import Lines, Table
+from sequencer.cli.views.facts import told
+from sequencer.cli.views.frame import Frame
 from sequencer.cli.views.nodes import Heard
 from sequencer.cli.views.text import columns_of, width
 from sequencer.engine.view import FlowView, NodeState

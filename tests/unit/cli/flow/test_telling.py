@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sequencer.cli.flow.telling import told
-from sequencer.cli.views.looking import News
+from sequencer.cli.views.facts import News, told
 from sequencer.cli.views.text import moment
 from sequencer.engine.view import FlowView, NodeState
 from sequencer.model.transitions import Event

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sequencer.cli.views.board import Board, Lines
-from sequencer.cli.views.looking import News
+from sequencer.cli.views.facts import News
 from sequencer.cli.views.text import moment
 from sequencer.engine.events import Waiting
 from sequencer.executors.redaction import Redaction

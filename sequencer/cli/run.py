@@ -339,7 +339,7 @@ def _without_secrets(
 
 def _work(invocation: Invocation, wish: Wish) -> int:
     # The engine is imported here, because `--help` and completion need none of it.
-    from sequencer.cli import dry_run, working  # noqa: PLC0415
+    from sequencer.cli import dry_run, run_work  # noqa: PLC0415
 
     project = wish.open(invocation)
     if not wish.dry_run:
@@ -348,9 +348,9 @@ def _work(invocation: Invocation, wish: Wish) -> int:
     source = _chosen_flow(invocation, project, wish)
     mode = wish.chosen_mode(project)
     limits = wish.limits(project, mode)
-    plan = working.Plan(mode, limits, wish.positions, wish.step_index, source)
+    plan = run_work.Plan(mode, limits, wish.positions, wish.step_index, source)
     if wish.start_prompt is not None:
-        plan = working.started_at(invocation, project, plan, wish.start_prompt, wish.dry_run)
+        plan = run_work.started_at(invocation, project, plan, wish.start_prompt, wish.dry_run)
     if wish.dry_run:
         return dry_run.show(invocation, project, plan)
-    return working.work(invocation, project, plan)
+    return run_work.work(invocation, project, plan)

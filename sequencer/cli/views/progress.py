@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from sequencer.cli.context import complain, near, tell_fitted
-from sequencer.cli.feed import Feed, Line
 from sequencer.cli.unattended import Log
+from sequencer.cli.views.feed import Feed, Line
 from sequencer.cli.views.text import clock, fitted, moment, one_line
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.events import (
