@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import time
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 
 from sequencer.engine.events import HeadMoved, Waiting
 from sequencer.model.transitions import Event
 from sequencer.posting.poster import Poster, deliver
-from sequencer.posting.sinks import JsonlSink
 from sequencer.posting.web import WebhookSink
 from sequencer.store.file import FileStore
 from tests.unit.posting.desk import Desk, Reply, free_port, open_desk
@@ -148,11 +146,3 @@ def test_a_run_of_commands_posts_what_a_person_decided(store: FileStore, desk: D
     assert desk.seen[-1].body["title"] == "was approved by ann"
     assert desk.seen[-1].body["body"] == "go"
     assert notices == []
-
-
-def test_several_sinks_get_the_same(store: FileStore, desk: Desk, tmp_path: Path) -> None:
-    file = JsonlSink("file", tmp_path / "activity.jsonl")
-    with invoked(store, hook(desk), file, thoughts=False) as now:
-        now.step(store, "for all")
-    (line,) = file.path.read_text().splitlines()
-    assert line.encode() == desk.seen[0].raw

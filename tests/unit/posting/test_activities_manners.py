@@ -231,13 +231,6 @@ def test_a_sink_in_trouble_comes_after_those_that_work(store: FileStore) -> None
     assert order.count("broken") == 2
 
 
-def test_an_invocation_with_nothing_to_post_ends_at_once(store: FileStore) -> None:
-    at = time.monotonic()
-    with invoked(store, Box(), drain_s=60):
-        pass
-    assert time.monotonic() - at < 5.0
-
-
 def test_without_sinks_there_is_no_thread(store: FileStore) -> None:
     with invoked(store) as now:
         now.step(store, "done")

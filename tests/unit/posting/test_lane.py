@@ -65,16 +65,6 @@ def test_several_results_of_one_record_are_told_apart(store: FileStore) -> None:
     assert [post.activity.event for post in told.box.posts] == ["succeeded", "completed"]
 
 
-def test_the_next_process_goes_on_where_this_one_stopped(store: FileStore) -> None:
-    first = lane_for(store)
-    succeed(store, "one")
-    first.deliver()
-    succeed(store, "two")
-    second = lane_for(store)
-    second.deliver()
-    assert (first.box.bodies, second.box.bodies) == (["one"], ["two"])
-
-
 def test_a_process_that_dies_between_post_and_cursor_posts_again_with_the_same_key(
     store: FileStore,
 ) -> None:

@@ -2,17 +2,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from sequencer.model.transitions import Event
 from sequencer.posting.protocol import Activity, ActivityType
 from sequencer.store.file import FileStore
 from tests.unit.posting.runs import (
-    SECRET,
     Box,
     HandClock,
     lane_for,
-    record,
     refused,
-    succeed,
     unreachable,
 )
 
@@ -22,26 +18,6 @@ def thought(body: str = "hm") -> Activity:
 
 
 # --- what is posted --------------------------------------------------------------------
-
-
-def test_a_secret_stays_here(store: FileStore) -> None:
-    told = lane_for(store)
-    succeed(store, f"the password is {SECRET}, \x1b[31mred\x1b[0m")
-    told.deliver()
-    assert told.box.bodies == ["the password is [secret], red"]
-
-
-def test_a_large_output_is_read_from_the_folder_and_cut(store: FileStore) -> None:
-    told = lane_for(store)
-    kept = store.result_folder(0, 1)
-    kept.mkdir(parents=True)
-    (kept / "output.txt").write_text("ä" * 5000)
-    name = f"results/{kept.name}/output.txt"
-    record(store, (Event.SUCCEEDED, {"output_file": name, "output_bytes": 10_000}))
-    told.deliver()
-    (body,) = told.box.bodies
-    note = f"[cut after 1000 characters; all of it is in `{name}`]"
-    assert body == "ä" * 1000 + f"\n\n{note}"
 
 
 # --- thoughts ----------------------------------------------------------------------------

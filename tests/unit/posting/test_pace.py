@@ -23,24 +23,6 @@ def test_one_passes_and_the_next_waits(tmp_path: Path) -> None:
     assert not pace.take(103.0)
 
 
-def test_to_look_is_not_to_pass(tmp_path: Path) -> None:
-    pace = Pace(tmp_path / "box.pace", 2.0)
-    assert pace.left_s(100.0) == 0.0
-    assert not (tmp_path / "box.pace").exists()
-    assert pace.take(100.0)
-
-
-def test_another_process_counts_too(tmp_path: Path) -> None:
-    path = tmp_path / "box.pace"
-    code = (
-        "from pathlib import Path; from sequencer.posting.cursor import Pace\n"
-        f"Pace(Path({str(path)!r}), 2.0).take(100.0)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-    assert not Pace(path, 2.0).take(101.0)
-    assert Pace(path, 2.0).take(102.0)
-
-
 def test_many_at_the_same_moment_are_one(tmp_path: Path) -> None:
     path = tmp_path / "box.pace"
     code = (
@@ -89,10 +71,3 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "box.pace").symlink_to(other)
     assert Pace(tmp_path / "box.pace", 2.0).take(100.0)
     assert other.read_text() == "mine"
-
-
-def test_without_an_interval_nobody_waits(tmp_path: Path) -> None:
-    pace = Pace(tmp_path / "box.pace", 0.0)
-    assert pace.take(100.0)
-    assert pace.take(100.0)
-    assert pace.left_s(100.0) == 0.0

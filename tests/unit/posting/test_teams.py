@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from sequencer.engine.events import HeadMoved
 from sequencer.executors.protocol import Piece
 from sequencer.model.net.graph import Node, NodeKind
-from sequencer.model.step import Step
 from sequencer.model.team import TaskTraits
 from sequencer.model.transitions import Event
-from sequencer.posting.lane import THOUGHT_EVERY_S
-from sequencer.posting.protocol import Activity, ActivityType
+from sequencer.posting.protocol import ActivityType
 from sequencer.store.file import FileStore
 from tests.unit.posting.crews import GRAPH, named, node, team, tell, thoughts
 from tests.unit.posting.invocations import invoked
-from tests.unit.posting.runs import OK, SECRET, Box, HandClock, head_of, lane_for
+from tests.unit.posting.runs import OK, Box, HandClock
 from tests.unit.saying import Saying
 
 # --- what teammates say ------------------------------------------------------------------
@@ -78,23 +73,6 @@ def test_the_newest_wins_whoever_it_is_of(store: FileStore) -> None:
     assert thoughts(box)[-1].body.endswith("build 19")
 
 
-def test_one_in_two_seconds_over_all_teammates(store: FileStore) -> None:
-    box = Box()
-    posted: list[float] = []
-    with invoked(store, box, graph=GRAPH) as now:
-        seen = {name: Saying(now.activities) for name in ("plan", "build")}
-        for name, one in seen.items():
-            one.started(named(name))
-        for tick in range(80):
-            seen["plan" if tick % 3 else "build"].write(b"x\n", Piece.THOUGHT)
-            before = len(box.posts)
-            now.rounds.wake_and_wait()
-            posted += [now.clock.now] * (len(box.posts) - before)
-            now.clock.now += 0.25
-    assert len(posted) >= 9
-    assert min(b - a for a, b in pairwise(posted)) >= THOUGHT_EVERY_S
-
-
 @pytest.mark.parametrize(("every_s", "count"), [(0.0, 4), (2.0, 2), (10.0, 1)])
 def test_the_interval_is_a_setting(store: FileStore, every_s: float, count: int) -> None:
     box = Box()
@@ -125,21 +103,6 @@ def test_another_process_of_the_run_counts(store: FileStore) -> None:
             assert (len(first.posts), len(second.posts)) == (1, 1)
 
 
-def test_of_two_that_look_at_the_same_moment_one_posts(store: FileStore) -> None:
-    clock = HandClock()
-    first, second = lane_for(store, clock=clock), lane_for(store, clock=clock)
-    for told in (first, second):
-        told.deliver()
-    assert first.lane.takes_thoughts_now()
-    assert second.lane.takes_thoughts_now()
-    thought = Activity(type=ActivityType.THOUGHT, at="now", step="plan", step_index=0, body="hm")
-    for told in (first, second):
-        told.lane.post_thought(thought, "run-1", None)
-    assert (first.box.bodies, second.box.bodies) == (["hm"], [])
-    clock.now += 2.0
-    assert second.lane.takes_thoughts_now()
-
-
 def test_what_comes_behind_an_attempts_end_is_nothing(store: FileStore) -> None:
     with invoked(store, Box(), graph=GRAPH) as now:
         seen = Saying(now.activities)
@@ -151,19 +114,6 @@ def test_what_comes_behind_an_attempts_end_is_nothing(store: FileStore) -> None:
         seen.write(b"late", Piece.THOUGHT)
         assert not gist.has_news
         assert gist.take() is None
-
-
-def test_a_task_that_is_not_to_think_aloud(store: FileStore) -> None:
-    box = Box()
-    with invoked(store, box, graph=GRAPH) as now:
-        for flag in ("suppress_thoughts", "single_turn"):
-            seen = Saying(now.activities)
-            seen.started(
-                replace(named("plan"), step=Step.model_validate({"name": "plan", flag: True}))
-            )
-            seen.write(b"quiet\n", Piece.THOUGHT)
-            now.rounds.wake_and_wait()
-    assert box.posts == []
 
 
 def test_nothing_of_a_task_comes_behind_its_end(store: FileStore) -> None:
@@ -183,33 +133,7 @@ def test_nothing_of_a_task_comes_behind_its_end(store: FileStore) -> None:
         assert set(now.activities._gists) == {named("build").token}
 
 
-def test_no_secret_leaves_in_pieces(store: FileStore) -> None:
-    box = Box()
-    with invoked(store, box, graph=GRAPH, min_interval_s=0.0) as now:
-        seen = [Saying(now.activities) for name in ("plan", "build")]
-        for name, one in zip(("plan", "build"), seen, strict=True):
-            one.started(named(name))
-        for letter in SECRET:
-            for one in seen:
-                one.write(letter.encode(), Piece.THOUGHT)
-            now.rounds.wake_and_wait()
-    assert box.posts
-    assert not any(SECRET[:8] in one.body for one in thoughts(box))
-
-
 # --- the run -----------------------------------------------------------------------------
-
-
-def test_results_come_when_the_run_has_changed(store: FileStore) -> None:
-    box = Box()
-    with invoked(store, box, graph=GRAPH, thoughts=False) as now:
-        now.rounds.wake_and_wait()
-        tell(store, Event.SUCCEEDED, "plan", output="the plan")
-        now.rounds.wake_and_wait()
-        assert box.posts == []
-        now.activities(HeadMoved(head_of(store)))
-        now.rounds.wake_and_wait()
-        assert box.bodies == ["the plan"]
 
 
 def test_a_task_that_was_added_is_known_when_it_runs(store: FileStore) -> None:
