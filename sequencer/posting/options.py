@@ -91,7 +91,7 @@ KINDS: Mapping[str, _Kind] = {
 class SinkOptions(BaseModel):
     """One of ``activity.sinks``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     kind: Literal["jsonl", "webhook", "linear", "github"]
     path: Annotated[str, StringConstraints(min_length=1, max_length=4096)] | None = None
@@ -167,7 +167,7 @@ class SinkOptions(BaseModel):
 class ActivityOptions(BaseModel):
     """``activity:``, where what happens in a run is told."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     sinks: dict[Name, SinkOptions] = {}
     thoughts: bool = True

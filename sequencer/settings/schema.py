@@ -7,6 +7,8 @@ and the definitions, an agent's name and the entries) is `checks`'s to say.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -16,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    create_model,
     model_validator,
 )
 
@@ -53,7 +56,7 @@ PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Section(BaseModel):
     """A mapping of orchestration.yaml: frozen, and unknown keys are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class WorkflowChoice(Section):
@@ -76,7 +79,7 @@ class AgentSelection(Section):
 class AgentEntry(BaseModel):
     """One of ``agents:``; what its kind makes of the options is the executor's to validate."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", defer_build=True)
 
     kind: Name | None = None
     """An executor's word; may be left out where the entry has a built-in agent's name."""
@@ -187,7 +190,7 @@ Bytes = Annotated[int, Field(ge=0, le=1024 * MIB)]
 class WorkOptions(BaseModel):
     """``store.work:``, the code that moves with the state."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     branch: BranchName = CURRENT
     """``current``: what was checked out when the first step began. ``none``: code is not moved.
@@ -201,7 +204,7 @@ class WorkOptions(BaseModel):
 class CommitOptions(BaseModel):
     """``commit:``, what is committed after a step."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     paths: tuple[Pattern, ...] = ()
     """Whatever has changed there, removed files too."""
@@ -299,17 +302,17 @@ class StoreOptions(Section):
     """Seconds that a claim is believed without a heartbeat."""
     allow_network_fs: bool = False
     """Accept nfs, cifs and fuse, where neither locks nor renames are reliable."""
-    journal: JournalOptions = JournalOptions()
+    journal: JournalOptions = JournalOptions.model_construct()
     remote: RemoteName = "origin"
     """Name or address of the remote that machines share (kind git)."""
     branch: BranchPattern = "sequencer/{run}"
     """Where the state is on the remote; ``{run}`` is the run's name, or ``default``."""
-    work: WorkOptions = WorkOptions()
+    work: WorkOptions = WorkOptions.model_construct()
     timeout_s: float = Field(default=60.0, ge=1, le=3600, allow_inf_nan=False)
     """Of one git process that reaches the remote."""
     patience_s: float = Field(default=1800.0, ge=0, le=31_536_000, allow_inf_nan=False)
     """How long `run` waits for a remote that does not answer."""
-    poll: PollOptions = PollOptions()
+    poll: PollOptions = PollOptions.model_construct()
     max_commits: int = Field(default=2000, ge=0, le=10_000_000)
     """Commits after which the state branch begins anew, with the same files; 0: never."""
 
@@ -362,7 +365,7 @@ nobody hands it over."""
 class Schema(Section):
     """The whole file."""
 
-    workflow: WorkflowChoice = WorkflowChoice()
+    workflow: WorkflowChoice = WorkflowChoice.model_construct()
     prompts_dir: PathText = "prompts"
     supervisor_prompt: PromptName = "supervisor.md"
     main_prompt: PromptName = "main.md"
@@ -371,22 +374,44 @@ class Schema(Section):
     logs_dir: PathText = "logs"
     file_mode: FileMode = "0600"
     """Of a run's new files; their folders can be entered by who may read them."""
-    router: RouterSettings = RouterSettings()
-    routing: RoutingSettings = RoutingSettings()
-    agent: AgentSelection = AgentSelection()
+    router: RouterSettings = RouterSettings.model_construct()
+    routing: RoutingSettings = RoutingSettings.model_construct()
+    agent: AgentSelection = AgentSelection.model_construct()
     agents: dict[Name, AgentEntry] = {}
     workflows: dict[Name, WorkflowDefinition] = {}
     hooks: tuple[PathText, ...] = ()
     """Python files of the project with hooks, in the order in which they are asked."""
-    limits: RunLimits = RunLimits()
+    limits: RunLimits = RunLimits.model_construct()
     prices: dict[ModelName, ModelPrice] = {}
     """By model, in USD per million tokens: what clients cost that tell tokens only."""
-    step_defaults: StepDefaults = StepDefaults()
-    store: StoreOptions = StoreOptions()
-    commit: CommitOptions = CommitOptions()
-    logs: LogOptions = LogOptions()
-    activity: ActivityOptions = ActivityOptions()
-    teams: TeamOptions = TeamOptions()
-    run: RunDefaults = RunDefaults()
+    step_defaults: StepDefaults = StepDefaults.model_construct()
+    store: StoreOptions = StoreOptions.model_construct()
+    commit: CommitOptions = CommitOptions.model_construct()
+    logs: LogOptions = LogOptions.model_construct()
+    activity: ActivityOptions = ActivityOptions.model_construct()
+    teams: TeamOptions = TeamOptions.model_construct()
+    run: RunDefaults = RunDefaults.model_construct()
     agents_may_decide: tuple[DecidingVerb, ...] = ()
     """Commands for people that an agent may use at its step too."""
+
+
+def schema_of(values: Mapping[str, Any]) -> Schema:
+    """Return *values* as the schema reads them; what is not in them has its default.
+
+    Validators are made of the sections that are there alone: those of all take longer than
+    all else that most commands do.
+
+    Raises:
+        ValidationError: something is wrong with them.
+    """
+    names = tuple(name for name in Schema.model_fields if name in values)
+    read = _part(names).model_validate(values)
+    return Schema.model_construct(**{name: getattr(read, name) for name in names})
+
+
+@cache
+def _part(names: tuple[str, ...]) -> type[Section]:
+    """Return the schema with the keys *names* alone."""
+    fields = Schema.model_fields
+    there: dict[str, Any] = {name: (fields[name].annotation, fields[name]) for name in names}
+    return create_model("Schema", __base__=Section, **there)

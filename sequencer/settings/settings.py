@@ -36,6 +36,7 @@ from sequencer.settings.schema import (
     Schema,
     StoreOptions,
     WorkflowChoice,
+    schema_of,
 )
 from sequencer.settings.sources import (
     DEFAULT,
@@ -246,7 +247,7 @@ def _validated(layers: Layers) -> tuple[Schema, list[Found]]:
 
     while True:
         try:
-            return Schema.model_validate(values), found
+            return schema_of(values), found
         except ValidationError as error:
             for problem in problems_of(error, Schema, layers.where, named):
                 # Missing in a later round: it was taken out, and reported for what it was.

@@ -71,7 +71,7 @@ class StepChange(Step):
 class Changes(BaseModel):
     """What one entry of ``workflows:`` changes in the workflow that it extends."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     extends: Name | None = None
     """A workflow; the own name means the built-in one."""

@@ -45,7 +45,7 @@ _ALIASES = {
 class RouterSettings(BaseModel):
     """``router:`` of orchestration.yaml."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     enabled: bool = False
     mode: RouterMode = RouterMode.DEFAULT

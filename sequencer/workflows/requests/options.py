@@ -26,7 +26,7 @@ Labels = Annotated[tuple[Label, ...], Field(max_length=200)]
 class LabelOverrides(BaseModel):
     """``routing.labels:``, labels that decide without a classification."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     debugger: Labels = ("debugger", "bug")
     orchestrator: Labels = ("orchestrator", "epic")
@@ -35,7 +35,7 @@ class LabelOverrides(BaseModel):
 class LabelPrompt(BaseModel):
     """One of ``routing.system_prompts:``, the file that goes with some labels."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     labels: Labels | None = None
     """May be left out in a built-in entry; empty: the entry is never chosen."""
@@ -60,9 +60,9 @@ SYSTEM_PROMPTS: Mapping[str, LabelPrompt] = MappingProxyType(
 class RoutingSettings(BaseModel):
     """``routing:`` of orchestration.yaml."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    labels: LabelOverrides = LabelOverrides()
+    labels: LabelOverrides = LabelOverrides.model_construct()
     system_prompts: dict[Name, LabelPrompt] = {}
     """Looked at in the order written, and then the built-in ones that are not."""
     classifier: Name = AUTO

@@ -87,7 +87,7 @@ LABELS: Mapping[str, int] = MappingProxyType(
 class Count(BaseModel):
     """Points for how often something is there."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     each: _Score = 5
     """Of every one of them, but for the first `free`."""
@@ -126,7 +126,7 @@ class ReproductionSteps(Count):
 class ScoreSettings(BaseModel):
     """``teams.score:``, what a request's score is made of; the sum stays within 0 to 100."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     never: tuple[Word, ...] = ("question", "documentation", "transient", "planning")
     """Kinds of request that score 0, whatever they say."""
@@ -141,16 +141,16 @@ class ScoreSettings(BaseModel):
     long_points: _Score = 40
     medium_chars: int = Field(default=800, ge=0, le=1_000_000)
     medium_points: _Score = 20
-    subtasks: Subtasks = Subtasks()
-    files: Files = Files()
-    components: Count = Count()
+    subtasks: Subtasks = Subtasks.model_construct()
+    files: Files = Files.model_construct()
+    components: Count = Count.model_construct()
     """Different ones of `component_names`."""
     component_names: tuple[Keyword, ...] = (
         *("frontend", "backend", "api", "database", "cli", "ui", "server", "client", "worker"),
         *("queue", "cache", "scheduler", "infrastructure", "pipeline", "mobile app"),
     )
-    trace_lines: TraceLines = TraceLines()
-    reproduction_steps: ReproductionSteps = ReproductionSteps()
+    trace_lines: TraceLines = TraceLines.model_construct()
+    reproduction_steps: ReproductionSteps = ReproductionSteps.model_construct()
     min_size: int = Field(default=2, ge=1, le=64)
     """Members of a team, and one more from each score of `size_from` on."""
     size_from: tuple[_Score, ...] = (60, 80)
@@ -159,7 +159,7 @@ class ScoreSettings(BaseModel):
 class TeamOptions(BaseModel):
     """``teams:`` of orchestration.yaml."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     enabled: bool = False
     """Whether `start` may use a team without being asked to."""
@@ -171,10 +171,10 @@ class TeamOptions(BaseModel):
     lead_model: ModelName | None = None
     teammate_model: ModelName | None = None
     """Models of tasks whose role and whose own fields name none."""
-    score: ScoreSettings = ScoreSettings()
+    score: ScoreSettings = ScoreSettings.model_construct()
     roles: dict[Name, Annotated[Role, BeforeValidator(_beside_others)]] = {}
     """Changes to the built-in roles, and roles of one's own."""
-    budget: TeamBudget = TeamBudget()
+    budget: TeamBudget = TeamBudget.model_construct()
     max_failures: int = Field(default=5, ge=1, le=10_000)
     """Failed attempts in a row, over all tasks, after which no task is started."""
     max_tasks: int = Field(default=200, ge=1, le=MAX_TASKS)
