@@ -20,6 +20,7 @@ from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.source import FlowSource
 from sequencer.model.step import Step
 from sequencer.project import Project, open_project, open_run
+from sequencer.settings.sources import Given
 from sequencer.store.file import FileStore
 from sequencer.workflows.registry import Registry
 from tests.unit.engine.projects import OK, events, head_of, open_scripted, reopen, write_project
@@ -319,3 +320,14 @@ def test_a_run_is_resolved_once_until_its_chart_or_its_head_is_another(
     open_project(folder, environment=ENVIRONMENT).run("mine").control.adopt()
     assert [step.name for step in mine.workflow.steps] == ["a", "b", "c"]
     assert len(read) == 3
+
+
+def test_a_run_that_another_process_starts_over_is_resolved_again(tmp_path: Path) -> None:
+    folder = write_project(tmp_path, workflows=THREE)
+    mine = open_project(folder, environment=ENVIRONMENT).run("night")
+    mine.control.begin()
+    assert (mine.workflow.name, len(mine.workflow.steps)) == ("standard", 2)
+    asked: dict[tuple[str | int, ...], Given] = {("workflow", "name"): Given("--workflow", "three")}
+    other = open_project(folder, environment=ENVIRONMENT, flags=asked).run("night")
+    other.control.reset()
+    assert (mine.workflow.name, len(mine.workflow.steps)) == ("three", 3)
