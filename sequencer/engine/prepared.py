@@ -80,8 +80,16 @@ class Prepared:
 
 def least(*values: float | None) -> float | None:
     """Return the smallest of the limits *values*; None where there is none."""
-    present = [value for value in values if value is not None]
-    return min(present) if present else None
+    found = None
+    for value in values:
+        if value is not None and (found is None or value < found):
+            found = value
+    return found
+
+
+def left(most: float | None, used: float) -> float | None:
+    """Return what is left of *most*, where there is a limit."""
+    return None if most is None else most - used
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sequencer.engine import patience as same_run
 from sequencer.engine.carrier import NOTHING_CARRIED
 from sequencer.engine.control import fresh_head
 from sequencer.engine.events import HeadMoved, Noticed, Waiting
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Allowance, Turn
+from sequencer.engine.prepared import Allowance, Turn, least, left
 from sequencer.engine.worker import Worker
 from sequencer.errors import (
     ClaimHeld,
@@ -39,6 +40,9 @@ from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.standing import Readiness, Standing, parse_time
 from sequencer.store.memory import MemoryStore
 from sequencer.store.protocol import Store, Turnstile
+
+if TYPE_CHECKING:
+    from sequencer.engine.flow.worker import FlowWorker
 
 MOST_RETRIES = 100
 """As many as a step can ask for."""
@@ -98,25 +102,64 @@ class Summary:
         return f"{done} (--max-steps)"
 
 
-class Invocation:
-    """Works on a run in one mode until a limit, an end or an error."""
+class Loop:
+    """What every loop of work on a run has: its limits, and what it has told and seen."""
 
-    def __init__(self, worker: Worker, mode: Mode, limits: InvocationLimits, head: Head) -> None:
-        """Begin at *head*, the run as it is."""
-        self._worker = worker
+    def __init__(
+        self, worker: Worker | FlowWorker, mode: Mode, limits: InvocationLimits, head: Head
+    ) -> None:
+        """Start at *head*, the run as it is."""
         if mode is Mode.TICK:
             # The next tick tries again.
             worker.patience.wait_s = 0.0
+        self._store, self._performer = worker.store, worker.performer
         self._mode = mode
         self._limits = limits
+        self._known = head
+        self._waiting_since: float | None = None
+        self._last_notice = ""
+        self.summary = Summary(head=head)
+
+    def _seen(self) -> Head:
+        """Return the run's newest head, once all that was found with it is told."""
+        view = self._store.view()
+        told = self._performer.carrier.take_notices()
+        self._notify(*view.notices, *self._store.take_notices(), *told)
+        self._known = same_run.followed(self._store, self._known, view.head)
+        return self._known
+
+    def _notify(self, *texts: str) -> None:
+        """Tell what was found in the run's files; a view and an update may find it both."""
+        for text in texts:
+            if text != self._last_notice:
+                self._performer.emit(Noticed(text))
+            self._last_notice = text
+
+    def _end(self, head: Head, reason: str) -> Summary:
+        self.summary.reason, self.summary.head = reason, head
+        return self.summary
+
+    def _used_up(self) -> str | None:
+        """Return which of this invocation's limits on steps and money is reached."""
+        limits, usage = self._limits, self.summary.usage
+        if (done := self.summary.reached(limits.max_steps)) is not None:
+            return done
+        if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
+            return f"{usage.cost_usd:.4f} USD are spent (--max-cost)"
+        return None
+
+
+class Invocation(Loop):
+    """Works on a run in one mode until a limit, an end or an error."""
+
+    def __init__(self, worker: Worker, mode: Mode, limits: InvocationLimits, head: Head) -> None:
+        """Start at *head*, the run as it is."""
+        super().__init__(worker, mode, limits, head)
+        self._worker = worker
         self._cycle_length = len(worker.workflow.steps)
         self._first_cycle = head.step_index // self._cycle_length
         self._failing_at, self._failures_seen = head.step_index, head.failures_in_row
-        self._known = head
-        self._waiting_since: float | None = None
         self._queue = self._new_queue()
-        self._last_notice = ""
-        self.summary = Summary(head=head)
 
     def work(self) -> Summary:
         """Run steps until there is a reason to end; the summary says which.
@@ -136,7 +179,7 @@ class Invocation:
                 self._queue.leave()
 
     def _work(self) -> Summary:
-        head, turn = self._head(), None
+        head, turn = self._seen(), None
         while True:
             self._ensure_not_interrupted()
             if turn is None:
@@ -154,34 +197,16 @@ class Invocation:
                     return self._end(head, reason)
                 turn = self._take_turn(here, head)
                 if turn is None:
-                    head = self._head()
+                    head = self._seen()
                     continue
             head, turn = self._run(turn)
-
-    def _head(self) -> Head:
-        view = self._worker.store.view()
-        told = self._worker.performer.carrier.take_notices()
-        self._notify(*view.notices, *self._worker.store.take_notices(), *told)
-        self._known = same_run.followed(self._worker.store, self._known, view.head)
-        return self._known
-
-    def _notify(self, *texts: str) -> None:
-        """Tell what was found in the run's files; a view and an update may find it both."""
-        for text in texts:
-            if text != self._last_notice:
-                self._worker.performer.emit(Noticed(text))
-            self._last_notice = text
 
     def _expire(self, gate: Gate) -> Head:
         """Record what was agreed for *gate* when nobody decides."""
         was = self._worker.control.lapse()
         if was.status is Status.COMPLETE:
             self._worker.performer.tell_completed(gate.step_index, was)
-        return self._head()
-
-    def _end(self, head: Head, reason: str) -> Summary:
-        self.summary.reason, self.summary.head = reason, head
-        return self.summary
+        return self._seen()
 
     def _ensure_not_interrupted(self) -> None:
         if self._worker.stop.is_set():
@@ -191,15 +216,15 @@ class Invocation:
 
     def _reached(self, head: Head) -> str | None:
         """Return which limit of this invocation is reached."""
-        limits, usage = self._limits, self.summary.usage
-        if self._mode is Mode.TICK and usage.steps:
+        if self._mode is Mode.TICK and self.summary.usage.steps:
             return "the step that was due is done"
-        if (done := self.summary.reached(limits.max_steps)) is not None:
+        if (done := self._used_up()) is not None:
             return done
-        if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
-            return f"{usage.cost_usd:.4f} USD are spent (--max-cost)"
-        cycles = head.step_index // self._cycle_length - self._first_cycle
-        if limits.max_cycles is not None and cycles >= limits.max_cycles:
+        cycles, most = (
+            head.step_index // self._cycle_length - self._first_cycle,
+            self._limits.max_cycles,
+        )
+        if most is not None and cycles >= most:
             return f"{counted(cycles, 'cycle')} done (--max-cycles)"
         return None
 
@@ -304,8 +329,8 @@ class Invocation:
             self._waiting_since = now
             if limit != 0.0:
                 self._worker.performer.emit(Waiting(self._waits_for(here, head)))
-        left = None if limit is None else self._waiting_since + limit - now
-        if left is not None and left <= 0:
+        rest = left(limit, now - self._waiting_since)
+        if rest is not None and rest <= 0:
             hint = "wait for it with --max-wait"
             if here.claim is not None:
                 hint += ", or 'sequencer takeover --force' if its holder is gone"
@@ -313,7 +338,7 @@ class Invocation:
         if self._queue is None or self._queue.enter():
             # A turn that comes while we sleep is to start at once.
             self._worker.performer.agents.warm_up()
-        if self._sleep(head, left, here.claim):
+        if self._sleep(head, rest, here.claim):
             self._waiting_since = None
 
     def _sleep(self, head: Head, timeout_s: float | None, claim: Claim | None = None) -> bool:
@@ -336,9 +361,9 @@ class Invocation:
         if due is None:
             return
         self._worker.performer.emit(Waiting(here.message, here.until))
-        left = (due - datetime.now(UTC)).total_seconds()
-        if left > 0:
-            self._sleep(head, min(left, LONGEST_SLEEP_S))
+        pause = (due - datetime.now(UTC)).total_seconds()
+        if pause > 0:
+            self._sleep(head, min(pause, LONGEST_SLEEP_S))
 
     # --- running it ----------------------------------------------------------------
 
@@ -400,18 +425,13 @@ class Invocation:
     def _budget(self, head: Head) -> Allowance:
         """Return what is left for one attempt under the invocation's and the run's limits."""
         limits, run, spent = self._limits, self._worker.limits, self.summary.usage
-        money = [
-            cap - used
-            for cap, used in (
-                (limits.max_cost_usd, spent.cost_usd),
-                (run.max_cost_usd, head.usage.cost_usd),
-            )
-            if cap is not None
-        ]
-        times = [limit for limit in (limits.step_timeout_s,) if limit is not None]
-        if run.max_seconds is not None:
-            times.append(run.max_seconds - head.usage.seconds)
-        return Allowance(min(money, default=None), min(times, default=None))
+        return Allowance(
+            least(
+                left(limits.max_cost_usd, spent.cost_usd),
+                left(run.max_cost_usd, head.usage.cost_usd),
+            ),
+            least(limits.step_timeout_s, left(run.max_seconds, head.usage.seconds)),
+        )
 
 
 def _end_beside(here: Standing, head: Head) -> str | None:

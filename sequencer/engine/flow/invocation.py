@@ -13,16 +13,15 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 
-from sequencer.engine import patience as same_run
 from sequencer.engine.attempts import Running
 from sequencer.engine.control import Control
-from sequencer.engine.events import HeadMoved, Noticed, Waiting
+from sequencer.engine.events import HeadMoved, Waiting
 from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.flow.worker import FlowWorker
 from sequencer.engine.performing import Performer
-from sequencer.engine.work import LONGEST_SLEEP_S, Mode, Summary
+from sequencer.engine.prepared import left
+from sequencer.engine.work import LONGEST_SLEEP_S, Loop, Mode, Summary
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,
@@ -33,12 +32,11 @@ from sequencer.errors import (
     out_of_resources,
 )
 from sequencer.executors.protocol import StopReason
-from sequencer.model.due import is_past
 from sequencer.model.head import Head
 from sequencer.model.limits import InvocationLimits, RunLimits
 from sequencer.model.net.marking import FlowStatus, Marking
-from sequencer.model.net.net import Act, expire_question
-from sequencer.model.net.transition import OpenTransition, bad_end, busy_ms, ensure_none_failed
+from sequencer.model.net.net import overdue, time_left_ms
+from sequencer.model.net.transition import bad_end, ensure_none_failed
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.standing import Readiness, blocked_by, parse_time
 
@@ -46,22 +44,18 @@ LOOK_AT_HOLDERS_S = 5.0
 """How often several holders in other processes are looked at; one is waited for."""
 
 
-class FlowInvocation:
+class FlowInvocation(Loop):
     """Works until the flow is over, waits for a person, or a limit is reached."""
 
     def __init__(
         self, worker: FlowWorker, mode: Mode, limits: InvocationLimits, head: Head
     ) -> None:
-        """Begin at *head*, the run as it is."""
+        """Start at *head*, the run as it is."""
+        super().__init__(worker, mode, limits, head)
         self._worker = worker
         self._control = worker.control
-        self._mode = mode
-        self._limits = limits
-        self._known = head
-        self._waiting_since: float | None = None
         self._tended_at = datetime.now(UTC)
         self._was_over = worker.is_over(head)
-        self._last_notice = ""
         self._told_of = ""
         """When the next try comes, as it was told last."""
         self._tried = 0
@@ -72,11 +66,8 @@ class FlowInvocation:
         """Those that have ended and could not be recorded."""
         self._then: str | None = None
         """What comes by itself of the last one that was not accepted."""
-        self.summary = Summary(head=head)
         worker.shares.own_usd = self._usd_left
         worker.attempt_timeout_s = limits.step_timeout_s
-        if mode is Mode.TICK and worker.control.patience is not None:
-            worker.control.patience.wait_s = 0.0
 
     def work(self) -> Summary:
         """Work until there is a reason to end; the summary says which.
@@ -114,8 +105,7 @@ class FlowInvocation:
             if not worker.attempts.running:
                 reason = self._reason_to_end(head, marking)
                 if reason is not None:
-                    self.summary.reason, self.summary.head = reason, head
-                    return self.summary
+                    return self._end(head, reason)
             self._sleep(head, self._pause_s(marking))
 
     # --- going on ------------------------------------------------------------------
@@ -181,31 +171,16 @@ class FlowInvocation:
         if worker.is_over(head):
             return head, marking
         self._tended_at = now = datetime.now(UTC)
-        acts: list[Act] = []
-        if self._time_left_ms(head, marking, now) <= 0:
-            acts.append(self._end_in_time)
-        expired = [n for n, one in marking.active.items() if one.since and is_past(one.due, now)]
-        expired.sort(key=marking.graph.order.__getitem__)
-        # Somebody may have answered between the look and the lock.
-        acts += [partial(expire_question, name=name) for name in expired]
+        acts = overdue(marking, now, self._time_left_ms(head, marking, now))
         for act in acts:
             self._went_on(worker.update(act, self._steps_left, head.run_id))
         self._claim(head)
         return self._look()
 
-    def _end_in_time(self, step: OpenTransition) -> None:
-        # The run may have ended meanwhile, or its last agent.
-        marking = step.marking
-        is_on = marking.status is FlowStatus.RUNNING
-        if is_on and self._time_left_ms(step.head, marking, step.now) <= 0:
-            step.time_is_up()
-
     def _time_left_ms(self, head: Head, marking: Marking, now: datetime) -> float:
-        limit = marking.graph.timeout_ms
+        left_ms = time_left_ms(head, marking, now)
         # How long a dead process has worked is settled when its nodes are taken over.
-        if limit is None or marking.busy_since is None or self._worker.gone(head):
-            return math.inf
-        return limit - busy_ms(head, marking, now)
+        return math.inf if left_ms < math.inf and self._worker.gone(head) else left_ms
 
     def _claim(self, head: Head) -> None:
         """Claim what can start, if this process has a place for it."""
@@ -224,19 +199,9 @@ class FlowInvocation:
             self._went_on(head)
 
     def _look(self) -> tuple[Head, Marking]:
-        store = self._control.store
-        view = store.view()
-        self._notify(*view.notices, *store.take_notices())
-        found = same_run.followed(store, self._known, view.head)
-        self._known, marking = self._control.marking(found)
+        self._known, marking = self._control.marking(self._seen())
         self._worker.keep_only(self._known)
         return self._known, marking
-
-    def _notify(self, *texts: str) -> None:
-        for text in texts:
-            if text != self._last_notice:
-                self._worker.performer.emit(Noticed(text))
-            self._last_notice = text
 
     # --- limits --------------------------------------------------------------------
 
@@ -256,26 +221,18 @@ class FlowInvocation:
         Raises:
             StepFailed: a tick's one attempt failed, and nothing comes of it by itself.
         """
-        limits, usage = self._limits, self.summary.usage
         if self._mode is Mode.TICK and self._tried:
             if self._failure is not None:
                 raise StepFailed(self._failure, hint="'sequencer status' shows what comes next")
             return self._then or "the step that was due is done"
-        if (done := self.summary.reached(limits.max_steps)) is not None:
-            return done
-        if limits.max_cost_usd is not None and usage.cost_usd >= limits.max_cost_usd:
-            return f"{usage.cost_usd:.4f} USD are spent (--max-cost)"
-        return None
+        return self._used_up()
 
     # --- reasons to end ------------------------------------------------------------
 
     def _end_of_the_run(self, head: Head, marking: Marking) -> Summary:
-        status = marking.status
-        self.summary.head = head
+        status, steps = marking.status, head.usage.steps
         if status in (FlowStatus.COMPLETED, FlowStatus.CANCELLED):
-            steps = head.usage.steps
-            self.summary.reason = f"the run is {status} after {steps} step{'s' * (steps != 1)}"
-            return self.summary
+            return self._end(head, f"the run is {status} after {steps} step{'s' * (steps != 1)}")
         raise bad_end(head, marking)
 
     def _reason_to_end(self, head: Head, marking: Marking) -> str | None:
@@ -396,8 +353,7 @@ class FlowInvocation:
 
     def _usd_left(self) -> float | None:
         """Return what this invocation may still spend; None: it has no limit."""
-        most = self._limits.max_cost_usd
-        return None if most is None else most - self.summary.usage.cost_usd
+        return left(self._limits.max_cost_usd, self.summary.usage.cost_usd)
 
 
 def _ensure_nobody_is_asked(marking: Marking) -> None:

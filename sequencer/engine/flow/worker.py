@@ -22,7 +22,7 @@ from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Patience
 from sequencer.engine.perform import Crowd, Performances
 from sequencer.engine.performing import Performer
-from sequencer.engine.prepared import Allowance, Prepared
+from sequencer.engine.prepared import Allowance, Prepared, least, left
 from sequencer.engine.shares import USD, Shares, TeamBudgets
 from sequencer.errors import (
     ConfigurationError,
@@ -65,13 +65,13 @@ class FlowWorker:
         self.places = places
         self.is_stopped = False
         self.stop = Cancellation()
-        patience = Patience(control.store, self.stop, performer.emit)
-        control.patience = patience
+        self.store = control.store
+        self.patience = control.patience = Patience(self.store, self.stop, performer.emit)
         self.attempt_timeout_s: float | None = None
         """Of each attempt, as the invocation says."""
         self._heartbeat = Heartbeat(control.store)
         self.attempts = Attempts(self._heartbeat)
-        self.code = FlowCode(performer.carrier, patience)
+        self.code = FlowCode(performer.carrier, self.patience)
         self._recorder = Recorder(control, performer)
         self._prepared: dict[str, Prepared] = {}
         self._honouring = Honouring(performer, control.workflow)
@@ -292,11 +292,8 @@ class FlowWorker:
 
     def allowance(self, head: Head, claim: Claim) -> Allowance:
         """Return what the attempt of *claim* may use: its share, and what is left of time."""
-        seconds, most = self.attempt_timeout_s, self.limits.max_seconds
-        if most is not None:
-            left = most - head.usage.seconds
-            seconds = left if seconds is None else min(seconds, left)
-        return Allowance(claim.share(USD), seconds)
+        seconds = left(self.limits.max_seconds, head.usage.seconds)
+        return Allowance(claim.share(USD), least(self.attempt_timeout_s, seconds))
 
     # --- recording -----------------------------------------------------------------
 
@@ -368,11 +365,11 @@ class FlowWorker:
         """
 
         def act(step: OpenTransition) -> None:
-            left, has_counted = list(acts), False
-            while left:
-                token = left.pop(0)
+            to_come, has_counted = list(acts), False
+            while to_come:
+                token = to_come.pop(0)
                 is_on = step.marking.status is FlowStatus.RUNNING
-                if not (is_on and step.head.claim_with(token)) and (left or has_counted):
+                if not (is_on and step.head.claim_with(token)) and (to_come or has_counted):
                     # It was cancelled, perhaps by what came before. Were that so of all, the
                     # last one would refuse, as it would alone.
                     continue
@@ -380,8 +377,8 @@ class FlowWorker:
                 has_counted = True
                 if self.budgets is not None:
                     self.budgets.watch(step)
-                if left:
-                    held = [*step.granted, *left]
+                if to_come:
+                    held = [*step.granted, *to_come]
                     step.settle(self.room(step.head, steps_left(step.head), held))
 
         return act

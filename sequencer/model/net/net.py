@@ -159,18 +159,10 @@ class Net:
     def lapse(self, head: Head, *, at: datetime) -> Transition | None:
         """See `Kind.lapse`: of questions, and of the agents' time."""
         step, chain = self.open(head, at=at)
-        for act in self.overdue(step.marking, step.head, at):
+        for act in overdue(step.marking, at, time_left_ms(step.head, step.marking, at)):
             act(step)
         step.settle(None)
         return self.close(step, head, chain)[0] if step.facts else None
-
-    def overdue(self, marking: Marking, head: Head, now: datetime) -> list[Act]:
-        """Return what is to happen because its time is over."""
-        acts: list[Act] = [end_in_time] if time_left_ms(head, marking, now) <= 0 else []
-        expired = [n for n, one in marking.active.items() if one.since and is_past(one.due, now)]
-        expired.sort(key=marking.graph.order.__getitem__)
-        # Somebody may have answered between the look and the lock.
-        return acts + [partial(expire_question, name=name) for name in expired]
 
     # --- by hand -------------------------------------------------------------------
 
@@ -330,6 +322,15 @@ def time_left_ms(head: Head, marking: Marking, now: datetime) -> float:
     if limit is None or marking.busy_since is None:
         return float("inf")
     return limit - busy_ms(head, marking, now)
+
+
+def overdue(marking: Marking, now: datetime, left_ms: float) -> list[Act]:
+    """Return what is to happen because its time is over; *left_ms* is what its agents have."""
+    acts: list[Act] = [end_in_time] if left_ms <= 0 else []
+    expired = [n for n, one in marking.active.items() if one.since and is_past(one.due, now)]
+    expired.sort(key=marking.graph.order.__getitem__)
+    # Somebody may have answered between the look and the lock.
+    return acts + [partial(expire_question, name=name) for name in expired]
 
 
 def end_in_time(step: OpenTransition) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.flow.invocation import FlowInvocation, FlowWork
+from sequencer.engine.flow.invocation import FlowWork
 from sequencer.engine.work import Mode
 from sequencer.errors import (
     ClaimHeld,
@@ -22,7 +22,7 @@ from sequencer.errors import (
 )
 from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.head import Status
-from sequencer.model.net.net import expire_question
+from sequencer.model.net.net import end_in_time, expire_question
 from sequencer.model.outcome import Outcome
 from sequencer.store.memory import MemoryRun
 from tests.unit.engine.flow.labs import (
@@ -85,12 +85,11 @@ def test_the_end_of_the_time_of_a_run_that_was_over_by_then(tmp_path: Path) -> N
     made = lab(tmp_path, "a", {"a": Hold()}, timeout_ms=20)
     made.refused()
     before = made.head
-    late = FlowInvocation(made.worker(), Mode.COMBINED, FREE, before)
     flow = made.run().flow
-    flow.update(late._end_in_time, lambda _: None)
+    flow.update(end_in_time, lambda _: None)
     assert made.head == before
     made.run().control.retry()
-    flow.update(late._end_in_time, lambda _: None)
+    flow.update(end_in_time, lambda _: None)
     assert made.status == "running"
 
 
