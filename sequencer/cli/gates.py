@@ -530,7 +530,7 @@ def tell_(invocation: Invocation, task: str, text: str) -> None:
         )
     if head.flow.status != FlowStatus.RUNNING:
         raise TransitionRefused(f"tell: the run has ended as {head.flow.status}")
-    after = run.flow.tell(task, hidden(invocation, said(text)), by=decider())
+    after = run.control.tell(task, hidden(invocation, said(text)), by=decider())
     runs = any(claim.step == task for claim in after.claims)
     if invocation.is_json:
         invocation.print_json({"task": task, "is_running": runs, "revision": after.revision})

@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+from sequencer.engine import patience as same_run
 from sequencer.errors import TransitionRefused
 from sequencer.model import by_hand, transitions
 from sequencer.model.due import utc
@@ -20,6 +21,7 @@ from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
     from sequencer.engine.flow.control import FlowControl
+    from sequencer.model.net.net import Net
     from sequencer.model.net.source import FlowSource
 
 
@@ -110,14 +112,20 @@ class Control:
         source = self._source or FlowSource(workflow=self._workflow)
         return source.model_copy(update={"workflow": self._workflow})
 
-    @property
-    def _flow(self) -> FlowControl | None:
-        """Return what changes the marking of a graph's run; None: it goes along a line."""
-        if self._workflow.graph is None:
-            return None
+    @cached_property
+    def _nodes(self) -> FlowControl:
+        """Return what knows the nodes of a graph's run.
+
+        Raises:
+            UsageRefused: the run goes along a line.
+        """
         from sequencer.engine.flow.control import FlowControl  # noqa: PLC0415 - graphs only
 
         return FlowControl(self._store, self._workflow)
+
+    @property
+    def _kind(self) -> Line | Net:
+        return Line(self._workflow) if self._workflow.graph is None else self._nodes.net
 
     def _ensure_may(self, verb: str) -> None:
         """Return if a run of this kind ever does what *verb* says.
@@ -125,17 +133,18 @@ class Control:
         Raises:
             TransitionRefused: it does not.
         """
-        flow = self._flow
-        refusal = None if flow is None else flow.net.refusal(verb)
-        if refusal is not None:
+        if (refusal := self._kind.refusal(verb)) is not None:
             raise refusal
 
     def _change(self, change: Callable[[Head], Transition]) -> Head:
         def apply(head: Head | None) -> Transition:
             if head is not None:
                 return change(head)
-            begun = transitions.initialise(self._fresh())
-            return begun.then(change(begun.head))
+            begun = transitions.initialise(self._fresh_head())
+            made = begun.then(change(begun.head))
+            # Not where it is refused: what was never begun leaves no trace.
+            self._keep_source()
+            return made
 
         return self._store.update(apply)
 
@@ -143,9 +152,10 @@ class Control:
         return self._change(partial(self._decided, verb=verb, by=by, words=words))
 
     def _decided(self, head: Head, *, verb: str, by: str, words: Mapping[str, Any]) -> Transition:
-        flow = self._flow
-        kind = Line(self._workflow) if flow is None else flow.net
-        return kind.by_hand(head, verb, words, at=datetime.now(UTC), by=by)
+        made = self._kind.by_hand(head, verb, words, at=datetime.now(UTC), by=by)
+        if made.document is not None:
+            self._nodes.keep_document(made)
+        return made
 
     def stamp_ok(self, note: str | None = None) -> Head:
         """Accept the present step by hand; of a fixer only the fixing is accepted."""
@@ -187,9 +197,8 @@ class Control:
         return self._change(change)
 
     def retry(self) -> Head:
-        """Let what has failed be tried again at once; of a graph see `FlowControl.retry`."""
-        flow = self._flow
-        return self._by_hand("retry") if flow is None else flow.retry()
+        """Let what has failed be tried again at once; of a graph, what its end has stopped too."""
+        return self._by_hand("retry")
 
     def rewind(self, step_index: int) -> Head:
         """Go back to *step_index*, whose step runs next."""
@@ -231,8 +240,6 @@ class Control:
 
     def reject(self, note: str | None = None, *, by: str, token: int | None = None) -> Head:
         """End the run at its gate; a graph's run ends as cancelled, wherever it stands."""
-        if (flow := self._flow) is not None:
-            return flow.cancel(note, by=by)
         return self._decide("reject", by, note=note, token=token)
 
     def feedback(self, text: str, *, by: str, token: int | None = None) -> Head:
@@ -240,25 +247,60 @@ class Control:
         self._ensure_may("feedback")
         return self._decide("feedback", by, text=text, token=token)
 
+    def answer(self, node: str, said: str, *, by: str, token: int | None = None) -> Head:
+        """Answer the question of *node* with *said*: an option's value or label, or a text.
+
+        Raises:
+            UnknownName: no node of this name waits, or there is no such option.
+            TransitionRefused: another question than the one with *token* waits by now.
+        """
+        flow, head = self._nodes, self._begun("answer")
+        ensure_definition(head, self._workflow)
+        head, marking = flow.marking(head)
+        # Before the lock: what can't be an answer leaves no trace of one.
+        asked = flow.net.asked(marking, node, said)
+        token = asked if token is None else token
+        return self._decide("answer", by, run_id=head.run_id, node=node, text=said, token=token)
+
+    def tell(self, node: str, text: str, *, by: str) -> Head:
+        """Send *text* to task *node*; it stands in the prompt of its next attempt.
+
+        Raises:
+            UnknownName: the run has no such task.
+            TransitionRefused: the task is done and comes no more, or the run is no team's.
+        """
+        return self._decide("tell", by, node=node, text=text)
+
     def lapse(self) -> Head:
         """Record what was agreed where nobody has decided in time; somebody may have decided."""
 
         def change(head: Head | None) -> Transition | None:
-            return None if head is None else Line(self._workflow).lapse(head, at=datetime.now(UTC))
+            return None if head is None else self._kind.lapse(head, at=datetime.now(UTC))
 
         return self._store.update(change)
 
-    def _decide(self, verb: str, by: str, **words: Any) -> Head:
-        """Apply a decision; a run that was never begun has no gate."""
-        never_begun = TransitionRefused(f"{verb}: the run was never begun, so no gate waits")
-        if self._store.view().head is None:
-            # Before the lock, whose file would be the first trace of a run.
-            raise never_begun
+    def _begun(self, verb: str, head: Head | None = None) -> Head:
+        """Return *head*, or the run's newest.
+
+        Raises:
+            TransitionRefused: there is none, and nothing that could be decided.
+        """
+        found = head or self._store.view().head
+        if found is None:
+            what = "nobody is asked" if verb == "answer" else "no gate waits"
+            raise TransitionRefused(f"{verb}: the run was never begun, so {what}")
+        return found
+
+    def _decide(self, verb: str, by: str, run_id: str | None = None, **words: Any) -> Head:
+        """Apply a decision, about the run *run_id*; one that was never begun has nothing open."""
+        # Before the lock, whose file would be the first trace of a run.
+        self._begun(verb)
 
         def apply(head: Head | None) -> Transition:
-            if head is None:
-                raise never_begun
-            return self._decided(head, verb=verb, by=by, words=words)
+            there = self._begun(verb, head)
+            if run_id is not None:
+                same_run.of_run(self._store, run_id, there)
+            return self._decided(there, verb=verb, by=by, words=words)
 
         return self._store.update(apply)
 

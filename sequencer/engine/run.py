@@ -192,10 +192,6 @@ class Run:
 
         return FlowControl(self.store, workflow)
 
-    def answer(self, node: str, said: str, *, by: str, token: int | None = None) -> Head:
-        """Answer the question of *node*; see `FlowControl.answer`."""
-        return self.flow.answer(node, said, by=by, token=token)
-
     def stopped_by(self, head: Head) -> list[str]:
         """Return which budgets of a team, or whose failures, keep its tasks from being begun."""
         flow = self.flow
@@ -238,6 +234,10 @@ class Run:
     ) -> Head:
         """End the run at its gate; see `approve`."""
         return self._decided(self.control.reject(note, by=by, token=token), on_event)
+
+    def answer(self, node: str, said: str, *, by: str, token: int | None = None) -> Head:
+        """Answer the question of *node*; see `Control.answer`."""
+        return self.control.answer(node, said, by=by, token=token)
 
     def feedback(self, text: str, *, by: str, token: int | None = None) -> Head:
         """Send the run back with *text*; see `approve`."""

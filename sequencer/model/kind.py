@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
+from sequencer.errors import TransitionRefused
 from sequencer.model.head import Head, Owner
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Decision, Outcome, Verdict
@@ -95,6 +96,9 @@ class Kind(Protocol[Ended_contra]):
 
     def lapse(self, head: Head, *, at: datetime) -> Transition | None:
         """Do what was agreed for what nobody has answered in time; None: there is nothing."""
+
+    def refusal(self, verb: str) -> TransitionRefused | None:
+        """Return why runs of this kind never do what *verb* says; None: they may."""
 
     def by_hand(self, head: Head, verb: str, words: Words, *, at: datetime, by: str) -> Transition:
         """Return what a person makes of *head* with *verb*.

@@ -86,8 +86,12 @@ def accept(flow: FlowControl, node: str) -> None:
     flow.update(act, lambda now: room(flow, now))
 
 
+def by_hand(flow: FlowControl) -> Control:
+    return Control(flow.store, WORKFLOW)
+
+
 def begun(flow: FlowControl) -> None:
-    Control(flow.store, WORKFLOW).begin()
+    by_hand(flow).begin()
 
 
 def claim(flow: FlowControl) -> None:
@@ -139,9 +143,9 @@ SCENARIOS: Mapping[str, tuple[Act, Act]] = {
     "accept and claim three": (started, lambda flow: accept(flow, "s")),
     "accept": (forked, lambda flow: accept(flow, "b")),
     "fail": (forked, fail),
-    "answer": (asked, lambda flow: flow.answer("h", "yes", by="ann")),
+    "answer": (asked, lambda flow: by_hand(flow).answer("h", "yes", by="ann")),
     "take over": (lambda flow: in_a_child(flow, forked), claim),
-    "retry": (failed, lambda flow: flow.retry()),
+    "retry": (failed, lambda flow: by_hand(flow).retry()),
 }
 
 
@@ -251,14 +255,14 @@ def _end(flow: FlowControl) -> None:
             _check_outputs(flow, head)
             return
         if head.flow.status == "failed":
-            flow.retry()
+            by_hand(flow).retry()
         flow.update(None, lambda now: room(flow, now))
         head = flow.store.view().head
         assert head is not None
         if head.claims:
             accept(flow, head.claims[0].step)
         elif flow.questions(head):
-            flow.answer("h", "yes", by="bob")
+            by_hand(flow).answer("h", "yes", by="bob")
     raise AssertionError("it does not end")
 
 

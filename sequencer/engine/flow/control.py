@@ -1,4 +1,4 @@
-"""Changes of a graph run, each one journalled transition: by a worker and by hand."""
+"""A graph's run in its store: its nodes looked at, and changed by who works on it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ from sequencer.errors import (
 )
 from sequencer.model.by_hand import other_kind
 from sequencer.model.head import FLOW_DOCUMENT, Flow, Head, Work
-from sequencer.model.kind import Words
 from sequencer.model.names import command
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import Graph, Growth, Node, Option, grown_graph
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, text_of
-from sequencer.model.net.net import Act, Net, asked_at, value_said
+from sequencer.model.net.net import Act, Net
 from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import takes_other_answers
 from sequencer.model.net.source import FlowSource, differences
@@ -235,7 +234,7 @@ class FlowControl:
                     self._keeper.keep(present, step.marking, chain)
                 return None
             made, chain = self.net.close(step, present, chain, self.work)
-            self._keep_document(made)
+            self.keep_document(made)
             done.append((step, chain))
             return made
 
@@ -252,59 +251,12 @@ class FlowControl:
         self._keeper.keep(head, step.marking, chain)
         return head, step.granted
 
-    def _keep_document(self, made: Transition) -> None:
+    def keep_document(self, made: Transition) -> None:
         """Keep what the head of *made* refers to; under the store's lock, and before the head."""
         if made.document is not None:
             if made.keeps is not None:
                 self.store.forget_documents(flow_record.PREFIX, made.keeps)
             self.store.keep_document(*made.document)
-
-    # --- by hand -------------------------------------------------------------------
-
-    def answer(self, name: str, said: str, *, by: str, token: int | None = None) -> Head:
-        """Answer the question of node *name* with *said*: an option's value or label, or a text.
-
-        Raises:
-            UnknownName: no node of this name waits, or there is no such option.
-            TransitionRefused: another question than the one with *token* waits by now.
-        """
-        head = self.store.view().head
-        if head is None:
-            raise TransitionRefused("answer: the run was never begun, so nobody is asked")
-        head, marking = self.marking(head)
-        node, asked = asked_at(marking, name)
-        # Before the lock: what can't be an answer leaves no trace of one.
-        value_said(node, said)
-        words = {"node": name, "text": said, "token": asked if token is None else token}
-        return self._by_hand("answer", words, by, run_id=head.run_id)
-
-    def tell(self, name: str, text: str, *, by: str) -> Head:
-        """Send *text* to task *name*; it stands in the prompt of its next attempt.
-
-        Raises:
-            UnknownName: the run has no such task.
-            TransitionRefused: the task is done and comes no more, or the run is no team's.
-        """
-        return self._by_hand("tell", {"node": name, "text": text}, by)
-
-    def retry(self) -> Head:
-        """Put back what a failed run has lost, or make waiting tries due at once.
-
-        Raises:
-            TransitionRefused: there is nothing to try again.
-        """
-        return self._by_hand("retry", {}, "")
-
-    def cancel(self, note: str | None, *, by: str) -> Head:
-        """End the run for good, because a person says so; nodes that run are stopped.
-
-        Raises:
-            TransitionRefused: it has ended already.
-        """
-        return self._by_hand("reject", {"note": note}, by)
-
-    def _by_hand(self, verb: str, words: Words, by: str, run_id: str | None = None) -> Head:
-        return self.update(self.net.act(verb, words, by=by), lambda _: None, run_id=run_id)[0]
 
 
 class Keeper:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sequencer.errors import UnknownName
+from sequencer.errors import TransitionRefused, UnknownName
 from sequencer.model import by_hand, transitions
 from sequencer.model.due import due_again, is_past, iso, retry_at, utc, why_put_off
 from sequencer.model.head import Gate, Head, Loop, Owner, Work
@@ -386,6 +386,12 @@ class Line:
             return gates.reject(head, note, at=when, by=BY_TIMEOUT)
         following = place(self.workflow, head.step_index)
         return gates.approve(head, following, note, at=when, by=BY_TIMEOUT)
+
+    @staticmethod
+    def refusal(verb: str) -> TransitionRefused | None:
+        """See `Kind.refusal`: a line does whatever it is asked."""
+        del verb
+        return None
 
     def by_hand(self, head: Head, verb: str, words: Words, *, at: datetime, by: str) -> Transition:
         """See `Kind.by_hand`; words: note, token, text, step_index, field and value."""

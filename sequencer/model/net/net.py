@@ -178,7 +178,7 @@ class Net:
 
     @staticmethod
     def refusal(verb: str) -> TransitionRefused | None:
-        """Return why a net never does what *verb* says; None: it may."""
+        """See `Kind.refusal`."""
         if verb in ("stamp", "fail", "skip", "rewind"):
             return TransitionRefused(
                 f"{'stamp' if verb == 'fail' else verb}: the run is one of a graph, which has no "
@@ -202,6 +202,16 @@ class Net:
         if verb == "tell":
             _ensure_message(words["text"])
         return partial(_ACTS[verb], net=self, words=words, by=by)
+
+    @staticmethod
+    def asked(marking: Marking, name: str, said: str) -> int:
+        """Return the token of the question of *name*, to which *said* can be the answer.
+
+        Raises: see `asked_at` and `value_said`.
+        """
+        node, token = asked_at(marking, name)
+        value_said(node, said)
+        return token
 
     def answered(self, step: OpenTransition, name: str, value: str, record: Words) -> None:
         """Take *value* as the answer to the question of *name*; of two answers one counts."""

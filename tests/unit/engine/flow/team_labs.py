@@ -102,10 +102,10 @@ class TeamLab(Lab):
             return str(error)
 
     def retry(self) -> None:
-        self.run().flow.retry()
+        self.run().control.retry()
 
     def tell(self, name: str, text: str) -> None:
-        self.run().flow.tell(name, text, by="ann")
+        self.run().control.tell(name, text, by="ann")
 
     def warnings(self) -> list[str]:
         return [fact["outcome"]["note"] for fact in self.facts("warned")]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sequencer.engine.control import Control
 from sequencer.engine.flow.control import FlowControl
 from sequencer.errors import (
     CorruptState,
@@ -140,7 +141,7 @@ def test_a_head_that_was_not_written_leaves_the_marking_as_it_was(
     made = lab(tmp_path, "a --> h{{H}} --> b", memory=memory)
     made.refused()
     store = made.store()
-    flow = FlowControl(store, made.workflow)
+    flow, control = FlowControl(store, made.workflow), Control(store, made.workflow)
     real = store.update
 
     def full(change: Any) -> Any:
@@ -149,10 +150,10 @@ def test_a_head_that_was_not_written_leaves_the_marking_as_it_was(
 
     monkeypatch.setattr(store, "update", full)
     with pytest.raises(StorageFailed):
-        flow.answer("h", "yes", by="ann")
+        control.answer("h", "yes", by="ann")
     monkeypatch.setattr(store, "update", real)
     assert [one.node.id for one in flow.questions(made.head)] == ["h"]
-    flow.answer("h", "yes", by="ann")
+    control.answer("h", "yes", by="ann")
     assert made.work().usage.steps == 1
     memory.close()
 
@@ -196,9 +197,9 @@ def test_another_definition_is_refused(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> h{{H}} --> b")
     made.refused()
     other = made.changed(workflow("a --> h{{H}} --> c"))
-    flow = FlowControl(other.store(), other.workflow)
+    control = Control(other.store(), other.workflow)
     with pytest.raises(DefinitionChanged, match="sequencer adopt"):
-        flow.answer("h", "yes", by="ann")
+        control.answer("h", "yes", by="ann")
     with pytest.raises(DefinitionChanged):
         other.work()
     assert made.accepted() == ["a"]

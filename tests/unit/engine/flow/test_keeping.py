@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.flow.control import FlowControl, Keeper
+from sequencer.engine.control import Control
+from sequencer.engine.flow.control import Keeper
 from sequencer.errors import CorruptState, StaleClaim, StorageFailed
 from sequencer.model.head import Head
 from sequencer.model.net import record as flow_record
@@ -134,7 +135,7 @@ def test_documents_of_the_present_head_outlive_a_transition_that_is_refused(
         monkeypatch.setattr(store, "update", full)
         monkeypatch.setattr(store, "forget_documents", _counting(store, forgotten))
         with pytest.raises(StorageFailed):
-            FlowControl(store, made.workflow).answer("h", "no", by="ann")
+            Control(store, made.workflow).answer("h", "no", by="ann")
         assert made.run().flow.marking(made.head)[1].iterations == rounds
         made.answer("h", "no")
     assert forgotten

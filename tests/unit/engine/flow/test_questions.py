@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sequencer.engine.control import Control
 from sequencer.errors import (
     SequencerError,
     TransitionRefused,
@@ -183,17 +184,17 @@ def test_the_second_of_two_answers_does_not_touch_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = asking(tmp_path, "a --> h{{Notes?}} --> b", options=())
-    slow = made.run().flow
-    real = slow.update
+    store = made.store()
+    real = store.update
 
     def late(*args: Any, **options: Any) -> Any:
         # Between its look and its turn somebody else answers.
         made.answer("h", "first")
         return real(*args, **options)
 
-    monkeypatch.setattr(slow, "update", late)
+    monkeypatch.setattr(store, "update", late)
     with pytest.raises(UnknownName):
-        slow.answer("h", "second", by="bob")
+        Control(store, made.workflow).answer("h", "second", by="bob")
     assert answered_text(made) == "first"
 
 

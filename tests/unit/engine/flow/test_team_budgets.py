@@ -169,7 +169,7 @@ def test_an_attempt_whose_claim_was_lost_is_paid(tmp_path: Path) -> None:
     with let_go(hold):
         at_work = made.works()
         hold.wait()
-        made.run().flow.cancel("enough", by="ann")
+        made.run().control.reject("enough", by="ann")
     at_work.end()
     assert made.marking.team.spent == {"a": [0.9, 0, made.marking.team.spent["a"][2]]}
     assert made.warnings() == ["the team has used 0.9000 of 1 USD (teams.budget)"]

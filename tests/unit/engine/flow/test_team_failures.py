@@ -167,7 +167,7 @@ def test_the_end_of_a_cancelled_team_keeps_what_had_failed(tmp_path: Path) -> No
         at_work = made.works()
         until(lambda: made.facts("failed"))
         hold.wait()
-        made.run().flow.cancel("enough", by="ann")
+        made.run().control.reject("enough", by="ann")
         at_work.end()
     assert made.status == "cancelled"
     assert made.marking.lost.keys() == {"a"}

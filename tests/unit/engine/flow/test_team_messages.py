@@ -171,7 +171,7 @@ def test_a_flow_has_no_tasks(tmp_path: Path) -> None:
     made = lab(tmp_path, "a --> b")
     made.begun()
     with pytest.raises(TransitionRefused, match="no team's"):
-        made.run().flow.tell("a", "hello", by="ann")
+        made.run().control.tell("a", "hello", by="ann")
 
 
 def test_templates_in_a_message_are_text(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_two_processes_tell_at_once(tmp_path: Path) -> None:
     made.begun()
     stores = [made.run(), made.run()]
     for number, run in enumerate(stores * 3):
-        run.flow.tell("b", f"message {number}", by=f"ann-{number % 2}")
+        run.control.tell("b", f"message {number}", by=f"ann-{number % 2}")
     made.work()
     said = heard(made.actor.prompts_of("b")[0])
     places = [said.index(f"message {number}") for number in range(6)]

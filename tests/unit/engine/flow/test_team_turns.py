@@ -192,7 +192,7 @@ def test_waiting_ends_when_the_run_is_cancelled(tmp_path: Path) -> None:
     with let_go(hold):
         at_work = made.works()
         until(lambda: site.times("asks", "b"))
-        made.run().flow.cancel("enough", by="ann")
+        made.run().control.reject("enough", by="ann")
         at_work.end()
     assert site.merged == []
     assert made.status == "cancelled"
