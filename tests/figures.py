@@ -178,7 +178,7 @@ def in_child(root: Path, what: str, *arguments: str) -> Any:
 def steps(folder: Path) -> dict[str, float]:
     """Count the calls of one step of a run whose agent does nothing."""
     from bench.project import Marks, make_project, no_op_run  # noqa: PLC0415
-    from sequencer.engine.work import Mode  # noqa: PLC0415
+    from sequencer.engine.loop import Mode  # noqa: PLC0415
     from sequencer.model.limits import InvocationLimits  # noqa: PLC0415
     from sequencer.workflows import prompts  # noqa: PLC0415
 

@@ -17,7 +17,7 @@ from sequencer.cli.requests import said
 from sequencer.cli.trust import is_watched
 from sequencer.cli.views.text import one_line, plain
 from sequencer.engine.events import Emit, Noticed
-from sequencer.engine.flow.control import Question
+from sequencer.engine.markings import Question
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName

@@ -25,7 +25,7 @@ from sequencer.errors import UnknownName, UsageRefused
 
 if TYPE_CHECKING:
     from sequencer.assembly.agents import AgentOverrides
-    from sequencer.engine.work import Mode
+    from sequencer.engine.loop import Mode
     from sequencer.model.limits import InvocationLimits
     from sequencer.model.net.source import FlowSource
     from sequencer.project import Project
@@ -184,7 +184,7 @@ class Wish:
         Raises:
             UsageRefused: an option was given that has no meaning in it.
         """
-        from sequencer.engine.work import Mode  # noqa: PLC0415 - see `run`
+        from sequencer.engine.loop import Mode  # noqa: PLC0415 - see `run`
 
         if self.is_tick:
             if self.max_wait:

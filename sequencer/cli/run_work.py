@@ -27,8 +27,8 @@ from sequencer.cli.unattended import News
 from sequencer.cli.views.progress import Unseen, View, progress
 from sequencer.cli.views.text import one_line
 from sequencer.engine.events import AttemptEnded, AttemptStarted, Noticed, RunEvent, ignore, several
+from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.run import Run
-from sequencer.engine.work import Mode, Summary
 from sequencer.errors import (
     ConfigurationError,
     SequencerError,

@@ -18,9 +18,9 @@ from sequencer.cli.views.diagram import print_diagram
 from sequencer.cli.views.mermaid import chart, charted
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import columns, columns_of, cut, one_line, purposes, width
+from sequencer.engine.loop import Mode
 from sequencer.engine.starting import WantedTeam
 from sequencer.engine.view import view_of
-from sequencer.engine.work import Mode
 from sequencer.errors import UsageRefused
 from sequencer.model.limits import InvocationLimits
 from sequencer.model.net.graph import Graph, Node

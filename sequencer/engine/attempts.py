@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.heartbeat import Heartbeat
+from sequencer.engine.markings import FlowControl
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Prepared
 from sequencer.engine.records import INLINE_BYTES, chance, circumstances, journal_record, shown_log

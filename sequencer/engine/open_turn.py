@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from sequencer.engine import patience as same_run
+from sequencer.engine.loop import LONGEST_SLEEP_S
 from sequencer.engine.prepared import Turn
-from sequencer.engine.work import LONGEST_SLEEP_S
 from sequencer.engine.worker import Worker
 from sequencer.errors import ClaimHeld, TransitionRefused
 from sequencer.executors.protocol import Cancellation

@@ -20,7 +20,7 @@ from sequencer.engine.attempt import Attempt
 from sequencer.engine.attempts import Running
 from sequencer.engine.briefing import brief_of
 from sequencer.engine.events import AttemptUsed, Emit, Noticed, RunEvent, Waiting
-from sequencer.engine.flow.control import FlowControl
+from sequencer.engine.markings import FlowControl
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Prepared
 from sequencer.engine.recall import Memory

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sequencer.engine.control import Control
+from sequencer.engine.by_hand import Control
 from sequencer.engine.events import Emit, Noticed, ignore
+from sequencer.engine.loop import Invocation, Mode, Summary, work_beside
 from sequencer.engine.open_turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.performing import Performer
-from sequencer.engine.work import Invocation, Mode, Summary, work_beside
 from sequencer.engine.worker import Worker
 from sequencer.errors import (
     SequencerError,
@@ -28,8 +28,8 @@ from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store.protocol import Store, View
 
 if TYPE_CHECKING:
-    from sequencer.engine.flow.control import FlowControl
-    from sequencer.engine.flow.invocation import FlowWork
+    from sequencer.engine.markings import FlowControl
+    from sequencer.engine.net_loop import FlowWork
     from sequencer.model.net.source import FlowSource
     from sequencer.model.team import TeamRules
 
@@ -188,7 +188,7 @@ class Run:
         return self._flow_of(self.workflow)
 
     def _flow_of(self, workflow: Workflow) -> FlowControl:
-        from sequencer.engine.flow.control import FlowControl  # noqa: PLC0415 - graphs only
+        from sequencer.engine.markings import FlowControl  # noqa: PLC0415 - graphs only
 
         return FlowControl(self.store, workflow)
 
@@ -304,7 +304,7 @@ class Run:
             worker.leave()
 
     def _work_on_graph(self, resolved: Resolution, on_event: Emit, places: int) -> FlowWork:
-        from sequencer.engine.flow.invocation import FlowWork  # noqa: PLC0415 - graphs only
+        from sequencer.engine.net_loop import FlowWork  # noqa: PLC0415 - graphs only
 
         control, flow = self._control_of(resolved), self._flow_of(resolved.workflow)
         performer = resolved.performer(on_event)

@@ -16,8 +16,8 @@ from pathlib import Path
 from sequencer.engine import code
 from sequencer.engine import patience as same_run
 from sequencer.engine.attempt import Attempt
+from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import NothingCarried
-from sequencer.engine.control import Control
 from sequencer.engine.events import Waiting
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Patience

@@ -52,7 +52,7 @@ _FAILURES = (GitFailed, SequencerError, OSError)
 
 
 class SharedPlace:
-    """The shared checkout as a workplace; see `engine.flow.workplaces.Workplace`."""
+    """The shared checkout as a workplace; see `engine.workplaces.Workplace`."""
 
     branch: str | None = None
 
@@ -96,7 +96,7 @@ class SharedPlace:
 
 
 class OwnPlace:
-    """A worktree as a workplace; see `engine.flow.workplaces.Workplace`."""
+    """A worktree as a workplace; see `engine.workplaces.Workplace`."""
 
     def __init__(self, trees: TaskTrees, worktree: Worktree, notices: tuple[str, ...] = ()) -> None:
         """Work in *worktree*, one of *trees*."""
@@ -240,7 +240,7 @@ LOOKED_BACK = 2000
 
 
 class GitWorkplaces:
-    """Where the tasks of one run work; see `engine.flow.workplaces.Workplaces`."""
+    """Where the tasks of one run work; see `engine.workplaces.Workplaces`."""
 
     def __init__(
         self,

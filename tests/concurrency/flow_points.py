@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.control import Control
-from sequencer.engine.flow.control import FlowControl
+from sequencer.engine.by_hand import Control
+from sequencer.engine.markings import FlowControl
 from sequencer.errors import SequencerError
 from sequencer.model.head import Head
 from sequencer.model.net import record as flow_record

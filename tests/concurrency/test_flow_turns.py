@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.flow.control import FlowControl
+from sequencer.engine.markings import FlowControl
 from tests.acceptance.cli_process import cli, environment, until
 from tests.concurrency import children, flow_points, flow_runs
 from tests.concurrency.crash_points import Injector

@@ -16,7 +16,7 @@ from bench.project import make_project
 from bench.rows import Setting, flow, measure
 from bench.rows.flow_child import Fans, Largest, schedule
 from bench.rows.step import started
-from sequencer.engine.work import Mode
+from sequencer.engine.loop import Mode
 from sequencer.model.limits import InvocationLimits
 from sequencer.workflows.flowfile.reader import load_flow
 from sequencer.workflows.mermaid.parser import read_chart

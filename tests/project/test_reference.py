@@ -16,7 +16,7 @@ import sequencer
 from sequencer import errors
 from sequencer.assembly.agents import EXECUTORS
 from sequencer.cli.program import COMMANDS, group
-from sequencer.engine.control import Control
+from sequencer.engine.by_hand import Control
 from sequencer.engine.run import Run
 from sequencer.executors.protocol import EVERY_EXECUTOR
 from sequencer.model.by_hand import EDITABLE

@@ -16,7 +16,7 @@ from sequencer.cli.views.facts import look
 from sequencer.cli.views.nodes import Heard, node_table, nodes_json
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import one_line, plain
-from sequencer.engine.control import fresh_head
+from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.run import Run
 from sequencer.engine.view import LINE_CHARS, FlowView
 from sequencer.errors import ConfigurationError, CorruptState, DefinitionChanged

@@ -1,6 +1,6 @@
 """What is added to a team's graph while it runs: what a lead asks for, and what mends a task.
 
-See `engine.flow.team.Grower`, which this is. An answer is somebody else's text: it may say
+See `engine.workplaces.Grower`, which this is. An answer is somebody else's text: it may say
 what is to be done, by which role and in which order; who performs it, with which permissions
 and limits is not its to say.
 """

@@ -8,8 +8,8 @@ import pytest
 from sequencer.assembly.agents import AgentOverrides
 from sequencer.cli.run_work import Tally, as_json, end_line, ensure_sensible
 from sequencer.engine.events import AttemptEnded, AttemptStarted
+from sequencer.engine.loop import Summary
 from sequencer.engine.run import Run
-from sequencer.engine.work import Summary
 from sequencer.errors import Interrupted, StaleClaim, StepFailed, StorageFailed, UnknownName
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.project import open_project

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sequencer.engine import worker
+from sequencer.engine.loop import Mode, Summary
 from sequencer.engine.run import Run
-from sequencer.engine.work import Mode, Summary
 from sequencer.errors import StepFailed, StorageFailed, TooManyFailures
 from sequencer.model import due
 from sequencer.model.limits import InvocationLimits

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.engine.loop import Mode
 from sequencer.engine.recall import recall
-from sequencer.engine.work import Mode
 from sequencer.errors import (
     CorruptState,
     StepFailed,

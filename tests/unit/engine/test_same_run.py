@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sequencer.engine.loop import Mode
 from sequencer.engine.patience import followed, of_run, present
 from sequencer.engine.run import Run
-from sequencer.engine.work import Mode
 from sequencer.errors import CorruptState, StaleClaim
 from sequencer.logs import FileLogs
 from sequencer.model.limits import InvocationLimits

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.work import Mode
+from sequencer.engine.loop import Mode
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from sequencer.engine.loop import Mode
 from sequencer.engine.run import Run
-from sequencer.engine.work import Mode
 from sequencer.model.limits import InvocationLimits
 from sequencer.posting.poster import Poster
 from sequencer.posting.sinks import JsonlSink

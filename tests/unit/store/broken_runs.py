@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sequencer.engine.control import Control
+from sequencer.engine.by_hand import Control
 from sequencer.model.head import Head, Owner
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition, claim

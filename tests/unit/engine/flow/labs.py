@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bench.project import Fixed
+from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
-from sequencer.engine.control import Control
 from sequencer.engine.events import Emit, Noticed, ignore
-from sequencer.engine.flow.control import FlowControl
-from sequencer.engine.flow.worker import FlowWorker
+from sequencer.engine.loop import Mode, Summary
+from sequencer.engine.markings import FlowControl
+from sequencer.engine.net_worker import FlowWorker
 from sequencer.engine.performing import Performer
 from sequencer.engine.run import Run
-from sequencer.engine.work import Mode, Summary
 from sequencer.errors import SequencerError
 from sequencer.executors.protocol import Cancellation, Executor, Listener, StepRequest
 from sequencer.logs import FileLogs

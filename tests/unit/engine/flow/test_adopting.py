@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.flow.control import MAX_TOLD
+from sequencer.engine.markings import MAX_TOLD
 from sequencer.errors import CorruptState, DefinitionChanged, TransitionRefused
 from sequencer.model.net import record as flow_record
 from sequencer.model.step import Step

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sequencer.engine.attempts import Running
-from sequencer.engine.flow.worker import FlowWorker
+from sequencer.engine.net_worker import FlowWorker
 from sequencer.model.head import Head
 from sequencer.store.protocol import Store
 from tests.unit.engine.flow.labs import LIMIT_S, Lab, Said, failed, lab, limited

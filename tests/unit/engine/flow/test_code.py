@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import pytest
 
 from sequencer.engine.code import FlowCode
+from sequencer.engine.loop import Mode
 from sequencer.engine.patience import Patience
-from sequencer.engine.work import Mode
 from sequencer.errors import (
     ClaimHeld,
     ConfigurationError,

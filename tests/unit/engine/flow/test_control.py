@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.control import Control
-from sequencer.engine.flow.control import FlowControl
+from sequencer.engine.by_hand import Control
+from sequencer.engine.markings import FlowControl
 from sequencer.errors import (
     CorruptState,
     DefinitionChanged,

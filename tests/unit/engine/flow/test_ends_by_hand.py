@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.control import Control
-from sequencer.engine.flow.control import FlowControl
+from sequencer.engine.by_hand import Control
+from sequencer.engine.markings import FlowControl
 from sequencer.errors import TransitionRefused
 from sequencer.model.head import Head, Status
 from sequencer.model.workflow import Workflow

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.control import Control
-from sequencer.engine.flow.control import Keeper
+from sequencer.engine.by_hand import Control
+from sequencer.engine.markings import Keeper
 from sequencer.errors import CorruptState, StaleClaim, StorageFailed
 from sequencer.model.head import Head
 from sequencer.model.net import record as flow_record

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.control import Control
+from sequencer.engine.by_hand import Control
 from sequencer.errors import (
     SequencerError,
     TransitionRefused,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sequencer.engine.work import Mode
+from sequencer.engine.loop import Mode
 from sequencer.errors import ClaimHeld
 from sequencer.store.memory import MemoryRun
 from tests.unit.engine.flow.labs import Hold, let_go, said, until

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.flow.invocation import FlowWork
-from sequencer.engine.work import Mode
+from sequencer.engine.loop import Mode
+from sequencer.engine.net_loop import FlowWork
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,

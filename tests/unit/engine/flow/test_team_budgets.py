@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from sequencer.engine.loop import Mode
 from sequencer.engine.shares import BudgetUse, TeamBudgets
-from sequencer.engine.work import Mode
 from sequencer.errors import StepFailed
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Growth

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.work import Mode
+from sequencer.engine.loop import Mode
 from sequencer.errors import StepFailed, TransitionRefused
 from sequencer.model.net.marking import FlowStatus
 from sequencer.store.memory import MemoryRun

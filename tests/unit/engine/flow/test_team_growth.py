@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.flow.control import FlowControl
+from sequencer.engine.markings import FlowControl
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.outcome import OutcomeStatus
 from sequencer.model.team import Role

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sequencer.engine.events import Emit, Noticed, RunEvent
+from sequencer.engine.loop import Mode
 from sequencer.engine.performing import Performer
-from sequencer.engine.work import Mode
 from sequencer.errors import ConfigurationError, SequencerError
 from sequencer.executors.protocol import EVERY_EXECUTOR, Executor
 from sequencer.model.step import Step

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.work import Mode
+from sequencer.engine.loop import Mode
 from sequencer.errors import StepFailed
 from sequencer.model.net.marking import FlowStatus
 from sequencer.model.team import Role

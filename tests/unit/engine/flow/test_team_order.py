@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from sequencer.engine.flow.control import FlowControl
+from sequencer.engine.markings import FlowControl
 from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.outcome import Outcome
 from sequencer.store.memory import MemoryRun

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sequencer.engine.flow.worker import FlowWorker
+from sequencer.engine.net_worker import FlowWorker
 from sequencer.engine.perform import Crowd, MergeTurn
 from sequencer.model.head import Claim, Head
 from sequencer.model.net.graph import Graph

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sequencer.engine import patience as same_run
+from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.carrier import NOTHING_CARRIED
-from sequencer.engine.control import fresh_head
 from sequencer.engine.events import HeadMoved, Noticed, Waiting
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Turn, least, left
@@ -42,7 +42,7 @@ from sequencer.store.memory import MemoryStore
 from sequencer.store.protocol import Store, Turnstile
 
 if TYPE_CHECKING:
-    from sequencer.engine.flow.worker import FlowWorker
+    from sequencer.engine.net_worker import FlowWorker
 
 MOST_RETRIES = 100
 """As many as a step can ask for."""

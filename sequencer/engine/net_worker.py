@@ -17,8 +17,8 @@ from sequencer.engine.attempts import Attempts, Recorder, Running, has_cost
 from sequencer.engine.code import FlowCode, accepted
 from sequencer.engine.events import HeadMoved, Noticed
 from sequencer.engine.fitting import fitted, optional_of
-from sequencer.engine.flow.control import FlowControl
 from sequencer.engine.heartbeat import Heartbeat
+from sequencer.engine.markings import FlowControl
 from sequencer.engine.patience import Patience
 from sequencer.engine.perform import Crowd, Performances
 from sequencer.engine.performing import Performer

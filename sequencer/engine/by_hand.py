@@ -20,7 +20,7 @@ from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store.protocol import Store
 
 if TYPE_CHECKING:
-    from sequencer.engine.flow.control import FlowControl
+    from sequencer.engine.markings import FlowControl
     from sequencer.model.net.net import Net
     from sequencer.model.net.source import FlowSource
 
@@ -119,7 +119,7 @@ class Control:
         Raises:
             UsageRefused: the run goes along a line.
         """
-        from sequencer.engine.flow.control import FlowControl  # noqa: PLC0415 - graphs only
+        from sequencer.engine.markings import FlowControl  # noqa: PLC0415 - graphs only
 
         return FlowControl(self._store, self._workflow)
 
@@ -227,7 +227,7 @@ class Control:
             return self._change(adopt)
 
         def change(head: Head) -> Transition:
-            from sequencer.engine.flow.control import adopted  # noqa: PLC0415 - graphs only
+            from sequencer.engine.markings import adopted  # noqa: PLC0415 - graphs only
 
             return adopted(self._store, head, adopt(head), self._own_source())
 

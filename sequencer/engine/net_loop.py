@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from sequencer.engine.attempts import Running
-from sequencer.engine.control import Control
+from sequencer.engine.by_hand import Control
 from sequencer.engine.events import HeadMoved, Waiting
-from sequencer.engine.flow.control import FlowControl
-from sequencer.engine.flow.worker import FlowWorker
+from sequencer.engine.loop import LONGEST_SLEEP_S, Loop, Mode, Summary
+from sequencer.engine.markings import FlowControl
+from sequencer.engine.net_worker import FlowWorker
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import left
-from sequencer.engine.work import LONGEST_SLEEP_S, Loop, Mode, Summary
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,

@@ -1,1 +1,0 @@
-"""Runs of graphs: several nodes at once, in one process or in many."""
