@@ -33,7 +33,7 @@ LEFTOVER_GRACE_S = 0.5
 KILL_LIMIT_S = 5.0
 """Seconds after which processes that can't be killed (another user's) are given up."""
 
-_SIGHUP, _SIGINT, _SIGKILL, _SIGPIPE, _SIGTERM = 1, 2, 9, 13, 15
+_SIGHUP, _SIGINT, _SIGQUIT, _SIGKILL, _SIGPIPE, _SIGTERM = 1, 2, 3, 9, 13, 15
 _SIGCHLD, _SIGXFSZ = _signal.SIGCHLD, _signal.SIGXFSZ
 _STOPPING = (_SIGHUP, _SIGINT, _SIGTERM)
 _CONTROL, _STATUS, _STDERR = 0, 1, 2
@@ -163,8 +163,9 @@ def _become_plain(stdin_fd: int, stdout_fd: int) -> None:
     os.dup2(stdout_fd, 1)
     os.close(stdin_fd)
     os.close(stdout_fd)
-    # Python ignores SIGPIPE, and exec keeps what is ignored: `yes | head` would not end.
-    for number in (*_STOPPING, _SIGPIPE, _SIGCHLD, _SIGXFSZ):
+    # Python ignores SIGPIPE, a shell SIGQUIT of what it starts in the background, and exec
+    # keeps what is ignored: `yes | head` would not end.
+    for number in (*_STOPPING, _SIGQUIT, _SIGPIPE, _SIGCHLD, _SIGXFSZ):
         _signal.signal(number, _signal.SIG_DFL)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -51,6 +52,8 @@ that hangs on the same repository its own (`git worktree`)."""
 _OWN = "sequencer/"
 _OF = "of"
 """The folder with the heartbeats of branches that are not called as usual."""
+LOOKING_S = 1.0
+"""For so long who is to wait for the remote leaves it to another thread to end its look."""
 LOCK_LEASES = 4
 """How many time limits of git somebody waits for another process of this clone."""
 
@@ -157,15 +160,15 @@ class GitStore:
         self.tell: Callable[[str], None] = self._told.append
         """Hears what becomes of the remote while somebody waits."""
         self.stopped: Callable[[], bool] = lambda: False
-        """See `protocol.Telling`."""
-        # Whoever is asked, or hears it, may be another one by then.
         git.stopped = lambda: self.stopped()  # noqa: PLW0108 - set later
         self._beats = Beats(remote, branch.objects, files.leases, refs)
         self._pace = PollPace(remote.name, fast_s=options.fast_s, slow_s=options.slow_s)
         self._slow_s, self._asked_at = options.slow_s, -math.inf
         self._is_changing = False
+        # A look makes what is watched again: one thread looks at the remote, or waits for it.
+        self._looking = threading.Lock()
+        # No remote may be asked then: what this clone knows is all there is.
         self._only_looks = allowed is None
-        """Whether no remote may be asked: what this clone knows is all there is."""
         self._asked: Change | None = None
         """A change that may have been accepted, though nobody could tell."""
 
@@ -210,9 +213,15 @@ class GitStore:
         """Look at the remote if that was not done lately; return what to tell about it."""
         if self._only_looks:
             return self._since()
-        if self._is_changing:
-            # A heartbeat asks while another thread pushes, and must not wait for that.
+        # A heartbeat asks while another thread pushes or waits, which looks for both.
+        if self._is_changing or not self._looking.acquire(blocking=False):
             return ()
+        try:
+            return self._freshened()
+        finally:
+            self._looking.release()
+
+    def _freshened(self) -> tuple[str, ...]:
         now, refs = time.monotonic(), self._refs
         is_watched = refs is not None and bool(refs.fds)
         has_moved = refs is not None and refs.has_moved()
@@ -394,7 +403,14 @@ class GitStore:
         """See `Store.wait`."""
         if self._only_looks:
             return self._files.wait(revision, timeout_s, wake_fd=wake_fd, claim=claim)
-        return self._wait.wait(revision, timeout_s, wake_fd=wake_fd, claim=claim)
+        if not self._looking.acquire(timeout=LOOKING_S):
+            # A heartbeat's look hangs; its end is waited for here, where a person can end it.
+            left = LOOKING_S if timeout_s is None else min(timeout_s, LOOKING_S)
+            return self._files.wait(revision, left, wake_fd=wake_fd, claim=claim)
+        try:
+            return self._wait.wait(revision, timeout_s, wake_fd=wake_fd, claim=claim)
+        finally:
+            self._looking.release()
 
     @cached_property
     def _wait(self) -> SharedWait:

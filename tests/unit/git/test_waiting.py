@@ -21,6 +21,7 @@ from sequencer.git.waiting import PollPace, SharedLook, SharedWait
 from sequencer.model.head import Claim
 from sequencer.store import identity
 from sequencer.store.file import FileStore
+from tests.clones import Shared
 from tests.contract import store_cases as cases
 from tests.unit.git import remotes
 from tests.unit.git.remotes import STATE
@@ -421,3 +422,34 @@ def test_changes_of_other_refs_are_slept_through(lab: Lab) -> None:
         lab.later(0.1, remotes.push, lab.other, oid, f"refs/heads/sequencer-beats/{number}")
     assert not side.waiting.wait(lab.revision + 1, 1.0)
     assert side.looks == looks
+
+
+def test_who_waits_is_the_only_one_that_watches_the_remote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A heartbeat's thread asks for the head meanwhile; what it closed could be another file."""
+    shared = Shared(tmp_path)
+    store = shared.store("a", slow_s=0.0)
+    revision = cases.begin(store).revision
+    armed, arm = [], RefWatch.arm
+    waits = threading.Event()
+
+    def noting(self: RefWatch) -> None:
+        armed.append(threading.current_thread().name)
+        if threading.current_thread().name == "waits":
+            waits.set()
+        arm(self)
+
+    monkeypatch.setattr(RefWatch, "arm", noting)
+    waiting = threading.Thread(target=store.wait, args=(revision, 1.0), name="waits")
+    waiting.start()
+    assert waits.wait(30.0)
+    armed.clear()
+    for _ in range(20):
+        assert store.view().head is not None
+    assert waiting.is_alive()
+    assert set(armed) <= {"waits"}
+    waiting.join()
+    store.view()
+    assert armed[-1] == threading.current_thread().name
+    shared.close()
