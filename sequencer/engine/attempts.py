@@ -9,13 +9,11 @@ order in which they ended.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sequencer.engine.heartbeat import Heartbeat
@@ -26,13 +24,10 @@ from sequencer.engine.records import INLINE_BYTES, chance, circumstances, journa
 from sequencer.engine.workplaces import Left
 from sequencer.errors import AgentMissing, MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.protocol import Cancellation, StopReason
-from sequencer.model.due import due_again, iso, retry_at
 from sequencer.model.head import Claim
 from sequencer.model.kind import Performed
-from sequencer.model.line.line import POSTPONED_S
+from sequencer.model.net.ending import NodeEnded
 from sequencer.model.net.marking import Reference
-from sequencer.model.net.net import Act
-from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.store.watch import readable
 
@@ -58,10 +53,8 @@ class Running:
     """Where its output was kept."""
     left: Left | None = None
     """Of a team's task: what became of what its agent has left."""
-    recorded: Outcome | None = None
-    """What the run took it as, where that is not what its agent has said."""
-    then: str | None = None
-    """Of one that was not accepted: what comes of that by itself."""
+    ending: NodeEnded | None = None
+    """What its end means, and what the run has made of it."""
     error: BaseException | None = None
     """What was raised instead."""
 
@@ -202,7 +195,7 @@ class Attempts:
 
 
 class Recorder:
-    """Turns attempts that have ended into changes of the run."""
+    """Tells how attempts have ended, for the journal and for what the net makes of them."""
 
     def __init__(self, control: FlowControl, performer: Performer) -> None:
         """Record in the run of *control* what *performer* has performed."""
@@ -245,91 +238,15 @@ class Recorder:
 
         return fail
 
-    def recording(self, ended: Running) -> Act:
-        """Return what the end of *ended* does to the run."""
-        performed = self.performed(ended)
-        outcome, token = performed.outcome, ended.claim.token
-        record = self.record(ended)
-        if outcome.status is OutcomeStatus.INTERRUPTED:
-            reason = ended.cancellation.reason
-            more = {"reason": str(reason)} if reason else {}
-            due = None
-            if ended.busy is not None:
-                due = iso(datetime.now(UTC) + timedelta(seconds=POSTPONED_S))
-            return lambda step: step.release(token, {**record, **more}, outcome.usage, due)
-        if outcome.is_put_off:
-            due = due_again(outcome, ended.claim.attempt, datetime.now(UTC), chance())
-            return lambda step: step.release(token, record, outcome.usage, due)
-        if self._judges(performed):
-            return lambda step: self._refuse(step, ended, performed, record)
-        if outcome.is_accepted:
-            return lambda step: self._accept(step, ended, outcome, record)
-        return lambda step: self._fail(step, ended, outcome, record)
-
-    def _fail(
-        self, step: OpenTransition, ended: Running, outcome: Outcome, record: Mapping[str, Any]
-    ) -> None:
-        performed, token = self.performed(ended), ended.claim.token
-        held = step.head.claim_with(token)
-        failures = step.marking.active[held.step].failures + 1 if held else 1
-        kind, due = "timeout" if outcome.is_timed_out else "error", None
-        if performed.is_final:
-            kind = "Template"
-        if not performed.is_final:
-            due = retry_at(ended.prepared.step, failures, step.now)
-        ended.then = None if due is None else f"{ended.claim.step!r} is tried again at {due}"
-        step.fail(token, outcome, record, due=due, kind=kind)
-
-    def _accept(
-        self, step: OpenTransition, ended: Running, outcome: Outcome, record: Mapping[str, Any]
-    ) -> None:
-        """Accept *outcome*, and what a task's answer adds to the graph."""
-        token, team = ended.claim.token, self.performer.team
-        node = step.marking.graph.by_id.get(ended.claim.step)
-        growth = None
-        if team is not None and node is not None and node.task is not None and node.task.adds:
-            workflow = self.control.workflow_at(step.marking)
-            try:
-                growth = team.grower.of_answer(workflow, node.id, _answer(outcome))
-            except SequencerError as refusal:
-                message = self.performer.redact(refusal.message)
-                failed = outcome.replace(status=OutcomeStatus.FAILED, error=message)
-                told = {**record, "status": str(failed.status), "error": message[:4000]}
-                ended.recorded = failed
-                self._fail(step, ended, failed, told)
-                return
-        # A transition may be made anew, on a graph to which the tasks can be added.
-        ended.recorded = None
-        step.accept(token, outcome, ended.reference, record, growth)
-
-    @staticmethod
-    def _judges(performed: Performed) -> bool:
-        """Return whether a task that judges has said no."""
-        verdict = performed.verdict
-        return verdict is not None and not verdict.is_pass and not performed.is_final
-
-    def _refuse(
-        self, step: OpenTransition, ended: Running, performed: Performed, record: Mapping[str, Any]
-    ) -> None:
-        """Take a "no": a fix comes next, or another try, until there were too many."""
-        token, name, ended.then = ended.claim.token, ended.claim.step, None
-        outcome, validation = performed.outcome, performed.step.validation
-        number = step.marking.team.refusals.get(name, 0) + 1
-        told = {**record, "verdict": {"pass": False, "round": number}}
-        if validation is None or number >= validation.max_attempts:
-            if validation is not None and validation.on_exhausted == "continue":
-                ended.recorded = outcome.replace(status=OutcomeStatus.OK)
-                step.accept(token, ended.recorded, ended.reference, told)
-                return
-            error = f"{outcome.error} (after {number} judgements)"
-            step.fail(token, outcome.replace(error=error), told, due=None, kind="Refused")
-            return
-        team = self.performer.team
-        workflow = self.control.workflow_at(step.marking)
-        fix = team.grower.fix(workflow, name, number) if team is not None else None
-        step.refuse(token, outcome, told, fix)
-        added = "it judges again" if fix is None else f"{fix.nodes[0].id!r} was added"
-        ended.then = f"{name!r} said no, and {added}"
+    def ending(self, ended: Running) -> NodeEnded:
+        """Return how *ended* ended, for the run."""
+        performed, record, busy = self.performed(ended), self.record(ended), ended.busy is not None
+        if performed.outcome.status is OutcomeStatus.INTERRUPTED and ended.cancellation.reason:
+            record = {**record, "reason": str(ended.cancellation.reason)}
+        ended.ending = NodeEnded(
+            ended.claim, performed, record, ended.reference, chance(), is_postponed=busy
+        )
+        return ended.ending
 
     def record(self, ended: Running) -> Mapping[str, Any]:
         """Return what the journal has about *ended*."""
@@ -358,13 +275,6 @@ def _left(ended: Running) -> dict[str, Any]:
     if left.notices:
         found["notices"] = [text[:1000] for text in left.notices[:20]]
     return found
-
-
-def _answer(outcome: Outcome) -> str:
-    """Return what a task has said, as JSON where the client has told it apart."""
-    if outcome.structured is None:
-        return outcome.output
-    return json.dumps(outcome.structured, ensure_ascii=False)
 
 
 def has_cost(ended: Running) -> bool:

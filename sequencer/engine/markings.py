@@ -25,7 +25,7 @@ from sequencer.model.by_hand import other_kind
 from sequencer.model.head import FLOW_DOCUMENT, Flow, Head, Work
 from sequencer.model.names import command
 from sequencer.model.net import record as flow_record
-from sequencer.model.net.graph import Graph, Growth, Node, Option, grown_graph
+from sequencer.model.net.graph import Graph, Node, Option, grown_graph
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, text_of
 from sequencer.model.net.net import Act, Net
 from sequencer.model.net.record import Chain
@@ -33,7 +33,7 @@ from sequencer.model.net.rules import takes_other_answers
 from sequencer.model.net.source import FlowSource, differences
 from sequencer.model.net.transition import OpenTransition, Room, rest_of
 from sequencer.model.transitions import Transition
-from sequencer.model.workflow import Workflow, ensure_definition, with_graph
+from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.store import results
 from sequencer.store.documents import is_whole
 from sequencer.store.protocol import Store
@@ -77,14 +77,13 @@ class FlowControl:
         self.net = Net(workflow, workflow.graph, self._keeper, self)
         self.store = store
         self.workflow = workflow
-        """As the run began; see `workflow_at`."""
+        """As the run began; see `Net.workflow_at`."""
         self.work: Work | None = None
         """The code that the next change of a process that works moves with it."""
         self.patience: Patience | None = None
         """Of a process that works; by hand nothing is waited for."""
         self.begun_with = self.net.graph
         """What a run begins with; a marking has the graph with what was added to it."""
-        self._grown: tuple[list[Growth], Workflow] = ([], workflow)
 
     # --- looking -------------------------------------------------------------------
 
@@ -104,21 +103,12 @@ class FlowControl:
                 head = newer
         return head, self._keeper.look(head)
 
-    def workflow_at(self, marking: Marking) -> Workflow:
-        """Return the workflow with what *marking* has added to it."""
-        (known, workflow), growths = self._grown, marking.growths
-        if known != growths:
-            is_more = growths[: len(known)] == known
-            base, new = (workflow, growths[len(known) :]) if is_more else (self.workflow, growths)
-            self._grown = list(growths), with_graph(base, new, marking.graph)
-        return self._grown[1]
-
     def workflow_of(self, head: Head) -> Workflow:
         """Return the workflow of the run of *head*, with what was added to it.
 
         Raises: see `marking`.
         """
-        return self.workflow_at(self.marking(head)[1])
+        return self.net.workflow_at(self.marking(head)[1])
 
     def text(self, reference: Reference | None) -> str:
         """Return the output at *reference*.

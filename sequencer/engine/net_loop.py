@@ -146,7 +146,10 @@ class FlowInvocation(Loop):
 
     def _count_anew(self, ended: Running) -> None:
         """Correct what was counted before it was known what the run makes of *ended*."""
-        taken, performed = ended.recorded, ended.performed
+        performed, ending = ended.performed, ended.ending
+        if ending is None:
+            return
+        taken = ending.recorded
         if taken is not None and performed is not None and ended.error is None:
             more = int(taken.is_accepted) - int(performed.outcome.is_accepted)
             usage = self.summary.usage
@@ -154,9 +157,9 @@ class FlowInvocation(Loop):
             self.summary.failures -= more
             failed = f"node {ended.claim.step!r} failed: {taken.error}"
             self._failure = None if taken.is_accepted else failed
-        if ended.then is not None:
+        if ending.then is not None:
             # The run goes on by itself, so nobody need look after it.
-            self._failure, self._then = None, ended.then
+            self._failure, self._then = None, ending.then
 
     def _went_on(self, head: Head) -> None:
         self._known, self._waiting_since = head, None

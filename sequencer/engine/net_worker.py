@@ -77,6 +77,7 @@ class FlowWorker:
         self._honouring = Honouring(performer, control.workflow)
         self._performances = Performances(control, performer)
         graph, team = control.workflow.graph, performer.team
+        control.net.grower = None if team is None else team.grower
         is_team = graph is not None and graph.is_team and team is not None
         self.budgets = TeamBudgets(team.rules) if team is not None and is_team else None
         if self.budgets is not None and self.budgets.kills:
@@ -242,7 +243,7 @@ class FlowWorker:
 
     def _start(self, head: Head, granted: list[int]) -> None:
         _, marking = self.control.marking(head)
-        workflow = self.control.workflow_at(marking)
+        workflow = self.control.net.workflow_at(marking)
         if not self.attempts.running:
             self._arrive(head, granted)
         fresh = [one.step for one in head.claims if one.token in granted and one.attempt == 1]
@@ -310,7 +311,9 @@ class FlowWorker:
         mine = [one for one in ended if one.cancellation.reason not in _NOT_OURS]
         head = self._collect(mine)
         self.code.keep([one for one in ended if one not in mine and one.performed], head)
-        acts = {one.claim.token: self._recorder.recording(one) for one in mine}
+        acts = {
+            one.claim.token: self.control.net.ending(self._recorder.ending(one)) for one in mine
+        }
         lost = [one for one in ended if one.claim.token not in acts and has_cost(one)]
         if not acts and not lost:
             return None

@@ -124,7 +124,7 @@ class Performances:
         performer = replace(
             self.performer,
             emit=self._metered(running),
-            workflow=self.control.workflow_at(marking),
+            workflow=self.control.net.workflow_at(marking),
         )
         compose = self._compose(running.prepared, name, head, marking)
         made = partial(

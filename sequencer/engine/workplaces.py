@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from sequencer.model.net.graph import Growth
+from sequencer.model.net.ending import Grower
 from sequencer.model.team import TaskTraits, TeamRules
-from sequencer.model.workflow import Workflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,23 +107,6 @@ class OneWorkplace:
         """See `Workplaces.clean`; there is nothing."""
         del live
         return ()
-
-
-class Grower(Protocol):
-    """Makes what is added to a team's graph."""
-
-    def of_answer(self, workflow: Workflow, name: str, answer: str) -> Growth | None:
-        """Return the tasks that *answer* of task *name* adds to *workflow*; None: it names none.
-
-        Raises:
-            SequencerError: they can't be added; says what to mend.
-        """
-
-    def fix(self, workflow: Workflow, name: str, number: int) -> Growth | None:
-        """Return what mends the work that task *name* has refused for the *number*-th time.
-
-        None: the task has nothing that mends it, and judges anew.
-        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,9 @@ SAID_CHARS = 200
 LATEST_RESET_S = 32 * 86_400.0
 """A reset further away than a month is not believed."""
 
+POSTPONED_S = 10.0
+"""Before it nobody tries again what a machine had no process or descriptor for."""
+
 
 def limit_end(outcome: Outcome, attempt: int, now: datetime, jitter: float) -> str:
     """Return when to ask again after a usage limit that the *attempt*-th try has met.

@@ -15,7 +15,7 @@ from typing import Any
 
 from sequencer.errors import TransitionRefused, UnknownName
 from sequencer.model import by_hand, transitions
-from sequencer.model.due import due_again, is_past, iso, retry_at, utc, why_put_off
+from sequencer.model.due import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
 from sequencer.model.head import Gate, Head, Loop, Owner, Work
 from sequencer.model.kind import Performed, Words
 from sequencer.model.limits import RunLimits
@@ -27,8 +27,6 @@ from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition
 
-POSTPONED_S = 10.0
-"""Before it nobody tries again what a machine had no process or descriptor for."""
 BY_TIMEOUT = "timeout"
 """Who decided, where nobody did."""
 MAX_ROUNDS = 50

@@ -19,7 +19,8 @@ from sequencer.model.kind import Words
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import present
 from sequencer.model.net import record as flow_record
-from sequencer.model.net.graph import Graph, Node
+from sequencer.model.net.ending import Grower, NodeEnded
+from sequencer.model.net.graph import Graph, Growth, Node
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import is_choice, normalise
@@ -27,7 +28,7 @@ from sequencer.model.net.transition import OpenTransition, Room, busy_ms, rest_o
 from sequencer.model.outcome import Usage
 from sequencer.model.standing import Standing, standing
 from sequencer.model.transitions import Place, Transition
-from sequencer.model.workflow import Workflow, ensure_definition
+from sequencer.model.workflow import Workflow, ensure_definition, with_graph
 
 MAX_ANSWER_CHARS = 20_000
 Act = Callable[[OpenTransition], None]
@@ -56,7 +57,7 @@ class Outputs(Protocol):
 
 
 class Net:
-    """A flowchart or a team, see `Kind`; an attempt that has ended is an `Act`."""
+    """A flowchart or a team, see `Kind`."""
 
     def __init__(
         self, workflow: Workflow, graph: Graph, markings: Markings, outputs: Outputs
@@ -67,6 +68,8 @@ class Net:
         """What a run begins with; a marking has the graph with what was added to it."""
         self._markings = markings
         self._outputs = outputs
+        self.grower: Grower | None = None
+        self._grown: tuple[list[Growth], Workflow] = ([], workflow)
 
     def fresh(
         self, run_id: str, *, at: datetime, name: str | None = None, has_definition: bool = False
@@ -79,6 +82,15 @@ class Net:
     def ready(self, head: Head, limits: RunLimits, *, at: datetime) -> Standing:
         """See `Kind.ready`."""
         return standing(head, self.workflow, limits, at)
+
+    def workflow_at(self, marking: Marking) -> Workflow:
+        """See `Growing.workflow_at`."""
+        (known, workflow), growths = self._grown, marking.growths
+        if known != growths:
+            is_more = growths[: len(known)] == known
+            base, new = (workflow, growths[len(known) :]) if is_more else (self.workflow, growths)
+            self._grown = list(growths), with_graph(base, new, marking.graph)
+        return self._grown[1]
 
     # --- one transition ------------------------------------------------------------
 
@@ -145,10 +157,14 @@ class Net:
         )
         return self._made(head, lambda _: None, room, at)
 
-    def end(self, head: Head, token: int, ended: Act, *, at: datetime) -> Transition:
+    def ending(self, ended: NodeEnded) -> Act:
+        """Return what *ended* does to the marking."""
+        return partial(ended.apply, net=self)
+
+    def end(self, head: Head, token: int, ended: NodeEnded, *, at: datetime) -> Transition:
         """See `Kind.end`."""
         del token
-        return self._made(head, ended, None, at)
+        return self._made(head, self.ending(ended), None, at)
 
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
         """See `Kind.expire`."""

@@ -1,6 +1,6 @@
 """What is added to a team's graph while it runs: what a lead asks for, and what mends a task.
 
-See `engine.workplaces.Grower`, which this is. An answer is somebody else's text: it may say
+See `model.net.ending.Grower`, which this is. An answer is somebody else's text: it may say
 what is to be done, by which role and in which order; who performs it, with which permissions
 and limits is not its to say.
 """
@@ -8,7 +8,7 @@ and limits is not its to say.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeVar
 
@@ -50,6 +50,8 @@ class TeamGrower:
     max_tasks: int = MAX_TASKS
     agent: str | None = None
     """Performs what is added and names none; None: as everywhere."""
+    redact: Callable[[str], str] = str
+    """Of what a refusal says, which may quote an answer as it was once parsed."""
 
     def of_answer(self, workflow: Workflow, name: str, answer: str) -> Growth | None:
         """Return the tasks that *answer* of task *name* adds to *workflow*.
@@ -73,12 +75,13 @@ class TeamGrower:
             growth = growth_of(graph, name, tasks, self.roles, max_tasks=self.max_tasks)
         except ConfigurationError as error:
             # The hint too: it has the names that there are.
-            raise AnswerRefused(f"no task is added: {error}") from None
+            raise AnswerRefused(self.redact(f"no task is added: {error}")) from None
         except ValidationError as error:
             # Of what is made of the answer: a sub-issue's text that is just too long, with ours.
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, first["loc"]))
-            raise AnswerRefused(f"no task is added: {place}: {first['msg']}") from None
+            message = f"no task is added: {place}: {first['msg']}"
+            raise AnswerRefused(self.redact(message)) from None
         return growth.model_copy(update={"steps": tuple(map(self._performed, growth.steps))})
 
     def _performed(self, step: Step) -> Step:

@@ -294,13 +294,13 @@ def test_the_workflow_of_a_marking_is_never_that_of_another(tmp_path: Path) -> N
     made.work(limits={"max_steps": 1})
     marking = made.marking
     control = FlowControl(made.store(), made.workflow)
-    before = control.workflow_at(marking)
+    before = control.net.workflow_at(marking)
     assert "a" in before.steps_by_name
-    assert control.workflow_at(marking) is before
+    assert control.net.workflow_at(marking) is before
     growth = marking.growths[0]
     changed = growth.steps[0].model_copy(update={"text": "something else"})
     marking.growths[0] = growth.model_copy(update={"steps": (changed,)})
-    assert control.workflow_at(marking).steps_by_name["a"].text == "something else"
+    assert control.net.workflow_at(marking).steps_by_name["a"].text == "something else"
 
 
 def test_only_what_is_new_is_added_to_a_known_workflow(tmp_path: Path) -> None:
@@ -310,16 +310,16 @@ def test_only_what_is_new_is_added_to_a_known_workflow(tmp_path: Path) -> None:
     flow = made.run().flow
     made.work(limits={"max_steps": 1})
     first = made.marking
-    before = flow.workflow_at(first)
+    before = flow.net.workflow_at(first)
     assert before.graph is first.graph
-    assert flow.workflow_at(made.marking) is before
+    assert flow.net.workflow_at(made.marking) is before
     made.work()
     last = made.marking
-    after = flow.workflow_at(last)
+    after = flow.net.workflow_at(last)
     assert after.graph is last.graph
     assert list(after.steps_by_name) == ["one", "two", "end", "x", "y"]
-    assert after == made.run().flow.workflow_at(last)
+    assert after == made.run().flow.net.workflow_at(last)
     # Of a run that was begun anew, and of another one, nothing is left.
-    assert list(flow.workflow_at(first).steps_by_name) == ["one", "two", "end", "x"]
+    assert list(flow.net.workflow_at(first).steps_by_name) == ["one", "two", "end", "x"]
     begun = Marking(flow.begun_with)
-    assert list(flow.workflow_at(begun).steps_by_name) == ["one", "two", "end"]
+    assert list(flow.net.workflow_at(begun).steps_by_name) == ["one", "two", "end"]

@@ -263,7 +263,7 @@ def test_a_fix_is_an_implementers_work_and_hangs_on_what_was_built(tmp_path: Pat
     told = node.task
     assert (told.role, told.writes, told.worktree) == ("implementer", True, True)
     assert (told.fixes, told.blocked_by, told.brought) == ("check", ("build",), ("model",))
-    step = made.run().flow.workflow_at(made.marking).steps_by_name["check-fix-1"]
+    step = made.run().flow.net.workflow_at(made.marking).steps_by_name["check-fix-1"]
     assert (step.model, step.validation) == ("m", None)
     assert made.graph.incoming["check"] == ("build", "check-fix-1")
 

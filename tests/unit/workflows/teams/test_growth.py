@@ -275,3 +275,13 @@ def test_a_refusal_says_where_and_what_would_do(
     text = caught.value.message
     assert text.startswith("no task is added: ")
     assert [part for part in said if part not in text] == []
+
+
+def test_a_refusal_quotes_no_secret_of_an_answer() -> None:
+    lead = Task.model_validate({"id": "lead", "subject": "Cut it", "adds": "tasks"})
+    said = json.dumps({"tasks": [{**ONE, "role": 'se"cret'}]})
+    grower = TeamGrower(ROLES, redact=lambda text: text.replace('se"cret', "***"))
+    with pytest.raises(AnswerRefused) as caught:
+        grower.of_answer(workflow_of("team", [lead], ROLES), "lead", said)
+    assert "***" in caught.value.message
+    assert 'se"cret' not in caught.value.message
