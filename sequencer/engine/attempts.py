@@ -28,6 +28,7 @@ from sequencer.model.head import Claim
 from sequencer.model.kind import Performed
 from sequencer.model.net.ending import NodeEnded
 from sequencer.model.net.marking import Reference
+from sequencer.model.net.net import Act
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.store.watch import readable
 
@@ -238,15 +239,15 @@ class Recorder:
 
         return fail
 
-    def ending(self, ended: Running) -> NodeEnded:
-        """Return how *ended* ended, for the run."""
+    def recording(self, ended: Running) -> Act:
+        """Return what the end of *ended* does to the run."""
         performed, record, busy = self.performed(ended), self.record(ended), ended.busy is not None
         if performed.outcome.status is OutcomeStatus.INTERRUPTED and ended.cancellation.reason:
             record = {**record, "reason": str(ended.cancellation.reason)}
         ended.ending = NodeEnded(
             ended.claim, performed, record, ended.reference, chance(), is_postponed=busy
         )
-        return ended.ending
+        return self.control.net.ending(ended.ending)
 
     def record(self, ended: Running) -> Mapping[str, Any]:
         """Return what the journal has about *ended*."""

@@ -311,9 +311,7 @@ class FlowWorker:
         mine = [one for one in ended if one.cancellation.reason not in _NOT_OURS]
         head = self._collect(mine)
         self.code.keep([one for one in ended if one not in mine and one.performed], head)
-        acts = {
-            one.claim.token: self.control.net.ending(self._recorder.ending(one)) for one in mine
-        }
+        acts = {one.claim.token: self._recorder.recording(one) for one in mine}
         lost = [one for one in ended if one.claim.token not in acts and has_cost(one)]
         if not acts and not lost:
             return None
