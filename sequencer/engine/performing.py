@@ -44,7 +44,7 @@ from sequencer.model.due import bounded
 from sequencer.model.head import Head
 from sequencer.model.kind import Performed
 from sequencer.model.limits import RunLimits
-from sequencer.model.line.order import describe, place, position_at, step_at
+from sequencer.model.line.order import describe, last_step, position_at, step_at
 from sequencer.model.line.rounds import round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.request import Definition
@@ -115,8 +115,6 @@ class Performer:
 
     def look(self, here: Place) -> tuple[Step, str]:
         """Return the step at *here*, defaults filled in, and its position's name."""
-        if self.workflow.graph is not None:
-            return self.with_defaults(self.workflow.steps_by_name[here.step]), here.step
         step = step_at(self.workflow, here)
         if self.definition is None:
             # Those of a definition were filled in when it was made.
@@ -286,10 +284,7 @@ class Performer:
         """
         if self.hooks is None:
             return
-        if self.workflow.graph is None:
-            step = step_at(self.workflow, place(self.workflow, step_index))
-        else:
-            step = self.workflow.steps_by_name.get(head.expected_step, Step(name="end"))
+        step = last_step(self.workflow, head, step_index)
         try:
             self.hooks.completed(self.context(step, step_index, 1, head), head)
         except HookFailed as error:
@@ -443,7 +438,6 @@ class Performer:
         session = running.head.session
         is_same = session is not None and session.executor == prepared.agent
         can_cap = "max_cost_usd" in prepared.executor.supported_fields | EVERY_EXECUTOR
-        graph = self.workflow.graph
         request = StepRequest(
             step=step,
             prompt=prompt,
@@ -455,7 +449,7 @@ class Performer:
             resume_session=session.id if session and is_same and step.continue_session else None,
             timeout_s=least(step.timeout_s, budget.timeout_s),
             idle_timeout_s=step.idle_timeout_s,
-            is_node=graph is not None and not graph.is_team,
+            is_node=self.workflow.counts_ms,
             lock=running.lock,
             max_cost_usd=least(step.max_cost_usd, budget.cost_usd) if can_cap else None,
         )

@@ -127,6 +127,11 @@ class Workflow(BaseModel):
         """Return the steps by their names, in order."""
         return {step.name: step for step in self.steps}
 
+    @cached_property
+    def counts_ms(self) -> bool:
+        """Return whether its author writes time limits in milliseconds, as charts have them."""
+        return self.graph is not None and not self.graph.is_team
+
     @property
     def review_every(self) -> int:
         """Return N of "a review every N cycles"; 0 means never."""

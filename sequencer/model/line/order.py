@@ -113,6 +113,13 @@ def step_at(workflow: Workflow, here: Place) -> Step:
     return step
 
 
+def last_step(workflow: Workflow, head: Head, step_index: int) -> Step:
+    """Return the step with which the run of *head*, complete since *step_index*, has ended."""
+    if workflow.graph is not None:
+        return workflow.steps_by_name.get(head.expected_step, Step(name="end"))
+    return step_at(workflow, place(workflow, step_index))
+
+
 def index_with_prompt(workflow: Workflow, start: int, is_it: Callable[[str], bool]) -> int | None:
     """Return the first step_index from *start* on whose prompt *is_it*; None: it is not near.
 
