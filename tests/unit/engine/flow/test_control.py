@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.engine.by_hand import Control
+from sequencer.engine.by_hand import Control, fresh_head
 from sequencer.engine.markings import FlowControl
 from sequencer.errors import (
     CorruptState,
@@ -20,6 +20,7 @@ from sequencer.errors import (
     TransitionRefused,
     UsageRefused,
 )
+from sequencer.model.line.order import last_step
 from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.step import Retry
@@ -241,3 +242,10 @@ def test_a_marking_that_was_spoilt_is_no_fresh_start(tmp_path: Path) -> None:
         made.work()
     assert refused.value.exit_code == 3
     assert made.actor.names == ["a"]
+
+
+@pytest.mark.parametrize(("expected", "name"), [("b", "b"), ("", "end")])
+def test_the_step_with_which_a_flow_has_ended(expected: str, name: str) -> None:
+    flow = workflow("a --> b")
+    head = fresh_head(flow).replace(expected_step=expected)
+    assert last_step(flow, head, 2).name == name
