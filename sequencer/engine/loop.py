@@ -102,7 +102,7 @@ class Summary:
         return f"{done} (--max-steps)"
 
 
-class Loop:
+class EngineLoop:
     """What every loop of work on a run has: its limits, and what it has told and seen."""
 
     def __init__(
@@ -149,7 +149,7 @@ class Loop:
         return None
 
 
-class Invocation(Loop):
+class LineLoop(EngineLoop):
     """Works on a run in one mode until a limit, an end or an error."""
 
     def __init__(self, worker: Worker, mode: Mode, limits: InvocationLimits, head: Head) -> None:
@@ -456,7 +456,7 @@ def work_beside(
 
     Agents are told *state_path*, which is neither read nor written.
 
-    Raises: see `Invocation.work`.
+    Raises: see `LineLoop.work`.
     """
     store, first = MemoryStore(), place(performer.workflow, step_index)
     fresh = fresh_head(performer.workflow).replace(
@@ -470,7 +470,7 @@ def work_beside(
         if on_ready is not None:
             on_ready(worker.interrupt)
         head = store.update(lambda _: transitions.initialise(fresh))
-        summary = Invocation(worker, Mode.ASYNC, limits, head).work()
+        summary = LineLoop(worker, Mode.ASYNC, limits, head).work()
         summary.head = None
         return summary
     finally:

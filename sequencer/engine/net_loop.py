@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from sequencer.engine.attempts import Running
 from sequencer.engine.by_hand import Control
 from sequencer.engine.events import HeadMoved, Waiting
-from sequencer.engine.loop import LONGEST_SLEEP_S, Loop, Mode, Summary
+from sequencer.engine.loop import LONGEST_SLEEP_S, EngineLoop, Mode, Summary
 from sequencer.engine.markings import FlowControl
 from sequencer.engine.net_worker import FlowWorker
 from sequencer.engine.performing import Performer
@@ -44,7 +44,7 @@ LOOK_AT_HOLDERS_S = 5.0
 """How often several holders in other processes are looked at; one is waited for."""
 
 
-class FlowInvocation(Loop):
+class NetLoop(EngineLoop):
     """Works until the flow is over, waits for a person, or a limit is reached."""
 
     def __init__(
@@ -402,7 +402,7 @@ class FlowWork:
 
         Raises:
             UsageRefused: the mode needs a line of steps.
-            SequencerError: see `FlowInvocation.work`.
+            SequencerError: see `NetLoop.work`.
         """
         if mode is Mode.ASYNC:
             raise UsageRefused(
@@ -421,7 +421,7 @@ class FlowWork:
             performer.emit(HeadMoved(head))
             worker.tidy(head)
             with self._tidied(worker):
-                return FlowInvocation(worker, mode, limits, head).work()
+                return NetLoop(worker, mode, limits, head).work()
         finally:
             worker.leave()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sequencer.engine.by_hand import Control
 from sequencer.engine.events import Emit, Noticed, ignore
-from sequencer.engine.loop import Invocation, Mode, Summary, work_beside
+from sequencer.engine.loop import LineLoop, Mode, Summary, work_beside
 from sequencer.engine.open_turn import OpenTurn, claim_turn, perform_by_caller
 from sequencer.engine.performing import Performer
 from sequencer.engine.worker import Worker
@@ -280,7 +280,7 @@ class Run:
         mode's start. *places*, agents at once in this process, is for graphs.
 
         Raises:
-            SequencerError: see `work.Invocation.work`; the class has the exit code.
+            SequencerError: see `loop.LineLoop.work`; the class has the exit code.
         """
         resolved = self._at(None if mode is Mode.ASYNC else self.head)
         workflow = resolved.workflow
@@ -299,7 +299,7 @@ class Run:
         try:
             if on_ready is not None:
                 on_ready(worker.interrupt)
-            return Invocation(worker, mode, limits, head).work()
+            return LineLoop(worker, mode, limits, head).work()
         finally:
             worker.leave()
 
