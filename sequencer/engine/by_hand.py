@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from sequencer.engine import patience as same_run
+from sequencer.engine.patience import of_run
 from sequencer.errors import TransitionRefused
 from sequencer.model import by_hand, transitions
 from sequencer.model.due import utc
@@ -299,7 +299,7 @@ class Control:
         def apply(head: Head | None) -> Transition:
             there = self._begun(verb, head)
             if run_id is not None:
-                same_run.of_run(self._store, run_id, there)
+                of_run(self._store, run_id, there)
             return self._decided(there, verb=verb, by=by, words=words)
 
         return self._store.update(apply)

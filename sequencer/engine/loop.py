@@ -15,10 +15,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sequencer.engine import patience as same_run
 from sequencer.engine.by_hand import fresh_head
 from sequencer.engine.carrier import NOTHING_CARRIED
 from sequencer.engine.events import HeadMoved, Noticed, Waiting
+from sequencer.engine.patience import followed
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Turn, least, left
 from sequencer.engine.worker import Worker
@@ -125,7 +125,7 @@ class EngineLoop:
         view = self._store.view()
         told = self._performer.carrier.take_notices()
         self._notify(*view.notices, *self._store.take_notices(), *told)
-        self._known = same_run.followed(self._store, self._known, view.head)
+        self._known = followed(self._store, self._known, view.head)
         return self._known
 
     def _notify(self, *texts: str) -> None:

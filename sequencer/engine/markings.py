@@ -10,8 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sequencer.engine import patience as same_run
-from sequencer.engine.patience import Patience
+from sequencer.engine.patience import Patience, of_run, still_there
 from sequencer.engine.recall import read_output
 from sequencer.engine.values import values_of
 from sequencer.errors import (
@@ -210,9 +209,9 @@ class FlowControl:
 
         def change(head: Head | None) -> Transition | None:
             done.clear()
-            present = same_run.present(self.store, head)
+            present = still_there(self.store, head)
             if run_id is not None:
-                same_run.of_run(self.store, run_id, head)
+                of_run(self.store, run_id, head)
             ensure_definition(present, self.workflow)
             step, chain = self.net.open(present, at=datetime.now(UTC))
             if act is not None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from sequencer.engine import patience as same_run
 from sequencer.engine.loop import LONGEST_SLEEP_S
+from sequencer.engine.patience import followed
 from sequencer.engine.prepared import Turn
 from sequencer.engine.worker import Worker
 from sequencer.errors import ClaimHeld, TransitionRefused
@@ -44,7 +44,7 @@ def claim_turn(worker: Worker, head: Head, *, wait: bool) -> Turn:
     Raises: see `Run.turn`.
     """
     while True:
-        head = same_run.followed(worker.store, head, worker.store.view().head)
+        head = followed(worker.store, head, worker.store.view().head)
         here = worker.standing_for_claim(head)
         is_mine = worker.is_mine(head.step_index)
         if here.kind in (Readiness.READY, Readiness.HELD) and is_mine:

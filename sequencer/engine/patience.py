@@ -94,7 +94,7 @@ class Patience:
                 return found
 
 
-def present(store: Store, head: Head | None) -> Head:
+def still_there(store: Store, head: Head | None) -> Head:
     """Return *head*.
 
     Raises:
@@ -115,7 +115,7 @@ def of_run(store: Store, run_id: str, head: Head | None) -> Head:
     Raises:
         StaleClaim: the files are gone, or they are of another run.
     """
-    found = present(store, head)
+    found = still_there(store, head)
     if found.run_id != run_id:
         raise StaleClaim(
             "the run is gone, and another one was begun in its place",
@@ -134,7 +134,7 @@ def followed(store: Store, known: Head, head: Head | None) -> Head:
     Raises:
         StaleClaim: see `of_run`.
     """
-    found = present(store, head)
+    found = still_there(store, head)
     is_same = found.run_id == known.run_id or not known.revision
     if is_same or _was_reset(store, known.run_id):
         return found

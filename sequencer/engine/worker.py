@@ -14,13 +14,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sequencer.engine import code
-from sequencer.engine import patience as same_run
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import NothingCarried
 from sequencer.engine.events import Waiting
 from sequencer.engine.heartbeat import Heartbeat
-from sequencer.engine.patience import Patience
+from sequencer.engine.patience import Patience, of_run, still_there
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Prepared, Turn
 from sequencer.engine.recall import recall
@@ -159,7 +158,7 @@ class Worker:
 
         def change(head: Head | None) -> Transition | None:
             granted.clear()
-            present = same_run.present(self.store, head)
+            present = still_there(self.store, head)
             if _where(present) != _where(seen):
                 return None
             # Somebody may have adopted another definition since this worker was started.
@@ -337,7 +336,7 @@ class Worker:
 
         def change(head: Head | None) -> Transition:
             granted.clear()
-            present = same_run.of_run(self.store, turn.head.run_id, head)
+            present = of_run(self.store, turn.head.run_id, head)
             now = datetime.now(UTC)
             moved = self.kind.end(present, turn.claim.token, ended, at=now)
             if upcoming is None or self.stop.is_set() or not may_go_on(moved.head):

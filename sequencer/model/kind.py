@@ -13,10 +13,12 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from sequencer.errors import TransitionRefused
+from sequencer.model.by_hand import fresh_head
+from sequencer.model.due import utc
 from sequencer.model.head import Head, Owner
 from sequencer.model.limits import RunLimits
 from sequencer.model.outcome import Decision, Outcome, Verdict
-from sequencer.model.standing import Standing
+from sequencer.model.standing import Standing, standing
 from sequencer.model.step import Step
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow
@@ -59,9 +61,13 @@ class Kind(Protocol[Ended_contra]):
         self, run_id: str, *, at: datetime, name: str | None = None, has_definition: bool = False
     ) -> Head:
         """Return the head of a run, called *name*, that was never begun."""
+        return fresh_head(
+            self.workflow, run_id, at=utc(at), name=name, has_definition=has_definition
+        )
 
     def ready(self, head: Head, limits: RunLimits, *, at: datetime) -> Standing:
         """Return what may begin now, or why nothing may, and until when."""
+        return standing(head, self.workflow, limits, at)
 
     def begin(
         self,

@@ -17,12 +17,10 @@ from sequencer.errors import TransitionRefused, UnknownName
 from sequencer.model import by_hand, transitions
 from sequencer.model.due import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
 from sequencer.model.head import Gate, Head, Loop, Owner, Work
-from sequencer.model.kind import Performed, Words
-from sequencer.model.limits import RunLimits
+from sequencer.model.kind import Kind, Performed, Words
 from sequencer.model.line import gates, rounds
 from sequencer.model.line.order import fixer_place, index_of, place, present
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus
-from sequencer.model.standing import Standing, standing
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition
@@ -310,22 +308,10 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Line(Kind[Ended]):
     """A cycle or a procedure, see `Kind`."""
 
     workflow: Workflow
-
-    def fresh(
-        self, run_id: str, *, at: datetime, name: str | None = None, has_definition: bool = False
-    ) -> Head:
-        """See `Kind.fresh`."""
-        return by_hand.fresh_head(
-            self.workflow, run_id, at=utc(at), name=name, has_definition=has_definition
-        )
-
-    def ready(self, head: Head, limits: RunLimits, *, at: datetime) -> Standing:
-        """See `Kind.ready`."""
-        return standing(head, self.workflow, limits, at)
 
     def begin(
         self,

@@ -15,8 +15,7 @@ from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
 from sequencer.model import by_hand
 from sequencer.model.due import is_past, utc
 from sequencer.model.head import Head, Owner, Work
-from sequencer.model.kind import Words
-from sequencer.model.limits import RunLimits
+from sequencer.model.kind import Kind, Words
 from sequencer.model.line.order import present
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.ending import Grower, NodeEnded
@@ -26,7 +25,6 @@ from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import is_choice, normalise
 from sequencer.model.net.transition import OpenTransition, Room, busy_ms, rest_of, transition_of
 from sequencer.model.outcome import Usage
-from sequencer.model.standing import Standing, standing
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, with_graph
 
@@ -56,7 +54,7 @@ class Outputs(Protocol):
         """Keep *output* as that of its execution; None: it is empty."""
 
 
-class Net:
+class Net(Kind[NodeEnded]):
     """A flowchart or a team, see `Kind`."""
 
     def __init__(
@@ -70,18 +68,6 @@ class Net:
         self._outputs = outputs
         self.grower: Grower | None = None
         self._grown: tuple[list[Growth], Workflow] = ([], workflow)
-
-    def fresh(
-        self, run_id: str, *, at: datetime, name: str | None = None, has_definition: bool = False
-    ) -> Head:
-        """See `Kind.fresh`."""
-        return by_hand.fresh_head(
-            self.workflow, run_id, at=utc(at), name=name, has_definition=has_definition
-        )
-
-    def ready(self, head: Head, limits: RunLimits, *, at: datetime) -> Standing:
-        """See `Kind.ready`."""
-        return standing(head, self.workflow, limits, at)
 
     def workflow_at(self, marking: Marking) -> Workflow:
         """See `Growing.workflow_at`."""

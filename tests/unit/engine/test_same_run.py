@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sequencer.engine.loop import Mode
-from sequencer.engine.patience import followed, of_run, present
+from sequencer.engine.patience import followed, of_run, still_there
 from sequencer.engine.run import Run
 from sequencer.errors import CorruptState, StaleClaim
 from sequencer.logs import FileLogs
@@ -129,7 +129,7 @@ def test_a_reset_is_followed_and_a_loss_is_not(tmp_path: Path) -> None:
     first = run.control.begin()
     second = run.control.reset()
     assert followed(run.store, first, second) is second
-    assert present(run.store, second) is second
+    assert still_there(run.store, second) is second
     with pytest.raises(StaleClaim, match="another one was begun in its place"):
         of_run(run.store, first.run_id, second)
     shutil.rmtree(tmp_path / "sync")
