@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sequencer.assembly.agents import EXECUTORS
+from sequencer.assembly.agents import CLIENTS, EXECUTORS
 from sequencer.cli import init as scaffold
 from sequencer.project import open_project
 from sequencer.settings.sources import IDENTITY_VARIABLES
@@ -216,18 +216,18 @@ def test_without_an_agent_the_file_says_what_to_do(tmp_path: Path, path_with: Pa
 
 
 def test_every_entry_is_accepted_by_its_executor_and_switches_no_check_off() -> None:
-    text = scaffold.configuration(Registry().get("standard"), list(scaffold.ENTRIES))
+    text = scaffold.configuration(Registry().get("standard"), list(CLIENTS))
     for dangerous in ("bypassPermissions", "danger-full-access", "yolo", "dangerously"):
         assert dangerous not in text
     agents = yaml.safe_load(text)["agents"]
-    assert set(agents) == set(scaffold.ENTRIES) <= set(EXECUTORS)
+    assert set(agents) == set(CLIENTS) <= set(EXECUTORS)
 
 
 def test_every_entry_builds(tmp_path: Path) -> None:
-    text = scaffold.configuration(Registry().get("standard"), list(scaffold.ENTRIES))
+    text = scaffold.configuration(Registry().get("standard"), list(CLIENTS))
     (tmp_path / "orchestration.yaml").write_text(text)
     agents = open_project(tmp_path).agents
-    for name in scaffold.ENTRIES:
+    for name in CLIENTS:
         assert agents.build(name).kind == name
     assert agents.build("codex").options.sandbox == "workspace-write"  # type: ignore[attr-defined]
     assert agents.build("gemini").options.approval_mode == "auto_edit"  # type: ignore[attr-defined]
@@ -253,7 +253,7 @@ def test_the_project_itself_has_what_init_makes() -> None:
     texts = scaffold.prompt_texts()
     for name, text in texts.items():
         assert (PROJECT / "prompts" / name).read_text() == text, name
-    wanted = scaffold.configuration(Registry().get("review_cadence"), list(scaffold.ENTRIES))
+    wanted = scaffold.configuration(Registry().get("review_cadence"), list(CLIENTS))
     assert (PROJECT / "orchestration.yaml").read_text() == wanted
 
 
