@@ -12,18 +12,19 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from sequencer.cli.unattended import News
 from sequencer.cli.views.text import UNSEEN, columns_of, fitted, plain
-from sequencer.errors import ConfigurationError, StorageFailed, UnknownName
+from sequencer.errors import ConfigurationError, SequencerError, StorageFailed, UnknownName
 
 if TYPE_CHECKING:
     from sequencer.assembly.agents import AgentOverrides
     from sequencer.engine.run import Run
+    from sequencer.model.head import Head
     from sequencer.project import Project
     from sequencer.settings.sources import Given
     from sequencer.store.protocol import View
@@ -197,6 +198,22 @@ def ensure_is_one(project: Project) -> None:
             "there is no project here: no orchestration.yaml in this folder or above it",
             hint="'sequencer init' makes a project here; 'cd' to yours, or name it with --config",
         )
+
+
+def each_run(
+    project: Project, unread: Callable[[Run, SequencerError], None]
+) -> Iterator[tuple[Run, Head]]:
+    """Yield every run of *project* that has begun; *unread* hears which can't be read."""
+    for name in (None, *project.run_names()):
+        run = project.run(name)
+        try:
+            head = run.head
+        except SequencerError as error:
+            # One that is damaged must not hide the others.
+            unread(run, error)
+            continue
+        if head is not None:
+            yield run, head
 
 
 def json_text(value: object, *, indent: int | None = None) -> str:

@@ -1,33 +1,54 @@
-"""`approve`, `reject`, `feedback` and `gates`: what waits for a person, and the answers."""
+"""`approve`, `reject`, `feedback`, `answer`, `tell` and `gates`: what waits for a person."""
 
 from __future__ import annotations
 
 import getpass
 import os
 import shlex
-from collections.abc import Callable
-from typing import Any, overload
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import click
 
 from sequencer.cli.change import tell
-from sequencer.cli.context import Invocation
+from sequencer.cli.context import Invocation, each_run
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.requests import said
 from sequencer.cli.trust import is_watched
 from sequencer.cli.views.text import one_line, plain
-from sequencer.engine.events import Emit, Noticed
+from sequencer.engine.events import Noticed, RunEvent
 from sequencer.engine.markings import Question
 from sequencer.engine.recall import recall
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, TransitionRefused, UnknownName
-from sequencer.model.head import Head, Status
+from sequencer.model.head import Gate, Head, Status
 from sequencer.model.net.marking import FlowStatus
 from sequencer.project import Project
 from sequencer.settings.location import is_inside_agent
 
-QUESTION_LINES = 12
+GATE_LINES, QUESTION_LINES = 12, 24
+VALUES_CHARS = 200
+LATER = "later"
 _NOTE = click.option("--note", metavar="TEXT", help="Why; it is kept in the history.")
+
+
+class Open(NamedTuple):
+    """A run that waits for a person: at its gate, or for the answers to its questions."""
+
+    run: Run
+    gate: Gate | None = None
+    workflow: str = ""
+    questions: tuple[Question, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return the run's name as people read it."""
+        return one_line(self.run.name or "default run")
+
+    @property
+    def option(self) -> str:
+        """Return what names the run on a command line, with a blank after it."""
+        return f"--run {shlex.quote(one_line(self.run.name))} " if self.run.name else ""
 
 
 def decider() -> str:
@@ -38,46 +59,31 @@ def decider() -> str:
         return f"uid {os.getuid()}"
 
 
-@overload
-def hidden(invocation: Invocation, text: str) -> str: ...
-@overload
-def hidden(invocation: Invocation, text: str | None) -> str | None: ...
-def hidden(invocation: Invocation, text: str | None) -> str | None:
+def hidden(invocation: Invocation, text: str) -> str:
     """Return *text* without secrets, as it may stand in a journal and in a prompt."""
-    return None if text is None else invocation.project().redaction.hide_text(text)
+    return invocation.project().redaction.hide_text(text)
 
 
-def _notices(invocation: Invocation) -> Emit:
-    """Return who hears notices only, and says them."""
-    return lambda event: (
-        invocation.say(f"notice: {event.text}") if isinstance(event, Noticed) else None
-    )
+def waiting(project: Project, unread: Callable[[Run, SequencerError], None]) -> Iterator[Open]:
+    """Yield every run that waits for a person; *unread* hears which can't be read."""
+    for run, head in each_run(project, unread):
+        if head.flow is None:
+            if head.is_at_gate and head.status != "complete":
+                yield Open(run, head.gate, head.workflow_name)
+        elif head.flow.asks:
+            try:
+                questions = run.flow.questions(head)
+            except SequencerError as error:
+                unread(run, error)
+                continue
+            if questions:
+                yield Open(run, questions=tuple(questions))
 
 
-def waiting(
-    project: Project, unread: Callable[[Run, SequencerError], None] = lambda *_: None
-) -> list[tuple[Run, Head]]:
-    """Return every run at an open gate; *unread* hears which can't be read."""
-    found = []
-    for name in (None, *project.run_names()):
-        run = project.run(name)
-        try:
-            head = run.head
-        except SequencerError as error:
-            unread(run, error)
-            continue
-        if head is not None and head.is_at_gate and head.status != "complete":
-            found.append((run, head))
-    return found
-
-
-def question(run: Run, head: Head) -> str:
+def asked_at(run: Run, gate: Gate) -> str:
     """Return what the step before the gate said, which is what is to be decided about."""
-    if head.gate is None:
-        return ""
     try:
-        memory = recall(run.store.state_path.parent, run.history())
-        return memory.output(head.gate.step)
+        return recall(run.store.state_path.parent, run.history()).output(gate.step)
     except (KeyError, SequencerError):
         return ""
 
@@ -95,23 +101,33 @@ def _run_at_gate(invocation: Invocation, verb_name: str) -> Run:
     def note(run: Run, error: SequencerError) -> None:
         unread.append(f"{run.name or 'default run'} can't be read: {error.message}")
 
-    found = [run for run, _ in waiting(project, note)]
-    found += [run for run, _ in asking(project)]
+    found = [one.run for one in waiting(project, note)]
     if not found and (unread or project.run(None).head is None):
         raise TransitionRefused(
             "; ".join([f"{verb_name}: no run waits for a decision", *unread]),
             hint="'sequencer runs' lists the runs and where each stands",
         )
-    if len(found) <= 1:
-        run = found[0] if found else project.run(None)
-        if run.name is not None:
-            invocation.say(f"run {run.name!r} is the one that waits")
-        return run
-    names = ", ".join(sorted(run.name or "the default run" for run in found))
-    raise TransitionRefused(
-        f"{verb_name}: {len(found)} runs wait for a decision: {names}",
-        hint=f"'sequencer --run NAME {verb_name}' decides about one",
+    return _only(
+        invocation,
+        found or [project.run(None)],
+        "is the one that waits",
+        f"{verb_name}: {len(found)} runs wait for a decision",
+        f"'sequencer --run NAME {verb_name}' decides about one",
     )
+
+
+def _only(invocation: Invocation, found: list[Run], is_it: str, are_many: str, hint: str) -> Run:
+    """Return the run of *found*, and say which it is.
+
+    Raises:
+        TransitionRefused: there are several.
+    """
+    if len(found) > 1:
+        names = ", ".join(sorted(run.name or "the default run" for run in found))
+        raise TransitionRefused(f"{are_many}: {names}", hint=hint)
+    if found[0].name is not None:
+        invocation.say(f"run {found[0].name!r} {is_it}")
+    return found[0]
 
 
 @verb("approve")
@@ -127,12 +143,7 @@ def approve(invocation: Invocation, note: str | None) -> None:
       sequencer approve
       sequencer --run debug-login-timeout approve --note "go ahead"
     """
-    run = _run_at_gate(invocation, "approve")
-    step, token = _asked_by(run)
-    note = hidden(invocation, note)
-    head = run.approve(note, by=decider(), token=token, on_event=_notices(invocation))
-    _deliver(invocation, run)
-    tell(invocation, run, head, f"approved: {step}")
+    _decide(invocation, "approve", note, "approved: ")
 
 
 @verb("reject")
@@ -147,12 +158,7 @@ def reject(invocation: Invocation, note: str | None) -> None:
     Examples:
       sequencer reject --note "works as designed"
     """
-    run = _run_at_gate(invocation, "reject")
-    step, token = _asked_by(run)
-    note = hidden(invocation, note)
-    head = run.reject(note, by=decider(), token=token, on_event=_notices(invocation))
-    _deliver(invocation, run)
-    tell(invocation, run, head, f"rejected: {step}")
+    _decide(invocation, "reject", note, "rejected: ")
 
 
 @verb("feedback")
@@ -167,27 +173,32 @@ def feedback(invocation: Invocation, text: str) -> None:
     Examples:
       sequencer feedback "It also happens without a proxy; look at the retry."
     """
-    run = _run_at_gate(invocation, "feedback")
-    step, token = _asked_by(run)
-    head = run.feedback(hidden(invocation, text), by=decider(), token=token)
-    _deliver(invocation, run)
-    tell(invocation, run, head, f"feedback was given to {step}")
+    _decide(invocation, "feedback", text, "feedback was given to ")
 
 
-def _asked_by(run: Run) -> tuple[str, int | None]:
-    """Return which step asks, and the token of its attempt: of the question that was read."""
+def _decide(invocation: Invocation, verb_name: str, said: str | None, done: str) -> None:
+    """Decide about the run that is meant; the decision stands whatever becomes of posting it."""
+    run = _run_at_gate(invocation, verb_name)
     head = run.head
-    if head is None or head.gate is None:
-        return "the run", None
-    return repr(head.gate.step), head.gate.token if head.gate.is_open else None
+    gate = None if head is None else head.gate
+    # Of the question that was read: another may be asked meanwhile.
+    token = gate.token if gate is not None and gate.is_open else None
+    text = None if said is None else hidden(invocation, said)
+    if verb_name == "feedback":
+        after = run.feedback(text or "", by=decider(), token=token)
+    else:
 
+        def notice(event: RunEvent) -> None:
+            if isinstance(event, Noticed):
+                invocation.say(f"notice: {event.text}")
 
-def _deliver(invocation: Invocation, run: Run) -> None:
-    """Post what was decided; the decision stands whatever becomes of that."""
+        act = run.approve if verb_name == "approve" else run.reject
+        after = act(text, by=decider(), token=token, on_event=notice)
     try:
         invocation.project().deliver(run.name, invocation.say)
     except SequencerError as error:
         invocation.say(f"notice: it was not posted: {error.message}")
+    tell(invocation, run, after, f"{done}{'the run' if gate is None else repr(gate.step)}")
 
 
 @verb("gates")
@@ -203,135 +214,37 @@ def gates(invocation: Invocation) -> None:
       sequencer gates --json | jq -r '.[].run'
     """
     project, unread = invocation.project(), dict[str | None, SequencerError]()
+    # An unknown name is an error.
+    meant = None if invocation.run_name is None else invocation.run().name
 
     def note(run: Run, error: SequencerError) -> None:
         unread[run.name] = error
 
-    is_meant = _is_meant(invocation)
-    found = [(run, head) for run, head in waiting(project, note) if is_meant(run.name)]
-    asked = [
-        (run, one) for run, many in asking(project, note) if is_meant(run.name) for one in many
-    ]
-    for name, error in filter(lambda one: is_meant(one[0]), unread.items()):
-        # Nobody must take it for a run that asks nothing.
-        invocation.say(f"warning: {name or 'default run'} is left out: {error}")
+    found = [one for one in waiting(project, note) if meant in (None, one.run.name)]
+    for name, error in unread.items():
+        if meant in (None, name):
+            # Nobody must take it for a run that asks nothing.
+            invocation.say(f"warning: {name or 'default run'} is left out: {error}")
+    at_gates = [(one, one.gate) for one in found if one.gate is not None]
+    asked = [(one, question) for one in found for question in one.questions]
     if invocation.is_json:
-        rows = [_as_json(run, head) for run, head in found]
-        invocation.print_json(rows + [question_json(run, one) for run, one in asked])
+        rows = [_gate_json(one, gate) for one, gate in at_gates]
+        invocation.print_json(rows + [question_json(one.run, each) for one, each in asked])
         return
-    if not found and not asked:
-        name = invocation.run_name
-        whose = "no run waits for a" if name is None else f"run {name!r} waits for no"
+    if not found:
+        whose = "no run waits for a" if meant is None else f"run {meant!r} waits for no"
         invocation.echo(f"{whose} decision")
         return
-    for run, one in asked:
-        for line in described_question(run, one):
-            invocation.echo(line)
-    for run, head in found:
-        for line in described(run, head):
-            invocation.echo(line)
+    lines = [line for one, question in asked for line in _told_question(one, question)]
+    lines += [line for one, gate in at_gates for line in _told_gate(one, gate)]
+    for line in lines:
+        invocation.echo(line)
 
 
-def _is_meant(invocation: Invocation) -> Callable[[str | None], bool]:
-    """Return what says whether the run of a name is to be shown: all are, or the one of --run.
-
-    Raises:
-        UnknownName: there is no run of that name.
-    """
-    if invocation.run_name is None:
-        return lambda _: True
-    meant = invocation.run().name
-    return lambda name: name == meant
-
-
-def _as_json(run: Run, head: Head) -> dict[str, Any]:
-    gate = head.gate
-    facts = gate.model_dump(mode="json") if gate is not None else {}
-    facts.pop("decision", None)
-    return {
-        "run": run.name,
-        "workflow": head.workflow_name,
-        **facts,
-        "question": question(run, head),
-    }
-
-
-def described(run: Run, head: Head) -> list[str]:
-    """Return the lines that show a gate and its question."""
-    gate = head.gate
-    if gate is None:
-        return []
-    option = f"--run {shlex.quote(one_line(run.name))} " if run.name else ""
-    until = f", until {gate.expires_at} (then: {gate.on_timeout})" if gate.expires_at else ""
-    times = f", asked for the {gate.round}. time" if gate.round > 1 else ""
-    name = one_line(run.name or "default run")
-    asks = f"{one_line(gate.step)} of {one_line(head.workflow_name)}"
-    lines = [f"{name}: {asks} waits since {gate.opened_at}{until}{times}"]
-    said = plain(question(run, head)).strip().splitlines()
-    lines += [f"  | {line}" for line in said[:QUESTION_LINES]]
-    if len(said) > QUESTION_LINES:
-        lines.append(f"  | … {len(said) - QUESTION_LINES} more lines: sequencer {option}log")
-    lines.append(f'  sequencer {option}approve | reject | feedback "…"')
-    return lines
-
-
-NODE_QUESTION_LINES = 24
-VALUES_CHARS = 200
-LATER = "later"
-
-
-def asking(
-    project: Project, unread: Callable[[Run, SequencerError], None] = lambda *_: None
-) -> list[tuple[Run, list[Question]]]:
-    """Return every graph run that asks people something; *unread* hears which can't be read."""
-    found = []
-    for name in (None, *project.run_names()):
-        run = project.run(name)
-        try:
-            head = run.head
-            if head is None or head.flow is None or not head.flow.asks:
-                continue
-            questions = run.flow.questions(head)
-        except SequencerError as error:
-            unread(run, error)
-            continue
-        if questions:
-            found.append((run, questions))
-    return found
-
-
-def described_question(run: Run, question: Question) -> list[str]:
-    """Return the lines that show a question."""
-    option = f"--run {shlex.quote(one_line(run.name))} " if run.name else ""
-    name = one_line(run.name or "default run")
-    until = f", until {question.expires_at}" if question.expires_at else ""
-    node = one_line(question.node.id)
-    lines = [f"{name}: {node} waits since {question.asked_at}{until}"]
-    said = plain(question.text).strip().splitlines()
-    lines += [f"  | {line}" for line in said[:NODE_QUESTION_LINES]]
-    if len(said) > NODE_QUESTION_LINES:
-        lines.append(f"  | … {len(said) - NODE_QUESTION_LINES} more lines")
-    for each in question.options:
-        more = f": {one_line(each.description)}" if each.description else ""
-        label = f" ({one_line(each.label)})" if each.label != each.value else ""
-        lines.append(f"  - {one_line(each.value)}{label}{more}")
-    if question.options and question.node.allows_custom_input:
-        fails = ": no edge takes it, so the node would fail" if question.is_dead_end else ""
-        lines.append(f"  - any other text{fails}")
-    lines.append(f"  sequencer {option}answer {shlex.quote(node)} {_values(question)}")
-    return lines
-
-
-def _values(question: Question) -> str:
-    """Return the answers to choose from, safe to paste into a shell with all the line.
-
-    Not with ``|`` between them: a shell would run the second one.
-    """
-    words = [shlex.quote(one_line(each.value)) for each in question.options]
-    shown = " or ".join(words)
-    if len(shown) <= VALUES_CHARS:
-        return shown or "TEXT"
-    return "VALUE"
+def _gate_json(one: Open, gate: Gate) -> dict[str, Any]:
+    facts = gate.model_dump(mode="json", exclude={"decision"})
+    said = asked_at(one.run, gate)
+    return {"run": one.run.name, "workflow": one.workflow, **facts, "question": said}
 
 
 def question_json(run: Run, question: Question) -> dict[str, Any]:
@@ -349,31 +262,72 @@ def question_json(run: Run, question: Question) -> dict[str, Any]:
     }
 
 
+def _told_gate(one: Open, gate: Gate) -> list[str]:
+    """Return the lines that show a gate and its question."""
+    until = f", until {gate.expires_at} (then: {gate.on_timeout})" if gate.expires_at else ""
+    times = f", asked for the {gate.round}. time" if gate.round > 1 else ""
+    asks = f"{one_line(gate.step)} of {one_line(one.workflow)}"
+    return [
+        f"{one.name}: {asks} waits since {gate.opened_at}{until}{times}",
+        *_quoted(asked_at(one.run, gate), GATE_LINES, f": sequencer {one.option}log"),
+        f'  sequencer {one.option}approve | reject | feedback "…"',
+    ]
+
+
+def _told_question(one: Open, question: Question) -> list[str]:
+    """Return the lines that show a question."""
+    until = f", until {question.expires_at}" if question.expires_at else ""
+    node = one_line(question.node.id)
+    lines = [f"{one.name}: {node} waits since {question.asked_at}{until}"]
+    lines += _quoted(question.text, QUESTION_LINES)
+    for each in question.options:
+        more = f": {one_line(each.description)}" if each.description else ""
+        label = f" ({one_line(each.label)})" if each.label != each.value else ""
+        lines.append(f"  - {one_line(each.value)}{label}{more}")
+    if question.options and question.node.allows_custom_input:
+        fails = ": no edge takes it, so the node would fail" if question.is_dead_end else ""
+        lines.append(f"  - any other text{fails}")
+    # Not with | between the values: a shell that the line is pasted into would run the second.
+    values = " or ".join(shlex.quote(one_line(each.value)) for each in question.options) or "TEXT"
+    values = values if len(values) <= VALUES_CHARS else "VALUE"
+    return [*lines, f"  sequencer {one.option}answer {shlex.quote(node)} {values}"]
+
+
+def _quoted(text: str, most: int, where: str = "") -> Iterator[str]:
+    """Yield the first lines of *text*, and how many more there are *where*."""
+    lines = plain(text).strip().splitlines()
+    yield from (f"  | {line}" for line in lines[:most])
+    if len(lines) > most:
+        yield f"  | … {len(lines) - most} more lines{where}"
+
+
 def _run_that_asks(invocation: Invocation, node: str) -> Run:
     """Return the run that is meant: the named one, or the only one in which *node* asks.
 
     Raises:
+        UnknownName: nobody asks it.
         TransitionRefused: it asks in several, and none was named.
     """
     if invocation.run_name is not None:
         return invocation.run()
     unread: list[tuple[Run, SequencerError]] = []
-    found = asking(invocation.project(), lambda run, error: unread.append((run, error)))
-    meant = [run for run, questions in found if node in {one.node.id for one in questions}]
-    if len(meant) == 1:
-        if meant[0].name is not None:
-            invocation.say(f"run {meant[0].name!r} is the one that asks")
-        return meant[0]
+    found = {
+        one.run: {question.node.id for question in one.questions}
+        for one in waiting(invocation.project(), lambda *left: unread.append(left))
+    }
+    meant = [run for run, nodes in found.items() if node in nodes]
     if not meant:
         for run, error in unread:
             # It may be the one that asks.
             invocation.say(f"warning: {run.name or 'default run'} is left out: {error}")
-        known = sorted({one.node.id for _, questions in found for one in questions})
+        known = sorted(set().union(*found.values()))
         raise UnknownName("open question", node, known, where="sequencer answer")
-    names = ", ".join(sorted(run.name or "the default run" for run in meant))
-    raise TransitionRefused(
-        f"answer: {node!r} asks in {len(meant)} runs: {names}",
-        hint=f"'sequencer --run NAME answer {node} VALUE' answers one",
+    return _only(
+        invocation,
+        meant,
+        "is the one that asks",
+        f"answer: {node!r} asks in {len(meant)} runs",
+        f"'sequencer --run NAME answer {node} VALUE' answers one",
     )
 
 
@@ -406,7 +360,7 @@ def ask(invocation: Invocation, run: Run, head: Head) -> bool:
     """
     has_answered = False
     for question in run.flow.questions(head):
-        for line in described_question(run, question)[:-1]:
+        for line in _told_question(Open(run), question)[:-1]:
             invocation.say(line)
         said = _asked(question)
         if said is None:
@@ -472,7 +426,7 @@ def decide(invocation: Invocation, run: Run) -> bool:
         return ask(invocation, run, head)
     if head is None or head.gate is None or not head.gate.is_open:
         return head is not None and head.status is not Status.WAITING_APPROVAL
-    for line in described(run, head):
+    for line in _told_gate(Open(run, workflow=head.workflow_name), head.gate):
         invocation.say(line)
     try:
         return _answered(invocation, run, head.gate.token)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -15,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.exposition import generate_latest as as_openmetrics
 from prometheus_client.registry import Collector
 
-from sequencer.cli.context import Invocation
+from sequencer.cli.context import Invocation, each_run
 from sequencer.cli.options import NewFile, pass_invocation, save, verb
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
@@ -72,32 +71,28 @@ def _seen(invocation: Invocation, *, all_runs: bool) -> tuple[list[Seen], list[s
     Raises:
         SequencerError: the one run that was asked for can't be read.
     """
-    project = invocation.project()
+    project, unreadable = invocation.project(), list[str | None]()
     if not all_runs:
-        one = _look(invocation, project, invocation.run())
-        if one is None:
+        run = invocation.run()
+        if (head := run.head) is None:
             invocation.say("nothing has happened yet: the run was never begun")
-        return [one] if one is not None else [], []
-    seen: list[Seen] = []
-    unreadable: list[str | None] = []
-    for name in (None, *project.run_names()):
+            return [], []
+        return [_look(invocation, project, run, head)], []
+
+    def unread(run: Run, error: SequencerError) -> None:
+        invocation.say(f"warning: run {run.name or '(default)'}: {error.message}")
+        unreadable.append(run.name)
+
+    seen = []
+    for run, head in each_run(project, unread):
         try:
-            one = _look(invocation, project, project.run(name))
+            seen.append(_look(invocation, project, run, head))
         except SequencerError as error:
-            # One that is damaged must not hide the others.
-            invocation.say(f"warning: run {name or '(default)'}: {error.message}")
-            unreadable.append(name)
-            continue
-        if one is not None:
-            seen.append(one)
+            unread(run, error)
     return seen, unreadable
 
 
-def _look(invocation: Invocation, project: Project, run: Run) -> Seen | None:
-
-    head = run.head
-    if head is None:
-        return None
+def _look(invocation: Invocation, project: Project, run: Run, head: Head) -> Seen:
     workflow, graph, spent = None, None, {}
     try:
         workflow = run.workflow
@@ -164,158 +159,99 @@ class Seen:
         return (_clean(self.name or DEFAULT_RUN), _clean(self.head.workflow_name))
 
 
-class _Sum(NamedTuple):
-    """One counter of what the attempts of a maker have come to."""
-
-    name: str
-    help: str
-    unit: str
-    value: Callable[[Total], float | None]
-    """None: it is not known, and no sample says that it is 0."""
-
-
-_SUMS = (
-    _Sum("steps_accepted", "Steps that were accepted.", "", lambda t: t.accepted),
-    _Sum("attempts_failed", "Attempts that failed or judged no.", "", lambda t: t.failed),
-    _Sum("attempts_released", "Attempts that were given back.", "", lambda t: t.released),
-    _Sum("attempts_taken_over", "Attempts whose process was lost.", "", lambda t: t.taken_over),
-    _Sum("agent_seconds", "Time of agents, all attempts.", "seconds", lambda t: t.usage.seconds),
-    _Sum("input_tokens", "Tokens that were sent.", "tokens", lambda t: t.usage.input_tokens),
-    _Sum("output_tokens", "Tokens that came back.", "tokens", lambda t: t.usage.output_tokens),
-    _Sum("cost_usd", "Cost as far as it is known.", "usd", lambda t: t.usage.known_usd),
-    _Sum(
+_SUMS: tuple[tuple[str, str, str, Callable[[Total], float | None]], ...] = (
+    ("steps_accepted", "Steps that were accepted.", "", lambda t: t.accepted),
+    ("attempts_failed", "Attempts that failed or judged no.", "", lambda t: t.failed),
+    ("attempts_released", "Attempts that were given back.", "", lambda t: t.released),
+    ("attempts_taken_over", "Attempts whose process was lost.", "", lambda t: t.taken_over),
+    ("agent_seconds", "Time of agents, all attempts.", "seconds", lambda t: t.usage.seconds),
+    ("input_tokens", "Tokens that were sent.", "tokens", lambda t: t.usage.input_tokens),
+    ("output_tokens", "Tokens that came back.", "tokens", lambda t: t.usage.output_tokens),
+    ("cost_usd", "Cost as far as it is known.", "usd", lambda t: t.usage.known_usd),
+    (
         "estimated_usd",
         "Part of the cost that is estimated.",
         "usd",
         lambda t: t.usage.estimated_usd,
     ),
-    _Sum("calls_unpriced", "Calls whose cost nobody told.", "", lambda t: t.usage.unpriced),
-)
-
-
-class _OfHead(NamedTuple):
-    """One figure of a run's head."""
-
-    name: str
-    help: str
-    unit: str
-    value: Callable[[Head], float | None]
-
-
-_COUNTERS = (
-    _OfHead("run_steps_accepted", "Steps that were accepted.", "", lambda h: h.usage.steps),
-    _OfHead("run_agent_seconds", "Time of agents.", "seconds", lambda h: h.usage.seconds),
-    _OfHead("run_input_tokens", "Tokens sent.", "tokens", lambda h: h.usage.input_tokens),
-    _OfHead("run_output_tokens", "Tokens back.", "tokens", lambda h: h.usage.output_tokens),
-    _OfHead("run_cost_usd", "Cost as far as it is known.", "usd", lambda h: h.usage.known_usd),
-    _OfHead(
-        "run_estimated_usd",
-        "Part of the cost that is estimated.",
-        "usd",
-        lambda h: h.usage.estimated_usd,
-    ),
-    _OfHead("run_calls_unpriced", "Calls whose cost nobody told.", "", lambda h: h.usage.unpriced),
-)
-_GAUGES = (
-    _OfHead("run_step_index", "Where the run stands, from 0.", "", lambda h: h.step_index),
-    _OfHead("run_claims", "Steps that are being run.", "", lambda h: len(h.claims)),
-    _OfHead("run_failures_in_row", "Failures in a row.", "", lambda h: h.failures_in_row),
-    _OfHead(
-        "run_last_update_timestamp_seconds",
-        "When the run changed last, seconds since 1970.",
-        "seconds",
-        lambda h: datetime.fromisoformat(h.last_update).timestamp(),
-    ),
+    ("calls_unpriced", "Calls whose cost nobody told.", "", lambda t: t.usage.unpriced),
+)  # fmt: skip
+"""What the attempts of a maker have come to; None: it is not known, and no sample says it is 0."""
+_COUNTERS: tuple[tuple[str, str, str, Callable[[Head], float | None]], ...] = (
+    ("run_steps_accepted", "Steps that were accepted.", "", lambda h: h.usage.steps),
+    ("run_agent_seconds", "Time of agents.", "seconds", lambda h: h.usage.seconds),
+    ("run_input_tokens", "Tokens sent.", "tokens", lambda h: h.usage.input_tokens),
+    ("run_output_tokens", "Tokens back.", "tokens", lambda h: h.usage.output_tokens),
+    ("run_cost_usd", "Cost as far as it is known.", "usd", lambda h: h.usage.known_usd),
+    ("run_estimated_usd", "Part of the cost that is estimated.", "usd",
+     lambda h: h.usage.estimated_usd),
+    ("run_calls_unpriced", "Calls whose cost nobody told.", "", lambda h: h.usage.unpriced),
+)  # fmt: skip
+_GAUGES: tuple[tuple[str, str, str, Callable[[Head], float | None]], ...] = (
+    ("run_step_index", "Where the run stands, from 0.", "", lambda h: h.step_index),
+    ("run_claims", "Steps that are being run.", "", lambda h: len(h.claims)),
+    ("run_failures_in_row", "Failures in a row.", "", lambda h: h.failures_in_row),
+    ("run_last_update_timestamp_seconds", "When the run changed last, seconds since 1970.",
+     "seconds", lambda h: datetime.fromisoformat(h.last_update).timestamp()),
 )  # fmt: skip
 _UNITS = {"usd": "USD", "tokens": "tokens", "steps": "steps", "seconds": "seconds of agents"}
+Labels = tuple[str, ...]
+Samples = Iterable[tuple[Labels, float | None]]
 
 
 def metrics_text(seen: Iterable[Seen], unreadable: Iterable[str | None], text_format: str) -> bytes:
     """Return *seen* in *text_format*, one of `FORMATS`; *unreadable* are other runs' names."""
-    collector = _Runs(tuple(seen), tuple(unreadable))
     write = as_openmetrics if text_format == FORMATS[0] else as_prometheus
-    data: bytes = write(collector)
+    data: bytes = write(_Collected(_families(tuple(seen), tuple(unreadable))))
     return data
 
 
-class _Runs(Collector):
-    """What prometheus_client asks for the families."""
+class _Collected(Collector):
+    """Gives prometheus_client the families that have a sample."""
 
-    def __init__(self, seen: tuple[Seen, ...], unreadable: tuple[str | None, ...]) -> None:
-        self._seen = seen
-        self._unreadable = unreadable
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family that has a sample."""
-        families = (*self._sums(), *self._heads(), self._status(), *self._caps(), self._readable())
-        return (family for family in families if family.samples)
-
-    def _sums(self) -> Iterator[Metric]:
-        makers = [(one, _by_labels(one)) for one in self._seen]
-        for name, text, unit, value in _SUMS:
-            counter = _counter(name, f"{text} {_KEPT}", MAKER, unit)
-            for _, rows in makers:
-                for labels, tallies in rows.items():
-                    known = [one for one in map(value, tallies) if one is not None]
-                    if known:
-                        counter.add_metric(labels, round(sum(known), 9))
-            yield counter
-        first = _gauge(
-            "journal_first_revision",
-            "The oldest revision that the journal still has; above 1 older facts were dropped.",
-            RUN,
-        )
-        for one in self._seen:
-            if one.tallies.first_revision is not None:
-                first.add_metric(one.labels, one.tallies.first_revision)
-        yield first
-
-    def _heads(self) -> Iterator[Metric]:
-        for name, text, unit, value in _COUNTERS:
-            counter = _counter(name, f"{text} {_EXACT}", RUN, unit)
-            for one in self._seen:
-                if (known := value(one.head)) is not None:
-                    counter.add_metric(one.labels, known)
-            yield counter
-        for name, text, unit, value in _GAUGES:
-            gauge = _gauge(name, text, RUN, unit)
-            for one in self._seen:
-                if (known := value(one.head)) is not None:
-                    gauge.add_metric(one.labels, known)
-            yield gauge
-
-    def _status(self) -> Metric:
-        gauge = _gauge("run_status", "1 for the status that it has.", (*RUN, "status"))
-        for one in self._seen:
-            for status in Status:
-                gauge.add_metric((*one.labels, str(status)), int(one.head.status == status))
-        return gauge
-
-    def _caps(self) -> Iterator[Metric]:
-        labels = (*RUN, "scope", "name")
-        for unit, words in _UNITS.items():
-            limit = _gauge(f"budget_{unit}", f"The cap, in {words}.", labels, unit)
-            left = _gauge(f"budget_left_{unit}", f"What is left, in {words}.", labels, unit)
-            for one in self._seen:
-                for cap in one.caps:
-                    if cap.unit == unit:
-                        limit.add_metric((*one.labels, cap.scope, cap.name), cap.limit)
-                        left.add_metric((*one.labels, cap.scope, cap.name), round(cap.left, 9))
-            yield limit
-            yield left
-
-    def _readable(self) -> Metric:
-        gauge = _gauge("run_readable", "0: its state or its journal can't be read.", ("run",))
-        for one in self._seen:
-            gauge.add_metric(one.labels[:1], 1)
-        for name in self._unreadable:
-            gauge.add_metric((_clean(name or DEFAULT_RUN),), 0)
-        return gauge
+        return (family for family in self._families if family.samples)
 
 
-def _by_labels(one: Seen) -> dict[tuple[str, ...], list[Total]]:
+def _families(seen: tuple[Seen, ...], unreadable: tuple[str | None, ...]) -> Iterator[Metric]:
+    makers = [_by_labels(one) for one in seen]
+    for name, text, unit, of_total in _SUMS:
+        sums = []
+        for labels, totals in (item for rows in makers for item in rows.items()):
+            known = [one for one in map(of_total, totals) if one is not None]
+            sums.append((labels, sum(known) if known else None))
+        yield _family(CounterMetricFamily, name, f"{text} {_KEPT}", MAKER, sums, unit=unit)
+    text = "The oldest revision that the journal still has; above 1 older facts were dropped."
+    yield _gauge(
+        "journal_first_revision", text, RUN, ((s.labels, s.tallies.first_revision) for s in seen)
+    )
+    for name, text, unit, of_head in _COUNTERS:
+        samples = [(one.labels, of_head(one.head)) for one in seen]
+        yield _family(CounterMetricFamily, name, f"{text} {_EXACT}", RUN, samples, unit=unit)
+    for name, text, unit, of_head in _GAUGES:
+        yield _gauge(name, text, RUN, ((one.labels, of_head(one.head)) for one in seen), unit)
+    yield _gauge("run_status", "1 for the status that it has.", (*RUN, "status"), (
+        ((*one.labels, str(status)), int(one.head.status == status))
+        for one in seen
+        for status in Status
+    ))  # fmt: skip
+    labels = (*RUN, "scope", "name")
+    for unit, words in _UNITS.items():
+        caps = [((*s.labels, c.scope, c.name), c) for s in seen for c in s.caps if c.unit == unit]
+        limits, left = ((of, cap.limit) for of, cap in caps), ((of, cap.left) for of, cap in caps)
+        yield _gauge(f"budget_{unit}", f"The cap, in {words}.", labels, limits, unit)
+        yield _gauge(f"budget_left_{unit}", f"What is left, in {words}.", labels, left, unit)
+    readable = [(one.labels[:1], 1) for one in seen]
+    readable += [((_clean(name or DEFAULT_RUN),), 0) for name in unreadable]
+    yield _gauge("run_readable", "0: its state or its journal can't be read.", ("run",), readable)
+
+
+def _by_labels(one: Seen) -> dict[Labels, list[Total]]:
     """Return the tallies by the values of `MAKER`: makers may differ in nothing else."""
-    found: dict[tuple[str, ...], list[Total]] = {}
+    found: dict[Labels, list[Total]] = {}
     for maker, tally in one.tallies.by_maker.items():
         role = one.roles.get(maker.step, "")
         labels = (*one.labels, maker.step, role, one.model_of(maker), maker.agent)
@@ -328,9 +264,21 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _counter(name: str, text: str, labels: Iterable[str], unit: str) -> CounterMetricFamily:
-    return CounterMetricFamily(f"{PREFIX}_{name}", text, labels=tuple(labels), unit=unit)
+def _family(
+    kind: type[CounterMetricFamily | GaugeMetricFamily],
+    name: str,
+    text: str,
+    labels: Labels,
+    samples: Samples,
+    *,
+    unit: str,
+) -> Metric:
+    family = kind(f"{PREFIX}_{name}", text, labels=labels, unit=unit)
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(values, round(value, 9))
+    return family
 
 
-def _gauge(name: str, text: str, labels: Iterable[str], unit: str = "") -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=tuple(labels), unit=unit)
+def _gauge(name: str, text: str, labels: Labels, samples: Samples, unit: str = "") -> Metric:
+    return _family(GaugeMetricFamily, name, text, labels, samples, unit=unit)

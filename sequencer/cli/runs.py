@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sequencer.cli.context import Invocation
+from sequencer.cli.context import Invocation, each_run
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import columns, one_line
 from sequencer.engine.run import Run
@@ -32,8 +32,17 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
       sequencer runs --all --json
     """
     project = invocation.project()
-    found = [_facts(project, project.run(name)) for name in (None, *project.run_names())]
-    begun = [facts for facts in found if facts is not None]
+    begun: list[dict[str, Any]] = []
+
+    def unread(run: Run, error: SequencerError) -> None:
+        facts: dict[str, Any] = {"run": run.name, "ended": False, "posts": []}
+        begun.append({**facts, "status": "unreadable", "error": error.message})
+
+    for run, head in each_run(project, unread):
+        try:
+            begun.append(_facts(project, run, head))
+        except SequencerError as error:
+            unread(run, error)
     shown = [facts for facts in begun if with_ended or not facts["ended"] or _is_behind(facts)]
     if invocation.is_json:
         invocation.print_json(shown)
@@ -47,7 +56,8 @@ def runs(invocation: Invocation, *, with_ended: bool) -> None:
     invocation.echo(columns(heads, rows, room=invocation.room, goes=(4, 1)))
     for facts in shown:
         for post in facts["posts"]:
-            invocation.echo(f"{_name(facts)}: {_post_words(post)}")
+            told = Pending(**post).text(lambda at: duration(_age_s(at) or 0.0))
+            invocation.echo(f"{_name(facts)}: {one_line(told)}")
 
 
 def _is_behind(facts: Mapping[str, Any]) -> bool:
@@ -55,33 +65,21 @@ def _is_behind(facts: Mapping[str, Any]) -> bool:
     return any(post["pending"] or post["error"] for post in facts["posts"])
 
 
-def _post_words(post: Mapping[str, Any]) -> str:
-
-    return one_line(Pending(**post).text(lambda at: duration(_age_s(at) or 0.0)))
-
-
 def _name(facts: Mapping[str, Any]) -> str:
     return one_line(facts["run"] or "(default)")
 
 
-def _facts(project: Project, run: Run) -> dict[str, Any] | None:
-    """Return what is shown about *run*; None before it has begun."""
-    facts: dict[str, Any] = {"run": run.name, "ended": False, "posts": []}
-    try:
-        head = run.head
-        begun, title = _began(run) if head is not None else (None, None)
-    except SequencerError as error:
-        return {**facts, "status": "unreadable", "error": error.message}
-    if head is None:
-        return None
+def _facts(project: Project, run: Run, head: Head) -> dict[str, Any]:
+    """Return what is shown about *run*."""
+    begun, title = _began(run)
     return {
-        **facts,
+        "run": run.name,
         "ended": head.status == "complete",
         "workflow": head.workflow_name,
         "step": head.expected_step,
         "step_index": head.step_index,
         "steps": _length(run, head),
-        "status": _status(head),
+        "status": "rejected" if head.was_rejected else str(head.status),
         "began_at": begun,
         "age_s": _age_s(begun),
         "last_update": head.last_update,
@@ -92,10 +90,6 @@ def _facts(project: Project, run: Run) -> dict[str, Any] | None:
         "title": title,
         "posts": [one.as_json() for one in project.pending_posts(run, head)],
     }
-
-
-def _status(head: Head) -> str:
-    return "rejected" if head.was_rejected else str(head.status)
 
 
 def _length(run: Run, head: Head) -> int | None:
@@ -120,26 +114,18 @@ def _began(run: Run) -> tuple[str | None, str | None]:
 
 
 def _age_s(at: str | None) -> float | None:
-
     began = parse_time(at) if at else None
     return None if began is None else max((datetime.now(UTC) - began).total_seconds(), 0.0)
 
 
-def _cost(facts: dict[str, Any]) -> str:
-
-    told, unpriced = facts["cost_usd"] or 0.0, facts["unpriced"]
-    usage = Usage(cost_usd=told, unpriced=unpriced, estimated_usd=facts["estimated_usd"])
-    return cost_words(usage, 2)
-
-
 def _row(facts: dict[str, Any]) -> tuple[str, ...]:
-
     name = _name(facts)
     if "error" in facts:
         return (name, "", "", facts["status"], "", "", one_line(facts["error"]))
     of = f"/{facts['steps']}" if facts["steps"] else ""
     step = f"{facts['step_index'] + (0 if facts['ended'] else 1)}{of} {facts['step']}".rstrip()
     age = duration(facts["age_s"]) if facts["age_s"] is not None else ""
-    cost = _cost(facts)
+    usage = {key: facts[key] for key in ("unpriced", "estimated_usd")}
+    cost = cost_words(Usage(cost_usd=facts["cost_usd"] or 0.0, **usage), 2)
     title = one_line(facts["title"] or "")
     return (name, one_line(facts["workflow"]), one_line(step), facts["status"], age, cost, title)
