@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import lru_cache
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from sequencer.workflows.mermaid.text import (
     SPACES,
+    TABLES,
     ChartText,
     Position,
     Unreadable,
@@ -82,6 +83,8 @@ class Chart:
     """In closing order."""
     classes: frozenset[str] = field(default=frozenset())
     """Names that classDef, class or ``:::`` use, so that others can avoid them."""
+    colors: Mapping[str, Mapping[str, str]] = field(default_factory=dict, compare=False)
+    """By node or group, as far as its author has said: fill, stroke and color as ``#rrggbb``."""
 
     @property
     def names(self) -> frozenset[str]:
@@ -106,6 +109,26 @@ class Chart:
                 for one in self.subgraphs
             ],
         }
+
+
+_COLOR = re.compile(
+    r"\s*(fill|stroke|color)\s*:\s*(?:#((?:[0-9a-f]{3}){1,2})|([a-z]+))\s*(?:!important\s*)?",
+    re.IGNORECASE,
+)
+
+
+def colors_of(styles: Iterable[str]) -> dict[str, str]:
+    """Return fill, stroke and color of the *styles* of a statement, where they are plain colors.
+
+    >>> colors_of(["fill:#F9f", "stroke: red", "stroke-width:4px", "color:url(x)"])
+    {'fill': '#ff99ff', 'stroke': '#ff0000'}
+    """
+    found = {}
+    for match in filter(None, map(_COLOR.fullmatch, styles)):
+        digits = (match[2] or TABLES["colors"].get(match[3].lower(), "")).lower()
+        if digits:
+            found[match[1].lower()] = "#" + "".join(one * (6 // len(digits)) for one in digits)
+    return found
 
 
 _HEADS = {"x": ("arrow_cross", "x"), ">": ("arrow_point", "<"), "o": ("arrow_circle", "o")}
@@ -180,28 +203,7 @@ BRACKETS: dict[str, tuple[str, dict[str, str]]] = {
 ``((`` and ``{{`` close with two tokens.
 """
 
-SHAPES = frozenset([
-    "bang", "bolt", "bow-rect", "bow-tie-rectangle", "brace", "brace-l", "brace-r", "braces",
-    "card", "circ", "circle", "cloud", "collate", "com-link", "comment", "cross-circ",
-    "crossed-circle", "curv-trap", "curved-trapezoid", "cyl", "cylinder", "das", "data-store",
-    "database", "datastore", "db", "dbl-circ", "decision", "delay", "diam", "diamond", "disk",
-    "display", "div-proc", "div-rect", "divided-process", "divided-rectangle", "doc", "docs",
-    "document", "documents", "double-circle", "doublecircle", "event", "extract", "f-circ",
-    "filled-circle", "flag", "flip-tri", "flipped-triangle", "fork", "fr-circ", "fr-rect",
-    "framed-circle", "framed-rectangle", "h-cyl", "half-rounded-rectangle", "hex", "hexagon",
-    "horizontal-cylinder", "hourglass", "icon", "in-out", "internal-storage", "inv-trapezoid",
-    "join", "junction", "lean-l", "lean-left", "lean-r", "lean-right", "lightning-bolt",
-    "lin-cyl", "lin-doc", "lin-proc", "lin-rect", "lined-cylinder", "lined-document",
-    "lined-process", "lined-rectangle", "loop-limit", "manual", "manual-file", "manual-input",
-    "notch-pent", "notch-rect", "notched-pentagon", "notched-rectangle", "odd", "out-in",
-    "paper-tape", "pill", "prepare", "priority", "proc", "process", "processes", "procs",
-    "question", "rect", "rectangle", "rounded", "shaded-process", "sl-rect", "sloped-rectangle",
-    "sm-circ", "small-circle", "st-doc", "st-rect", "stacked-document", "stacked-rectangle",
-    "stadium", "start", "stop", "stored-data", "subproc", "subprocess", "subroutine", "summary",
-    "tag-doc", "tag-proc", "tag-rect", "tagged-document", "tagged-process", "tagged-rectangle",
-    "terminal", "text", "trap-b", "trap-t", "trapezoid", "trapezoid-bottom", "trapezoid-top",
-    "tri", "triangle", "win-pane", "window-pane",
-])  # fmt: skip
+SHAPES = frozenset(TABLES["shapes"])
 """Every name that ``@{ shape: NAME }`` may give."""
 
 
@@ -222,7 +224,12 @@ class ChartBuilder:
 
     def __init__(self, source: ChartText) -> None:
         self.direction = "TB"
-        self.classes: set[str] = set()
+        self.classes: dict[str, dict[str, str]] = {}
+        """By name, with the colors of those that classDef has."""
+        self.worn: dict[str, list[str]] = {}
+        """By node or group, its classes."""
+        self.painted: dict[str, dict[str, str]] = {}
+        """By node or group, what ``style`` says."""
         self._source = source
         self.edges: list[ChartEdge] = []
         """Those so far."""
@@ -236,7 +243,23 @@ class ChartBuilder:
     def build(self) -> Chart:
         """Return everything that was collected."""
         collected = tuple(self._nodes.values()), tuple(self.edges), tuple(self._subgraphs)
-        return Chart(self.direction, *collected, frozenset(self.classes))
+        return Chart(self.direction, *collected, frozenset(self.classes), self._colors())
+
+    def _colors(self) -> dict[str, dict[str, str]]:
+        usual, found = self.classes.get("default", {}), {}
+        for name in (*self._nodes, *(self._subgraph_ids - self._nodes.keys())):
+            colors = dict(usual) if name not in self._subgraph_ids else {}
+            for worn in self.worn.get(name, ()):
+                colors |= self.classes[worn]
+            if colors := colors | self.painted.get(name, {}):
+                found[name] = colors
+        return found
+
+    def wear(self, names: Iterable[str], worn: str) -> None:
+        """Give the class *worn* to the nodes and groups *names*."""
+        self.classes.setdefault(worn, {})
+        for name in names:
+            self.worn.setdefault(name, []).append(worn)
 
     def add_node(
         self, name: str, start: int, label: str | None = None, shape: str | None = None

@@ -1,9 +1,9 @@
 """From the text of a Mermaid flowchart to what it says, or the first thing wrong with it.
 
 One method reads one construct. What is valid, and what it means, is what Mermaid 11.17
-makes of it; only the limits are this module's own, and they are refusals. What only changes
-colors, links and texts for screen readers is checked, because Mermaid refuses a whole chart
-over it, and forgotten, but for a node that ``style`` names first and the names of classes.
+makes of it; only the limits are this module's own, and they are refusals. What changes looks,
+links and texts for screen readers is checked, because Mermaid refuses a whole chart over it,
+and forgotten, but for a node that ``style`` names first, the names of classes, and plain colors.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sequencer.workflows.mermaid.chart import (
     Chart,
     ChartBuilder,
     Link,
+    colors_of,
     read_link,
 )
 from sequencer.workflows.mermaid.complaints import Complaints
@@ -209,7 +210,7 @@ class _Parser:
             if tokens.kind not in ID_KINDS:
                 message = f"after ':::' there is {self._wrong.shown} and no name of a class"
                 raise self._wrong.here(message)
-            self._chart.classes.add(tokens.take_id())
+            self._chart.wear([name], tokens.take_id())
         return name
 
     def _label(self, opening: str) -> tuple[str, str]:
@@ -349,32 +350,35 @@ class _Parser:
             raise self._wrong.bad_side_statement(self._side)
         return self._tokens.take(kinds)
 
-    def _styles(self) -> None:
-        self._some(_STYLE_KINDS)
+    def _styles(self) -> dict[str, str]:
+        """Pass what a statement says about looks, and return the colors in it."""
+        styles = [self._some(_STYLE_KINDS)]
         while self._tokens.kind == "COMMA":
             self._tokens.advance()
-            self._some(_STYLE_KINDS)
+            styles.append(self._some(_STYLE_KINDS))
+        return colors_of(styles)
 
     def _style(self) -> None:
         self._one({"SPACE"})
         start = self._tokens.start
         name = self._some(ID_KINDS)
         self._one({"SPACE"})
-        self._styles()
+        self._chart.painted.setdefault(name, {}).update(self._styles())
         self._chart.add_node(name, start)
 
     def _class_def(self) -> None:
         self._one({"SPACE"})
         names = self._some(ID_KINDS)
         self._one({"SPACE"})
-        self._styles()
-        self._chart.classes.update(names.split(","))
+        colors = self._styles()
+        for name in names.split(","):
+            self._chart.classes.setdefault(name, {}).update(colors)
 
     def _class(self) -> None:
         self._one({"SPACE"})
-        self._some(ID_KINDS)
+        names = self._some(ID_KINDS).split(",")
         self._one({"SPACE"})
-        self._chart.classes.add(self._some(ID_KINDS))
+        self._chart.wear(names, self._some(ID_KINDS))
 
     def _link_style(self) -> None:
         tokens = self._tokens

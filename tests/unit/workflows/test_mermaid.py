@@ -409,6 +409,8 @@ def test_what_mermaid_takes_out_before_it_reads(text: str, left: str) -> None:
         ("plain", "plain"),
         ("a: |\n  two\n  lines\n", {"a": "two\nlines\n"}),
         ("a: " + "9" * 400, {"a": "9" * 400}),
+        ("{ : a, b: c}", {"null": "a", "b": "c"}),
+        ("[:]", [{"null": None}]),
     ],
 )
 def test_a_value(text: str, value: Any) -> None:
@@ -429,6 +431,9 @@ def test_a_value(text: str, value: Any) -> None:
         ("a: " + "x" * 70_000, "more than 65536 characters"),
         ("a: [", "node"),
         ("a: b: c", "not allowed"),
+        ("{ : a, : b}", "'null' is there twice"),
+        (": a", "expected key"),
+        ("{" + "? : a," * 9 + "}", "without a key|is there twice"),
         ("\x00", "control characters|special characters"),
         ("\ud800", "no text"),
     ],
@@ -438,6 +443,27 @@ def test_what_is_no_yaml_of_a_chart(text: str, problem: str) -> None:
         read_properties(text)
 
     assert str(caught.value)
+
+
+def test_the_colors_that_classes_and_styles_give() -> None:
+    chart = read_chart(
+        "flowchart TD\nclassDef default fill:#eee\n"
+        "classDef hot,cold fill:#F96,stroke:#333,stroke-width:4px,color:white;\n"
+        "a:::hot --> b --> c\nclass b,g hot\nclassDef cold fill:blue\nclass b cold\n"
+        "style c fill:#123456 !important,color:#abcd\nstyle a stroke:url\nclass nobody hot\n"
+        "subgraph g[One]\nd\nend\nsubgraph h\ne:::unknown\nend"
+    )
+
+    hot = {"fill": "#ff9966", "stroke": "#333333", "color": "#ffffff"}
+    assert chart.colors == {
+        "a": hot,
+        "b": {**hot, "fill": "#0000ff"},
+        "c": {"fill": "#123456"},
+        "g": hot,
+        "d": {"fill": "#eeeeee"},
+        "e": {"fill": "#eeeeee"},
+    }
+    assert chart.classes == {"default", "hot", "cold", "unknown"}
 
 
 def test_one_line_is_a_flow_mapping_and_several_are_a_block() -> None:
