@@ -14,22 +14,80 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator
+
+from sequencer.executors.answers import parsed, schema_of, with_structured
 from sequencer.executors.client import ERROR_CHARS, as_dict, one_line
-from sequencer.executors.client_limits import TOO_MANY_REQUESTS, Clock, not_before
-from sequencer.executors.prices import ModelPrice, Tokens
-from sequencer.executors.project_tools import Workbench, call_tool, describe_tools
-from sequencer.executors.protocol import Listener, Piece
-from sequencer.model.outcome import Usage
+from sequencer.executors.client_limits import (
+    DEFAULT_WAIT_S,
+    TOO_MANY_REQUESTS,
+    Clock,
+    not_before,
+)
+from sequencer.executors.prices import ModelPrice, Tokens, price_of
+from sequencer.executors.project_tools import SECRETS, Workbench, call_tool, describe_tools
+from sequencer.executors.protocol import Listener, Piece, StepRequest, time_is_over
+from sequencer.executors.tool_words import MESSAGES, taken
+from sequencer.model.addresses import takes_secrets
+from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
+from sequencer.model.step import ModelName
 
 if TYPE_CHECKING:
     import anthropic
     from anthropic.types import Message
+
+_CONNECT_TIMEOUT_S = 30.0
+LISTENED_TO = "the key is sent there, so the address has to be https://"
+ToolName = Literal["read", "write", "edit", "glob", "grep", "bash"]
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,199}$")]
+
+
+class MessagesOptions(BaseModel):
+    """``agents: {NAME: {kind: anthropic, …}}``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: ModelName = "claude-sonnet-5-5"
+    max_tokens: int = Field(default=32_000, ge=1, le=1_000_000)
+    """Of one answer."""
+    max_turns: int = Field(default=50, ge=1, le=10_000)
+    """Calls of one step that names no number itself."""
+    tools: tuple[ToolName, ...] = ("read", "glob", "grep")
+    """A step's own lists can only take away from these."""
+    api_key_env: VariableName = "ANTHROPIC_API_KEY"
+    """Name of the variable with the key; the key itself has no place in a file."""
+    base_url: str | None = Field(default=None, pattern=r"^https?://\S+$")
+    """Of a gateway; without it ANTHROPIC_BASE_URL or the API itself."""
+    prices: dict[str, ModelPrice] = {}
+    """By model, in USD per million tokens; they replace the list prices."""
+    retries: int = Field(default=4, ge=0, le=20)
+    """Further tries of a call that broke off or met a busy server."""
+    stall_timeout_s: float = Field(default=300.0, gt=0, le=3_600)
+    """Silence of the API after which a call is broken off and tried again."""
+    limit_wait_s: float = Field(default=DEFAULT_WAIT_S, gt=0, le=86_400)
+    """When to ask again after a limit whose end the API does not tell."""
+    secrets: tuple[str, ...] = SECRETS
+    """Names of files, as shell patterns, that the file tools do not touch."""
+    env: dict[str, str] = {}
+    """Variables for commands, beside the allow-listed ones."""
+    pass_env: tuple[str, ...] = ()
+    """Names of further variables of this process that commands get."""
+    fail_on_denial: bool = False
+    """A refused tool call fails the step; otherwise it is a warning."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _key_goes_where_nobody_listens(cls, url: str | None) -> str | None:
+        if url is not None and not takes_secrets(url):
+            raise ValueError(LISTENED_TO)
+        return url
+
 
 _HINTS = {
     "max_tokens": "the answer was cut at max_tokens; raise it in the agent's entry",
@@ -39,96 +97,169 @@ _HINTS = {
 """By stop reason."""
 
 
-class ConversationFailed(Exception):
-    """The conversation ended without an answer; the message says why and what to do."""
+LONGEST_WAIT_S = 60.0
+"""A limit that lasts longer ends the step as limited instead of keeping it waiting."""
+_FIRST_DELAY_S = 1.0
+_LONGEST_DELAY_S = 30.0
+_OK = 200
+_UNAUTHORIZED = 401
+_SERVER_ERROR = 500
+_CONFLICT = 409
+_RETRIED = frozenset({408, _CONFLICT, TOO_MANY_REQUESTS})
+_PASSING = frozenset({"api_error", "overloaded_error", "rate_limit_error", "timeout_error"})
+"""Types of an error event that another try may get round."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dialog:
-    """What is asked, and within which limits."""
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    """What went wrong in one try."""
 
-    prompt: str
-    system: str | None
-    model: str
-    max_tokens: int
-    max_turns: int
-    tools: Sequence[str]
-    max_cost_usd: float | None
-    price: ModelPrice | None
-    """None: the cost is not known."""
-    schema: dict[str, Any] | None = None
-    """JSON Schema of the answer."""
-    temperature: float | None = None
+    text: str
+    status: int | None = None
+    is_passing: bool = True
+    retry_after_s: float | None = None
 
 
-@dataclass(slots=True)
-class Ledger:
-    """What the attempt has used so far, the try that runs included."""
+class NoAnswer(Exception):
+    """The conversation ended without an answer; its outcome says why and what to do."""
 
-    price: ModelPrice | None
-    listener: Listener
-    settled: Usage = field(default_factory=Usage)
-    usage: Usage = field(default_factory=Usage)
-
-    def count(self, tokens: Tokens, is_over: bool) -> None:
-        """Take the tokens of the try that runs; settle them once it *is_over*."""
-        cost = self.price.cost_usd(tokens) if self.price else 0.0
-        running = Usage(
-            cost_usd=cost,
-            estimated_usd=cost,
-            input_tokens=tokens.sent,
-            output_tokens=tokens.output,
-        )
-        usage = self.settled.plus(running).replace(unpriced=int(self.price is None))
-        if is_over:
-            self.settled = usage
-        if usage != self.usage:
-            self.usage = usage
-            self.listener.used(usage)
+    def __init__(
+        self,
+        error: str,
+        status: OutcomeStatus = OutcomeStatus.FAILED,
+        not_before_at: str | None = None,
+    ) -> None:
+        super().__init__(error)
+        self.outcome = Outcome(status=status, error=error, not_before=not_before_at)
 
 
 class Conversation:
     """One attempt's conversation."""
 
     def __init__(
-        self, plan: Dialog, rules: CallRules, bench: Workbench, listener: Listener
+        self,
+        options: MessagesOptions,
+        request: StepRequest,
+        bench: Workbench,
+        listener: Listener,
+        clock: Clock,
     ) -> None:
         self.denials: list[str] = []
-        self.ledger = Ledger(plan.price, listener)
-        self._plan = plan
-        self._rules = rules
+        self.usage = Usage()
+        """What the attempt has used so far, the try that runs included."""
+        self._settled = Usage()
+        self._options = options
+        self._request = request
         self._bench = bench
         self._listener = listener
+        self._clock = clock
+        step = request.step
+        self._max_turns = 1 if step.single_turn else (step.max_turns or options.max_turns)
+        tools = options.tools if step.allowed_tools is None else step.allowed_tools
+        if step.single_turn or step.disallow_all_tools:
+            tools = ()
+        withheld = (*(step.disallowed_tools or ()), *taken(step, MESSAGES))
+        self._tools = tuple(tool for tool in tools if tool not in withheld)
+        self._model = step.model or options.model
+        self._price = price_of(self._model, options.prices)
+        """None: the cost is not known."""
+        idle_s = request.idle_timeout_s
+        self._idle_s = None if idle_s is None or idle_s > options.stall_timeout_s else idle_s
+        """The step's own limit of silence, if it is what breaks a call off: not tried again."""
 
-    async def hold(self, client: anthropic.AsyncAnthropic) -> str:
+    async def hold(self, key: str, base_url: str | None) -> Outcome:
+        """Return how the conversation ended: by itself, by the deadline, or cancelled."""
+        import anthropic  # noqa: PLC0415 - costs a second
+
+        silence_s = self._idle_s or self._options.stall_timeout_s
+        timeout = anthropic.Timeout(silence_s, connect=_CONNECT_TIMEOUT_S)
+        loop, cancellation = asyncio.get_running_loop(), self._bench.cancellation
+        # A redirect would take the prompt, and a key that is a header of its own, elsewhere.
+        connection = anthropic.DefaultAsyncHttpxClient(timeout=timeout, follow_redirects=False)
+        async with anthropic.AsyncAnthropic(
+            api_key=key,
+            base_url=base_url,
+            timeout=timeout,
+            max_retries=0,
+            http_client=connection,
+        ) as client:
+            talk = asyncio.ensure_future(self._talk(client))
+            # Cancelling the task closes the stream and with it the connection.
+            loop.add_reader(cancellation.fileno(), talk.cancel)
+            try:
+                left = self._bench.seconds_left()
+                await asyncio.wait({talk}, timeout=left if left is None else max(left, 0.0))
+            finally:
+                loop.remove_reader(cancellation.fileno())
+                talk.cancel()
+            try:
+                return self._answered(await talk)
+            except NoAnswer as failure:
+                return self._stopped() if cancellation.is_set() else failure.outcome
+            except asyncio.CancelledError:
+                return self._stopped()
+
+    def _answered(self, answer: str) -> Outcome:
+        if self.denials and self._options.fail_on_denial:
+            told = "; ".join(self.denials[:3])
+            message = f"{len(self.denials)} tool call(s) were refused: {told}"
+            return Outcome(status=OutcomeStatus.FAILED, error=message, output=answer)
+        outcome = Outcome(status=OutcomeStatus.OK, output=answer)
+        is_json = schema_of(self._request.step) is not None
+        return with_structured(outcome, parsed(answer)) if is_json else outcome
+
+    def _stopped(self) -> Outcome:
+        reason = self._bench.cancellation.reason
+        if reason is not None:
+            return Outcome(status=OutcomeStatus.INTERRUPTED, error=f"stopped: {reason}")
+        message = time_is_over(self._request, "the call was broken off")
+        return Outcome(status=OutcomeStatus.FAILED, error=message, is_timed_out=True)
+
+    async def _talk(self, client: anthropic.AsyncAnthropic) -> str:
         """Return the model's final answer.
 
         Raises:
-            ConversationFailed: a limit was reached, or the model ended without an answer.
-            CallFailed: a call got no answer.
+            NoAnswer: a limit was reached, a call got no answer, or the model ended without one.
         """
-        messages: list[dict[str, Any]] = [{"role": "user", "content": [_text(self._plan.prompt)]}]
-        for turn in range(1, self._plan.max_turns + 1):
+        prompt = _text(self._request.prompt)
+        messages: list[dict[str, Any]] = [{"role": "user", "content": [prompt]}]
+        for turn in range(1, self._max_turns + 1):
             self._check_budget()
-            answer = await call(
-                client, self._parameters(messages), self._rules, self._listener, self.ledger.count
-            )
+            answer = await self._call(client, self._parameters(messages))
             messages.append({"role": "assistant", "content": answer.content})
             if answer.stop_reason in {"end_turn", "stop_sequence"}:
                 return "\n".join(block.text for block in answer.content if block.type == "text")
-            if answer.stop_reason == "tool_use" and turn < self._plan.max_turns:
+            if answer.stop_reason == "tool_use" and turn < self._max_turns:
                 messages.append({"role": "user", "content": self._use_tools(answer)})
             elif answer.stop_reason not in {"tool_use", "pause_turn"}:
                 reason = str(answer.stop_reason)
-                raise ConversationFailed(_HINTS.get(reason, f"unknown stop reason {reason!r}"))
-        message = f"no answer after {self._plan.max_turns} turn(s); raise max_turns, or make the "
-        raise ConversationFailed(f"{message}step smaller")
+                raise NoAnswer(_HINTS.get(reason, f"unknown stop reason {reason!r}"))
+        raise NoAnswer(
+            f"no answer after {self._max_turns} turn(s); raise max_turns, or make the step smaller"
+        )
 
     def _check_budget(self) -> None:
-        limit, spent = self._plan.max_cost_usd, self.ledger.usage.cost_usd
+        limit, spent = self._request.max_cost_usd, self.usage.cost_usd
         if limit is not None and spent >= limit:
-            message = f"the budget is spent: {spent:.4f} of {limit:.4f} USD; raise max_cost_usd"
-            raise ConversationFailed(message)
+            raise NoAnswer(
+                f"the budget is spent: {spent:.4f} of {limit:.4f} USD; raise max_cost_usd"
+            )
+
+    def _count(self, tokens: Tokens, is_over: bool) -> None:
+        """Take the tokens of the try that runs; settle them once it *is_over*."""
+        cost = self._price.cost_usd(tokens) if self._price else 0.0
+        running = Usage(
+            cost_usd=cost,
+            estimated_usd=cost,
+            input_tokens=tokens.sent,
+            output_tokens=tokens.output,
+        )
+        usage = self._settled.plus(running).replace(unpriced=int(self._price is None))
+        if is_over:
+            self._settled = usage
+        if usage != self.usage:
+            self.usage = usage
+            self._listener.used(usage)
 
     def _parameters(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         *before, last = messages
@@ -137,19 +268,21 @@ class Conversation:
             *blocks, end = last["content"]
             marked = {**end, "cache_control": {"type": "ephemeral"}}
             last = {**last, "content": [*blocks, marked]}
+        request, step = self._request, self._request.step
         parameters: dict[str, Any] = {
-            "model": self._plan.model,
-            "max_tokens": self._plan.max_tokens,
+            "model": self._model,
+            "max_tokens": self._options.max_tokens,
             "messages": [*before, last],
         }
-        if self._plan.system is not None:
-            parameters["system"] = self._plan.system
-        if self._plan.tools:
-            parameters["tools"] = describe_tools(self._plan.tools)
-        if self._plan.temperature is not None:
+        systems = [s for s in (request.system_prompt, request.append_system_prompt) if s]
+        if systems:
+            parameters["system"] = "\n\n".join(systems)
+        if self._tools:
+            parameters["tools"] = describe_tools(self._tools)
+        if step.temperature is not None:
             # The package has no such parameter; the API takes it where the model does.
-            parameters["extra_body"] = {"temperature": self._plan.temperature}
-        output_format = _format(self._plan.schema)
+            parameters["extra_body"] = {"temperature": step.temperature}
+        output_format = _format(schema_of(step))
         if output_format is not None:
             parameters["output_config"] = {"format": output_format}
         return parameters
@@ -161,7 +294,7 @@ class Conversation:
                 continue
             shown = f"{block.name} {one_line(block.input)}"
             self._say(f"-> {shown}", Piece.ACTION)
-            done = call_tool(block.name, block.input, self._plan.tools, self._bench)
+            done = call_tool(block.name, block.input, self._tools, self._bench)
             self._say(
                 f"{'<- error:' if done.is_error else '<-'} {one_line(done.text)}", Piece.ACTION
             )
@@ -180,6 +313,87 @@ class Conversation:
     def _say(self, text: str, kind: Piece) -> None:
         self._listener.write(f"{text}\n".encode("utf-8", "replace"), kind)
 
+    async def _call(self, client: anthropic.AsyncAnthropic, parameters: dict[str, Any]) -> Message:
+        """Return the whole answer to one request; its text is heard as it comes.
+
+        Raises:
+            NoAnswer: limited if the limit lasts longer than `LONGEST_WAIT_S`, the step's
+                deadline, or all tries; unavailable if the service did not answer, after the
+                tries that it deserves; failed for any other error.
+        """
+        attempt = 0
+        while True:
+            stream = _Stream(self._listener, self._count)
+            try:
+                return await stream.read(client, parameters)
+            except _caught() as error:
+                trouble = self._explained(error)
+            finally:
+                stream.close()
+            attempt += 1
+            delay_s = trouble.retry_after_s
+            if delay_s is None:
+                delay_s = float(min(_FIRST_DELAY_S * 2 ** (attempt - 1), _LONGEST_DELAY_S))
+            left, retries = self._bench.seconds_left(), self._options.retries
+            is_too_late = left is not None and delay_s >= left
+            is_too_long = trouble.status == TOO_MANY_REQUESTS and delay_s > LONGEST_WAIT_S
+            if not trouble.is_passing or is_too_late or is_too_long or attempt > retries:
+                raise self._given_up(trouble, attempt)
+            again = f"asking again in {delay_s:.1f} s, {attempt} of {retries}"
+            self._listener.write(f"{trouble.text}; {again}\n".encode(), Piece.NOTICE)
+            await asyncio.sleep(delay_s)
+
+    def _explained(self, error: Exception) -> _Trouble:
+        import anthropic  # noqa: PLC0415 - costs a second
+
+        name = type(error).__name__
+        if isinstance(error, anthropic.APIStatusError):
+            return self._explained_status(error)
+        if "Timeout" in name:
+            if self._idle_s is not None:
+                silent = f"no progress for {self._idle_s:g} s; the call was broken off\n"
+                return _Trouble(f"{silent}raise idle_timeout_s, or leave it out", is_passing=False)
+            return _Trouble(f"the API was silent for too long ({name})")
+        if isinstance(error, anthropic.APIConnectionError):
+            return _Trouble(f"the API can't be reached: {error.__cause__ or error}")
+        if isinstance(error, anthropic.AnthropicError):
+            return _Trouble(f"{name}: {error}", is_passing=False)
+        return _Trouble(f"the API's answer broke off: {name}: {error}")
+
+    def _explained_status(self, error: anthropic.APIStatusError) -> _Trouble:
+        body = as_dict(as_dict(error.body).get("error"))
+        message = one_line(body.get("message") or error.message, ERROR_CHARS)
+        kind = str(body.get("type", ""))
+        status = error.status_code
+        if status == _OK:
+            status = TOO_MANY_REQUESTS if kind == "rate_limit_error" else _OK
+            text = f"the API's answer broke off: {kind}: {message}"
+            return _Trouble(text, status, kind in _PASSING)
+        headers = error.response.headers
+        said = headers.get("x-should-retry")
+        is_passing = said == "true"
+        if said is None:
+            is_passing = status in _RETRIED or status >= _SERVER_ERROR
+        text = f"the API refused the call (HTTP {status} {kind}): {message}"
+        if status == _UNAUTHORIZED:
+            text += f"\ncheck the key in {self._options.api_key_env}"
+            is_passing = False
+        # A limit is never given up at once because of a header: it may end the step as limited.
+        is_passing = is_passing or status == TOO_MANY_REQUESTS
+        return _Trouble(text, status, is_passing, _retry_after_s(headers, self._clock()))
+
+    def _given_up(self, trouble: _Trouble, attempt: int) -> NoAnswer:
+        text = trouble.text + (f" ({attempt} tries)" if attempt > 1 else "")
+        if trouble.status != TOO_MANY_REQUESTS:
+            is_temporary = trouble.is_passing and trouble.status != _CONFLICT
+            return NoAnswer(
+                text, OutcomeStatus.UNAVAILABLE if is_temporary else OutcomeStatus.FAILED
+            )
+        now, after, wait_s = self._clock(), trouble.retry_after_s, self._options.limit_wait_s
+        epoch_s = None if after is None else now.timestamp() + after
+        when = not_before(trouble.text, now, default_wait_s=wait_s, epoch_s=epoch_s)
+        return NoAnswer(text, OutcomeStatus.LIMITED, when)
+
 
 def _format(schema: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return *schema* as the API takes one; None where it has no form that the API knows."""
@@ -197,98 +411,6 @@ def _format(schema: dict[str, Any] | None) -> dict[str, Any] | None:
 def _text(text: str) -> dict[str, Any]:
     # The API refuses an empty text block; a tool may well have said nothing.
     return {"type": "text", "text": text or "(nothing)"}
-
-
-LONGEST_WAIT_S = 60.0
-"""A limit that lasts longer ends the step as limited instead of keeping it waiting."""
-_FIRST_DELAY_S = 1.0
-_LONGEST_DELAY_S = 30.0
-_OK = 200
-_UNAUTHORIZED = 401
-_SERVER_ERROR = 500
-_CONFLICT = 409
-_RETRIED = frozenset({408, _CONFLICT, TOO_MANY_REQUESTS})
-_PASSING = frozenset({"api_error", "overloaded_error", "rate_limit_error", "timeout_error"})
-"""Types of an error event that another try may get round."""
-
-
-class CallFailed(Exception):
-    """The call got no answer; the message says why and what to do."""
-
-
-class CallUnanswered(CallFailed):
-    """The service is overloaded, failing or out of reach; it may answer in a while."""
-
-
-class CallLimited(CallFailed):
-    """The account's limit is reached until *not_before*."""
-
-    def __init__(self, message: str, not_before_at: str) -> None:
-        super().__init__(message)
-        self.not_before = not_before_at
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallRules:
-    """How long and how often one call is tried."""
-
-    retries: int
-    limit_wait_s: float
-    idle_timeout_s: float | None
-    """The step's own limit of silence, if it is what breaks a call off: not tried again."""
-    seconds_left: Callable[[], float | None]
-    clock: Clock
-    key_variable: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Trouble:
-    """What went wrong in one try."""
-
-    text: str
-    status: int | None = None
-    is_passing: bool = True
-    retry_after_s: float | None = None
-
-
-async def call(
-    client: anthropic.AsyncAnthropic,
-    parameters: dict[str, Any],
-    rules: CallRules,
-    listener: Listener,
-    count: Callable[[Tokens, bool], None],
-) -> Message:
-    """Return the whole answer to one request; text goes to *listener* as it comes.
-
-    *count* is told the tokens of the present try so far, and True when a try has ended:
-    a try that broke off is charged too.
-
-    Raises:
-        CallLimited: the limit lasts longer than `LONGEST_WAIT_S`, the step's deadline, or
-            all tries.
-        CallUnanswered: the service did not answer, after the tries that it deserves.
-        CallFailed: any other error.
-    """
-    attempt = 0
-    while True:
-        stream = _Stream(listener, count)
-        try:
-            return await stream.read(client, parameters)
-        except _caught() as error:
-            trouble = _explain(error, rules)
-        finally:
-            stream.close()
-        attempt += 1
-        delay_s = _delay_s(trouble, attempt)
-        left = rules.seconds_left()
-        is_too_late = left is not None and delay_s >= left
-        if not trouble.is_passing or is_too_late or attempt > rules.retries:
-            raise _final(trouble, attempt, rules)
-        if trouble.status == TOO_MANY_REQUESTS and delay_s > LONGEST_WAIT_S:
-            raise _final(trouble, attempt, rules)
-        again = f"asking again in {delay_s:.1f} s, {attempt} of {rules.retries}"
-        listener.write(f"{trouble.text}; {again}\n".encode(), Piece.NOTICE)
-        await asyncio.sleep(delay_s)
 
 
 class _Stream:
@@ -354,45 +476,7 @@ def _caught() -> tuple[type[Exception], ...]:
     return (anthropic.AnthropicError, *transport)
 
 
-def _explain(error: Exception, rules: CallRules) -> _Trouble:
-    import anthropic  # noqa: PLC0415 - costs a second
-
-    name = type(error).__name__
-    if isinstance(error, anthropic.APIStatusError):
-        return _explain_status(error, rules)
-    if "Timeout" in name:
-        if rules.idle_timeout_s is not None:
-            silent = f"no progress for {rules.idle_timeout_s:g} s; the call was broken off\n"
-            return _Trouble(f"{silent}raise idle_timeout_s, or leave it out", is_passing=False)
-        return _Trouble(f"the API was silent for too long ({name})")
-    if isinstance(error, anthropic.APIConnectionError):
-        return _Trouble(f"the API can't be reached: {error.__cause__ or error}")
-    if isinstance(error, anthropic.AnthropicError):
-        return _Trouble(f"{name}: {error}", is_passing=False)
-    return _Trouble(f"the API's answer broke off: {name}: {error}")
-
-
-def _explain_status(error: anthropic.APIStatusError, rules: CallRules) -> _Trouble:
-    body = as_dict(as_dict(error.body).get("error"))
-    message = one_line(body.get("message") or error.message, ERROR_CHARS)
-    kind = str(body.get("type", ""))
-    status = error.status_code
-    if status == _OK:
-        status = TOO_MANY_REQUESTS if kind == "rate_limit_error" else _OK
-        return _Trouble(f"the API's answer broke off: {kind}: {message}", status, kind in _PASSING)
-    headers = error.response.headers
-    said = headers.get("x-should-retry")
-    is_passing = status in _RETRIED or status >= _SERVER_ERROR if said is None else said == "true"
-    text = f"the API refused the call (HTTP {status} {kind}): {message}"
-    if status == _UNAUTHORIZED:
-        text += f"\ncheck the key in {rules.key_variable}"
-        is_passing = False
-    # A limit is never given up at once because of a header: it may end the step as limited.
-    is_passing = is_passing or status == TOO_MANY_REQUESTS
-    return _Trouble(text, status, is_passing, _retry_after_s(headers, rules))
-
-
-def _retry_after_s(headers: Any, rules: CallRules) -> float | None:
+def _retry_after_s(headers: Any, now: datetime) -> float | None:
     """Return the seconds of a retry-after header, which may also hold a date."""
     value = headers.get("retry-after")
     if value is None:
@@ -406,22 +490,4 @@ def _retry_after_s(headers: Any, rules: CallRules) -> float | None:
     except ValueError:
         return None
     aware = when if when.tzinfo else when.replace(tzinfo=UTC)
-    return max((aware - rules.clock()).total_seconds(), 0.0)
-
-
-def _delay_s(trouble: _Trouble, attempt: int) -> float:
-    if trouble.retry_after_s is not None:
-        return trouble.retry_after_s
-    return float(min(_FIRST_DELAY_S * 2 ** (attempt - 1), _LONGEST_DELAY_S))
-
-
-def _final(trouble: _Trouble, attempt: int, rules: CallRules) -> CallFailed:
-    tries = f" ({attempt} tries)" if attempt > 1 else ""
-    if trouble.status != TOO_MANY_REQUESTS:
-        is_temporary = trouble.is_passing and trouble.status != _CONFLICT
-        return (CallUnanswered if is_temporary else CallFailed)(f"{trouble.text}{tries}")
-    now = rules.clock()
-    after = trouble.retry_after_s
-    epoch_s = None if after is None else now.timestamp() + after
-    when = not_before(trouble.text, now, default_wait_s=rules.limit_wait_s, epoch_s=epoch_s)
-    return CallLimited(f"{trouble.text}{tries}", when)
+    return max((aware - now).total_seconds(), 0.0)

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sequencer.executors.messages_api import MessagesExecutor, MessagesOptions
+from sequencer.executors.messages_api import MessagesExecutor
+from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.outcome import Outcome

@@ -11,7 +11,8 @@ from typing import ClassVar
 import pytest
 from pydantic import ValidationError
 
-from sequencer.executors.messages_api import MessagesExecutor, MessagesOptions
+from sequencer.executors.messages_api import MessagesExecutor
+from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.addresses import takes_secrets

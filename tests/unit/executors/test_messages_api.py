@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from sequencer.executors.messages_api import MessagesExecutor, MessagesOptions
+from sequencer.executors.messages_api import MessagesExecutor
+from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.protocol import Piece
 from sequencer.model.outcome import OutcomeStatus

@@ -9,7 +9,8 @@ import pytest
 from sequencer.executors.claude import ClaudeExecutor, ClaudeOptions
 from sequencer.executors.codex import CodexExecutor, CodexOptions
 from sequencer.executors.gemini import GeminiExecutor, GeminiOptions
-from sequencer.executors.messages_api import MessagesExecutor, MessagesOptions
+from sequencer.executors.messages_api import MessagesExecutor
+from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.opencode import OpencodeExecutor, OpencodeOptions
 from sequencer.executors.process import ProcessCore
 from sequencer.executors.project_tools import TOOLS

@@ -14,7 +14,7 @@ from sequencer.errors import TooManyFailures
 from sequencer.executors.claude import ClaudeOptions
 from sequencer.executors.codex import CodexOptions
 from sequencer.executors.gemini import GeminiOptions
-from sequencer.executors.messages_api import MessagesOptions
+from sequencer.executors.messages_loop import MessagesOptions
 from sequencer.executors.opencode import OpencodeOptions
 from sequencer.model.head import MAX_COUNTER, Head
 from sequencer.model.limits import InvocationLimits, RunLimits
