@@ -153,14 +153,12 @@ def _strict_json(data: bytes) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        message = "a key is there twice"
-        raise ValueError(message)
+        raise ValueError("a key is there twice")
     return found
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    message = f"{word} is not a JSON number"
-    raise ValueError(message)
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _text(value: Any) -> str:
@@ -198,8 +196,7 @@ def schema_text(step: Step) -> str | None:
         return None
     text = json.dumps(schema, separators=(",", ":"))
     if len(text) > MAX_ARGUMENT_BYTES:
-        message = f"output.schema is longer than {MAX_ARGUMENT_BYTES} bytes; shorten it"
-        raise ValueError(message)
+        raise ValueError(f"output.schema is longer than {MAX_ARGUMENT_BYTES} bytes; shorten it")
     return text
 
 

@@ -3,9 +3,11 @@
 The sequencer takes it before it starts a process and hands it to the guard, so the kernel
 frees it only when both are gone. Agents don't get it: they could close it, or hold it in a
 service that they left behind. The file is removed when all of an attempt's processes have
-ended; who finds it looks for the marks in it.
+ended; who finds it looks for processes by the marks in it. What descends from a marked process
+belongs to it, whatever its environment.
 
-Not promised: that processes on another machine, or of a run without claims, are known here.
+Not promised: that processes on another machine or of a run without claims are known here; nor
+those of another user or pid namespace, and orphans with an environment of their own.
 """
 
 from __future__ import annotations
@@ -18,12 +20,19 @@ import time
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
+from signal import SIGKILL, SIGSTOP
+from typing import TYPE_CHECKING
 
 from sequencer.errors import MachineBusy, StorageFailed
 from sequencer.executors.protocol import Cancellation
 from sequencer.store import folder as folders
 from sequencer.store.identity import pid_namespace
 
+if TYPE_CHECKING:
+    import psutil
+
+MARK = "SEQUENCER_GUARD"
+"""Environment variable that marks the processes of one attempt."""
 WAIT_S = 2.5
 """A guard that lost its sequencer ends what ignores TERM after a second; one that takes
 longer is stopped, or has a sequencer that is."""
@@ -174,9 +183,6 @@ class AttemptLock:
         notes = _NOTE.findall(os.pread(fd, _MAX_BYTES, 0))
         if not notes:
             return
-        # psutil is worth its import only here.
-        from sequencer.executors.marked import end_marked  # noqa: PLC0415
-
         left = end_marked(*(mark.decode() for mark, _ in notes))
         here = pid_namespace().encode()
         if left:
@@ -198,3 +204,69 @@ def _lock(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+_ROUNDS = 100
+_PAUSE_S = 0.02
+_EMPTY_LOOKS = 2
+"""What forks all the time may pass one look by."""
+
+
+def end_marked(*marks: str) -> int:
+    """KILL every process with one of *marks* until none is found; return how many are left.
+
+    Used where a guard was killed or is stopped, and on systems without a subreaper. They are
+    stopped first: so nothing forks meanwhile, and no orphan loses its parent, by which it is
+    known. This process and those that it descends from are left alone.
+    """
+    if not marks:
+        return 0
+    import psutil  # noqa: PLC0415 - few attempts leave anything
+
+    here = psutil.Process()
+    spared = {here.pid, *(one.pid for one in here.parents())}
+    left: list[psutil.Process] = []
+    stopped: set[int] = set()
+    empty = 0
+    for _ in range(_ROUNDS):
+        left = _marked(frozenset(marks))
+        ours = [process for process in left if process.pid not in spared]
+        if not ours:
+            empty += 1
+            if empty == _EMPTY_LOOKS:
+                break
+        else:
+            is_still = {process.pid for process in ours} <= stopped
+            for process in ours:
+                # Looks at the start time too: a number that has a new owner gets nothing.
+                with contextlib.suppress(psutil.Error):
+                    process.send_signal(SIGKILL if is_still else SIGSTOP)
+            if not is_still:
+                stopped |= {process.pid for process in ours}
+                continue
+        time.sleep(_PAUSE_S)
+    return len(left)
+
+
+def _marked(marks: frozenset[str]) -> list[psutil.Process]:
+    import psutil  # noqa: PLC0415 - same
+
+    parents: dict[psutil.Process, int] = {}
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        try:
+            parents[process] = process.ppid()
+            if process.environ().get(MARK) in marks:
+                found[process.pid] = process
+        except (psutil.Error, OSError):
+            continue
+    size = -1
+    while found and size != len(found):
+        size = len(found)
+        found |= {one.pid: one for one, parent in parents.items() if parent in found}
+    alive = []
+    for process in found.values():
+        with contextlib.suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE:
+                alive.append(process)
+    return alive

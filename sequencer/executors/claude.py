@@ -260,8 +260,7 @@ class ClaudeExecutor(ClientExecutor[ClaudeOptions]):
             ValueError: no budget is left, the session's id is none, or the schema too long.
         """
         if request.max_cost_usd is not None and request.max_cost_usd <= 0:
-            message = "no budget is left for this step"
-            raise ValueError(message)
+            raise ValueError("no budget is left for this step")
         argv = claude_argv(self.options, request)
         # One step is one answer: a subagent in the background would outlive it.
         defaults = {"CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1"}

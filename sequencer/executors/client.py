@@ -144,8 +144,7 @@ def split_mark(mark: str) -> tuple[str, dict[str, str]]:
     """
     session_id, *rest = mark.split(";")
     if not _ID.fullmatch(session_id):
-        message = f"{session_id[:60]!r} is no session id"
-        raise ValueError(message)
+        raise ValueError(f"{session_id[:60]!r} is no session id")
     facts = (_FACT.fullmatch(part) for part in rest)
     return session_id, {fact[1]: fact[2] for fact in facts if fact}
 

@@ -63,8 +63,7 @@ class CommandOptions(BaseModel):
     @classmethod
     def _placeholders_are_known(cls, argv: tuple[str, ...]) -> tuple[str, ...]:
         if not argv[0]:
-            message = "the program's name is empty"
-            raise ValueError(message)
+            raise ValueError("the program's name is empty")
         for place, argument in enumerate(argv):
             found = _FIELD.fullmatch(argument)
             if found is None:
@@ -72,8 +71,7 @@ class CommandOptions(BaseModel):
             field = found["field"]
             if field not in PLACEHOLDERS:
                 known = ", ".join(f"{{{name}}}" for name in PLACEHOLDERS)
-                message = f"unknown placeholder {argument!r}; known: {known}"
-                raise ValueError(message)
+                raise ValueError(f"unknown placeholder {argument!r}; known: {known}")
             if (field == "python") != (place == 0):
                 message = "{python} is for the program, the other placeholders for its arguments"
                 raise ValueError(message)

@@ -58,8 +58,7 @@ class ModelPrice(BaseModel):
     @model_validator(mode="after")
     def _long_calls_are_whole(self) -> ModelPrice:
         if (self.long_from is None) != (self.long_factor == 1.0):
-            message = "long_from and long_factor only mean something together"
-            raise ValueError(message)
+            raise ValueError("long_from and long_factor only mean something together")
         return self
 
     def cost_usd(self, tokens: Tokens) -> float:

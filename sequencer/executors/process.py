@@ -27,6 +27,7 @@ from typing import Any, Protocol, Self
 
 from sequencer.errors import MachineBusy, SequencerError, out_of_resources
 from sequencer.executors.answers import apply_result
+from sequencer.executors.attempt_lock import end_marked
 from sequencer.executors.protocol import (
     Cancellation,
     Listener,
@@ -299,9 +300,6 @@ def conclude(
 def _end_strays(guard: Guard, report: dict[str, Any] | None, *, is_guard_lost: bool) -> int:
     """End what the guard did not, and return how much is left of the attempt."""
     if is_guard_lost or sys.platform != "linux":
-        # psutil is worth its import only here.
-        from sequencer.executors.marked import end_marked  # noqa: PLC0415
-
         return end_marked(guard.mark)
     return int(report.get("survivors", 0)) if report else 0
 

@@ -117,8 +117,7 @@ class Read(Tool):
         """Return the lines with their numbers."""
         data = bench.folder.read(self.path)
         if b"\x00" in data[:8192]:
-            message = f"{self.path!r} is not a text file"
-            raise FileFailed(message)
+            raise FileFailed(f"{self.path!r} is not a text file")
         lines = data.decode("utf-8", "replace").splitlines()
         chosen = lines[self.offset - 1 : self.offset - 1 + self.limit]
         shown = "\n".join(f"{n}\t{line}" for n, line in enumerate(chosen, self.offset))
@@ -153,15 +152,12 @@ class Edit(Tool):
             text = bench.folder.read(self.path).decode("utf-8")
         except UnicodeDecodeError as error:
             # Written back, the bytes that can't be read would be lost.
-            message = f"{self.path!r} is not UTF-8"
-            raise FileFailed(message) from error
+            raise FileFailed(f"{self.path!r} is not UTF-8") from error
         found = text.count(self.old_text)
         if found == 0:
-            message = f"old_text does not occur in {self.path!r}"
-            raise FileFailed(message)
+            raise FileFailed(f"old_text does not occur in {self.path!r}")
         if found > 1 and not self.replace_all:
-            message = f"old_text occurs {found} times in {self.path!r}; give more of it"
-            raise FileFailed(message)
+            raise FileFailed(f"old_text occurs {found} times in {self.path!r}; give more of it")
         bench.folder.write(self.path, text.replace(self.old_text, self.new_text))
         return f"edited {self.path}: {found} replaced"
 
@@ -175,15 +171,13 @@ class Glob(Tool):
         """Return the paths, one a line."""
         parts = PurePosixPath(self.pattern).parts
         if self.pattern.startswith("/") or ".." in parts:
-            message = f"{self.pattern!r} leads outside the project's folder"
-            raise PathRefused(message)
+            raise PathRefused(f"{self.pattern!r} leads outside the project's folder")
         try:
             paths = sorted(
                 islice(_allowed(bench.folder, bench.folder.root.glob(self.pattern)), _MAX_MATCHES)
             )
         except (ValueError, NotImplementedError, OSError) as error:
-            message = f"{self.pattern!r} is no pattern: {error}"
-            raise FileFailed(message) from error
+            raise FileFailed(f"{self.pattern!r} is no pattern: {error}") from error
         more = f"\n(only the first {_MAX_MATCHES})" if len(paths) == _MAX_MATCHES else ""
         return ("\n".join(paths) or "(no match)") + more
 
@@ -207,8 +201,7 @@ class Grep(Tool):
         matches = list(islice(_matches(bench.folder, ran.output), _MAX_MATCHES))
         if not matches and ran.end.exit_code != _NO_MATCH:
             reason = ran.end.spawn_error or ran.output.decode("utf-8", "replace")
-            message = f"grep failed: {reason[:500] or ran.end.ended_by}"
-            raise FileFailed(message)
+            raise FileFailed(f"grep failed: {reason[:500] or ran.end.ended_by}")
         more = f"\n(only the first {_MAX_MATCHES})" if len(matches) == _MAX_MATCHES else ""
         return ("\n".join(matches) or "(no match)") + more
 
@@ -326,17 +319,14 @@ class ToolFolder:
                 path is judged by where it leads, because models like to write them.
         """
         if not name or "\x00" in name:
-            message = "a path has to be given, without NUL"
-            raise PathRefused(message)
+            raise PathRefused("a path has to be given, without NUL")
         try:
             real = (self.root / name).resolve()
         except (OSError, RuntimeError) as error:
-            message = f"{name!r} can't be resolved: {error}"
-            raise PathRefused(message) from error
+            raise PathRefused(f"{name!r} can't be resolved: {error}") from error
         reason = self._refusal(real)
         if reason:
-            message = f"{name!r} {reason}"
-            raise PathRefused(message)
+            raise PathRefused(f"{name!r} {reason}")
         return real
 
     def allows(self, path: Path) -> bool:
@@ -377,8 +367,7 @@ class ToolFolder:
             mode = _mode_of(path)
             _replace(path, data, _FRESH_MODE if mode is None else mode)
         except OSError as error:
-            message = f"{name!r} can't be written: {error.strerror or error}"
-            raise FileFailed(message) from error
+            raise FileFailed(f"{name!r} can't be written: {error.strerror or error}") from error
         return mode is None
 
     def _refusal(self, real: Path) -> str | None:
@@ -402,8 +391,7 @@ def _mode_of(path: Path) -> int | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(mode):
-        message = "it is no regular file"
-        raise OSError(message)
+        raise OSError("it is no regular file")
     return stat.S_IMODE(mode)
 
 
@@ -424,13 +412,11 @@ def _read(path: Path, name: str) -> bytes:
         # Without blocking: opening a fifo would wait for a writer for ever.
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        message = f"{name!r} can't be read: {error.strerror or error}"
-        raise FileFailed(message) from error
+        raise FileFailed(f"{name!r} can't be read: {error.strerror or error}") from error
     try:
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode):
-            message = f"{name!r} is no regular file"
-            raise FileFailed(message)
+            raise FileFailed(f"{name!r} is no regular file")
         if facts.st_size > MAX_FILE_BYTES:
             message = f"{name!r} has {facts.st_size} bytes, more than the {MAX_FILE_BYTES} allowed"
             raise FileFailed(message)

@@ -27,11 +27,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sequencer.errors import SequencerError, out_of_resources
-from sequencer.executors.attempt_lock import AttemptLock
+from sequencer.executors.attempt_lock import MARK, AttemptLock
 from sequencer.executors.protocol import Cancellation, StopReason
 
-MARK = "SEQUENCER_GUARD"
-"""Environment variable that marks the processes of one attempt."""
 GRACE_S = 5.0
 """Seconds between TERM and KILL; claude 2.1 needs about 1.5 to end its tools."""
 _PROGRAM = Path(__file__).with_name("guard.py")
@@ -103,8 +101,7 @@ class Guard:
             busy = out_of_resources(error)
             if busy is not None:
                 raise busy from error
-            message = f"can't start a guard process: {error.strerror}"
-            raise GuardUnreachable(message) from error
+            raise GuardUnreachable(f"can't start a guard process: {error.strerror}") from error
         for fd in (prompt_read, control_read, status_write, stdout_write, stderr_write):
             os.close(fd)
         self._open = {self._prompt, self._control, self.status, self.stdout, self.stderr}

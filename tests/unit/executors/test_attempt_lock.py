@@ -18,10 +18,9 @@ import pytest
 
 from sequencer.errors import MachineBusy, StorageFailed
 from sequencer.executors import attempt_lock
-from sequencer.executors.attempt_lock import AttemptLock, lock_path
-from sequencer.executors.marked import end_marked
+from sequencer.executors.attempt_lock import MARK, AttemptLock, end_marked, lock_path
 from sequencer.executors.protocol import Cancellation, StopReason
-from sequencer.executors.pump import MARK, Guard, Launch
+from sequencer.executors.pump import Guard, Launch
 from sequencer.store.identity import pid_namespace
 from tests.contract.executor_cases import wait_until
 
@@ -180,7 +179,7 @@ def test_a_process_never_ends_itself_or_those_that_it_descends_from(tmp_path: Pa
     mark, program = secrets.token_hex(16), tmp_path / "inner.py"
     program.write_text(
         "import os, subprocess, sys\n"
-        "from sequencer.executors.marked import end_marked\n"
+        "from sequencer.executors.attempt_lock import end_marked\n"
         "if len(sys.argv) > 2:\n"
         "    print(end_marked(sys.argv[1]), flush=True)\n"
         "else:\n"

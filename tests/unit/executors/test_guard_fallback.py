@@ -19,7 +19,7 @@ import pytest
 
 from sequencer.executors import guard
 from sequencer.executors import pump as guarding
-from sequencer.executors.marked import end_marked
+from sequencer.executors.attempt_lock import MARK, end_marked
 from sequencer.executors.process import ProcessCore, ProcessEnd
 from sequencer.executors.protocol import Cancellation
 from sequencer.executors.pump import Launch
@@ -104,7 +104,7 @@ def test_what_left_the_group_is_found_by_its_mark(plain_core: ProcessCore, tmp_p
 @pytest.fixture
 def marked_sleeper() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     mark = uuid.uuid4().hex
-    process = subprocess.Popen(["sleep", "300"], env={**ENVIRONMENT, guarding.MARK: mark})
+    process = subprocess.Popen(["sleep", "300"], env={**ENVIRONMENT, MARK: mark})
     try:
         yield process, mark
     finally:
@@ -123,12 +123,12 @@ def test_only_the_marked_are_ended(marked_sleeper: tuple[subprocess.Popen[bytes]
 def test_every_agent_carries_a_mark_of_its_own(tmp_path: Path) -> None:
     launch = Launch(
         argv=["x"],
-        environment={guarding.MARK: "of an outer run"},
+        environment={MARK: "of an outer run"},
         cwd=tmp_path,
         prompt=b"",
     )
     record = guarding.record_of(launch, "mine")
-    assert f"{guarding.MARK}=mine".encode() in record
+    assert f"{MARK}=mine".encode() in record
     assert b"outer" not in record
 
 
@@ -191,7 +191,7 @@ def test_a_record_comes_back_as_it_was_sent(
     assert (received.grace_s, received.cwd) == (2.5, os.fsencode(tmp_path))
     assert list(map(os.fsdecode, received.argv)) == argv
     decoded = {os.fsdecode(k): os.fsdecode(v) for k, v in received.environment.items()}
-    assert decoded == {**environment, guarding.MARK: "m"}
+    assert decoded == {**environment, MARK: "m"}
 
 
 @pytest.mark.parametrize("sent", [b"", b"0000", b"000000ff12"])

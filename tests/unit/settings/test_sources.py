@@ -7,7 +7,7 @@ import pytest
 from sequencer.documents.keys import leaves
 from sequencer.documents.reader import KeyPath
 from sequencer.errors import ConfigurationError
-from sequencer.executors.pump import MARK
+from sequencer.executors.attempt_lock import MARK
 from sequencer.settings.schema import Schema
 from sequencer.settings.settings import load
 from sequencer.settings.sources import IDENTITY_VARIABLES, Given, variable_name
