@@ -176,7 +176,7 @@ def ready_nodes(project: Project, run: Run, workflow: Workflow, count: int) -> l
         steps = run.next(count)
         views = {one.node.id: one for one in look(run, workflow.name).nodes} if steps else {}
         if head is not None and steps:
-            workflow = run.flow.workflow_of(head)
+            workflow = run.kind.workflow_of(head)
     now = datetime.now(UTC)
     return [_node(project, workflow, step, views[step["step"]], now) for step in steps]
 

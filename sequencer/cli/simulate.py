@@ -145,7 +145,7 @@ def _of_run(invocation: Invocation) -> Workflow:
             f"the run's workflow {workflow.name!r} is no flowchart and no team",
             hint="name a FLOW; 'sequencer next' shows what a cycle or a procedure does",
         )
-    return workflow if head is None else run.flow.workflow_of(head)
+    return workflow if head is None else run.kind.workflow_of(head)
 
 
 def _of_graph(invocation: Invocation, workflow: Workflow, said: Script) -> Replay:

@@ -113,7 +113,7 @@ class Control:
         return source.model_copy(update={"workflow": self._workflow})
 
     @cached_property
-    def _nodes(self) -> FlowControl:
+    def nodes(self) -> FlowControl:
         """Return what knows the nodes of a graph's run.
 
         Raises:
@@ -123,18 +123,10 @@ class Control:
 
         return FlowControl(self._store, self._workflow)
 
-    @property
-    def _kind(self) -> Line | Net:
-        return Line(self._workflow) if self._workflow.graph is None else self._nodes.net
-
-    def _ensure_may(self, verb: str) -> None:
-        """Return if a run of this kind ever does what *verb* says.
-
-        Raises:
-            TransitionRefused: it does not.
-        """
-        if (refusal := self._kind.refusal(verb)) is not None:
-            raise refusal
+    @cached_property
+    def kind(self) -> Line | Net:
+        """Return what decides over the run."""
+        return Line(self._workflow) if self._workflow.graph is None else self.nodes.net
 
     def _change(self, change: Callable[[Head], Transition]) -> Head:
         def apply(head: Head | None) -> Transition:
@@ -152,24 +144,24 @@ class Control:
         return self._change(partial(self._decided, verb=verb, by=by, words=words))
 
     def _decided(self, head: Head, *, verb: str, by: str, words: Mapping[str, Any]) -> Transition:
-        made = self._kind.by_hand(head, verb, words, at=datetime.now(UTC), by=by)
+        made = self.kind.by_hand(head, verb, words, at=datetime.now(UTC), by=by)
         if made.document is not None:
-            self._nodes.keep_document(made)
+            self.nodes.keep_document(made)
         return made
 
     def stamp_ok(self, note: str | None = None) -> Head:
         """Accept the present step by hand; of a fixer only the fixing is accepted."""
-        self._ensure_may("stamp")
+        self.kind.ensure_may("stamp")
         return self._by_hand("stamp", note=note)
 
     def stamp_fail(self, note: str | None = None) -> Head:
         """Mark the present step as failed."""
-        self._ensure_may("stamp")
+        self.kind.ensure_may("stamp")
         return self._by_hand("fail", note=note)
 
     def skip(self, note: str | None = None) -> Head:
         """Leave the present step out; after a fixer the judgement comes again."""
-        self._ensure_may("skip")
+        self.kind.ensure_may("skip")
         return self._by_hand("skip", note=note)
 
     def skip_to(self, step_index: int, note: str, *, present: int) -> Head:
@@ -179,7 +171,7 @@ class Control:
             ClaimHeld: somebody works on the run, whose step would be taken away.
             TransitionRefused: the run is not at *present* any more.
         """
-        self._ensure_may("skip")
+        self.kind.ensure_may("skip")
         skip = partial(self._decided, verb="skip", by="", words={"note": note})
 
         def change(head: Head) -> Transition:
@@ -202,7 +194,7 @@ class Control:
 
     def rewind(self, step_index: int) -> Head:
         """Go back to *step_index*, whose step runs next."""
-        self._ensure_may("rewind")
+        self.kind.ensure_may("rewind")
         return self._by_hand("rewind", step_index=step_index)
 
     def set_field(self, field: str, value: Any) -> Head:
@@ -235,7 +227,7 @@ class Control:
 
     def approve(self, note: str | None = None, *, by: str, token: int | None = None) -> Head:
         """Let the run continue after its gate; *token* is that of the gate that was read."""
-        self._ensure_may("approve")
+        self.kind.ensure_may("approve")
         return self._decide("approve", by, note=note, token=token)
 
     def reject(self, note: str | None = None, *, by: str, token: int | None = None) -> Head:
@@ -244,7 +236,7 @@ class Control:
 
     def feedback(self, text: str, *, by: str, token: int | None = None) -> Head:
         """Send the run back with *text*; the gate comes again."""
-        self._ensure_may("feedback")
+        self.kind.ensure_may("feedback")
         return self._decide("feedback", by, text=text, token=token)
 
     def answer(self, node: str, said: str, *, by: str, token: int | None = None) -> Head:
@@ -254,7 +246,7 @@ class Control:
             UnknownName: no node of this name waits, or there is no such option.
             TransitionRefused: another question than the one with *token* waits by now.
         """
-        flow, head = self._nodes, self._begun("answer")
+        flow, head = self.nodes, self._begun("answer")
         ensure_definition(head, self._workflow)
         head, marking = flow.marking(head)
         # Before the lock: what can't be an answer leaves no trace of one.
@@ -275,7 +267,7 @@ class Control:
         """Record what was agreed where nobody has decided in time; somebody may have decided."""
 
         def change(head: Head | None) -> Transition | None:
-            return None if head is None else self._kind.lapse(head, at=datetime.now(UTC))
+            return None if head is None else self.kind.lapse(head, at=datetime.now(UTC))
 
         return self._store.update(change)
 

@@ -15,8 +15,12 @@ from typing import Any
 
 from sequencer.engine.recall import Memory
 from sequencer.model.head import Head
-from sequencer.model.request import Request
+from sequencer.model.request import Definition, Request
+from sequencer.model.workflow import Workflow
 from sequencer.workflows import templates
+
+Compose = Callable[[str], str]
+"""Makes a prompt out of what its file says."""
 
 
 def request_block(request: Request) -> str:
@@ -172,6 +176,26 @@ class Composer:
             "iteration": head.iteration,
         }
         return templates.look_up(known, path)
+
+
+def compose_along(
+    workflow: Workflow,
+    definition: Definition | None,
+    head: Head,
+    recall: Callable[[], Memory],
+) -> Compose | None:
+    """Return what makes the prompt of the step of *head* out of its file; None: nothing to add.
+
+    *recall* reads what the run has said.
+    """
+    is_template = workflow.kind == "procedure"
+    if not is_template and head.loop is None and head.gate is None:
+        return None
+    made_from, substitutions = None, dict[str, str]()
+    if definition is not None:
+        made_from, substitutions = definition.request, dict(definition.substitutions)
+    composer = Composer(head, made_from, substitutions, recall)
+    return composer.compose if is_template else composer.with_blocks
 
 
 def _joined(text: str, blocks: list[str]) -> str:

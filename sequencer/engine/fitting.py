@@ -34,16 +34,15 @@ def optional_of(workflow: Workflow) -> dict[str, tuple[str, ...]]:
 
     A task's are those that its role has brought.
     """
-    graph = workflow.graph
-    if graph is None:
-        return {}
-    if graph.is_team:
-        tasks = ((node.id, node.task) for node in graph.nodes)
-        return {name: task.brought for name, task in tasks if task and task.brought}
-    found = {}
-    for step in workflow.steps:
-        if names := tuple(name for name in OF_A_FLOWCHART if _is_set(step, name)):
-            found[step.name] = names
+    found: dict[str, tuple[str, ...]] = {}
+    for node in workflow.nodes:
+        step, names = workflow.steps_by_name.get(node.id), tuple[str, ...]()
+        if node.task is not None:
+            names = node.task.brought
+        elif step is not None:
+            names = tuple(name for name in OF_A_FLOWCHART if _is_set(step, name))
+        if names:
+            found[node.id] = names
     return found
 
 

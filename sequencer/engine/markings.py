@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -92,22 +93,7 @@ class FlowControl:
         Raises:
             CorruptState: the run has none that could be read.
         """
-        for _ in range(_LOOKS):
-            try:
-                return head, self._keeper.look(head)
-            except CorruptState:
-                newer = self.store.view().head
-                if newer is None or newer.revision == head.revision:
-                    raise
-                head = newer
-        return head, self._keeper.look(head)
-
-    def workflow_of(self, head: Head) -> Workflow:
-        """Return the workflow of the run of *head*, with what was added to it.
-
-        Raises: see `marking`.
-        """
-        return self.net.workflow_at(self.marking(head)[1])
+        return self._keeper.look(head)
 
     def text(self, reference: Reference | None) -> str:
         """Return the output at *reference*.
@@ -145,25 +131,6 @@ class FlowControl:
                 f"the output can't be kept: {error.strerror}", where=str(folder)
             ) from error
         return folder.name
-
-    def upcoming(self, head: Head | None) -> list[str]:
-        """Return the nodes that may start now, and those that wait for another try, in order.
-
-        Raises: see `marking`.
-        """
-        if head is None:
-            return list(self.begun_with.entries)
-        head, marking = self.marking(head)
-        if marking.is_over and marking.status is FlowStatus.RUNNING:
-            return list(marking.graph.entries)
-        held = {claim.step for claim in head.claims}
-        found = {name for name in marking.waiting if marking.may_start(name)}
-        found |= {
-            name
-            for name, one in marking.active.items()
-            if one.since is None and one.error is None and name not in held
-        }
-        return sorted(found, key=marking.graph.urgency.__getitem__)
 
     def questions(self, head: Head) -> list[Question]:
         """Return what waits for people's answers in the run of *head*, in order.
@@ -275,14 +242,23 @@ class Keeper:
                 return marking, chain
         return self._read(head, flow)
 
-    def look(self, head: Head) -> Marking:
-        """Return the marking of *head*, for looking only.
+    def look(self, head: Head) -> tuple[Head, Marking]:
+        """Return *head* and its marking, or those of a newer head; for looking only.
 
         Raises: see `take`.
         """
-        marking, chain = self.take(head)
+        for looks in itertools.count(1):
+            try:
+                marking, chain = self.take(head)
+            except CorruptState:
+                newer = self._store.view().head if looks <= _LOOKS else None
+                if newer is None or newer.revision == head.revision:
+                    raise
+                head = newer
+            else:
+                break
         self.keep(head, marking, chain)
-        return marking
+        return head, marking
 
     def keep(self, head: Head, marking: Marking, chain: Chain) -> None:
         """Keep *marking*, which is that of *head*, an accepted one."""

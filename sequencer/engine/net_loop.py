@@ -27,7 +27,6 @@ from sequencer.errors import (
     Interrupted,
     SequencerError,
     StepFailed,
-    UsageRefused,
     WaitsForPerson,
     out_of_resources,
 )
@@ -55,7 +54,7 @@ class NetLoop(EngineLoop):
         self._worker = worker
         self._control = worker.control
         self._tended_at = datetime.now(UTC)
-        self._was_over = worker.is_over(head)
+        self._was_over = self._control.net.is_over(head)
         self._told_of = ""
         """When the next try comes, as it was told last."""
         self._tried = 0
@@ -92,7 +91,7 @@ class NetLoop(EngineLoop):
             worker.attempts.drain()
             self._record_ended()
             head, marking = self._tended()
-            if worker.is_over(head):
+            if self._control.net.is_over(head):
                 if worker.attempts.running:
                     self._sleep(head, None)
                     continue
@@ -163,7 +162,7 @@ class NetLoop(EngineLoop):
 
     def _went_on(self, head: Head) -> None:
         self._known, self._waiting_since = head, None
-        if self._worker.is_over(head) and not self._was_over:
+        if self._control.net.is_over(head) and not self._was_over:
             self._was_over = True
             self._worker.performer.tell_completed(head.step_index, head)
 
@@ -171,7 +170,7 @@ class NetLoop(EngineLoop):
         """Return the run after all that is due was done: expiries, the time limit, claims."""
         head, marking = self._look()
         worker = self._worker
-        if worker.is_over(head):
+        if self._control.net.is_over(head):
             return head, marking
         self._tended_at = now = datetime.now(UTC)
         acts = overdue(marking, now, self._time_left_ms(head, marking, now))
@@ -193,7 +192,7 @@ class NetLoop(EngineLoop):
         may_go_on = left is None or len(worker.attempts.running) < left
         if worker.is_stopped or is_full or not may_go_on or worker.must_wait(head):
             return
-        has_work = worker.gone(head) or self._control.upcoming(head)
+        has_work = worker.gone(head) or self._control.net.startable(head)
         if not worker.attempts.running and has_work:
             worker.code.ensure_ready(head, lambda: bool(self._look()[0].claims))
         before = head.revision
@@ -401,14 +400,8 @@ class FlowWork:
         """Work in *mode* until there is a reason to end.
 
         Raises:
-            UsageRefused: the mode needs a line of steps.
             SequencerError: see `NetLoop.work`.
         """
-        if mode is Mode.ASYNC:
-            raise UsageRefused(
-                "mode async keeps no run, and a graph can't go on without one",
-                hint="leave --mode out; 'sequencer simulate' tries a flow without agents",
-            )
         # The chart decides what runs; there is nothing to choose for a router.
         performer = replace(self.performer, router=None)
         worker = FlowWorker(self.flow, performer, self.limits, self.places)

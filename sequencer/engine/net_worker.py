@@ -76,10 +76,9 @@ class FlowWorker:
         self._prepared: dict[str, Prepared] = {}
         self._honouring = Honouring(performer, control.workflow)
         self._performances = Performances(control, performer)
-        graph, team = control.workflow.graph, performer.team
+        team = performer.team
         control.net.grower = None if team is None else team.grower
-        is_team = graph is not None and graph.is_team and team is not None
-        self.budgets = TeamBudgets(team.rules) if team is not None and is_team else None
+        self.budgets = None if team is None else TeamBudgets(team.rules)
         if self.budgets is not None and self.budgets.kills:
             self._performances.on_use = self.attempts.wake
         self.shares = Shares(limits, self.budgets, control.store.owner(), self._prepared)
@@ -130,7 +129,7 @@ class FlowWorker:
             ConfigurationError: see `prepare`; `ConfigurationErrors`: several nodes can't start.
         """
         head = self.control.store.view().head
-        self._honouring.is_silent = head is not None and head.flow is not None
+        self._honouring.is_silent = head is not None
         wrong: list[ConfigurationError] = []
         for step in self.control.workflow.steps:
             try:
@@ -388,10 +387,6 @@ class FlowWorker:
         """Return whether other processes work on the code that this one would work on."""
         return self.code.moves and len(self.foreign(head)) > len(self.gone(head))
 
-    def is_over(self, head: Head) -> bool:
-        """Return whether the flow has come to an end, good or bad."""
-        return head.flow is not None and head.flow.status != FlowStatus.RUNNING
-
     def foreign(self, head: Head) -> list[Claim]:
         """Return the claims of other processes."""
         mine = self.attempts.running
@@ -423,8 +418,8 @@ class Honouring:
         kept, left_out = fitted(self._performer.agents, step, name, optional)
         if not left_out:
             return kept
-        task = workflow.graph.by_id[name].task if workflow.graph is not None else None
-        who = f"role {task.role}: its agent" if task is not None else self._agent(kept, name)
+        task = workflow.task(name)
+        who = self._agent(kept, name) if task is None else f"role {task.role}: its agent"
         text = f"{who} can't honour {', '.join(left_out)}; left out"
         if text not in self._told:
             self._told.add(text)

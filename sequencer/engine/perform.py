@@ -23,7 +23,6 @@ from sequencer.engine.events import AttemptUsed, Emit, Noticed, RunEvent, Waitin
 from sequencer.engine.markings import FlowControl
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Prepared
-from sequencer.engine.recall import Memory
 from sequencer.engine.values import NodeValues, values_of
 from sequencer.engine.workplaces import Left, Workplace
 from sequencer.errors import CorruptState, Interrupted, SequencerError
@@ -135,8 +134,6 @@ class Performances:
             budget=budget,
             compose=compose,
         )
-        if not marking.graph.is_team:
-            return lambda attempt: self._keep(attempt, made(attempt, performer))
         return lambda attempt: self._in_its_place(attempt, performer, marking, made)
 
     def _metered(self, running: Running) -> Emit:
@@ -169,7 +166,7 @@ class Performances:
         )
         if values is None:
             return None
-        return self._brief(values, marking) if graph.is_team else values.compose_prompt
+        return self._brief(values, marking) if graph.by_id[name].task else values.compose_prompt
 
     def _brief(self, values: NodeValues, marking: Marking) -> Callable[[str], str]:
         made_from = self.performer.definition
@@ -205,7 +202,6 @@ class Performances:
             seen,
             budget,
             cancellation=attempt.cancellation,
-            recall=lambda: Memory(self.control.store.state_path.parent),
             compose=compose,
         )
         attempt.performed = as_decided(performed)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sequencer.engine.attempt import Attempt, Logs, StepLog
 from sequencer.engine.carrier import NOTHING_CARRIED, Carrier
-from sequencer.engine.composing import Composer
+from sequencer.engine.composing import Compose
 from sequencer.engine.events import (
     AttemptEnded,
     AttemptStarted,
@@ -28,7 +28,6 @@ from sequencer.engine.events import (
 from sequencer.engine.fitting import without_comments
 from sequencer.engine.hooking import HookContext, HookFailed, Hooks
 from sequencer.engine.prepared import Agents, Allowance, Prepared, Prompts, least
-from sequencer.engine.recall import Memory
 from sequencer.engine.records import as_asked, checked, judged, redacted
 from sequencer.errors import (
     AgentMissing,
@@ -65,9 +64,6 @@ from sequencer.workflows.templates import MissingValue
 if TYPE_CHECKING:
     from sequencer.engine.workplaces import Team
 
-Compose = Callable[[str], str]
-"""Fills a graph's values into a prompt."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Running:
@@ -78,7 +74,6 @@ class _Running:
     budget: Allowance
     listener: Listener
     cancellation: Cancellation
-    recall: Callable[[], Memory]
     lock: AttemptLock | None
     compose: Compose | None
     paid: list[Usage] = field(default_factory=list)
@@ -172,19 +167,15 @@ class Performer:
         budget: Allowance,
         *,
         cancellation: Cancellation,
-        recall: Callable[[], Memory],
         compose: Compose | None = None,
     ) -> Performed:
-        """Make *attempt* and return how it ended; *recall* reads what the run has said.
-
-        With *compose*, for the nodes of graphs, that fills in what a prompt asks for.
-        """
+        """Make *attempt* and return how it ended; *compose* fills in what a prompt asks for."""
         started, began_at = time.monotonic(), utc_milliseconds()
         log = self.logs.open(attempt)
         self.emit(AttemptStarted(attempt, log.path))
         listener = _Output(attempt, log, self.emit)
         lock = self._lock(attempt)
-        running = _Running(attempt, head, budget, listener, cancellation, recall, lock, compose)
+        running = _Running(attempt, head, budget, listener, cancellation, lock, compose)
         is_final = False
         try:
             outcome, final = self._routed(prepared, running)
@@ -353,27 +344,8 @@ class Performer:
             MissingValue: a template names something that is not there.
             HookFailed: a hook raised.
         """
-        head, made_from = running.head, self.definition
-        if self.workflow.kind == "graph":
-            hooked = self._hooked(prepared, running)
-            compose = running.compose
-            return hooked if compose is None else replace(hooked, prompt=compose(hooked.prompt))
-        is_cycle = self.workflow.kind == "cycle"
-        has_more = head.loop is not None or head.gate is not None
-        if is_cycle and self.hooks is None and not has_more:
-            return prepared
-        prepared = self._hooked(prepared, running)
-        composer = Composer(
-            head,
-            made_from.request if made_from else None,
-            made_from.substitutions if made_from else {},
-            running.recall,
-        )
-        if not is_cycle:
-            return replace(prepared, prompt=composer.compose(prepared.prompt))
-        if has_more:
-            return replace(prepared, prompt=composer.with_blocks(prepared.prompt))
-        return prepared
+        hooked, compose = self._hooked(prepared, running), running.compose
+        return hooked if compose is None else replace(hooked, prompt=compose(hooked.prompt))
 
     def _hooked(self, prepared: Prepared, running: _Running) -> Prepared:
         """Return *prepared* as the project's hooks want it; templates are filled in later.

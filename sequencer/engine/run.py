@@ -15,13 +15,11 @@ from sequencer.engine.performing import Performer
 from sequencer.engine.worker import Worker
 from sequencer.errors import (
     SequencerError,
-    UnknownName,
-    UsageRefused,
 )
 from sequencer.executors.protocol import Cancellation
 from sequencer.model.head import Head, Status
 from sequencer.model.limits import InvocationLimits, RunLimits
-from sequencer.model.line.order import Description, describe_at, describe_node, place, present
+from sequencer.model.line.order import Description, place
 from sequencer.model.request import Definition
 from sequencer.model.standing import Standing, standing
 from sequencer.model.workflow import Workflow, ensure_definition
@@ -30,6 +28,8 @@ from sequencer.store.protocol import Store, View
 if TYPE_CHECKING:
     from sequencer.engine.markings import FlowControl
     from sequencer.engine.net_loop import FlowWork
+    from sequencer.model.line.line import Line
+    from sequencer.model.net.net import Net
     from sequencer.model.net.source import FlowSource
     from sequencer.model.team import TeamRules
 
@@ -149,24 +149,7 @@ class Run:
         head = self.head
         if step_index is None and head is not None and head.status is Status.COMPLETE:
             return []
-        workflow = self.workflow_for(head)
-        if workflow.graph is not None:
-            if head is not None and step_index is None:
-                ensure_definition(head, workflow)
-            flow = self._flow_of(workflow)
-            names = flow.upcoming(head)[:count]
-            if head is not None:
-                workflow = flow.workflow_of(head)
-            return [describe_node(workflow, n, head.step_index if head else 0) for n in names]
-        first = step_index if step_index is not None else head.step_index if head else 0
-        found = []
-        for index in range(first, first + count):
-            if place(workflow, index).is_end:
-                break
-            is_present = head is not None and index == head.step_index
-            here = present(workflow, head) if is_present and head else place(workflow, index)
-            found.append(describe_at(workflow, here))
-        return found
+        return self._control_of(self._at(head)).kind.upcoming(head, count, step_index)
 
     def standing(self) -> Standing | None:
         """Return what may happen next; None before the run has begun."""
@@ -174,6 +157,14 @@ class Run:
         if head is None:
             return None
         return standing(head, self.workflow, self.limits, datetime.now(UTC))
+
+    @property
+    def kind(self) -> Line | Net:
+        """Return what decides over the run, and says what may happen in it.
+
+        Raises: see `workflow`.
+        """
+        return self._control_of(self._current()).kind
 
     # --- graphs --------------------------------------------------------------------
 
@@ -185,21 +176,15 @@ class Run:
             UsageRefused: the run is no graph's.
             DefinitionChanged: see `workflow`.
         """
-        return self._flow_of(self.workflow)
-
-    def _flow_of(self, workflow: Workflow) -> FlowControl:
-        from sequencer.engine.markings import FlowControl  # noqa: PLC0415 - graphs only
-
-        return FlowControl(self.store, workflow)
+        return self._control_of(self._current()).nodes
 
     def stopped_by(self, head: Head) -> list[str]:
         """Return which budgets of a team, or whose failures, keep its tasks from being begun."""
-        flow = self.flow
-        if not flow.begun_with.is_team:
+        if not self.workflow.tasks:
             return []
         from sequencer.engine.shares import TeamBudgets  # noqa: PLC0415 - teams only
 
-        caps, marking = TeamBudgets(self._at(head).rules), flow.marking(head)[1]
+        caps, marking = TeamBudgets(self._at(head).rules), self.flow.marking(head)[1]
         broken = caps.broken(marking)
         return [*caps.reached(marking), *([] if broken is None else [broken])]
 
@@ -256,10 +241,7 @@ class Run:
     # --- working -------------------------------------------------------------------
 
     def _worker(self, head: Head | None, on_event: Emit, positions: Collection[str]) -> Worker:
-        resolved = self._at(head)
-        performer = resolved.performer(on_event)
-        names = _position_names(resolved.workflow, positions)
-        return Worker(self.store, performer, self.limits, names)
+        return Worker(self.store, self._at(head).performer(on_event), self.limits, positions)
 
     def work(
         self,
@@ -283,19 +265,18 @@ class Run:
             SequencerError: see `loop.LineLoop.work`; the class has the exit code.
         """
         resolved = self._at(None if mode is Mode.ASYNC else self.head)
-        workflow = resolved.workflow
+        kind = self._control_of(resolved).kind
+        kind.ensure_may(mode)
+        names = kind.positions(positions)
         if limits is None:
-            # A graph ends by itself.
-            limits = InvocationLimits(max_steps=20 if workflow.graph is None else None)
-        if workflow.graph is not None:
-            ensure_no_positions(workflow, positions)
-            work = self._work_on_graph(resolved, on_event, places)
-            return work.work(mode, limits, on_ready)
+            limits = InvocationLimits(max_steps=resolved.workflow.default_max_steps)
+        if not kind.has_one_place:
+            return self._work_on_graph(resolved, on_event, places).work(mode, limits, on_ready)
         if mode is Mode.ASYNC:
             performer, path = resolved.performer(on_event), self.store.state_path
             return work_beside(performer, limits, step_index, path, on_ready)
-        head = self._begin(on_event, positions)
-        worker = self._worker(head, on_event, positions)
+        head = self._begin(on_event, names)
+        worker = self._worker(head, on_event, names)
         try:
             if on_ready is not None:
                 on_ready(worker.interrupt)
@@ -306,9 +287,8 @@ class Run:
     def _work_on_graph(self, resolved: Resolution, on_event: Emit, places: int) -> FlowWork:
         from sequencer.engine.net_loop import FlowWork  # noqa: PLC0415 - graphs only
 
-        control, flow = self._control_of(resolved), self._flow_of(resolved.workflow)
-        performer = resolved.performer(on_event)
-        return FlowWork(control, flow, performer, self.limits, places)
+        control, performer = self._control_of(resolved), resolved.performer(on_event)
+        return FlowWork(control, control.nodes, performer, self.limits, places)
 
     def _begin(self, on_event: Emit, positions: Collection[str]) -> Head:
         """Begin the run, unless that was done.
@@ -349,11 +329,11 @@ class Run:
             UsageRefused: the run is a graph's.
             StaleClaim: the claim was lost while the block ran; its output was kept.
         """
-        if self.workflow_for(self.head).graph is not None:
-            raise UsageRefused("a graph's nodes can't be performed by the caller")
-        head = self.control.begin()
-        positions = (position,) if position else ()
-        worker = self._worker(head, ignore, positions)
+        control = self.control
+        control.kind.ensure_may("turn")
+        head = control.begin()
+        names = control.kind.positions([position] if position else ())
+        worker = self._worker(head, ignore, names)
         try:
             turn = claim_turn(worker, head, wait=wait)
             opened = OpenTurn(
@@ -378,32 +358,4 @@ def _identity(head: Head) -> tuple[object, ...]:
         head.workflow_digest,
         head.params,
         head.has_definition,
-        head.flow is None,
     )
-
-
-def ensure_no_positions(workflow: Workflow, positions: Collection[str]) -> None:
-    """Return if nobody asked for positions, which a graph has none of.
-
-    Raises:
-        UsageRefused: somebody did.
-    """
-    if positions:
-        raise UsageRefused(
-            f"workflow {workflow.name!r} is a graph, which has no positions",
-            hint="leave --position out; every process takes what can start",
-        )
-
-
-def _position_names(workflow: Workflow, positions: Collection[str]) -> list[str]:
-    """Return the names of *positions*, which are names or places counted from 0."""
-    names = [step.name for step in workflow.steps]
-    found = []
-    for position in positions:
-        if position in names:
-            found.append(position)
-        elif position.isdecimal() and int(position) < len(names):
-            found.append(names[int(position)])
-        else:
-            raise UnknownName("position", position, names, where=f"workflow {workflow.name}")
-    return found

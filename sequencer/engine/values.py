@@ -140,7 +140,7 @@ def values_of(
     """
     node = graph.by_id[name]
     asked = {path[0] for path in templates.names(text, templates.GRAPH_ROOTS)}
-    if not asked and not graph.is_team and not node.input:
+    if not asked and node.task is None and not node.input:
         return None
     needs_outputs = bool(asked - {"output"})
     return NodeValues(
@@ -158,10 +158,9 @@ def values_of(
 
 def _own(name: str, marking: Marking, head: Head | None) -> dict[str, Any]:
     """Return what a run keeps in the state under names of its own."""
-    flow = None if head is None else head.flow
     found: dict[str, Any] = {
         "_workflow_id": "" if head is None else head.workflow_name,
-        "_started_at": None if flow is None else flow.begun_at,
+        "_started_at": None if head is None else head.begun_at,
         "_iteration_count": marking.iterations,
         "_current_node": name,
         "_completed_nodes": list(marking.done),

@@ -17,12 +17,13 @@ from sequencer.engine import code
 from sequencer.engine.attempt import Attempt
 from sequencer.engine.by_hand import Control
 from sequencer.engine.carrier import NothingCarried
+from sequencer.engine.composing import compose_along
 from sequencer.engine.events import Waiting
 from sequencer.engine.heartbeat import Heartbeat
 from sequencer.engine.patience import Patience, of_run, still_there
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Prepared, Turn
-from sequencer.engine.recall import recall
+from sequencer.engine.recall import Memory, recall
 from sequencer.engine.records import (
     chance,
     journal_record,
@@ -235,7 +236,9 @@ class Worker:
                 turn.head,
                 budget,
                 cancellation=cancellation,
-                recall=lambda: recall(self.store.state_path.parent, self.store.history()),
+                compose=compose_along(
+                    self.workflow, self.performer.definition, turn.head, self._recalled
+                ),
             )
             self._paid = performed.outcome.usage
             reason = cancellation.reason
@@ -245,6 +248,9 @@ class Worker:
                 performed = replace(performed, outcome=interrupted)
             ended = self._ended(turn, performed, folder, reason)
             return code.collected(self.performer.carrier, turn.claim, turn.head, ended)
+
+    def _recalled(self) -> Memory:
+        return recall(self.store.state_path.parent, self.store.history())
 
     def _ended(
         self, turn: Turn, performed: Performed, folder: Path, reason: StopReason | None

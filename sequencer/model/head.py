@@ -221,6 +221,16 @@ class Head(Frozen):
         return self.gate is not None and self.gate.is_open
 
     @property
+    def asks(self) -> tuple[str, ...]:
+        """Return nodes whose questions wait for a person, at most a few of them."""
+        return () if self.flow is None else self.flow.asks
+
+    @property
+    def begun_at(self) -> str | None:
+        """Return when a graph's run was started, ISO 8601 UTC; of other runs nobody knows."""
+        return None if self.flow is None else self.flow.begun_at
+
+    @property
     def was_rejected(self) -> bool:
         """Return whether a person ended the run at a gate."""
         return self.gate is not None and self.gate.decision == "rejected"

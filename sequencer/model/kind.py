@@ -7,16 +7,17 @@ alive are not its business. So the same object serves every store.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
-from sequencer.errors import TransitionRefused
+from sequencer.errors import SequencerError
 from sequencer.model.by_hand import fresh_head
 from sequencer.model.due import utc
 from sequencer.model.head import Head, Owner
 from sequencer.model.limits import RunLimits
+from sequencer.model.line.order import Description
 from sequencer.model.outcome import Decision, Outcome, Verdict
 from sequencer.model.standing import Standing, standing
 from sequencer.model.step import Step
@@ -56,6 +57,8 @@ class Kind(Protocol[Ended_contra]):
     """Decides over the runs of one workflow."""
 
     workflow: Workflow
+    has_one_place: ClassVar[bool]
+    """One step runs at a time, so that an attempt needs no thread of its own."""
 
     def fresh(
         self, run_id: str, *, at: datetime, name: str | None = None, has_definition: bool = False
@@ -103,8 +106,40 @@ class Kind(Protocol[Ended_contra]):
     def lapse(self, head: Head, *, at: datetime) -> Transition | None:
         """Do what was agreed for what nobody has answered in time; None: there is nothing."""
 
-    def refusal(self, verb: str) -> TransitionRefused | None:
-        """Return why runs of this kind never do what *verb* says; None: they may."""
+    def refusal(self, verb: str) -> SequencerError | None:
+        """Return why runs of this kind never do what *verb* says; None: they may.
+
+        A verb is a change by hand, a mode, or a way to work: ``turn``, ``start-prompt``,
+        ``step-index``.
+        """
+
+    def ensure_may(self, verb: str) -> None:
+        """Return if runs of this kind do what *verb* says; see `refusal`.
+
+        Raises:
+            SequencerError: they never do.
+        """
+        if (refusal := self.refusal(verb)) is not None:
+            raise refusal
+
+    def positions(self, wanted: Collection[str]) -> list[str]:
+        """Return the names of the positions *wanted*, which are names or places from 0.
+
+        Raises:
+            UnknownName: there is no such position.
+            UsageRefused: the kind has none.
+        """
+
+    def upcoming(
+        self, head: Head | None, count: int, step_index: int | None = None
+    ) -> list[Description]:
+        """Return at most *count* steps that come next, from *step_index* or where *head* is.
+
+        Without a head the run was never begun.
+        """
+
+    def workflow_of(self, head: Head) -> Workflow:
+        """Return the workflow of the run of *head*, with what was added to it."""
 
     def by_hand(self, head: Head, verb: str, words: Words, *, at: datetime, by: str) -> Transition:
         """Return what a person makes of *head* with *verb*.

@@ -129,9 +129,8 @@ def _by_people(head: Head, now: datetime) -> tuple[Readiness, str] | None:
     if head.gate is not None and head.gate.is_open:
         return _at_gate(head.gate, now)
     if head.status is Status.WAITING_APPROVAL:
-        asks = head.flow.asks if head.flow is not None else ()
-        if asks:
-            names = ", ".join(map(repr, asks))
+        if head.asks:
+            names = ", ".join(map(repr, head.asks))
             gives = command(head.run_name, "answer NODE VALUE")
             return Readiness.PERSON, f"{names} waits for an answer; {gives} gives it"
         return Readiness.PERSON, "the run waits for an approval"

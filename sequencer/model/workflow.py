@@ -19,8 +19,9 @@ from pydantic_core import PydanticKnownError
 from sequencer.errors import DefinitionChanged
 from sequencer.model.head import Head
 from sequencer.model.names import command
-from sequencer.model.net.graph import Graph, Growth, NodeKind, grown_graph
+from sequencer.model.net.graph import Graph, Growth, Node, NodeKind, grown_graph
 from sequencer.model.step import Name, Purpose, Step
+from sequencer.model.team import TaskTraits
 
 _NO_STEPS = {"field_type": "Tuple", "min_length": 1, "actual_length": 0}
 _OF_A_FIXER: Any = {"fixer": {"description": True}}
@@ -126,6 +127,32 @@ class Workflow(BaseModel):
     def steps_by_name(self) -> dict[str, Step]:
         """Return the steps by their names, in order."""
         return {step.name: step for step in self.steps}
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Return the nodes of its graph; where one step follows another there are none."""
+        return () if self.graph is None else self.graph.nodes
+
+    @cached_property
+    def tasks(self) -> tuple[Node, ...]:
+        """Return the tasks of a team; nobody else has any."""
+        return self.nodes if self.graph is not None and self.graph.is_team else ()
+
+    def task(self, name: str) -> TaskTraits | None:
+        """Return what the node *name* has as a team's task; None: it is none."""
+        node = None if self.graph is None else self.graph.by_id.get(name)
+        return None if node is None else node.task
+
+    @property
+    def team_size(self) -> int | None:
+        """Return how many tasks of a team are worked on at once; None: nobody has said."""
+        return self.graph.max_parallel if self.graph is not None and self.tasks else None
+
+    @property
+    def default_max_steps(self) -> int | None:
+        """Return how many steps an invocation does that was given no limit; None: it has none."""
+        # A graph ends by itself.
+        return 20 if self.graph is None else None
 
     @cached_property
     def counts_ms(self) -> bool:

@@ -7,19 +7,26 @@ gate goes before whatever the agent says.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
-from sequencer.errors import TransitionRefused, UnknownName
+from sequencer.errors import SequencerError, UnknownName
 from sequencer.model import by_hand, transitions
 from sequencer.model.due import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
 from sequencer.model.head import Gate, Head, Loop, Owner, Work
 from sequencer.model.kind import Kind, Performed, Words
 from sequencer.model.line import gates, rounds
-from sequencer.model.line.order import fixer_place, index_of, place, present
+from sequencer.model.line.order import (
+    Description,
+    describe_at,
+    fixer_place,
+    index_of,
+    place,
+    present,
+)
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus
 from sequencer.model.step import Step
 from sequencer.model.transitions import Event, Place, Transition
@@ -312,6 +319,7 @@ class Line(Kind[Ended]):
     """A cycle or a procedure, see `Kind`."""
 
     workflow: Workflow
+    has_one_place: ClassVar[bool] = True
 
     def begin(
         self,
@@ -372,10 +380,45 @@ class Line(Kind[Ended]):
         return gates.approve(head, following, note, at=when, by=BY_TIMEOUT)
 
     @staticmethod
-    def refusal(verb: str) -> TransitionRefused | None:
+    def refusal(verb: str) -> SequencerError | None:
         """See `Kind.refusal`: a line does whatever it is asked."""
         del verb
         return None
+
+    def positions(self, wanted: Collection[str]) -> list[str]:
+        """See `Kind.positions`."""
+        names = [step.name for step in self.workflow.steps]
+        found = []
+        for position in wanted:
+            if position in names:
+                found.append(position)
+            elif position.isdecimal() and int(position) < len(names):
+                found.append(names[int(position)])
+            else:
+                where = f"workflow {self.workflow.name}"
+                raise UnknownName("position", position, names, where=where)
+        return found
+
+    def upcoming(
+        self, head: Head | None, count: int, step_index: int | None = None
+    ) -> list[Description]:
+        """See `Kind.upcoming`."""
+        here = 0 if head is None else head.step_index
+        first = here if step_index is None else step_index
+        found: list[Description] = []
+        for index in range(first, first + count):
+            there = place(self.workflow, index)
+            if there.is_end:
+                break
+            if head is not None and index == here:
+                there = present(self.workflow, head)
+            found.append(describe_at(self.workflow, there))
+        return found
+
+    def workflow_of(self, head: Head) -> Workflow:
+        """See `Kind.workflow_of`."""
+        del head
+        return self.workflow
 
     def by_hand(self, head: Head, verb: str, words: Words, *, at: datetime, by: str) -> Transition:
         """See `Kind.by_hand`; words: note, token, text, step_index, field and value."""

@@ -6,17 +6,17 @@ outputs. Both are read and kept by whom the net is given; the net itself decides
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
-from sequencer.errors import TransitionRefused, UnknownName, UsageRefused
+from sequencer.errors import SequencerError, TransitionRefused, UnknownName, UsageRefused
 from sequencer.model import by_hand
 from sequencer.model.due import is_past, utc
 from sequencer.model.head import Head, Owner, Work
 from sequencer.model.kind import Kind, Words
-from sequencer.model.line.order import present
+from sequencer.model.line.order import Description, describe_node, present
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.ending import Grower, NodeEnded
 from sequencer.model.net.graph import Graph, Growth, Node
@@ -29,6 +29,21 @@ from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, with_graph
 
 MAX_ANSWER_CHARS = 20_000
+_NOT_OF_A_GRAPH = {
+    "async": (
+        "mode async keeps no run, and a graph can't continue without one",
+        None,
+        "leave --mode out; 'sequencer simulate' tries a flow without agents",
+    ),
+    "turn": ("a graph's nodes can't be performed by the caller", None, None),
+    "start-prompt": ("a graph has no line of steps", "--start-prompt", None),
+    "step-index": (
+        "is for cycles and procedures: which nodes of a graph come next depends on their ends",
+        "--step-index",
+        "'sequencer simulate' shows a whole graph",
+    ),
+}
+"""Ways to work that need a line of steps -> what to say of them, where, and what to do."""
 Act = Callable[[OpenTransition], None]
 """What happens first in a transition; what follows from it is the transition's own to do."""
 
@@ -41,6 +56,12 @@ class Markings(Protocol):
 
         Raises:
             CorruptState: the run has none that could be read.
+        """
+
+    def look(self, head: Head) -> tuple[Head, Marking]:
+        """Return *head* and its marking, or those of a newer head; for looking only.
+
+        Raises: see `take`.
         """
 
 
@@ -56,6 +77,8 @@ class Outputs(Protocol):
 
 class Net(Kind[NodeEnded]):
     """A flowchart or a team, see `Kind`."""
+
+    has_one_place: ClassVar[bool] = False
 
     def __init__(
         self, workflow: Workflow, graph: Graph, markings: Markings, outputs: Outputs
@@ -178,8 +201,60 @@ class Net(Kind[NodeEnded]):
         here = present(self.workflow, head)
         return by_hand.of_every_kind(head, verb, words, self.workflow, here, at=utc(at))
 
+    # --- looking -------------------------------------------------------------------
+
+    def startable(self, head: Head | None) -> list[str]:
+        """Return the nodes that may start now, and those that wait for another try, in order."""
+        if head is None:
+            return list(self.graph.entries)
+        head, marking = self._markings.look(head)
+        if marking.is_over and marking.status is FlowStatus.RUNNING:
+            return list(marking.graph.entries)
+        held = {claim.step for claim in head.claims}
+        found = {name for name in marking.waiting if marking.may_start(name)}
+        found |= {
+            name
+            for name, one in marking.active.items()
+            if one.since is None and one.error is None and name not in held
+        }
+        return sorted(found, key=marking.graph.urgency.__getitem__)
+
+    def upcoming(
+        self, head: Head | None, count: int, step_index: int | None = None
+    ) -> list[Description]:
+        """See `Kind.upcoming`; several nodes may start at once.
+
+        Raises:
+            DefinitionChanged: the run of *head* was started with another graph.
+        """
+        if step_index is not None:
+            self.ensure_may("step-index")
+        if head is None:
+            return [describe_node(self.workflow, name, 0) for name in self.startable(head)[:count]]
+        ensure_definition(head, self.workflow)
+        names, workflow = self.startable(head)[:count], self.workflow_of(head)
+        return [describe_node(workflow, name, head.step_index) for name in names]
+
+    def workflow_of(self, head: Head) -> Workflow:
+        """See `Kind.workflow_of`."""
+        return self.workflow_at(self._markings.look(head)[1])
+
     @staticmethod
-    def refusal(verb: str) -> TransitionRefused | None:
+    def is_over(head: Head) -> bool:
+        """Return whether the flow has come to an end, good or bad."""
+        return head.flow is not None and head.flow.status != FlowStatus.RUNNING
+
+    def positions(self, wanted: Collection[str]) -> list[str]:
+        """See `Kind.positions`."""
+        if wanted:
+            raise UsageRefused(
+                f"workflow {self.workflow.name!r} is a graph, which has no positions",
+                hint="leave --position out; every process takes what can start",
+            )
+        return []
+
+    @staticmethod
+    def refusal(verb: str) -> SequencerError | None:
         """See `Kind.refusal`."""
         if verb in ("stamp", "fail", "skip", "rewind"):
             return TransitionRefused(
@@ -193,7 +268,10 @@ class Net(Kind[NodeEnded]):
                 f"{verb}: the run is one of a graph, whose questions are answered",
                 hint="'sequencer gates' shows them, 'sequencer answer NODE VALUE' answers one",
             )
-        return None
+        if verb not in _NOT_OF_A_GRAPH:
+            return None
+        message, where, hint = _NOT_OF_A_GRAPH[verb]
+        return UsageRefused(message, where=where, hint=hint)
 
     def act(self, verb: str, words: Words, *, by: str) -> Act:
         """Return what a person does to the marking with *verb*.

@@ -110,7 +110,7 @@ def graph_of(*steps: Step, is_team: bool = False, **tasks: TaskTraits) -> Workfl
 
 def test_what_the_tasks_of_a_team_can_do_without() -> None:
     names = (Step(name=name, text="Go.", temperature=0.5) for name in "abc")
-    tasks = {"a": TaskTraits(brought=("tools",)), "b": TaskTraits()}
+    tasks = {"a": TaskTraits(brought=("tools",)), "b": TaskTraits(), "c": TaskTraits()}
     assert optional_of(graph_of(*names, is_team=True, **tasks)) == {"a": ("tools",)}
     assert optional_of(Workflow("line", (Step(name="a", prompt="a.md", temperature=0.5),))) == {}
 

@@ -38,23 +38,23 @@ def test_what_comes_next(tmp_path: Path) -> None:
     made = lab(tmp_path, "s --> c & a; c & a --> j", {"a": hold, "c": failed()},
                retry={"c": Retry(max_attempts=2, initial_delay_s=100)})  # fmt: skip
     flow = FlowControl(made.store(), made.workflow)
-    assert flow.upcoming(None) == ["s"]
+    assert flow.net.startable(None) == ["s"]
     head = made.begun()
-    assert flow.upcoming(head) == ["s"]
+    assert flow.net.startable(head) == ["s"]
     with let_go(hold):
         working = made.works(limits={"max_steps": 2})
         until(lambda: made.facts("failed"))
         # One runs, one rests.
-        assert flow.upcoming(made.head) == ["c"]
+        assert flow.net.startable(made.head) == ["c"]
         assert [one["step"] for one in made.run().next()] == ["c"]
     working.summary()
-    assert flow.upcoming(made.head) == ["c"]
+    assert flow.net.startable(made.head) == ["c"]
 
 
 def test_after_the_end_nothing_comes(tmp_path: Path) -> None:
     made = lab(tmp_path, "a")
     made.work()
-    assert made.run().flow.upcoming(made.head) == []
+    assert made.run().flow.net.startable(made.head) == []
     assert made.run().next() == []
 
 

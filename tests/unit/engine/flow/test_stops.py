@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from sequencer.engine.loop import Mode
-from sequencer.engine.net_loop import FlowWork
 from sequencer.errors import (
     ClaimHeld,
     Interrupted,
@@ -269,10 +268,8 @@ def test_who_waits_for_others_only_so_long(tmp_path: Path) -> None:
 
 def test_async_mode_keeps_no_run(tmp_path: Path) -> None:
     made = lab(tmp_path, "a")
-    worker = made.worker()
-    work = FlowWork(made.run().control, worker.control, worker.performer, made.limits)
     with pytest.raises(UsageRefused, match="mode async keeps no run"):
-        work.work(Mode.ASYNC, FREE)
+        made.run().work(Mode.ASYNC, FREE)
     assert not (tmp_path / "sync").exists()
 
 

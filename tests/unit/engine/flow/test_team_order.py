@@ -127,4 +127,4 @@ def test_what_may_be_begun_is_listed_by_urgency(tmp_path: Path) -> None:
     made.begun()
     made.work(limits={"max_steps": 1}, places=1)
     assert made.accepted() == ["heavy"]
-    assert control.upcoming(made.head) == ["light"]
+    assert control.net.startable(made.head) == ["light"]
