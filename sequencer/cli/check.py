@@ -12,7 +12,8 @@ import click
 from sequencer import checks
 from sequencer.cli.context import Invocation, ensure_is_one, near
 from sequencer.cli.options import hide_in, pass_invocation, verb
-from sequencer.cli.views.text import columns, one_line, plain
+from sequencer.cli.views.tables import columns
+from sequencer.cli.views.text import one_line, plain
 from sequencer.errors import ConfigurationError
 from sequencer.findings import Area, Finding, Level, exit_code, of_error
 from sequencer.model.names import slug

@@ -8,7 +8,8 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.text import columns, one_line
+from sequencer.cli.views.tables import columns
+from sequencer.cli.views.text import one_line
 from sequencer.git.carry import folders_of
 from sequencer.git.objects import Objects
 from sequencer.git.process import Git

@@ -11,7 +11,8 @@ import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.text import columns, file_size, one_line
+from sequencer.cli.views.tables import columns
+from sequencer.cli.views.text import file_size, one_line
 from sequencer.engine.run import Run
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.outcome import cost_words, used

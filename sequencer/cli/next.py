@@ -13,7 +13,8 @@ from sequencer.cli.context import Invocation
 from sequencer.cli.options import complete_workflows, pass_invocation, verb
 from sequencer.cli.views.facts import look
 from sequencer.cli.views.states import shown, state_words
-from sequencer.cli.views.text import columns, cut
+from sequencer.cli.views.tables import columns
+from sequencer.cli.views.text import cut
 from sequencer.engine.run import Run
 from sequencer.engine.view import NodeState, NodeView
 from sequencer.errors import DefinitionChanged, SequencerError, UsageRefused

@@ -10,7 +10,8 @@ import click
 
 from sequencer.cli.context import Invocation, each_run
 from sequencer.cli.options import pass_invocation, verb
-from sequencer.cli.views.text import columns, one_line
+from sequencer.cli.views.tables import columns
+from sequencer.cli.views.text import one_line
 from sequencer.engine.run import Run
 from sequencer.errors import SequencerError
 from sequencer.model.head import Head

@@ -19,7 +19,8 @@ from sequencer.cli.views.facts import look
 from sequencer.cli.views.mermaid import chart, charted, classed
 from sequencer.cli.views.nodes import node_table, nodes_json
 from sequencer.cli.views.pictures import flow_png, flow_svg, save
-from sequencer.cli.views.text import columns, columns_of, one_line, purposes
+from sequencer.cli.views.tables import columns, purposes
+from sequencer.cli.views.text import columns_of, one_line
 from sequencer.documents.file import read_bytes
 from sequencer.documents.reader import decode
 from sequencer.engine.run import Run

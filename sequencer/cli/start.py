@@ -17,7 +17,8 @@ from sequencer.cli.requests import FILE, LABEL, PROCEDURE, TEXT, free_name, requ
 from sequencer.cli.views.diagram import print_diagram
 from sequencer.cli.views.mermaid import chart, charted
 from sequencer.cli.views.states import shown
-from sequencer.cli.views.text import columns, columns_of, cut, one_line, purposes, width
+from sequencer.cli.views.tables import columns, purposes
+from sequencer.cli.views.text import columns_of, cut, one_line, width
 from sequencer.engine.loop import Mode
 from sequencer.engine.starting import WantedTeam
 from sequencer.engine.view import view_of

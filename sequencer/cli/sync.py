@@ -14,7 +14,8 @@ import click
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.standing import LABEL_WIDTH, Snapshot, holder_words, take
-from sequencer.cli.views.text import columns, one_line
+from sequencer.cli.views.tables import columns
+from sequencer.cli.views.text import one_line
 from sequencer.engine.run import Run
 from sequencer.errors import (
     ConfigurationError,
@@ -130,7 +131,7 @@ def _show(invocation: Invocation, report: Report, aside: Path | None) -> None:
         invocation.echo(report.text(invocation.room))
     if aside is not None:
         invocation.say(f"the files that were here are in {aside}")
-    invocation.notices(report.notices)
+    invocation.notices(report.snapshot.notices if report.snapshot else ())
 
 
 SHORT = 12
@@ -160,32 +161,6 @@ _UNASKED_WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """Who runs a step, and since when nothing was heard of them."""
-
-    claim: Claim
-    liveness: Liveness
-    quiet_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """The code that the state goes with, and what is checked out here."""
-
-    branch: str | None
-    commit: str | None
-    """Both None: no step has moved any yet."""
-    checked_out: str | None
-    head: str | None
-    ahead: int | None
-    behind: int | None
-    """None: the commit is not here yet; it is fetched when a step begins."""
-    dirty: tuple[str, ...]
-    refusal: SequencerError | None
-    """Why no step can begin in this work tree."""
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """Both sides of one run."""
 
@@ -196,10 +171,13 @@ class Report:
     branch: str
     snapshot: Snapshot | None
     """None: the files here can't be believed at present."""
-    holders: tuple[Holder, ...]
-    code: Code | None
+    holders: tuple[tuple[Claim, Liveness, float | None], ...]
+    """Who runs a step, and for how many seconds nothing was heard of them."""
+    code: dict[str, Any] | None
+    """How the work tree stands to the code that the state goes with; None: no code is moved."""
+    refusal: SequencerError | None
+    """Why no step can begin in this work tree."""
     others: tuple[OtherRun, ...]
-    notices: tuple[str, ...]
 
     @classmethod
     def of(
@@ -215,9 +193,8 @@ class Report:
                 if sides.problem is None:
                     raise
         leases = Leases(store.state_path.parent / "beats")
-        held = () if snapshot is None else snapshot.holders
-        head = None if snapshot is None else snapshot.head
         hide = project.redaction.hide_text
+        code, refusal = _code(project, run, store, None if snapshot is None else snapshot.head)
         return cls(
             run,
             sides,
@@ -225,10 +202,10 @@ class Report:
             without_credentials(hide(store.branch.remote.name)),
             store.branch.refs.branch,
             snapshot,
-            tuple(Holder(c, liveness, leases.quiet_s(c)) for c, liveness in held),
-            _code(project, run, store, head),
+            tuple((c, live, leases.quiet_s(c)) for c, live in snapshot.holders) if snapshot else (),
+            code,
+            refusal,
             tuple(others),
-            () if snapshot is None else snapshot.notices,
         )
 
     # --- for programs --------------------------------------------------------------
@@ -255,14 +232,10 @@ class Report:
             "here": _facts(sides.here),
             "branch": _facts(sides.there),
             "claims": [
-                {
-                    **held.claim.model_dump(mode="json"),
-                    "liveness": str(held.liveness),
-                    "quiet_s": held.quiet_s,
-                }
-                for held in self.holders
+                {**claim.model_dump(mode="json"), "liveness": str(liveness), "quiet_s": quiet_s}
+                for claim, liveness, quiet_s in self.holders
             ],
-            "work": None if self.code is None else _code_facts(self.code),
+            "work": self.code,
             "next": None if seen is None else seen.next,
             "then": self.advice(),
             "elsewhere": [
@@ -307,12 +280,13 @@ class Report:
         yield "sides", words[sides.relation]
         if self.snapshot is not None:
             yield "next step", self.snapshot.next_words()
-        for held in self.holders:
-            yield "held by", holder_words([held.claim], held.liveness) + _quiet_words(held)
+        for claim, liveness, quiet_s in self.holders:
+            quiet = "" if quiet_s is None else f"; last sign of life {duration(quiet_s)} ago"
+            yield "held by", holder_words([claim], liveness) + quiet
         if self.code is not None:
             yield "code", _code_words(self.code)
-            if self.code.refusal is not None:
-                yield "in the way", self.code.refusal.message
+        if self.refusal is not None:
+            yield "in the way", self.refusal.message
         if sides.problem is None or sides.relation is Relation.DAMAGED:
             # Else it is the hint of the error that follows.
             yield "then", self.advice()
@@ -338,12 +312,13 @@ class Report:
             if sides.relation is Relation.DAMAGED:
                 return f"{command(name, 'sync --take-theirs')} keeps them aside, takes the branch's"
             return sides.problem.hint or ""
-        if self.code is not None and self.code.refusal is not None:
-            return self.code.refusal.hint or ""
+        if self.refusal is not None:
+            return self.refusal.hint or ""
         here = None if self.snapshot is None else self.snapshot.standing
         if here is not None and here.kind not in (Readiness.READY, Readiness.HELD):
             return here.message
-        if here is not None and here.kind is Readiness.HELD and self._is_held():
+        is_held = not any(liveness.allows_take_over for _, liveness, _ in self.holders)
+        if here is not None and here.kind is Readiness.HELD and is_held:
             return f"{command(name, 'run --mode sync')} waits here for its turn"
         return f"{command(name, 'run')} {'begins it' if here is None else 'goes on'} here"
 
@@ -352,9 +327,6 @@ class Report:
         ref = f"refs/heads/{self.branch}"
         lease = f"--force-with-lease={ref}:{self.sides.tip}"
         return f"'git push {lease} {shlex.quote(self.remote)} {tip}:{ref}'"
-
-    def _is_held(self) -> bool:
-        return not any(held.liveness.allows_take_over for held in self.holders)
 
 
 def without_credentials(url: str) -> str:
@@ -396,20 +368,16 @@ def _cells(head: Head | None) -> tuple[str, str, str]:
     return (str(head.revision), str(head.step_index), str(head.status))
 
 
-def _quiet_words(held: Holder) -> str:
-    if held.quiet_s is None:
-        return ""
-    return f"; last sign of life {duration(held.quiet_s)} ago"
-
-
 # --- the code --------------------------------------------------------------------------
 
 
-def _code(project: Project, run: Run, store: GitStore, head: Head | None) -> Code | None:
-    """Return how the work tree stands to the code of *head*; None where no code is moved."""
+def _code(
+    project: Project, run: Run, store: GitStore, head: Head | None
+) -> tuple[dict[str, Any] | None, SequencerError | None]:
+    """Return how the work tree stands to the code of *head*, and why no step can begin in it."""
     settings, branch = project.settings, store.branch
     if settings.store.work.branch == NONE:
-        return None
+        return None, None
     tree = WorkTree(folders_of(settings, settings.state_file), branch.objects)
     carrier = GitCarrier(
         tree,
@@ -429,59 +397,51 @@ def _code(project: Project, run: Run, store: GitStore, head: Head | None) -> Cod
             refusal = error
         except (RemoteUnreachable, WorkTreeBusy):
             pass  # who works here is told with the claims
+    keys = ("branch", "commit", "checked_out", "head", "ahead", "behind")
+    facts: dict[str, Any] = {**dict.fromkeys(keys), "dirty": []}
     try:
-        return _compared(tree, head, refusal)
+        facts = _compared(tree, head)
     except WorkTreeRefused as error:
-        return Code(None, None, None, None, None, None, (), refusal or error)
+        refusal = refusal or error
+    return {**facts, "refusal": None if refusal is None else refusal.message}, refusal
 
 
-def _compared(tree: WorkTree, head: Head | None, refusal: SequencerError | None) -> Code:
+def _compared(tree: WorkTree, head: Head | None) -> dict[str, Any]:
+    """Return what is checked out, and how it stands to the code that the state goes with.
+
+    Without ``ahead`` and ``behind`` the commit is not here yet: it comes when a step begins.
+    """
     status = tree.status()
     work = None if head is None else head.work
     ahead = behind = None
     if work is not None and status.commit is not None and tree.resolve(work.commit):
         ahead, behind = tree.apart(status.commit, work.commit)
-    return Code(
-        None if work is None else work.branch,
-        None if work is None else work.commit,
-        status.branch,
-        status.commit,
-        ahead,
-        behind,
-        tuple(entry.path for entry in tree.dirt(status, tree.patterns(()))),
-        refusal,
-    )
-
-
-def _code_facts(code: Code) -> dict[str, Any]:
     return {
-        "branch": code.branch,
-        "commit": code.commit,
-        "checked_out": code.checked_out,
-        "head": code.head,
-        "ahead": code.ahead,
-        "behind": code.behind,
-        "dirty": list(code.dirty),
-        "refusal": None if code.refusal is None else code.refusal.message,
+        "branch": None if work is None else work.branch,
+        "commit": None if work is None else work.commit,
+        "checked_out": status.branch,
+        "head": status.commit,
+        "ahead": ahead,
+        "behind": behind,
+        "dirty": [entry.path for entry in tree.dirt(status, tree.patterns(()))],
     }
 
 
-def _code_words(code: Code) -> str:
-    if code.head is None and code.checked_out is None:
+def _code_words(code: dict[str, Any]) -> str:
+    if code["head"] is None and code["checked_out"] is None:
         return ""
-    here = f"{code.checked_out or 'no branch'} at {(code.head or 'no commit')[:SHORT]} is here"
-    parts = [here]
-    if code.commit is None:
-        parts.append("no step has moved any yet")
-    elif code.behind is None:
-        parts.append(f"{code.branch} at {code.commit[:SHORT]} comes with the next step")
-    elif (code.ahead, code.behind) == (0, 0):
-        parts.append("as the state goes with")
+    there = f"{code['branch']} at {(code['commit'] or '')[:SHORT]}"
+    here = (
+        f"{code['checked_out'] or 'no branch'} at {(code['head'] or 'no commit')[:SHORT]} is here"
+    )
+    if code["commit"] is None:
+        moved = "no step has moved any yet"
+    elif code["behind"] is None:
+        moved = f"{there} comes with the next step"
+    elif (code["ahead"], code["behind"]) == (0, 0):
+        moved = "as the state goes with"
     else:
-        parts.append(
-            f"{code.ahead} ahead and {code.behind} behind the state's, {code.branch} at "
-            f"{code.commit[:SHORT]}"
-        )
-    several = "path" if len(code.dirty) == 1 else "paths"
-    parts.append(f"{len(code.dirty)} {several} changed" if code.dirty else "clean")
-    return ", ".join(parts)
+        moved = f"{code['ahead']} ahead and {code['behind']} behind the state's, {there}"
+    count = len(code["dirty"])
+    changed = f"{count} {'path' if count == 1 else 'paths'} changed" if count else "clean"
+    return f"{here} is here, {moved}, {changed}"

@@ -14,18 +14,13 @@ from datetime import datetime
 from typing import IO, TYPE_CHECKING
 
 from sequencer.cli.views.nodes import (
-    NODE_FLUSH_RIGHT,
-    NODE_HEAD,
     Heard,
-    blocked,
     counted_tasks,
-    figures,
+    node_lines,
     node_summary,
-    task_cells,
-    task_lines,
     team_summary,
 )
-from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown, state_words
+from sequencer.cli.views.states import ASCII_MARKS, MARKS, STYLES, shown
 from sequencer.cli.views.text import cut, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
 
@@ -35,16 +30,6 @@ if TYPE_CHECKING:
 USUAL = (80, 24)
 SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 SPINS_PER_S = 8
-MOST_NAME_COLUMNS = 32
-LEAST_LINE_COLUMNS = 8
-NODE, STATE, ATTEMPT, RUNS, TIME, COST, LAST = range(7)
-LAYOUTS = (
-    (96, (NODE, STATE, ATTEMPT, RUNS, TIME, COST, LAST)),
-    (64, (NODE, STATE, TIME, COST, LAST)),
-    (46, (NODE, STATE, TIME, LAST)),
-    (0, (NODE, STATE, TIME)),
-)
-"""From which width on which columns are shown."""
 SPARE_ROWS = 2
 LEAST_ROWS = 6
 """Of a table that leaves room for a blank line before it."""
@@ -133,77 +118,21 @@ class Frame:
     ) -> list[Styled]:
         """Return the head, nodes, the count of those that there is no room for, the totals."""
         nodes, rest = chosen(view.nodes, max(0, rows - 2))
-        if view.graph.is_team:
-            lines = self._tasks(view, nodes, heard, now, columns)
-        else:
-            lines = self._table(nodes, heard, now, columns)
+        lines: list[Styled] = []
+        if nodes:
+            found = node_lines(view, nodes, now, columns, heard, mark=self._mark, dots=self._dots)
+            styles = ["dim", *(STYLES[node.state] for node in nodes)]
+            lines = list(zip(found, styles, strict=True))
         if rest:
             told = counted_tasks(rest) if view.graph.is_team else counted(rest)
             lines.append((f"and {len(rest)} more: {told}", "dim"))
         return [*lines, (_totals(view, now, columns), "bold")]
-
-    def _tasks(
-        self,
-        view: FlowView,
-        nodes: Sequence[NodeView],
-        heard: Mapping[str, Heard],
-        now: datetime,
-        columns: int,
-    ) -> list[Styled]:
-        if not nodes:
-            return []
-        missing = dict(zip((n.node.id for n in view.nodes), blocked(view), strict=True))
-        rows = [
-            task_cells(
-                node, missing[node.node.id], now, heard.get(node.node.id), self._mark(node.state)
-            )
-            for node in nodes
-        ]
-        styles = ["dim", *(STYLES[node.state] for node in nodes)]
-        found = task_lines(rows, columns, dots=self._dots)
-        return list(zip(found, styles, strict=True))
-
-    def _table(
-        self,
-        nodes: Sequence[NodeView],
-        heard: Mapping[str, Heard],
-        now: datetime,
-        columns: int,
-    ) -> list[Styled]:
-        if not nodes:
-            return []
-        kept = next(kept for least, kept in LAYOUTS if columns >= least)
-        rows = [NODE_HEAD, *(self._cells(node, heard.get(node.node.id), now) for node in nodes)]
-        wide = [max(width(row[place]) for row in rows) for place in range(len(NODE_HEAD))]
-        others = sum(wide[place] + 2 for place in kept if place not in (NODE, LAST))
-        room = columns - others - (LEAST_LINE_COLUMNS + 2 if LAST in kept else 0)
-        wide[NODE] = max(4, min(wide[NODE], MOST_NAME_COLUMNS, room))
-        wide[LAST] = max(0, columns - others - wide[NODE] - 2)
-        styles = ["dim", *(STYLES[node.state] for node in nodes)]
-        return [
-            (self._row(row, kept, wide), style) for row, style in zip(rows, styles, strict=True)
-        ]
-
-    def _cells(self, node: NodeView, heard: Heard | None, now: datetime) -> tuple[str, ...]:
-        is_running = node.state is NodeState.RUNNING
-        more = heard.cost_usd if heard is not None and is_running else 0.0
-        said = heard.last if heard is not None and is_running and heard.last else node.last_line
-        name = f"{self._mark(node.state)} {shown(node.node.id)}"
-        return (name, state_words(node, now), *figures(node, now, more_usd=more), shown(said))
 
     def _mark(self, state: NodeState) -> str:
         if state is NodeState.RUNNING:
             spinner = ASCII_SPINNER if self._is_ascii else SPINNER
             return spinner[int(time.monotonic() * SPINS_PER_S) % len(spinner)]
         return (ASCII_MARKS if self._is_ascii else MARKS)[state]
-
-    def _row(self, row: Sequence[str], kept: Sequence[int], wide: Sequence[int]) -> str:
-        cells = []
-        for place in kept:
-            cell = cut(row[place], wide[place], dots=self._dots)
-            blank = " " * (wide[place] - width(cell))
-            cells.append(blank + cell if place in NODE_FLUSH_RIGHT else cell + blank)
-        return "  ".join(cells).rstrip()
 
 
 def _totals(view: FlowView, now: datetime, columns: int) -> str:

@@ -7,8 +7,7 @@ tokens, who blocks a task, what it is about. Nothing is wrapped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -17,12 +16,12 @@ from sequencer.cli.views.states import (
     LAST_LINE_COLUMNS,
     amount,
     done,
-    last_line,
     seconds,
     shown,
     state_words,
 )
-from sequencer.cli.views.text import clock, columns, cut, width
+from sequencer.cli.views.tables import lines, narrowed, widest
+from sequencer.cli.views.text import clock, cut, width
 from sequencer.engine.view import FlowView, NodeState, NodeView
 from sequencer.model.outcome import Usage, cost_words, duration
 from sequencer.model.standing import parse_time
@@ -75,21 +74,6 @@ def total_cost(nodes: Sequence[NodeView]) -> str:
     return cost_words(spent)
 
 
-def team_table(
-    view: FlowView,
-    now: datetime,
-    columns: int | None = None,
-    heard: Mapping[str, Heard] | None = None,
-) -> str:
-    """Return every task in a line and below them the totals; None: as wide as it gets."""
-    said = heard or {}
-    rows = [
-        task_cells(node, blocks, now, said.get(node.node.id))
-        for node, blocks in zip(view.nodes, blocked(view), strict=True)
-    ]
-    return "\n".join([*task_lines(rows, columns), "", team_summary(view, now, columns)])
-
-
 def blocked(view: FlowView) -> list[tuple[str, ...]]:
     """Return for each task of *view* those before it that are not done."""
     missing: dict[str, list[str]] = {
@@ -120,7 +104,7 @@ def task_cells(
         # What was there before is of an attempt that is over.
         said = task.active_form
     return (
-        f"{mark} {shown(node.id)}" if mark else shown(node.id),
+        f"{mark} {shown(node.id)}".lstrip(),
         shown(node.label) or NOTHING,
         (task.role if task is not None else None) or NOTHING,
         _state(view, now),
@@ -146,14 +130,21 @@ def _state(view: NodeView, now: datetime) -> str:
 
 
 def task_lines(
-    rows: Sequence[Sequence[str]], columns: int | None = None, *, dots: str = "…"
+    rows: Sequence[Sequence[str]], room: int | None = None, *, dots: str = "…"
 ) -> list[str]:
-    """Return the head and *rows* in lines of at most *columns*."""
-    kept = _kept(rows, columns)
-    wide = _widths([HEAD, *rows], kept, columns)
-    if BLOCKED not in kept and LAST in kept:
+    """Return the head and *rows* in lines of at most *room* columns."""
+    natural = [min(wide, MOST.get(place, wide)) for place, wide in enumerate(widest(HEAD, rows))]
+    # Lines that get longer, and who blocks whom, must not move what stands beside them.
+    natural[LAST] = max(natural[LAST], room or 0)
+    natural[BLOCKED] = max(natural[BLOCKED], LEAST[BLOCKED])
+    wide = narrowed(natural, rows, room, goes=GOES, least=LEAST, right=FLUSH_RIGHT, first=TASK)
+    if BLOCKED not in wide and LAST in wide:
         rows = [_with_blockers(row, wide[LAST]) for row in rows]
-    return [_line(row, kept, wide, dots) for row in (HEAD, *rows)]
+
+    def fit(place: int, text: str, most: int) -> str:
+        return cut(_few(text, most) if place == BLOCKED else text, most, dots=dots)
+
+    return lines(HEAD, rows, wide, right=FLUSH_RIGHT, fit=fit)
 
 
 def _with_blockers(row: Sequence[str], columns: int) -> Sequence[str]:
@@ -178,65 +169,6 @@ def _few(names: str, columns: int) -> str:
         if width(text) <= columns:
             return text
     return f"{len(listed)} tasks"
-
-
-def _kept(rows: Sequence[Sequence[str]], columns: int | None) -> list[int]:
-    kept = list(range(len(HEAD)))
-    if columns is None:
-        return kept
-    natural = _natural([HEAD, *rows], columns)
-    least = [min(wide, LEAST.get(place, wide)) for place, wide in enumerate(natural)]
-    # Who blocks whom changes all the time; the columns are to stay.
-    least[BLOCKED] = LEAST[BLOCKED]
-    empty = [place for place in GOES if all(row[place] == NOTHING for row in rows)]
-    for place in dict.fromkeys([*empty, *GOES]):
-        if sum(least[n] + 2 for n in kept) - 2 <= columns:
-            break
-        kept.remove(place)
-    return kept
-
-
-def _natural(rows: Sequence[Sequence[str]], columns: int | None) -> list[int]:
-    """Return how wide the columns of *rows* would be; the last line takes all that there is."""
-    found = [
-        min(max(width(row[place]) for row in rows), MOST.get(place, 1000))
-        for place in range(len(HEAD))
-    ]
-    # Lines that get longer must not move what stands beside them.
-    found[LAST] = max(found[LAST], columns or 0)
-    return found
-
-
-def _widths(
-    rows: Sequence[Sequence[str]], kept: Sequence[int], columns: int | None
-) -> dict[int, int]:
-    """Return how wide each column is; what is left is for the last line."""
-    natural = _natural(rows, columns)
-    if columns is None:
-        return {place: natural[place] for place in kept}
-    wide = {place: min(natural[place], LEAST.get(place, natural[place])) for place in kept}
-    room = columns - sum(wide.values()) - 2 * (len(kept) - 1)
-    while room > 0:
-        growing = [place for place in LEAST if place in wide and wide[place] < natural[place]]
-        if not growing:
-            break
-        # A task's name goes before everything, then who has least.
-        place = TASK if TASK in growing else min(growing, key=wide.__getitem__)
-        wide[place] += 1
-        room -= 1
-    if room < 0:
-        wide[TASK] = max(4, wide[TASK] + room)
-    return wide
-
-
-def _line(row: Sequence[str], kept: Sequence[int], wide: Mapping[int, int], dots: str) -> str:
-    found = []
-    for place in kept:
-        text = _few(row[place], wide[place]) if place == BLOCKED else row[place]
-        cell = cut(text, wide[place], dots=dots)
-        blank = " " * (wide[place] - width(cell))
-        found.append(blank + cell if place in FLUSH_RIGHT else cell + blank)
-    return "  ".join(found).rstrip()
 
 
 # --- totals --------------------------------------------------------------------------
@@ -293,56 +225,85 @@ def elapsed(view: FlowView, now: datetime | None = None) -> float:
 
 
 NODE_HEAD = ("NODE", "STATE", "ATTEMPT", "RUNS", "TIME", "COST", "LAST LINE")
-NODE_FLUSH_RIGHT = frozenset({2, 3, 4, 5})
-NODE_GOES = (3, 2)
-"""Of the columns, what goes first where there is no room."""
+NODE_RIGHT = frozenset({2, 3, 4, 5})
+NODE_LEAST, NODE_MOST = {0: 12, 6: 16}, {0: 32}
+NODE_GOES = (3, 2, 5, 6)
+"""Of the columns, what goes where there is no room, one after the other."""
 
 
 def node_table(
     view: FlowView,
     now: datetime,
-    width: int | None = None,
+    room: int | None = None,
     heard: Mapping[str, Heard] | None = None,
 ) -> str:
     """Return every node in a line, and below them the whole run in one.
 
-    A team's table leaves columns out that *width* has no room for; None: it has all. *heard*
+    The table leaves columns out that *room* has no place for; None: it has all. *heard*
     is what the nodes that run have said.
     """
-    heard = heard or {}
+    found = node_lines(view, view.nodes, now, room, heard or {})
+    return "\n".join([*found, "", node_summary(view, now, room)])
+
+
+def node_lines(
+    view: FlowView,
+    nodes: Sequence[NodeView],
+    now: datetime,
+    room: int | None,
+    heard: Mapping[str, Heard],
+    *,
+    mark: Callable[[NodeState], str] = lambda _: "",
+    dots: str = "…",
+) -> list[str]:
+    """Return *nodes*, some of those of *view*, in a line each below the head of the table."""
     if view.graph.is_team:
-        return team_table(view, now, width, heard)
-    rows = [
-        (shown(n.node.id), state_words(n, now), *figures(n, now), last_line(_with_heard(n, heard)))
-        for n in view.nodes
-    ]
-    found = columns(NODE_HEAD, rows, right=NODE_FLUSH_RIGHT, room=width, goes=NODE_GOES)
-    return f"{found}\n\n{node_summary(view, now)}"
-
-
-def _with_heard(view: NodeView, heard: Mapping[str, Heard]) -> NodeView:
-    """Return *view* with what it says while it runs as its last line."""
-    found = heard.get(view.node.id)
-    if found is None or not found.last or view.state is not NodeState.RUNNING:
-        return view
-    return replace(view, last_line=found.last)
-
-
-def figures(view: NodeView, now: datetime, *, more_usd: float = 0.0) -> tuple[str, str, str, str]:
-    """Return attempt, runs, time and cost; *more_usd* is of the attempt that runs."""
-    spent = seconds(view, now)
-    return (
-        str(view.attempt) if view.attempt else "-",
-        str(view.runs) if view.runs else "-",
-        duration(spent) if spent > 0 else "-",
-        cost_cell(view, more_usd) or "-",
+        missing = dict(zip((n.node.id for n in view.nodes), blocked(view), strict=True))
+        tasks = [
+            task_cells(n, missing[n.node.id], now, heard.get(n.node.id), mark(n.state))
+            for n in nodes
+        ]
+        return task_lines(tasks, room, dots=dots)
+    rows = [_node_cells(n, now, heard.get(n.node.id), mark(n.state)) for n in nodes]
+    natural = widest(NODE_HEAD, rows)
+    if room is not None:
+        natural = [min(wide, NODE_MOST.get(n, wide)) for n, wide in enumerate(natural)]
+        # Lines that get longer must not move what stands beside them.
+        natural[-1] = max(natural[-1], room)
+    wide = narrowed(
+        natural, rows, room, goes=NODE_GOES, least=NODE_LEAST, right=NODE_RIGHT, first=0
+    )
+    return lines(
+        NODE_HEAD,
+        rows,
+        wide,
+        right=NODE_RIGHT,
+        fit=lambda _, text, most: cut(text, most, dots=dots),
     )
 
 
-def node_summary(view: FlowView, now: datetime | None = None) -> str:
-    """Return the whole run in one line; with *now*, the time of what runs is counted."""
+def _node_cells(view: NodeView, now: datetime, live: Heard | None, mark: str) -> tuple[str, ...]:
+    """Return the cells of one node's line; *live* counts while it runs."""
+    heard = live if live is not None and view.state is NodeState.RUNNING else Heard()
+    spent = seconds(view, now)
+    return (
+        f"{mark} {shown(view.node.id)}".lstrip(),
+        state_words(view, now),
+        str(view.attempt or NOTHING),
+        str(view.runs or NOTHING),
+        duration(spent) if spent > 0 else NOTHING,
+        cost_cell(view, heard.cost_usd) or NOTHING,
+        cut(shown(heard.last or view.last_line), LAST_LINE_COLUMNS) or NOTHING,
+    )
+
+
+def node_summary(view: FlowView, now: datetime | None = None, room: int | None = None) -> str:
+    """Return the whole run in one line; with *now*, the time of what runs is counted.
+
+    Of a team's what there is no *room* for is left out.
+    """
     if view.graph.is_team:
-        return team_summary(view, now)
+        return team_summary(view, now, room)
     status = shown(view.status).replace("-", " ").replace("_", " ")
     parts = [status, f"{done(view)} of {len(view.nodes)} nodes done"]
     if active := sum(node.state in ACTIVE for node in view.nodes):
@@ -364,8 +325,6 @@ def node_summary(view: FlowView, now: datetime | None = None) -> str:
 
 def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict[str, Any]:
     """Return the run for programs; texts as they are, not made safe for a terminal."""
-    if heard:
-        view = replace(view, nodes=tuple(_with_heard(node, heard) for node in view.nodes))
     return {
         "title": view.title,
         "status": view.status,
@@ -373,7 +332,7 @@ def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict
         "max_iterations": view.graph.max_iterations,
         "done": done(view),
         "total": len(view.nodes),
-        "nodes": _nodes(view),
+        "nodes": _nodes(view, heard or {}),
         "edges": [
             {
                 "from": edge.source,
@@ -387,15 +346,16 @@ def nodes_json(view: FlowView, heard: Mapping[str, Heard] | None = None) -> dict
     }
 
 
-def _nodes(view: FlowView) -> list[dict[str, Any]]:
-    found = [_node(node) for node in view.nodes]
+def _nodes(view: FlowView, heard: Mapping[str, Heard]) -> list[dict[str, Any]]:
+    found = [_node(node, heard.get(node.node.id)) for node in view.nodes]
     for one, node, missing in zip(found, view.nodes, blocked(view), strict=True):
         if node.node.task is not None:
             one |= {"role": node.node.task.role, "blocked_by": list(missing)}
     return found
 
 
-def _node(view: NodeView) -> dict[str, Any]:
+def _node(view: NodeView, live: Heard | None) -> dict[str, Any]:
+    said = live.last if live is not None and view.state is NodeState.RUNNING else ""
     return {
         "id": view.node.id,
         "label": view.node.label,
@@ -410,5 +370,5 @@ def _node(view: NodeView) -> dict[str, Any]:
         "tokens": view.tokens,
         "since": view.since,
         "due": view.due,
-        "last_line": view.last_line,
+        "last_line": said or view.last_line,
     }

@@ -114,11 +114,6 @@ def seconds(view: NodeView, now: datetime) -> float:
     return view.seconds + max(0.0, running)
 
 
-def last_line(view: NodeView, limit: int = LAST_LINE_COLUMNS) -> str:
-    """Return what the node said last, safe and short."""
-    return cut(shown(view.last_line), limit) or "-"
-
-
 def done(view: FlowView) -> int:
     """Return how many nodes are done."""
     return sum(node.state is NodeState.DONE for node in view.nodes)

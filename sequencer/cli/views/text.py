@@ -13,7 +13,7 @@ import codecs
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime
 from typing import IO
 
@@ -174,87 +174,6 @@ def short(text: str, columns: int, *, dots: str = "…") -> str:
     return cut(text, room - width(tail), dots="") + dots + tail
 
 
-LEAST_COLUMNS, WHOLE_COLUMNS = 12, 20
-"""To what a column of texts may be narrowed, and how wide one is that is not: a time, a status."""
-_SEPARATOR = "  "
-
-
-def columns(
-    head: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    right: Collection[int] = (),
-    room: int | None = None,
-    goes: Sequence[int] = (),
-    whole: Collection[int] = (),
-) -> str:
-    """Return *rows* under *head* in columns; those numbered in *right* are flush right.
-
-    In a terminal of *room* columns no line is wrapped: columns without a value are left out
-    first, then those that *goes* lists, then names are cut in their middle, those in *whole*
-    only if nothing else is left. None: all of it.
-
-    >>> print(columns(("N", "STEP"), [("9", "plan"), ("10", "build")], right={0}))
-     N  STEP
-     9  plan
-    10  build
-    >>> print(columns(("N", "STEP"), [("1", "implement-the-new-parser")], right={0}, room=18))
-    N  STEP
-    1  impleme…-parser
-    """
-    table = [head, *rows]
-    natural = [max(width(row[place]) for row in table) for place in range(len(head))]
-    wide = dict(enumerate(natural))
-    if room is not None:
-        empty = _without_values(rows, len(head))
-        wide = _narrowed(natural, right, room, [*empty, *goes], whole)
-    lines = []
-    for row in table:
-        cells = []
-        for place, most in wide.items():
-            cell = short(row[place], most)
-            blank = " " * (most - width(cell))
-            cells.append(blank + cell if place in right else cell + blank)
-        lines.append(_SEPARATOR.join(cells).rstrip())
-    return "\n".join(lines)
-
-
-def _without_values(rows: Sequence[Sequence[str]], count: int) -> list[int]:
-    return [place for place in range(count) if all(row[place] in ("", "-") for row in rows)]
-
-
-def _narrowed(
-    natural: Sequence[int],
-    right: Collection[int],
-    room: int,
-    goes: Sequence[int],
-    whole: Collection[int],
-) -> dict[int, int]:
-    """Return how wide each column is that there is *room* for; figures are never cut."""
-    kept = list(range(len(natural)))
-
-    def free(widths: Sequence[int]) -> int:
-        return room - sum(widths[place] for place in kept) - len(_SEPARATOR) * (len(kept) - 1)
-
-    fixed = {*right, *whole}
-    easy = [w if n in fixed else min(w, WHOLE_COLUMNS) for n, w in enumerate(natural)]
-    for place in dict.fromkeys(goes):
-        if free(easy) >= 0:
-            break
-        kept.remove(place)
-    least = [w if w == easy[n] else LEAST_COLUMNS for n, w in enumerate(natural)]
-    wide = {place: least[place] for place in kept}
-    left = free(least)
-    # Who has least grows first, so that short names stay whole.
-    while left > 0 and (growing := [place for place in kept if wide[place] < natural[place]]):
-        wide[min(growing, key=wide.__getitem__)] += 1
-        left -= 1
-    while left < 0 and (texts := [n for n in kept if n not in right and wide[n] > 1]):
-        wide[max(texts, key=wide.__getitem__)] -= 1
-        left += 1
-    return wide
-
-
 def fitted(text: str, room: int | None) -> str:
     r"""Return prose with every line in at most *room* columns, broken at blanks.
 
@@ -289,12 +208,6 @@ def _pieces(line: str, room: int) -> Iterator[str]:
             taken, before = [], below
         taken.append(word)
     yield before + " ".join(taken)
-
-
-def purposes(said: Iterable[tuple[str, str]], kind: str = "STEP") -> str:
-    """Return a table of what each of a *kind* does, by name; empty if nobody has said it."""
-    rows = {one_line(name): one_line(about) for name, about in said if about}
-    return columns((kind, "WHAT IT DOES"), list(rows.items())) if rows else ""
 
 
 def clock(seconds: float) -> str:

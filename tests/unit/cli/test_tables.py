@@ -3,7 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sequencer.cli.views.text import clock, columns, file_size, width
+from sequencer.cli.views.tables import columns
+from sequencer.cli.views.text import clock, file_size, width
 from sequencer.model.outcome import Usage, duration, spent
 
 CELLS = st.text(
