@@ -10,7 +10,7 @@ import click
 
 from sequencer.assembly.agents import choose_agent
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import complete_workflows, pass_invocation, verb
+from sequencer.cli.options import REVIEW_EVERY, complete_workflows, pass_invocation, verb
 from sequencer.cli.views.facts import look
 from sequencer.cli.views.states import shown, state_words
 from sequencer.cli.views.tables import columns
@@ -73,7 +73,7 @@ def steps_table(steps: list[Description], room: int | None = None) -> str:
 )
 @click.option(
     "--review-every",
-    type=click.IntRange(-(2**31), 2**31 - 1),
+    type=REVIEW_EVERY,
     metavar="N",
     help="A review every N cycles; 0 is never.",
 )

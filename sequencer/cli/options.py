@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterable
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,6 +215,18 @@ def verb(
     return click.command(name, cls=Verb, has_json=has_json, **attributes)
 
 
+def with_options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return what gives a verb *options*, in this order."""
+    return lambda function: reduce(lambda made, option: option(made), reversed(options), function)
+
+
+REHEARSE = click.option(
+    "--rehearse",
+    is_flag=True,
+    help="Let no agent run, whatever names one: each step says what it would ask, and counts "
+    "as done.",
+)
+REVIEW_EVERY = click.IntRange(-(2**31), 2**31 - 1)
 pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 """Gives a verb's function the `Invocation` as its first argument."""
 

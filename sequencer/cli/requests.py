@@ -7,7 +7,6 @@ import re
 import sys
 import unicodedata
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +29,18 @@ STDIN = "-"
 _HEADING = re.compile(r"^#{1,6}\s+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What the options say."""
-
-    text: str | None
-    file: Path | None
-    labels: tuple[str, ...] = ()
-    comments: tuple[str, ...] = ()
-    attachments: tuple[str, ...] = ()
-
-
 def request_of(
-    wanted: Wanted,
     project: Path,
     hide: Callable[[str], str] = lambda text: text,
     notice: Callable[[str], None] = lambda _: None,
+    *,
+    text: str | None,
+    file: Path | None,
+    labels: tuple[str, ...] = (),
+    comments: tuple[str, ...] = (),
+    attachments: tuple[str, ...] = (),
 ) -> Request:
-    """Return the request that *wanted* describes, without the secrets that *hide* knows.
+    """Return the request that the options describe, without the secrets that *hide* knows.
 
     A text that is JSON has to be an issue of GitHub or Linear; *notice* is told what it lacks.
 
@@ -57,24 +50,24 @@ def request_of(
         ConfigurationError: the file can't be read.
         UnsafePath: an attachment is not a file of the *project*.
     """
-    text, where = _text(wanted)
+    text, where = _text(text, file)
     document = as_json(text)
     issue = _issue_of_prose(hide(text)) if document is None else _issue_in(document, where)
     for lack in issue.lacks:
-        if not (lack == NO_LABELS and wanted.labels):
+        if not (lack == NO_LABELS and labels):
             notice(f"{where}: {lack}")
     title = hide(issue.title)
-    over = max(0, len(issue.comments) + len(wanted.comments) - MAX_ITEMS)
+    over = max(0, len(issue.comments) + len(comments) - MAX_ITEMS)
     try:
         return Request(
             title=_shortened(title),
             # A title that was cut stands whole in the text.
             text=_joined(title if len(title) > MAX_TITLE_CHARS else "", hide(issue.text)),
-            labels=tuple(dict.fromkeys((*issue.labels, *map(str.strip, wanted.labels)))),
-            comments=tuple(map(hide, (*issue.comments[over:], *wanted.comments))),
+            labels=tuple(dict.fromkeys((*issue.labels, *map(str.strip, labels)))),
+            comments=tuple(map(hide, (*issue.comments[over:], *comments))),
             attachments=(
                 *map(hide, issue.attachments),
-                *(attached(name, project) for name in wanted.attachments),
+                *(attached(name, project) for name in attachments),
             ),
             identifier=issue.identifier,
             url=hide(issue.url),
@@ -126,14 +119,14 @@ def _issue_in(text: str, where: str) -> TrackerIssue:
     return issue_of(value, where)
 
 
-def _text(wanted: Wanted) -> tuple[str, str]:
+def _text(text: str | None, file: Path | None) -> tuple[str, str]:
     """Return what was said, and where."""
-    if wanted.text is not None and wanted.file is not None:
+    if text is not None and file is not None:
         raise UsageRefused("give a text or --file, not both")
-    if wanted.file is not None and str(wanted.file) != STDIN:
-        return _decoded(_read(wanted.file), str(wanted.file)), str(wanted.file)
-    text = STDIN if wanted.file is not None else wanted.text or ""
-    return said(text), "standard input" if text == STDIN else "the request"
+    if file is not None and str(file) != STDIN:
+        return _decoded(_read(file), str(file)), str(file)
+    told = STDIN if file is not None else text or ""
+    return said(told), "standard input" if told == STDIN else "the request"
 
 
 def said(text: str) -> str:
@@ -225,7 +218,6 @@ PROCEDURE = click.option(
     shell_complete=complete_workflows,
     help="As 'start' would be told.",
 )
-"""Of a verb that starts nothing."""
 
 
 def request_from(
@@ -248,10 +240,11 @@ def request_from(
             "what is to be done?", where=f"sequencer {verb}",
             hint="give a text, --file F, or - for standard input",
         )  # fmt: skip
-    wanted = Wanted(text=text, file=file, **given)
     return request_of(
-        wanted,
         project.settings.project_dir,
         project.redaction.hide_text,
-        lambda text: invocation.notices([text]),
+        lambda lack: invocation.notices([lack]),
+        text=text,
+        file=file,
+        **given,
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import (
+    REHEARSE,
+    REVIEW_EVERY,
     complete_agents,
     complete_agents_for_steps,
     complete_flows,
@@ -17,6 +18,7 @@ from sequencer.cli.options import (
     pass_invocation,
     read_state,
     verb,
+    with_options,
 )
 from sequencer.cli.unattended import OPTION
 
@@ -37,7 +39,11 @@ def _pairs(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 
 _MONEY = click.FloatRange(min=0, min_open=True)
-_MODE_OPTIONS = (
+_RUN_OPTIONS = with_options(
+    click.argument("flow", metavar="[FLOW]", required=False, shell_complete=complete_flows),
+    click.option("--state", multiple=True, metavar="KEY=VALUE", callback=read_state,
+                 help="What FLOW's state begins with; KEY=@FILE takes a file's text; repeatable."),
+    click.option("--new", is_flag=True, help="Begin another run of FLOW beside the others."),
     click.option("--mode", type=click.Choice(("combined", "sync", "async")),
                  help="combined: this process runs every step. sync: it waits for its positions' "
                  "turns. async: beside the run, without its state."),
@@ -47,32 +53,13 @@ _MODE_OPTIONS = (
                  help="Start with the next step that has this prompt; those before it are "
                  "skipped."),
 )  # fmt: skip
-_OPTIONS: tuple[Callable[..., Any], ...] = (
-    click.option(
-        "--mode",
-        type=click.Choice(("combined", "sync", "async")),
-        help="combined: this process runs every step. sync: it waits for its positions' turns. "
-        "async: beside the run, without its state.",
-    ),
-    click.option(
-        "--step-index",
-        type=click.IntRange(0, 2**62),
-        metavar="I",
-        help="Where mode async begins; default 0.",
-    ),
-    click.option(
-        "--start-prompt",
-        metavar="PROMPT",
-        help="Start with the next step that has this prompt; those before it are skipped.",
-    ),
-)
-_OPTIONS = (
+_OPTIONS = with_options(
     click.option("--position", "positions", multiple=True, metavar="P",
                  shell_complete=complete_positions,
                  help="Run only the steps at this position, by name or place from 0; repeatable."),
     click.option("--workflow", metavar="NAME", shell_complete=complete_workflows,
                  help="The workflow of a run that begins."),
-    click.option("--review-every", type=click.IntRange(-(2**31), 2**31 - 1), metavar="N",
+    click.option("--review-every", type=REVIEW_EVERY, metavar="N",
                  help="A review every N cycles; 0 is never."),
     click.option("--max-steps", type=click.IntRange(min=1), metavar="N",
                  help="Steps of this invocation; default 20, in mode sync 500."),
@@ -94,33 +81,15 @@ _OPTIONS = (
                  help="Let the router choose prompts, or not."),
     click.option("--max-parallel", type=click.IntRange(1, 1000), metavar="N",
                  help="Nodes of a flowchart at once in this process; default 4."),
-    click.option("--rehearse", is_flag=True,
-                 help="Let no agent run, whatever names one: each step says what it would ask, "
-                 "and counts as done."),
+    REHEARSE,
     click.option("--dry-run", is_flag=True,
                  help="Show what would run and what stands in the way; change nothing."),
 )  # fmt: skip
 
 
-_FLOW_OPTIONS = (
-    click.argument("flow", metavar="[FLOW]", required=False, shell_complete=complete_flows),
-    click.option("--state", multiple=True, metavar="KEY=VALUE", callback=read_state,
-                 help="What FLOW's state begins with; KEY=@FILE takes a file's text; repeatable."),
-    click.option("--new", is_flag=True, help="Begin another run of FLOW beside the others."),
-)  # fmt: skip
-
-
-def _with(options: tuple[Callable[..., Any], ...]) -> Callable[[Any], Any]:
-    def decorate(function: Any) -> Any:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
-
-
 @verb("run")
-@_with((*_FLOW_OPTIONS, *_MODE_OPTIONS, *_OPTIONS))
+@_RUN_OPTIONS
+@_OPTIONS
 @pass_invocation
 def run(invocation: Invocation, /, **options: Any) -> int:
     """Run steps, one after the other, until a limit, an end or a failure.
@@ -157,7 +126,8 @@ _LOG = click.option(
 
 
 @verb("tick")
-@_with((*_OPTIONS, _LOG))
+@_OPTIONS
+@_LOG
 @pass_invocation
 def tick(invocation: Invocation, /, **options: Any) -> int:
     """Run the step that is due, or none, and never wait: for cron and systemd timers.

@@ -4,95 +4,71 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from enum import Enum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import click
 
 from sequencer.cli import run_work
 from sequencer.cli.context import Invocation
-from sequencer.cli.options import complete_agents, complete_workflows, pass_invocation, verb
+from sequencer.cli.options import (
+    REHEARSE,
+    complete_agents,
+    complete_workflows,
+    pass_invocation,
+    verb,
+    with_options,
+)
 from sequencer.cli.requests import FILE, LABEL, PROCEDURE, TEXT, free_name, request_from
 from sequencer.cli.views.diagram import print_diagram
 from sequencer.cli.views.mermaid import chart, charted
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.tables import columns, purposes
-from sequencer.cli.views.text import columns_of, cut, one_line, width
+from sequencer.cli.views.text import one_line
 from sequencer.engine.loop import Mode
 from sequencer.engine.starting import WantedTeam
 from sequencer.engine.view import view_of
 from sequencer.errors import UsageRefused
 from sequencer.model.limits import InvocationLimits
-from sequencer.model.net.graph import Graph, Node
-from sequencer.model.request import Definition, Request, Route
+from sequencer.model.net.graph import Graph
+from sequencer.model.request import Definition, Route
 from sequencer.model.step import Step
 from sequencer.project import Project
 from sequencer.settings.sources import Given
 from sequencer.workflows.teams import scoring
-from sequencer.workflows.teams.scoring import TeamChoice
+
+_START_OPTIONS = with_options(
+    click.option("--comment", "comments", multiple=True, metavar="TEXT",
+                 help="A comment on the request; repeatable."),
+    click.option("--attach", "attachments", multiple=True, metavar="PATH",
+                 help="A file of the project that belongs to it; repeatable."),
+    click.option("--procedure", metavar="P", shell_complete=complete_workflows,
+                 help="This procedure, whatever the request says."),
+    click.option("--agent", metavar="A", shell_complete=complete_agents,
+                 help="The agent of steps that name none."),
+    click.option("--max-cost", type=click.FloatRange(min=0, min_open=True), metavar="USD",
+                 help="Cost of this invocation."),
+    click.option("--team/--no-team", "team", default=None,
+                 help="Share it out among a team, or don't, whatever its score is."),
+    click.option("--team-size", type=click.IntRange(1, 64), metavar="N",
+                 help="Agents at once in the team; asks for one."),
+    click.option("--no-run", is_flag=True,
+                 help="Make the run, and leave its steps to 'run' or 'tick'."),
+    REHEARSE,
+    click.option("--dry-run", is_flag=True, help="Show what would be made; change nothing."),
+    click.option("--mermaid", is_flag=True, help="Show it as a Mermaid chart."),
+    click.option("--diagram", is_flag=True,
+                 help="Show a team's tasks as a drawing in the terminal."),
+)  # fmt: skip
+_REQUEST = with_options(TEXT, FILE, LABEL, PROCEDURE)
+"""Of a verb that starts nothing."""
 
 
 @verb("start")
 @TEXT
 @FILE
 @LABEL
-@click.option(
-    "--comment",
-    "comments",
-    multiple=True,
-    metavar="TEXT",
-    help="A comment on the request; repeatable.",
-)
-@click.option(
-    "--attach",
-    "attachments",
-    multiple=True,
-    metavar="PATH",
-    help="A file of the project that belongs to it; repeatable.",
-)
-@click.option(
-    "--procedure",
-    metavar="P",
-    shell_complete=complete_workflows,
-    help="This procedure, whatever the request says.",
-)
-@click.option(
-    "--agent",
-    metavar="A",
-    shell_complete=complete_agents,
-    help="The agent of steps that name none.",
-)
-@click.option(
-    "--max-cost",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="USD",
-    help="Cost of this invocation.",
-)
-@click.option(
-    "--team/--no-team",
-    "team",
-    default=None,
-    help="Share it out among a team, or don't, whatever its score is.",
-)
-@click.option(
-    "--team-size",
-    type=click.IntRange(1, 64),
-    metavar="N",
-    help="Agents at once in the team; asks for one.",
-)
-@click.option(
-    "--no-run", is_flag=True, help="Make the run, and leave its steps to 'run' or 'tick'."
-)
-@click.option(
-    "--rehearse",
-    is_flag=True,
-    help="Let no agent run, whatever names one: each step says what it would ask, and counts "
-    "as done.",
-)
-@click.option("--dry-run", is_flag=True, help="Show what would be made; change nothing.")
-@click.option("--mermaid", is_flag=True, help="Show it as a Mermaid chart.")
-@click.option("--diagram", is_flag=True, help="Show a team's tasks as a drawing in the terminal.")
+@_START_OPTIONS
 @pass_invocation
 def start(
     invocation: Invocation,
@@ -126,58 +102,59 @@ def start(
       gh issue view 7 --json title,body,labels,comments | sequencer start -
       sequencer start --file issue.md --team --dry-run --mermaid
     """
-    shape = Shape.of(invocation, mermaid=mermaid, diagram=diagram, shows=dry_run or no_run)
-    project = _project(invocation, agent, acts=not dry_run, rehearses=rehearse)
+    drawing = _drawing(invocation, mermaid=mermaid, diagram=diagram, shows=dry_run or no_run)
+    flags: dict[tuple[str | int, ...], Given] = {}
+    if agent is not None:
+        flags["agent", "default"] = Given("--agent", agent)
+    project = invocation.project(flags, rehearses=rehearse)
+    if not dry_run:
+        project.ensure_may_act()
     request = request_from(invocation, project, "start", text=text, file=file, **given)
-    invocation.run_name = name = _name_of(invocation, project, request)
+    name = invocation.run_name or free_name(request.title, project.run_names())
+    invocation.run_name = name
     if team is False and team_size is not None:
         raise UsageRefused("--team-size asks for a team, and --no-team for none")
     definition = project.starter.define(request, procedure, WantedTeam(team, team_size))
-    if dry_run:
-        show_made(invocation, project, definition, name, shape=shape)
+    if not dry_run:
+        if not no_run:
+            # One that is to be worked on at once needs its agents.
+            project.starter.ensure_installed(definition)
+        project.run(name, definition).control.start(definition)
+    if dry_run or no_run or not invocation.is_json:
+        show_made(invocation, project, definition, name, is_made=not dry_run, drawing=drawing)
+    if dry_run or no_run:
         return 0
-    _make(project, name, definition, will_work=not no_run)
-    if not invocation.is_json or no_run:
-        show_made(invocation, project, definition, name, is_made=True, shape=shape)
-    return 0 if no_run else _work(invocation, project, max_cost)
-
-
-def _name_of(invocation: Invocation, project: Project, request: Request) -> str:
-
-    return invocation.run_name or free_name(request.title, project.run_names())
-
-
-def _make(project: Project, name: str, definition: Definition, *, will_work: bool) -> None:
-    """Make the run; one that is to be worked on at once needs its agents."""
-    if will_work:
-        project.starter.ensure_installed(definition)
-    project.run(name, definition).control.start(definition)
-
-
-def _work(invocation: Invocation, project: Project, max_cost: float | None) -> int:
-    """Work on the run that was made, until it ends or waits."""
     defaults = project.settings.run
-    cap = max_cost or defaults.max_cost_usd
     # A procedure ends by itself; what its loops and its hooks may add is limited there.
     limits = InvocationLimits(
-        max_steps=None, max_cost_usd=cap, step_timeout_s=defaults.step_timeout_s
+        max_steps=None,
+        max_cost_usd=max_cost or defaults.max_cost_usd,
+        step_timeout_s=defaults.step_timeout_s,
     )
     return run_work.work(invocation, project, run_work.Plan(Mode.COMBINED, limits))
 
 
+def _drawing(invocation: Invocation, *, mermaid: bool, diagram: bool, shows: bool) -> str:
+    """Return the option that asks for a drawing; empty: none does.
+
+    Raises:
+        UsageRefused: they exclude each other, or nothing is shown before it is worked on.
+    """
+    drawing = "--mermaid" if mermaid else "--diagram" if diagram else ""
+    if mermaid and diagram:
+        raise UsageRefused("--mermaid and --diagram exclude each other")
+    if drawing and invocation.is_json:
+        raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
+    if drawing and not shows:
+        hint = "add --dry-run or --no-run"
+        raise UsageRefused("shows what would be made", where=drawing, hint=hint)
+    return drawing
+
+
 @verb("route")
-@TEXT
-@FILE
-@LABEL
-@PROCEDURE
+@_REQUEST
 @pass_invocation
-def route(
-    invocation: Invocation,
-    text: str | None,
-    file: Path | None,
-    labels: tuple[str, ...],
-    procedure: str | None,
-) -> None:
+def route(invocation: Invocation, /, procedure: str | None, **given: Any) -> None:
     """Explain which procedure a request would go to, and why; nothing is started.
 
     Where an agent classifies requests it is asked, as 'start' would.
@@ -188,44 +165,20 @@ def route(
       sequencer route "Crash on save" --label bug --json
     """
     project = invocation.project()
-    request = request_from(invocation, project, "route", text=text, file=file, labels=labels)
+    request = request_from(invocation, project, "route", **given)
     chosen = project.starter.route(request, procedure)
     if invocation.is_json:
-        invocation.print_json({"request": request.model_dump(mode="json"), **_told(chosen)})
+        told = {"request": request.model_dump(mode="json"), **chosen.model_dump(mode="json")}
+        invocation.print_json(told)
         return
-
     for line in explained(chosen):
         invocation.echo(line)
 
 
-def _project(invocation: Invocation, agent: str | None, *, acts: bool, rehearses: bool) -> Project:
-
-    flags: dict[tuple[str | int, ...], Given] = {}
-    if agent is not None:
-        flags["agent", "default"] = Given("--agent", agent)
-    project = invocation.project(flags, rehearses=rehearses)
-    if acts:
-        project.ensure_may_act()
-    return project
-
-
-def _told(chosen: Route) -> dict[str, Any]:
-    return chosen.model_dump(mode="json")
-
-
 @verb("score")
-@TEXT
-@FILE
-@LABEL
-@PROCEDURE
+@_REQUEST
 @pass_invocation
-def score(
-    invocation: Invocation,
-    text: str | None,
-    file: Path | None,
-    labels: tuple[str, ...],
-    procedure: str | None,
-) -> None:
+def score(invocation: Invocation, /, procedure: str | None, **given: Any) -> None:
     """Score how much a request would gain from a team, from 0 to 100, and why.
 
     The kind of request is found as 'sequencer route' finds it, by an agent where one is
@@ -237,82 +190,41 @@ def score(
       sequencer score --file issue.md --label epic --json
     """
     project = invocation.project()
-    request = request_from(invocation, project, "score", text=text, file=file, labels=labels)
+    request = request_from(invocation, project, "score", **given)
     route = project.starter.route(request, procedure)
     settings = project.settings
     word = scoring.classification_of(request, route, settings.routing)
     choice = project.starter.choose_team(request, route)
     if choice is None:
         raise UsageRefused("nobody works in teams here")
+    found = choice.score
+    # The members that the score speaks for, if there may be so many.
+    size = min(choice.size, found.team_size)
     if invocation.is_json:
-        told = {"classification": word, "procedure": route.procedure, **_told_of_team(choice)}
-        told |= {"threshold": settings.teams.threshold, "request": request.model_dump(mode="json")}
-        invocation.print_json(told)
+        invocation.print_json(
+            {
+                "classification": word,
+                "procedure": route.procedure,
+                "score": found.score,
+                "uses_team": choice.uses_team,
+                "why": choice.why,
+                "team_size": size,
+                "reasons": [asdict(reason) for reason in found.reasons],
+                "threshold": settings.teams.threshold,
+                "request": request.model_dump(mode="json"),
+            }
+        )
         return
-    invocation.echo(f"score      {choice.score.score} of 100")
+    invocation.echo(f"score      {found.score} of 100")
     invocation.echo(f"team       {'yes' if choice.uses_team else 'no'}  ({choice.why})")
-    invocation.echo(f"size       {_size(choice)}")
+    invocation.echo(f"size       {size}")
     invocation.echo(f"kind       {word or 'unknown'}  ({one_line(route.reason)})")
     invocation.echo(f"procedure  {one_line(route.procedure)}")
-    invocation.echo(_table(choice, invocation.room))
-
-
-def _told_of_team(choice: TeamChoice) -> dict[str, Any]:
-    return {
-        "score": choice.score.score,
-        "uses_team": choice.uses_team,
-        "why": choice.why,
-        "team_size": _size(choice),
-        "reasons": [asdict(reason) for reason in choice.score.reasons],
-    }
-
-
-def _size(choice: TeamChoice) -> int:
-    """Return the members that the score speaks for, if there may be so many."""
-    return min(choice.size, choice.score.team_size)
-
-
-def _table(choice: TeamChoice, room: int | None) -> str:
-
     rows = [
         (f"{reason.points:+d}" if reason.points else "0", one_line(reason.text))
-        for reason in choice.score.reasons
+        for reason in found.reasons
     ]
-    return columns(("POINTS", "FOR"), rows, right={0}, room=room)
-
-
-_TASK_KEYS = ("step", "subject", "role", "agent")
-SUBJECT = 1
-"""The column that gives way."""
-LEAST_SUBJECT, WIDEST = 14, 1000
-
-
-class Shape(Enum):
-    """How it is shown."""
-
-    WORDS = ""
-    MERMAID = "--mermaid"
-    DIAGRAM = "--diagram"
-
-    @classmethod
-    def of(cls, invocation: Invocation, *, mermaid: bool, diagram: bool, shows: bool) -> Self:
-        """Return the shape that these options ask for.
-
-        Raises:
-            UsageRefused: they exclude each other, or nothing is shown before it is worked on.
-        """
-        asked = [one for one, is_it in ((cls.MERMAID, mermaid), (cls.DIAGRAM, diagram)) if is_it]
-        if not asked:
-            return cls.WORDS
-        if len(asked) > 1:
-            raise UsageRefused("--mermaid and --diagram exclude each other")
-        if invocation.is_json:
-            raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
-        if not shows:
-            raise UsageRefused(
-                "shows what would be made", where=asked[0].value, hint="add --dry-run or --no-run"
-            )
-        return asked[0]
+    invocation.echo(columns(("POINTS", "FOR"), rows, right={0}, room=invocation.room))
 
 
 def explained(chosen: Route) -> list[str]:
@@ -330,12 +242,12 @@ def show_made(
     definition: Definition,
     name: str,
     *,
-    is_made: bool = False,
-    shape: Shape = Shape.WORDS,
+    is_made: bool,
+    drawing: str = "",
 ) -> None:
-    """Print what the run called *name* is made of."""
-    if shape is not Shape.WORDS:
-        _draw(invocation, definition, name, shape)
+    """Print what the run called *name* is made of, or the *drawing* that this option asks for."""
+    if drawing:
+        _draw(invocation, definition, name, drawing)
         return
     graph = definition.workflow.graph
     resolved = enumerate(definition.workflow.steps)
@@ -392,48 +304,33 @@ def _show_steps(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
 
 def _show_tasks(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
     """Print the tasks of a team; a narrow terminal gets the beginnings of their subjects."""
-    rows = []
-    for step in steps:
-        cells = (*(step[key] for key in _TASK_KEYS), ", ".join(step["blocked_by"]), _marks(step))
-        rows.append([shown(cell) for cell in cells])
-    head = ["TASK", "SUBJECT", "ROLE", "AGENT", "BLOCKED BY", ""]
-    room = (columns_of(sys.stdout) or WIDEST) - _others(head, rows)
-    if room < LEAST_SUBJECT:
-        # What is special about a task can be looked up; who does it and when can't be guessed.
-        head, rows = head[:-1], [row[:-1] for row in rows]
-        room = (columns_of(sys.stdout) or WIDEST) - _others(head, rows)
-    for row in rows:
-        row[SUBJECT] = cut(row[SUBJECT], max(LEAST_SUBJECT, room))
-    invocation.echo(columns(head, rows, room=invocation.room))
+    keys = ("step", "subject", "role", "agent")
+    rows = [
+        [shown(c) for c in (*(step[k] for k in keys), ", ".join(step["blocked_by"]), _marks(step))]
+        for step in steps
+    ]
+    head = ("TASK", "SUBJECT", "ROLE", "AGENT", "BLOCKED BY", "")
+    # What is special about a task can be looked up; who does it and when can't be guessed.
+    invocation.echo(columns(head, rows, room=invocation.room, goes=(5,), whole={1}, prose={1}))
 
 
-def _others(head: list[str], rows: list[list[str]]) -> int:
-    """Return how many columns all but the subject take."""
-    widths = (max(width(line[place]) for line in (head, *rows)) for place in range(len(head)))
-    return sum(wide + 2 for place, wide in enumerate(widths) if place != SUBJECT)
-
-
-def _draw(invocation: Invocation, definition: Definition, name: str, shape: Shape) -> None:
+def _draw(invocation: Invocation, definition: Definition, name: str, drawing: str) -> None:
     """Draw the run, and nothing else on standard output, so that a file can take it."""
-    workflow = definition.workflow
-    graph = workflow.graph
-    if graph is None:
-        if shape is Shape.DIAGRAM:
-            raise UsageRefused(
-                "is for teams, and this would be a procedure",
-                where=shape.value,
-                hint="--mermaid draws it; --team shares it out",
-            )
-
-        invocation.echo(chart(workflow), is_verbatim=True)
+    graph = definition.workflow.graph
+    if graph is not None:
+        view = view_of(name, graph, None, None, ())
+        if drawing == "--diagram":
+            print_diagram(view, sys.stdout)
+        else:
+            invocation.echo(charted(view).rstrip(), is_verbatim=True)
         return
-
-    view = view_of(name, graph, None, None, ())
-    if shape is Shape.DIAGRAM:
-        print_diagram(view, sys.stdout)
-        return
-
-    invocation.echo(charted(view).rstrip(), is_verbatim=True)
+    if drawing == "--diagram":
+        raise UsageRefused(
+            "is for teams, and this would be a procedure",
+            where=drawing,
+            hint="--mermaid draws it; --team shares it out",
+        )
+    invocation.echo(chart(definition.workflow), is_verbatim=True)
 
 
 def _described(project: Project, step: Step, index: int, graph: Graph | None) -> dict[str, Any]:
@@ -442,6 +339,14 @@ def _described(project: Project, step: Step, index: int, graph: Graph | None) ->
     fields = step.model_dump(mode="json", exclude_defaults=True, by_alias=True)
     fields.pop("name")
     fields.pop("prompt", None)
+    task: dict[str, Any] = {}
+    if graph is not None:
+        node = graph.by_id[step.name]
+        task = {
+            "subject": node.label,
+            "role": (node.task and node.task.role) or "",
+            "blocked_by": [] if node.task is None else list(node.task.blocked_by),
+        }
     return {
         "step_index": index,
         "step": step.name,
@@ -449,16 +354,7 @@ def _described(project: Project, step: Step, index: int, graph: Graph | None) ->
         "agent": agent,
         "model": step.model,
         **fields,
-        **({} if graph is None else _task(graph.by_id[step.name])),
-    }
-
-
-def _task(node: Node) -> dict[str, Any]:
-    task = node.task
-    return {
-        "subject": node.label,
-        "role": task.role or "" if task is not None else "",
-        "blocked_by": list(task.blocked_by) if task is not None else [],
+        **task,
     }
 
 

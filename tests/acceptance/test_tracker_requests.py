@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sequencer.cli.requests import Wanted, request_of
+from sequencer.cli.requests import request_of
 from sequencer.model.request import MAX_ITEMS
 from tests import forked
 from tests.acceptance.cli_process import cli, environment
@@ -246,7 +246,7 @@ def test_a_pipe_as_a_file_is_read_to_its_end(tmp_path: Path) -> None:
     writer = threading.Thread(target=fill)
     writer.start()
     try:
-        request = request_of(Wanted(text=None, file=Path(f"/dev/fd/{read}")), tmp_path)
+        request = request_of(tmp_path, text=None, file=Path(f"/dev/fd/{read}"))
     finally:
         os.close(read)
         writer.join()
@@ -257,7 +257,7 @@ def test_a_comment_of_a_person_finds_room_beside_many(tmp_path: Path) -> None:
     many = [{"author": {"login": "a"}, "body": f"c{n}"} for n in range(MAX_ITEMS)]
     path = tmp_path / "issue.json"
     path.write_text(json.dumps({**GH, "comments": many}))
-    request = request_of(Wanted(text=None, file=path, comments=("mine",)), tmp_path)
+    request = request_of(tmp_path, text=None, file=path, comments=("mine",))
     assert len(request.comments) == MAX_ITEMS
     assert request.comments[0].endswith("c1")
     assert request.comments[-1] == "mine"

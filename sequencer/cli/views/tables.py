@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from sequencer.cli.views.text import one_line, short, width
+from sequencer.cli.views.text import cut, one_line, short, width
 
 LEAST_COLUMNS, WHOLE_COLUMNS = 12, 20
 """To what a column of texts may be narrowed, and how wide one is that is not: a time, a status."""
@@ -26,11 +26,13 @@ def columns(
     room: int | None = None,
     goes: Sequence[int] = (),
     whole: Collection[int] = (),
+    prose: Collection[int] = (),
 ) -> str:
     """Return *rows* under *head* in columns; those numbered in *right* are flush right.
 
-    In a terminal of *room* columns those that *goes* lists may be left out, and names are
-    cut in their middle, those in *whole* only if nothing else is left. None: all of it.
+    In a terminal of *room* columns those that *goes* lists may be left out, names are cut in
+    their middle and *prose* at its end, those in *whole* only if nothing else is left. None:
+    all of it.
 
     >>> print(columns(("N", "STEP"), [("9", "plan"), ("10", "build")], right={0}))
      N  STEP
@@ -49,7 +51,11 @@ def columns(
     }
     easy = dict.fromkeys(least, WHOLE_COLUMNS)
     wide = narrowed(natural, rows, room, goes=goes, least=least, easy=easy, right=right)
-    return "\n".join(lines(head, rows, wide, right=right))
+
+    def fit(place: int, text: str, most: int) -> str:
+        return (cut if place in prose else short)(text, most)
+
+    return "\n".join(lines(head, rows, wide, right=right, fit=fit))
 
 
 def widest(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
@@ -106,7 +112,7 @@ def lines(
     wide: Mapping[int, int],
     *,
     right: Collection[int] = (),
-    fit: Callable[[int, str, int], str] = lambda _, text, most: short(text, most),
+    fit: Callable[[int, str, int], str],
 ) -> list[str]:
     """Return *head* and *rows* in columns that are so *wide*; *fit* shortens what is wider."""
     found = []
