@@ -53,9 +53,8 @@ def request_of(
     text, where = _text(text, file)
     document = as_json(text)
     issue = _issue_of_prose(hide(text)) if document is None else _issue_in(document, where)
-    for lack in issue.lacks:
-        if not (lack == NO_LABELS and labels):
-            notice(f"{where}: {lack}")
+    for lack in (one for one in issue.lacks if one != NO_LABELS or not labels):
+        notice(f"{where}: {lack}")
     title = hide(issue.title)
     over = max(0, len(issue.comments) + len(comments) - MAX_ITEMS)
     try:

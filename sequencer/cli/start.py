@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
@@ -74,8 +73,6 @@ def start(
     invocation: Invocation,
     /,
     *,
-    text: str | None,
-    file: Path | None,
     procedure: str | None,
     agent: str | None,
     max_cost: float | None,
@@ -86,7 +83,7 @@ def start(
     dry_run: bool,
     mermaid: bool,
     diagram: bool,
-    **given: tuple[str, ...],
+    **given: Any,
 ) -> int:
     """Make a run of a request, and work on it until its end or until a person is asked.
 
@@ -103,15 +100,14 @@ def start(
       sequencer start --file issue.md --team --dry-run --mermaid
     """
     drawing = _drawing(invocation, mermaid=mermaid, diagram=diagram, shows=dry_run or no_run)
-    flags: dict[tuple[str | int, ...], Given] = {}
-    if agent is not None:
-        flags["agent", "default"] = Given("--agent", agent)
+    flags = {} if agent is None else {("agent", "default"): Given("--agent", agent)}
     project = invocation.project(flags, rehearses=rehearse)
     if not dry_run:
         project.ensure_may_act()
-    request = request_from(invocation, project, "start", text=text, file=file, **given)
-    name = invocation.run_name or free_name(request.title, project.run_names())
-    invocation.run_name = name
+    request = request_from(invocation, project, "start", **given)
+    invocation.run_name = name = invocation.run_name or free_name(
+        request.title, project.run_names()
+    )
     if team is False and team_size is not None:
         raise UsageRefused("--team-size asks for a team, and --no-team for none")
     definition = project.starter.define(request, procedure, WantedTeam(team, team_size))
@@ -122,8 +118,11 @@ def start(
         project.run(name, definition).control.start(definition)
     if dry_run or no_run or not invocation.is_json:
         show_made(invocation, project, definition, name, is_made=not dry_run, drawing=drawing)
-    if dry_run or no_run:
-        return 0
+    return 0 if dry_run or no_run else _work(invocation, project, max_cost)
+
+
+def _work(invocation: Invocation, project: Project, max_cost: float | None) -> int:
+    """Work on the run that was made, until it ends or waits."""
     defaults = project.settings.run
     # A procedure ends by itself; what its loops and its hooks may add is limited there.
     limits = InvocationLimits(
