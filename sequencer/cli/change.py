@@ -19,7 +19,6 @@ from sequencer.cli.views.text import one_line
 from sequencer.engine.run import Run
 from sequencer.errors import ClaimHeld, DefinitionChanged, TransitionRefused, UsageRefused
 from sequencer.model.head import Head
-from sequencer.settings.sources import Given
 from sequencer.store.strictjson import parse_object
 
 MAX_LISTED_STEPS = 12
@@ -62,16 +61,6 @@ def _next(run: Run, head: Head) -> str:
     prompt = f" ({here.place.prompt})" if here.place.prompt else ""
     at = f"step {here.place.step!r}{prompt}, step_index {here.place.step_index}"
     return at if here.kind == "ready" else f"{at}; but {message}"
-
-
-def chosen(workflow: str | None, review_every: int | None) -> Mapping[tuple[str | int, ...], Given]:
-    """Return what the two options say as settings."""
-    flags: dict[tuple[str | int, ...], Given] = {}
-    if workflow is not None:
-        flags["workflow", "name"] = Given("--workflow", workflow)
-    if review_every is not None:
-        flags["workflow", "review_every_n"] = Given("--review-every", review_every)
-    return flags
 
 
 def _begun(run: Run, verb_name: str) -> Head:
@@ -201,7 +190,7 @@ def reset(
       sequencer reset
       sequencer reset --yes --workflow review_cadence --review-every 3
     """
-    invocation.project(chosen(workflow, review_every))
+    invocation.project({"workflow": workflow, "review_every": review_every})
     run = invocation.run()
     before = _begun(run, "reset")
     lost = before.step_index or before.usage.steps
@@ -259,7 +248,7 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
       sequencer adopt
       sequencer adopt --review-every 5
     """
-    invocation.project(chosen(workflow, review_every))
+    invocation.project({"workflow": workflow, "review_every": review_every})
     run = invocation.run()
     before = _begun(run, "adopt")
     new = run.workflow_for(before)

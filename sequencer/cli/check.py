@@ -10,8 +10,9 @@ from pathlib import Path
 import click
 
 from sequencer import checks
-from sequencer.cli.context import Invocation, ensure_is_one, near
+from sequencer.cli.context import Invocation, near
 from sequencer.cli.options import hide_in, pass_invocation, verb
+from sequencer.cli.trust import ensure_is_one
 from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import one_line, plain
 from sequencer.errors import ConfigurationError

@@ -19,14 +19,15 @@ from typing import IO, TYPE_CHECKING
 
 from sequencer.cli.unattended import News
 from sequencer.cli.views.text import UNSEEN, columns_of, fitted, plain
-from sequencer.errors import ConfigurationError, SequencerError, StorageFailed, UnknownName
+from sequencer.errors import SequencerError, StorageFailed, UnknownName
+from sequencer.executors.redaction import Redaction
+from sequencer.model.names import slug
 
 if TYPE_CHECKING:
     from sequencer.assembly.agents import AgentOverrides
     from sequencer.engine.run import Run
     from sequencer.model.head import Head
     from sequencer.project import Project
-    from sequencer.settings.sources import Given
     from sequencer.store.protocol import View
 
 _ODD = re.compile(f"[\x7f-\x9f\u2028\u2029\ud800-\udfff{UNSEEN}]")
@@ -66,7 +67,7 @@ class Invocation:
 
     def project(
         self,
-        flags: Mapping[tuple[str | int, ...], Given] | None = None,
+        options: Mapping[str, object] | None = None,
         overrides: AgentOverrides | None = None,
         *,
         rehearses: bool = False,
@@ -74,9 +75,9 @@ class Invocation:
     ) -> Project:
         """Return the project of the current folder, opened once; its notices are shown.
 
-        *flags* are settings by key path, ``("workflow", "name")``; the first call's count, and
-        whether it *rehearses*, which is said. With *may_be_none* the question is about what is
-        built in, so that no project is needed.
+        *options* by name may lie over settings; the first call's count, and whether it
+        *rehearses*, which is said. With *may_be_none* the question is about what is built in,
+        so that no project is needed.
 
         Raises:
             ConfigurationError: everything that is wrong with the configuration, or there is
@@ -85,23 +86,15 @@ class Invocation:
             NotTrusted: the verb would run something of the project, or post with its secrets.
         """
         if self._project is None:
-            from sequencer.cli.trust import ask, ensure_may_change  # noqa: PLC0415 - same
-            from sequencer.project import open_project  # noqa: PLC0415 - `--help` needs none
+            from sequencer.cli import trust  # noqa: PLC0415 - `--help` needs no project
 
-            project = open_project(
-                config=self.config,
-                flags=flags,
-                overrides=overrides,
-                acts=self.acts,
-                rehearses=rehearses,
-                trust=lambda refused: ask(self, refused),
-            )
+            project = trust.opened(self, options or {}, overrides, rehearses=rehearses)
             if not may_be_none:
-                ensure_is_one(project)
+                trust.ensure_is_one(project)
             self.notices(in_short(project.settings.notices))
             if rehearses:
                 self.say(REHEARSING)
-            ensure_may_change(self, project)
+            trust.ensure_may_change(self, project)
             self._project = project
         return self._project
 
@@ -112,8 +105,6 @@ class Invocation:
             UnknownName: there is no such run, and this verb does not begin one
                 (*may_begin*); a typing error must not look like a run without progress.
         """
-        from sequencer.model.names import slug  # noqa: PLC0415 - `--help` needs none
-
         project, name = self.project(), self.run_name
         if name is not None and not may_begin:
             known = project.run_names()
@@ -122,20 +113,6 @@ class Invocation:
         if name not in self._runs:
             self._runs[name] = project.run(name)
         return self._runs[name]
-
-    def own_file(self, path: Path) -> Path:
-        """Return *path*, which a person has named; no project needs to be around it.
-
-        Raises:
-            UnsafePath: a link in the folder of the project leads it to a file outside.
-        """
-        from sequencer.settings.location import find_config  # noqa: PLC0415 - same
-        from sequencer.workflows.flowfile.reader import ensure_within  # noqa: PLC0415 - same
-
-        here = Path.cwd()
-        config = find_config(here, self.config)
-        ensure_within(here / path, config.parent if config else here)
-        return path
 
     # --- speaking ------------------------------------------------------------------
 
@@ -182,24 +159,6 @@ def in_short(notices: Sequence[str]) -> tuple[str, ...]:
     return (f"{len(notices)} settings have no effect here; 'sequencer check' lists them",)
 
 
-def ensure_is_one(project: Project) -> None:
-    """Return if there is anything of a project, were it one flowchart.
-
-    Raises:
-        ConfigurationError: there is nothing, so that the settings' defaults are nobody's wish.
-    """
-    settings = project.settings
-    if settings.config_path or settings.prompts_dir.exists() or settings.state_file.parent.exists():
-        return
-    from sequencer.assembly.flows import all_flows  # noqa: PLC0415 - only where nothing is
-
-    if not all_flows(project):
-        raise ConfigurationError(
-            "there is no project here: no orchestration.yaml in this folder or above it",
-            hint="'sequencer init' makes a project here; 'cd' to yours, or name it with --config",
-        )
-
-
 def each_run(
     project: Project, unread: Callable[[Run, SequencerError], None]
 ) -> Iterator[tuple[Run, Head]]:
@@ -224,8 +183,6 @@ def json_text(value: object, *, indent: int | None = None) -> str:
 
 def hidden(text: str) -> str:
     """Return *text* without the secrets of the environment, and without what looks like one."""
-    from sequencer.executors.redaction import Redaction  # noqa: PLC0415 - only messages need it
-
     return Redaction.of(os.environ).hide_text(text)
 
 

@@ -24,7 +24,6 @@ from sequencer.model.net.graph import NodeKind
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.project import Project
-from sequencer.settings.sources import Given
 from sequencer.workflows.registry import with_defaults
 
 MAX_COUNT = 1_000_000
@@ -103,12 +102,8 @@ def next_(
       sequencer next --count 12 --workflow review_cadence --review-every 2
       sequencer next --step-index 1000000000000 --json
     """
-    given: dict[tuple[str | int, ...], Given] = {
-        ("workflow", "name"): Given("--workflow", workflow),
-        ("workflow", "review_every_n"): Given("--review-every", review_every),
-    }
-    flags = {key: value for key, value in given.items() if value.value is not None}
-    invocation.project(flags, may_be_none=workflow is not None)
+    given = {"workflow": workflow, "review_every": review_every}
+    invocation.project(given, may_be_none=workflow is not None)
     run = invocation.run()
     view = run.view()
     chosen = run.workflow_for(view.head)

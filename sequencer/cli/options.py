@@ -22,7 +22,6 @@ from sequencer.errors import ConfigurationError, SequencerError, StorageFailed, 
 
 if TYPE_CHECKING:
     from sequencer.executors.redaction import Redaction
-    from sequencer.project import Project
 
 
 def _keep(field: str) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -56,51 +55,42 @@ def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -
 Completes = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def _offered(
-    context: click.Context, incomplete: str, names: Callable[[Project], Iterable[str]]
-) -> list[CompletionItem]:
-    """Return what the shell offers: asked of the project, and nothing if that is broken."""
+def _names(context: click.Context, kind: str) -> set[str]:
+    """Return what there is of a *kind*: asked of the project, and nothing if that is broken."""
+    from sequencer.assembly import agents, flows  # noqa: PLC0415 - completion only
+
     invocation = context.ensure_object(Invocation)
     invocation.is_quiet, invocation.acts = True, False
     try:
-        known = sorted(set(names(invocation.project())))
+        project = invocation.project()
+        if kind == "runs":
+            return set(project.run_names())
+        if kind == "workflows":
+            return set(project.settings.registry.names)
+        if kind == "flows":
+            return set(flows.all_flows(project))
+        if kind == "agents":
+            return set(agents.known_agents(project.settings))
+        workflow = project.settings.chosen_workflow()
     except (SequencerError, OSError):
-        return []
+        return set()
+    review = (workflow.review.step,) if workflow.review and kind == "steps" else ()
+    return {step.name for step in (*workflow.steps, *review)}
+
+
+def _offered(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     # A name is anybody's, and the shell writes it to the terminal as it is.
-    shown = [name for name in known if name.startswith(incomplete) and name.isprintable()]
-    return [CompletionItem(name) for name in shown]
+    shown = (name for name in names if name.startswith(incomplete) and name.isprintable())
+    return [CompletionItem(name) for name in sorted(shown)]
 
 
-def _offering(names: Callable[[Project], Iterable[str]]) -> Completes:
-    return lambda context, _, incomplete: _offered(context, incomplete, names)
+def _offering(kind: str) -> Completes:
+    return lambda context, _, incomplete: _offered(_names(context, kind), incomplete)
 
 
-def _steps_of(project: Project) -> list[str]:
-    workflow = project.settings.chosen_workflow()
-    review = (workflow.review.step,) if workflow.review else ()
-    return [step.name for step in (*workflow.steps, *review)]
-
-
-def _flows_of(project: Project) -> Iterable[str]:
-    from sequencer.assembly.flows import all_flows  # noqa: PLC0415 - completion only
-
-    return all_flows(project)
-
-
-def _agents_of(project: Project) -> Iterable[str]:
-    from sequencer.assembly.agents import known_agents  # noqa: PLC0415 - completion only
-
-    return known_agents(project.settings)
-
-
-complete_runs = _offering(lambda project: project.run_names())
-complete_workflows = _offering(lambda project: project.settings.registry.names)
-complete_flows = _offering(_flows_of)
-complete_positions = _offering(
-    lambda project: (step.name for step in project.settings.chosen_workflow().steps)
-)
-complete_steps = _offering(_steps_of)
-complete_agents = _offering(_agents_of)
+complete_runs, complete_workflows = _offering("runs"), _offering("workflows")
+complete_flows, complete_positions = _offering("flows"), _offering("positions")
+complete_steps, complete_agents = _offering("steps"), _offering("agents")
 
 
 def complete_agents_for_steps(
@@ -108,12 +98,9 @@ def complete_agents_for_steps(
 ) -> list[CompletionItem]:
     """Return ``STEP=``, and ``STEP=AGENT`` once a step is typed."""
     step, has_step, _rest = incomplete.partition("=")
-
-    def words(project: Project) -> list[str]:
-        names = _agents_of(project) if has_step else _steps_of(project)
-        return [f"{step}={name}" if has_step else f"{name}=" for name in names]
-
-    return _offered(context, incomplete, words)
+    names = _names(context, "agents" if has_step else "steps")
+    words = [f"{step}={name}" if has_step else f"{name}=" for name in names]
+    return _offered(words, incomplete)
 
 
 JSON_OPTION = "is_json"

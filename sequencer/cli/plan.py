@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,27 +25,12 @@ from sequencer.model.standing import Readiness
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow, ensure_definition
 from sequencer.project import Project
-from sequencer.settings.sources import Given
 from sequencer.workflows.prompts import prompt_path
 from sequencer.workflows.registry import with_defaults
 
 SYNC_STEPS = 500
 """Of a process in mode sync that nobody gave a number: it waits for its turns over days, and an
 agent that has nothing to do any more must not be asked forever."""
-_SETTINGS: Mapping[str, tuple[str, str]] = {
-    "workflow": ("workflow", "name"),
-    "review_every": ("workflow", "review_every_n"),
-    "agent": ("agent", "default"),
-    "router": ("router", "enabled"),
-    "mode": ("run", "mode"),
-    "max_steps": ("run", "max_steps"),
-    "max_cycles": ("run", "max_cycles"),
-    "max_cost": ("run", "max_cost_usd"),
-    "max_wait": ("run", "max_wait_s"),
-    "step_timeout": ("run", "step_timeout_s"),
-    "max_parallel": ("run", "max_parallel"),
-}
-"""The options that lie over a setting."""
 
 
 def perform(
@@ -82,12 +67,7 @@ def _opened(
     Raises:
         ConfigurationError: they don't fit to it.
     """
-    flags: dict[tuple[str | int, ...], Given] = {}
-    for name, key in _SETTINGS.items():
-        if (value := options.get(name)) is not None:
-            option = f"--{'no-' if value is False else ''}{name.replace('_', '-')}"
-            flags[key] = Given(option, value)
-    project = invocation.project(flags, overrides, rehearses=rehearses)
+    project = invocation.project(options, overrides, rehearses=rehearses)
     if options["router"] and project.settings.router.prompt is None:
         raise UsageRefused(
             "there is no router to ask", where="--router", hint="router.prompt names its prompt"

@@ -29,9 +29,10 @@ from sequencer.errors import ConfigurationError, DefinitionChanged, UnknownName,
 from sequencer.model.step import Step
 from sequencer.model.workflow import Workflow
 from sequencer.project import Project
+from sequencer.settings.location import find_config
 from sequencer.workflows.flowfile.markdown import MAX_CHARS, split
 from sequencer.workflows.flowfile.problems import Findings
-from sequencer.workflows.flowfile.reader import FlowFile
+from sequencer.workflows.flowfile.reader import FlowFile, ensure_within
 from sequencer.workflows.mermaid.chart import Chart
 from sequencer.workflows.mermaid.parser import read_chart
 from sequencer.workflows.mermaid.text import ChartError
@@ -355,7 +356,7 @@ def show_chart(
     if name is not None or any(draw.values()):
         raise UsageRefused("shows what one file says, and draws nothing", where="--chart")
     try:
-        chart = _chart(invocation.own_file(path))
+        chart = _chart(own_file(invocation, path))
     except ChartError as error:
         if not invocation.is_json:
             raise
@@ -367,6 +368,18 @@ def show_chart(
     for line in _words(chart):
         invocation.echo(line)
     return 0
+
+
+def own_file(invocation: Invocation, path: Path) -> Path:
+    """Return *path*, which a person has named; no project needs to be around it.
+
+    Raises:
+        UnsafePath: a link in the folder of the project leads it to a file outside.
+    """
+    here = Path.cwd()
+    config = find_config(here, invocation.config)
+    ensure_within(here / path, config.parent if config else here)
+    return path
 
 
 def _chart(path: Path) -> Chart:

@@ -13,6 +13,7 @@ from sequencer.assembly.flows import path_of
 from sequencer.cli.context import Invocation
 from sequencer.cli.options import complete_flows, pass_invocation, verb
 from sequencer.cli.run_work import places
+from sequencer.cli.show import own_file
 from sequencer.cli.views.text import one_line
 from sequencer.errors import ConfigurationError, UsageRefused
 from sequencer.model.workflow import Workflow
@@ -93,7 +94,7 @@ def _path(invocation: Invocation, asked: str) -> Path | None:
     # A flowchart that is there needs no project around it.
     path = Path(asked)
     if path.is_file():
-        return invocation.own_file(path)
+        return own_file(invocation, path)
     project = invocation.project()
     return None if asked in project.settings.registry.lists else path_of(project, asked)
 

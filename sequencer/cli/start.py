@@ -33,7 +33,6 @@ from sequencer.model.net.graph import Graph
 from sequencer.model.request import Definition, Route
 from sequencer.model.step import Step
 from sequencer.project import Project
-from sequencer.settings.sources import Given
 from sequencer.workflows.teams import scoring
 
 _START_OPTIONS = with_options(
@@ -100,8 +99,7 @@ def start(
       sequencer start --file issue.md --team --dry-run --mermaid
     """
     drawing = _drawing(invocation, mermaid=mermaid, diagram=diagram, shows=dry_run or no_run)
-    flags = {} if agent is None else {("agent", "default"): Given("--agent", agent)}
-    project = invocation.project(flags, rehearses=rehearse)
+    project = invocation.project({"agent": agent}, rehearses=rehearse)
     if not dry_run:
         project.ensure_may_act()
     request = request_from(invocation, project, "start", **given)

@@ -3,21 +3,80 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from sequencer.assembly.agents import AgentOverrides
+from sequencer.assembly.flows import all_flows
 from sequencer.assembly.trusting import Trust
-from sequencer.cli.context import Invocation, ensure_is_one
+from sequencer.cli.context import Invocation
 from sequencer.cli.options import pass_invocation, verb
 from sequencer.cli.views.text import one_line
-from sequencer.errors import DecisionRefused, NotTrusted, UsageRefused
+from sequencer.errors import ConfigurationError, DecisionRefused, NotTrusted, UsageRefused
 from sequencer.project import Project, open_project
 from sequencer.settings import trust_record
 from sequencer.settings.location import find_config, is_inside_agent
+from sequencer.settings.sources import Given
 
 _BUILT_IN = "steps can use these agents, and those that are built in as they come"
+
+
+_SETTINGS: Mapping[str, tuple[str, str]] = {
+    "workflow": ("workflow", "name"),
+    "review_every": ("workflow", "review_every_n"),
+    "agent": ("agent", "default"),
+    "router": ("router", "enabled"),
+    "mode": ("run", "mode"),
+    "max_steps": ("run", "max_steps"),
+    "max_cycles": ("run", "max_cycles"),
+    "max_cost": ("run", "max_cost_usd"),
+    "max_wait": ("run", "max_wait_s"),
+    "step_timeout": ("run", "step_timeout_s"),
+    "max_parallel": ("run", "max_parallel"),
+}
+"""The options that lie over a setting."""
+
+
+def opened(
+    invocation: Invocation,
+    options: Mapping[str, object],
+    overrides: AgentOverrides | None,
+    *,
+    rehearses: bool,
+) -> Project:
+    """Return the project that *invocation* is about, with *options* laid over its settings."""
+    flags: dict[tuple[str | int, ...], Given] = {
+        key: Given(f"--{'no-' if options[name] is False else ''}{name.replace('_', '-')}", value)
+        for name, key in _SETTINGS.items()
+        if (value := options.get(name)) is not None
+    }
+    return open_project(
+        config=invocation.config,
+        flags=flags,
+        overrides=overrides,
+        acts=invocation.acts,
+        rehearses=rehearses,
+        trust=lambda refused: ask(invocation, refused),
+    )
+
+
+def ensure_is_one(project: Project) -> None:
+    """Return if there is anything of a project, were it one flowchart.
+
+    Raises:
+        ConfigurationError: there is nothing, so that the settings' defaults are nobody's wish.
+    """
+    settings = project.settings
+    if settings.config_path or settings.prompts_dir.exists() or settings.state_file.parent.exists():
+        return
+    if not all_flows(project):
+        raise ConfigurationError(
+            "there is no project here: no orchestration.yaml in this folder or above it",
+            hint="'sequencer init' makes a project here; 'cd' to yours, or name it with --config",
+        )
 
 
 def is_watched() -> bool:
