@@ -12,7 +12,6 @@ import pytest
 
 from sequencer.cli.context import Invocation, complain, json_text
 from sequencer.errors import ConfigurationError, UnknownName
-from sequencer.settings.sources import Given
 from sequencer.store.protocol import View
 from tests.unit.cli.calling import call, project
 
@@ -30,18 +29,14 @@ def inside(folder: Path) -> Iterator[None]:
 def test_the_project_is_opened_once(tmp_path: Path) -> None:
     with inside(project(tmp_path / "p")):
         invocation = Invocation()
-        flags: dict[tuple[str | int, ...], Given] = {
-            ("workflow", "name"): Given("--workflow", "standard")
-        }
+        flags = {"workflow": "standard"}
         assert invocation.project(flags) is invocation.project()
         assert invocation.project().settings.workflow.name == "standard"
 
 
 def test_flags_are_named_in_errors(tmp_path: Path) -> None:
     with inside(project(tmp_path / "p")):
-        flags: dict[tuple[str | int, ...], Given] = {
-            ("workflow", "name"): Given("--workflow", "nope")
-        }
+        flags = {"workflow": "nope"}
         with pytest.raises(ConfigurationError, match="--workflow"):
             Invocation().project(flags)
 
