@@ -111,10 +111,10 @@ def retry(invocation: Invocation) -> None:
     run = invocation.run()
     failures = _begun(run, "retry").failures_in_row
     head = run.control.retry()
-    done = f"the failures in a row ({failures}) are forgotten"
-    if head.flow is not None:
-        done = _last_note(run, "resumed") or done
-    tell(invocation, run, head, done)
+    told = _last_note(run, "resumed")
+    # Of a graph it says which nodes are tried again.
+    forgotten = f"the failures in a row ({failures}) are forgotten"
+    tell(invocation, run, head, forgotten if told in (None, "retry") else told)
 
 
 def _last_note(run: Run, event: str) -> str | None:
@@ -263,10 +263,9 @@ def adopt(invocation: Invocation, workflow: str | None, review_every: int | None
         )
         if old != now
     ]
-    if head.flow is not None:
+    if new.nodes and (note := _last_note(run, "adopted")) is not None:
         # What a digest does not say, the history does.
-        note = _last_note(run, "adopted")
-        changes += [] if note is None else [note]
+        changes.append(note)
     tell(invocation, run, head, f"adopted: {'; '.join(changes)}")
     if run.name is None and (workflow is not None or review_every is not None):
         invocation.say("notice: set the same in orchestration.yaml, or give it to run and tick too")

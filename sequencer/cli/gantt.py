@@ -20,7 +20,7 @@ from sequencer.engine.run import Run
 from sequencer.errors import SequencerError, UsageRefused
 from sequencer.history.timeline import Figures, Timeline, figures_of, timeline_of
 from sequencer.model.head import Head
-from sequencer.model.net.graph import Graph
+from sequencer.model.workflow import Workflow
 
 COLUMNS = 100
 """Where it is printed to no terminal."""
@@ -49,10 +49,10 @@ def gantt(invocation: Invocation, svg: Path | None, png: Path | None, width: int
         raise UsageRefused("a drawing is no JSON", where="--json", hint="leave it out")
     run = invocation.run()
     head = run.head
-    graph = _graph_of(invocation, run, head)
+    workflow = _workflow_of(invocation, run, head)
     timeline = timeline_of(run.history(), time.time())
-    figures = figures_of(timeline, _places(head, graph))
-    chart = chart_of(_title(run, head), timeline, figures, graph)
+    figures = figures_of(timeline, _places(workflow))
+    chart = chart_of(_title(run, head), timeline, figures, workflow)
     if invocation.is_json:
         invocation.print_json(_as_json(run, head, timeline, figures, chart))
         return
@@ -64,22 +64,22 @@ def gantt(invocation: Invocation, svg: Path | None, png: Path | None, width: int
         _print(chart, width)
 
 
-def _graph_of(invocation: Invocation, run: Run, head: Head | None) -> Graph | None:
-    """Return the run's graph with what was added to it; None: none, or it can't be known."""
-    if head is None or head.flow is None:
+def _workflow_of(invocation: Invocation, run: Run, head: Head | None) -> Workflow | None:
+    """Return the run's workflow with what was added to it; None: it can't be known."""
+    if head is None:
         return None
     try:
-        return run.flow.marking(head)[1].graph
+        return run.kind.workflow_of(head)
     except SequencerError as error:
         invocation.say(f"warning: roles and places are not known: {error.message}")
         return None
 
 
-def _places(head: Head | None, graph: Graph | None) -> int | None:
+def _places(workflow: Workflow | None) -> int | None:
     """Return how many attempts may run at once; None: nobody has said."""
-    if head is not None and head.flow is None:
-        return 1
-    return None if graph is None else graph.max_parallel
+    if workflow is None:
+        return None
+    return workflow.graph.max_parallel if workflow.graph else 1
 
 
 def _title(run: Run, head: Head | None) -> str:

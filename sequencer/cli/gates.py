@@ -67,10 +67,9 @@ def hidden(invocation: Invocation, text: str) -> str:
 def waiting(project: Project, unread: Callable[[Run, SequencerError], None]) -> Iterator[Open]:
     """Yield every run that waits for a person; *unread* hears which can't be read."""
     for run, head in each_run(project, unread):
-        if head.flow is None:
-            if head.is_at_gate and head.status != "complete":
-                yield Open(run, head.gate, head.workflow_name)
-        elif head.flow.asks:
+        if head.is_at_gate and head.status != "complete":
+            yield Open(run, head.gate, head.workflow_name)
+        elif head.asks:
             try:
                 questions = run.flow.questions(head)
             except SequencerError as error:
@@ -422,7 +421,7 @@ def decide(invocation: Invocation, run: Run) -> bool:
     Somebody else may decide meanwhile, in another terminal; theirs counts then.
     """
     head = run.head
-    if head is not None and head.flow is not None:
+    if head is not None and head.asks:
         return ask(invocation, run, head)
     if head is None or head.gate is None or not head.gate.is_open:
         return head is not None and head.status is not Status.WAITING_APPROVAL
@@ -477,13 +476,13 @@ def tell_(invocation: Invocation, task: str, text: str) -> None:
             "tell: the run was never begun, so nobody would read it",
             hint="'sequencer run' begins it; 'sequencer runs' lists the others, --run names one",
         )
-    if head.flow is None:
+    if (flow := head.flow) is None:
         raise TransitionRefused(
             "tell: the run is no team's, so it has no tasks",
             hint="'sequencer runs' lists the runs, --run names one",
         )
-    if head.flow.status != FlowStatus.RUNNING:
-        raise TransitionRefused(f"tell: the run has ended as {head.flow.status}")
+    if flow.status != FlowStatus.RUNNING:
+        raise TransitionRefused(f"tell: the run has ended as {flow.status}")
     after = run.control.tell(task, hidden(invocation, said(text)), by=decider())
     runs = any(claim.step == task for claim in after.claims)
     if invocation.is_json:

@@ -50,7 +50,9 @@ def history(invocation: Invocation, limit: int | None) -> None:
             invocation.print_json(fact)
         return
     rows, denials = [], 0
-    if _is_of_a_graph(run):
+    present = run.view().head
+    if present is not None and present.begun_at:
+        # A graph's.
         _tell_as_trace(invocation, kept)
         return
     for fact in kept:
@@ -71,11 +73,6 @@ def _warn_of(invocation: Invocation, denials: int) -> None:
         invocation.say(
             f"warning: the agents' permissions refused {calls}; 'sequencer log' shows them"
         )
-
-
-def _is_of_a_graph(run: Run) -> bool:
-    head = run.view().head
-    return head is not None and head.flow is not None
 
 
 def _tell_as_trace(invocation: Invocation, facts: Iterable[dict[str, Any]]) -> None:

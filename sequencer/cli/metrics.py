@@ -96,18 +96,21 @@ def _look(invocation: Invocation, project: Project, run: Run, head: Head) -> See
     workflow, graph, spent = None, None, {}
     try:
         workflow = run.workflow
-        if workflow.graph is not None:
+        if workflow.nodes:
             marking = run.flow.marking(head)[1]
             graph, spent = marking.graph, marking.team.spent
     except SequencerError as error:
         invocation.say(f"warning: roles and models are not known: {error.message}")
-    tasks = () if graph is None else graph.nodes
     return Seen(
         run.name,
         head,
         totals_of(run.history()),
         tuple(caps_of(run.limits, head.usage, graph, spent, project.settings.teams.rules)),
-        {node.id: node.task.role for node in tasks if node.task and node.task.role},
+        {
+            node.id: node.task.role
+            for node in (graph.nodes if graph else ())
+            if node.task and node.task.role
+        },
         _models(project, workflow),
     )
 

@@ -17,7 +17,7 @@ from sequencer.cli.views.tables import columns
 from sequencer.cli.views.text import cut
 from sequencer.engine.run import Run
 from sequencer.engine.view import NodeState, NodeView
-from sequencer.errors import DefinitionChanged, SequencerError, UsageRefused
+from sequencer.errors import DefinitionChanged, SequencerError
 from sequencer.model.head import Head
 from sequencer.model.line.order import Description, describe_node
 from sequencer.model.net.graph import NodeKind
@@ -31,7 +31,7 @@ MAX_COUNT = 1_000_000
 
 def _why_none(run: Run) -> str:
     head = run.head
-    if head is not None and head.flow is not None and head.status != "complete":
+    if head is not None and head.begun_at and head.status != "complete":
         return "no node can start now: 'sequencer status' shows what it waits for"
     return "no step is left: the run is complete"
 
@@ -107,13 +107,9 @@ def next_(
     run = invocation.run()
     view = run.view()
     chosen = run.workflow_for(view.head)
-    if chosen.graph is not None and step_index is not None:
-        raise UsageRefused(
-            "is for cycles and procedures: which nodes of a graph come next depends on their ends",
-            where="--step-index",
-            hint="'sequencer simulate' shows a whole graph",
-        )
-    if chosen.graph is not None:
+    if step_index is not None:
+        run.control.kind.ensure_may("step-index")
+    if chosen.nodes:
         _show_nodes(invocation, run, chosen, count)
         return
     if step_index is None and (workflow is not None or review_every is not None):
@@ -146,8 +142,7 @@ def _show_nodes(invocation: Invocation, run: Run, workflow: Workflow, count: int
     if invocation.is_json:
         invocation.print_json(found)
     elif found:
-        is_team = workflow.graph is not None and workflow.graph.is_team
-        invocation.echo(nodes_table(found, is_team=is_team, room=invocation.room))
+        invocation.echo(nodes_table(found, are_tasks=bool(workflow.tasks), room=invocation.room))
     else:
         invocation.say(_why_none(run))
 
@@ -165,7 +160,7 @@ def ready_nodes(project: Project, run: Run, workflow: Workflow, count: int) -> l
         SequencerError: see `Run.next`.
     """
     head, graph = run.head, workflow.graph
-    if graph is not None and head is not None and head.workflow_name != workflow.name:
+    if graph and head is not None and head.workflow_name != workflow.name:
         steps = [describe_node(workflow, name, 0) for name in graph.entries[:count]]
         views = {node.id: NodeView(node) for node in graph.nodes}
     else:
@@ -201,9 +196,11 @@ def _agent(project: Project, step: Step) -> str | None:
         return None
 
 
-def nodes_table(found: Sequence[dict[str, Any]], *, is_team: bool, room: int | None = None) -> str:
+def nodes_table(
+    found: Sequence[dict[str, Any]], *, are_tasks: bool, room: int | None = None
+) -> str:
     """Return the nodes as people read them, in *room* columns."""
-    head = ("TASK" if is_team else "NODE", "STATE", "SUBJECT", "ROLE", "BY")
+    head = ("TASK" if are_tasks else "NODE", "STATE", "SUBJECT", "ROLE", "BY")
     rows = [
         (
             shown(one["step"]),
@@ -214,7 +211,7 @@ def nodes_table(found: Sequence[dict[str, Any]], *, is_team: bool, room: int | N
         )
         for one in found
     ]
-    kept = [place for place in range(len(head)) if is_team or head[place] != "ROLE"]
+    kept = [place for place in range(len(head)) if are_tasks or head[place] != "ROLE"]
     return columns([head[n] for n in kept], [[row[n] for n in kept] for row in rows], room=room)
 
 

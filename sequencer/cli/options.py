@@ -55,26 +55,26 @@ def _print_version(context: click.Context, _: click.Parameter, is_asked: bool) -
 Completes = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
-def _names(context: click.Context, kind: str) -> set[str]:
-    """Return what there is of a *kind*: asked of the project, and nothing if that is broken."""
+def _names(context: click.Context, what: str) -> set[str]:
+    """Return *what* there is: asked of the project, and nothing if that is broken."""
     from sequencer.assembly import agents, flows  # noqa: PLC0415 - completion only
 
     invocation = context.ensure_object(Invocation)
     invocation.is_quiet, invocation.acts = True, False
     try:
         project = invocation.project()
-        if kind == "runs":
+        if what == "runs":
             return set(project.run_names())
-        if kind == "workflows":
+        if what == "workflows":
             return set(project.settings.registry.names)
-        if kind == "flows":
+        if what == "flows":
             return set(flows.all_flows(project))
-        if kind == "agents":
+        if what == "agents":
             return set(agents.known_agents(project.settings))
         workflow = project.settings.chosen_workflow()
     except (SequencerError, OSError):
         return set()
-    review = (workflow.review.step,) if workflow.review and kind == "steps" else ()
+    review = (workflow.review.step,) if workflow.review and what == "steps" else ()
     return {step.name for step in (*workflow.steps, *review)}
 
 
@@ -84,8 +84,8 @@ def _offered(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
     return [CompletionItem(name) for name in sorted(shown)]
 
 
-def _offering(kind: str) -> Completes:
-    return lambda context, _, incomplete: _offered(_names(context, kind), incomplete)
+def _offering(what: str) -> Completes:
+    return lambda context, _, incomplete: _offered(_names(context, what), incomplete)
 
 
 complete_runs, complete_workflows = _offering("runs"), _offering("workflows")

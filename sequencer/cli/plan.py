@@ -127,8 +127,8 @@ def _chosen_flow(
 
     The invocation is about that run from now on.
     """
-    flow, state = options.get("flow"), options.get("state") or {}
-    if flow is None:
+    asked, state = options.get("flow"), options.get("state") or {}
+    if asked is None:
         for option in ("state", "new"):
             if options.get(option):
                 hint = "name it: run FLOW"
@@ -136,7 +136,7 @@ def _chosen_flow(
         return None
     if options["workflow"] is not None:
         raise UsageRefused(
-            f"{flow!r} is the workflow already", where="--workflow", hint="leave one out"
+            f"{asked!r} is the workflow already", where="--workflow", hint="leave one out"
         )
     safe = {key: hide_in(project.redaction, value) for key, value in state.items()}
     invocation.notices(
@@ -145,7 +145,7 @@ def _chosen_flow(
         if safe[key] != value
     )
     name = invocation.run_name
-    invocation.run_name, source = run_of_flow(project, flow, safe, name, anew=options["new"])
+    invocation.run_name, source = run_of_flow(project, asked, safe, name, anew=options["new"])
     return source
 
 
@@ -159,10 +159,10 @@ def show(invocation: Invocation, project: Project, plan: Plan) -> int:
     head = None if plan.mode is Mode.ASYNC else run.view().head
     workflow = run.workflow_for(head)
     ensure_sensible(project, workflow)
-    if workflow.graph is None:
-        report = _report(project, plan, run, head, workflow)
-    else:
+    if workflow.nodes:
         report = _report_of_a_graph(project, plan, run, workflow)
+    else:
+        report = _report(project, plan, run, head, workflow)
     if invocation.is_json:
         invocation.print_json(report)
         return 0

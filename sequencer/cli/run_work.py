@@ -21,6 +21,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from sequencer.assembly.agents import ensure_known_steps
+from sequencer.assembly.cautions import cost_warnings, permissions, told
+from sequencer.assembly.flows import written_of
 from sequencer.cli import gates, idle
 from sequencer.cli.context import Invocation, in_short, json_text, near
 from sequencer.cli.unattended import News
@@ -156,8 +158,7 @@ def started_at(
     run = run_of(invocation, plan)
     head = None if plan.mode is Mode.ASYNC else run.head
     workflow = run.workflow_for(head)
-    if workflow.graph is not None:
-        raise UsageRefused("a graph has no line of steps", where="--start-prompt")
+    run.control.kind.ensure_may("start-prompt")
     present = (plan.step_index or 0) if head is None else head.step_index
     index = _index_of_prompt(project, workflow, present, prompt)
     if plan.mode is Mode.ASYNC or is_dry:
@@ -220,8 +221,8 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     head = run.head if plan.mode is not Mode.ASYNC else None
     workflow = run.workflow_for(head)
     ensure_sensible(project, workflow)
-    if (graph := workflow.graph) is not None:
-        plan = replace(plan, limits=_limits_of_a_graph(project, plan))
+    if workflow.default_max_steps is None and _is_default(project, "max_steps"):
+        plan = replace(plan, limits=plan.limits.model_copy(update={"max_steps": None}))
     tally, shown = Tally(), _view(invocation, project, workflow, plan)
     _tell_of_agents(invocation, project, workflow, plan, head)
     seen, is_async = several(tally, shown), plan.mode is Mode.ASYNC
@@ -232,7 +233,9 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     try:
         # Outside, so that a second Ctrl-C ends the wait for what is still to be posted.
         with (
-            nullcontext(ignore) if is_async else project.activities(run, notice, graph) as post,
+            nullcontext(ignore)
+            if is_async
+            else project.activities(run, notice, workflow.graph) as post,
             EndOnSignal(lambda text: shown(Noticed(text))) as signals,
         ):
             summary = run.work(
@@ -257,8 +260,8 @@ def _work(invocation: Invocation, project: Project, plan: Plan) -> int:
     is_idle = plan.mode is Mode.TICK and not summary.has_worked
     if is_idle and not summary.reason.startswith("nothing due"):
         summary.reason = f"nothing due: {summary.reason}"
-    text = _say_end(invocation, run, workflow, plan, summary)
-    if graph is not None and head is not None and head.status == "complete":
+    text = _say_end(invocation, run, plan, summary)
+    if workflow.nodes and head is not None and head.status == "complete":
         invocation.say("it was complete before: 'sequencer run FLOW --new' begins another run")
     if is_idle and not tally.noticed:
         _remember(invocation, run, text)
@@ -270,8 +273,6 @@ def _warn(invocation: Invocation, project: Project, workflow: Workflow, plan: Pl
     run = run_of(invocation, plan)
     if run.head is not None:
         return
-    from sequencer.assembly.flows import written_of  # noqa: PLC0415 - only graphs need it
-
     written = written_of(project, run, workflow, plan.source)
     for warning in () if written is None else written.warnings:
         invocation.say(f"warning: {warning}")
@@ -286,12 +287,6 @@ def _tell_of_agents(
     """
     if head is not None and plan.mode is Mode.TICK:
         return
-    from sequencer.assembly.cautions import (  # noqa: PLC0415 - same
-        cost_warnings,
-        permissions,
-        told,
-    )
-
     for permission in permissions(project, workflow):
         message = told(permission)
         if message is None:
@@ -310,18 +305,16 @@ def locate(
     error: SequencerError, project: Project, run: Run, workflow: Workflow, plan: Plan
 ) -> None:
     """Let *error* name file and line where it is about nodes of a graph, as `check` does."""
-    if workflow.graph is None or not isinstance(error, ConfigurationError):
+    if not isinstance(error, ConfigurationError):
         return
     nodes = {
         f"{words} {name!r}": name
-        for name in workflow.graph.by_id
+        for name in (node.id for node in workflow.nodes)
         for words in ("step", "executor of step")
     }
     about = [(one, nodes[one.where]) for one in error.each if one.where in nodes]
     if not about:
         return
-    from sequencer.assembly.flows import written_of  # noqa: PLC0415 - see `_warn`
-
     # What is wrong is told in any case.
     with suppress(SequencerError):
         written = written_of(project, run, workflow, plan.source)
@@ -337,51 +330,44 @@ def run_of(invocation: Invocation, plan: Plan) -> Run:
     return invocation.project().run(invocation.run_name, source=plan.source)
 
 
-def _limits_of_a_graph(project: Project, plan: Plan) -> InvocationLimits:
-    """Return the limits without the default of steps: a graph ends by itself."""
-    if project.settings.sources["run", "max_steps"].kind != "default":
-        return plan.limits
-    return plan.limits.model_copy(update={"max_steps": None})
+def _is_default(project: Project, name: str) -> bool:
+    """Return whether nobody has set ``run.NAME``."""
+    return project.settings.sources["run", name].kind == "default"
 
 
 def places(project: Project, workflow: Workflow) -> int:
     """Return how many agents this process runs at once; for a team, the team's size."""
-    size = workflow.graph.max_parallel if workflow.graph and workflow.graph.is_team else None
-    is_default = project.settings.sources["run", "max_parallel"].kind == "default"
-    return size if size is not None and is_default else project.settings.run.max_parallel
+    size = workflow.team_size if _is_default(project, "max_parallel") else None
+    return size or project.settings.run.max_parallel
 
 
 def _view(invocation: Invocation, project: Project, workflow: Workflow, plan: Plan) -> View:
     """Return who shows the work on *workflow* while it lasts."""
-    if workflow.graph is not None:
+    if workflow.nodes:
         _warn(invocation, project, workflow, plan)
     if invocation.is_quiet or sys.stderr is None:
         return Unseen()
-    if workflow.graph is None:
+    if not workflow.nodes:
         return progress(project.redaction)
     from sequencer.cli.views.board import Board, screen  # noqa: PLC0415 - only graphs need it
 
     return Board(screen(sys.stderr, project.redaction), run_of(invocation, plan), workflow.name)
 
 
-def _say_end(
-    invocation: Invocation, run: Run, workflow: Workflow, plan: Plan, summary: Summary
-) -> str:
+def _say_end(invocation: Invocation, run: Run, plan: Plan, summary: Summary) -> str:
     """Print how it ended, and return that; what a timer has to tell goes to *invocation*."""
-    invocation.news = _news(run, workflow, plan, summary)
+    invocation.news = _news(run, plan, summary)
     text = json_text(as_json(run, summary, 0)) if invocation.is_json else end_line(summary)
     invocation.echo(text)
     return text
 
 
-def _news(run: Run, workflow: Workflow, plan: Plan, summary: Summary) -> News:
+def _news(run: Run, plan: Plan, summary: Summary) -> News:
     """Return what somebody has to know about a tick that did not fail."""
     head = summary.head
     if plan.mode is not Mode.TICK or head is None:
         return News()
-    # A procedure may have been extended meanwhile; a chart is not read twice.
-    present = workflow if workflow.graph is not None else run.workflow_for(head)
-    here = standing(head, present, run.limits, datetime.now(UTC))
+    here = standing(head, run.workflow_for(head), run.limits, datetime.now(UTC))
     text = here.message if here.kind in RESTS else ""
     return News(text, has_moved=bool(summary.usage.steps))
 
@@ -389,7 +375,7 @@ def _news(run: Run, workflow: Workflow, plan: Plan, summary: Summary) -> News:
 def _remember(invocation: Invocation, run: Run, text: str) -> None:
     """Keep *text* for the next tick, if the same question is sure to have the same answer."""
     head = run.head
-    if head is None or head.flow is not None:
+    if head is None or not run.kind.has_one_place:
         # What a graph waits for is not in its head alone.
         return
     here = run.standing()

@@ -100,9 +100,8 @@ def _shows_its_run(invocation: Invocation, draw: dict[str, Any]) -> bool:
         return False
     run = invocation.run()
     head = run.head
-    if head is None or head.flow is None:
+    if head is None or not run.workflow_for(head).nodes:
         return False
-
     show_run(invocation, run, draw)
     return True
 

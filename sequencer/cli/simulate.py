@@ -53,7 +53,7 @@ def simulate(invocation: Invocation, flow: str | None, script: Path | None) -> i
       sequencer --run login-timeout simulate
     """
     said = _script(script)
-    path = None if flow is None else _path(invocation, flow)
+    path = _path(invocation, flow) if flow else None
     try:
         found = _found(invocation, flow, path, said)
     except ConfigurationError as error:
@@ -126,7 +126,7 @@ def _replay(
     """
     if isinstance(found, Workflow):
         return (), _of_graph(invocation, found, said)
-    if found.graph.is_team:
+    if found.workflow.tasks:
         return found.warnings, _of_graph(invocation, found.workflow, said)
     said.check(found.graph)
     return found.warnings, replay(found.workflow, said.parts)
@@ -141,7 +141,7 @@ def _of_run(invocation: Invocation) -> Workflow:
     run = invocation.run()
     head = run.head
     workflow = run.workflow_for(head)
-    if workflow.graph is None:
+    if not workflow.nodes:
         raise UsageRefused(
             f"the run's workflow {workflow.name!r} is no flowchart and no team",
             hint="name a FLOW; 'sequencer next' shows what a cycle or a procedure does",
@@ -156,7 +156,7 @@ def _of_graph(invocation: Invocation, workflow: Workflow, said: Script) -> Repla
     whole = overridden(workflow, said.overrides, said.where, places(project, workflow))
     grower = TeamGrower(settings.registry.roles, settings.teams.rules.max_tasks)
     done = replay(whole, said.parts, grower)
-    if done.graph is not None:
+    if done.graph:
         # Afterwards: what is added has answers too.
         said.check(done.graph)
     return done

@@ -271,7 +271,7 @@ def show_made(
     if about := one_line(definition.workflow.description):
         invocation.echo(f"           {about}")
     _show_team(invocation, definition)
-    (_show_steps if graph is None else _show_tasks)(invocation, steps)
+    (_show_tasks if graph else _show_steps)(invocation, steps)
     for note in definition.notes:
         invocation.say(f"notice: {note}")
 
@@ -314,7 +314,7 @@ def _show_tasks(invocation: Invocation, steps: list[dict[str, Any]]) -> None:
 def _draw(invocation: Invocation, definition: Definition, name: str, drawing: str) -> None:
     """Draw the run, and nothing else on standard output, so that a file can take it."""
     graph = definition.workflow.graph
-    if graph is not None:
+    if graph:
         view = view_of(name, graph, None, None, ())
         if drawing == "--diagram":
             print_diagram(view, sys.stdout)
@@ -337,7 +337,7 @@ def _described(project: Project, step: Step, index: int, graph: Graph | None) ->
     fields.pop("name")
     fields.pop("prompt", None)
     task: dict[str, Any] = {}
-    if graph is not None:
+    if graph:
         node = graph.by_id[step.name]
         task = {
             "subject": node.label,

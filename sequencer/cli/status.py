@@ -115,7 +115,7 @@ def _watch_live(invocation: Invocation, run: Run) -> None:
             frame.erase_astray()
             above = [*snapshot.lines(), *(f"notice: {one_line(n)}" for n in snapshot.notices)]
             text = frame.drawn(
-                snapshot.flow,
+                snapshot.graph_view,
                 snapshot.heard,
                 datetime.now(UTC),
                 above=[(line, "") for line in above],

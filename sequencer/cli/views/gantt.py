@@ -11,8 +11,8 @@ from sequencer.cli.views.diagram import Drawing
 from sequencer.cli.views.states import shown
 from sequencer.cli.views.text import cut, short, width
 from sequencer.history.timeline import Execution, Figures, Span, SpanKind, Timeline
-from sequencer.model.net.graph import Graph
 from sequencer.model.outcome import duration
+from sequencer.model.workflow import Workflow
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 SHORTEST_SHOWN_S = 0.05
@@ -101,7 +101,7 @@ class Chart:
         return tuple(look for look in Look if look in found)
 
 
-def chart_of(title: str, timeline: Timeline, figures: Figures, graph: Graph | None) -> Chart:
+def chart_of(title: str, timeline: Timeline, figures: Figures, workflow: Workflow | None) -> Chart:
     """Return the chart of *timeline*: who began first comes first.
 
     While a team works, its tasks that nothing has reached yet have rows without bars.
@@ -109,17 +109,17 @@ def chart_of(title: str, timeline: Timeline, figures: Figures, graph: Graph | No
     executions = timeline.executions
     worked = [(n, one) for n, one in enumerate(executions) if one.spans]
     first = min((span.begin for span in timeline.spans), default=0.0)
-    nodes = {} if graph is None else graph.by_id
-    roles = {name: node.task.role or "" for name, node in nodes.items() if node.task is not None}
+    nodes = () if workflow is None else workflow.nodes
+    roles = {node.id: node.task.role or "" for node in nodes if node.task is not None}
     on_path = frozenset(figures.critical)
     rows: dict[str, Row] = {}
     for number, one in sorted(worked, key=lambda pair: pair[1].spans[0].begin):
         row = rows.setdefault(one.step, Row(one.step, roles.get(one.step, "")))
         row.bars += _bars(one, first, is_critical=number in on_path)
         row.work_s += sum(span.seconds for span in one.spans if span.is_work)
-    if graph is not None and graph.is_team and not timeline.is_over:
-        for name in nodes:
-            rows.setdefault(name, Row(name, roles.get(name, "")))
+    if workflow is not None and not timeline.is_over:
+        for task in workflow.tasks:
+            rows.setdefault(task.id, Row(task.id, roles.get(task.id, "")))
     critical = tuple(executions[n].step for n in figures.critical if executions[n].spans)
     return Chart(title, tuple(rows.values()), figures, critical)
 

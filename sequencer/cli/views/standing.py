@@ -58,8 +58,8 @@ class Snapshot:
     denials: tuple[str, ...]
     """Tool calls that were refused to the agent of the newest step."""
     notices: tuple[str, ...]
-    flow: FlowView | None = None
-    """Of a graph's run."""
+    graph_view: FlowView | None = None
+    """How the nodes of a graph stand."""
     stopped_by: tuple[str, ...] = ()
     """Of a team's: what keeps its tasks from being begun."""
     heard: Mapping[str, Heard] = field(default_factory=dict)
@@ -90,18 +90,18 @@ class Snapshot:
             facts |= {"run_id": None, "last_update": None}
         posts = [one.as_json() for one in self.posts]
         seen = {**facts, "next": self.next, "busy": self.busy, "posts": posts}
-        if self.flow is None:
+        if self.graph_view is None:
             return seen
 
-        return {**seen, "nodes": nodes_json(self.flow, self.heard)["nodes"]}
+        return {**seen, "nodes": nodes_json(self.graph_view, self.heard)["nodes"]}
 
     def text(self, width: int | None = None) -> str:
         """Return the view for people, several lines; a table that can be as narrow as *width*."""
         text = "\n".join(self.lines())
-        if self.flow is None:
+        if self.graph_view is None:
             return text
 
-        return f"{text}\n\n{node_table(self.flow, datetime.now(UTC), width, self.heard)}"
+        return f"{text}\n\n{node_table(self.graph_view, datetime.now(UTC), width, self.heard)}"
 
     def lines(self) -> list[str]:
         """Return the view for people without the nodes of a graph."""
@@ -115,7 +115,7 @@ class Snapshot:
             return "idle · the run was never begun"
         parts = [head.last_update, f"revision {head.revision}", str(head.status)]
         parts.append(f"step_index {head.step_index}")
-        if self.flow is not None:
+        if self.graph_view is not None:
             parts += self._flow_words(head)
         elif self.next is not None:
             parts.append(f"{'runs' if self.busy else 'next'} {self.next['step']}")
@@ -132,12 +132,12 @@ class Snapshot:
 
     def _ready(self) -> list[str]:
         """Return the nodes of the graph's run that may start, the most urgent first."""
-        if self.flow is None:
+        if self.graph_view is None:
             return []
-        return sorted(self._nodes_that_are("ready"), key=self.flow.graph.urgency.__getitem__)
+        return sorted(self._nodes_that_are("ready"), key=self.graph_view.graph.urgency.__getitem__)
 
     def _nodes_that_are(self, state: str) -> list[str]:
-        nodes = self.flow.nodes if self.flow is not None else ()
+        nodes = self.graph_view.nodes if self.graph_view is not None else ()
         return [one.node.id for one in nodes if one.state == state]
 
     def _rows(self) -> Iterator[tuple[str, str]]:
@@ -187,11 +187,11 @@ class Snapshot:
     def next_words(self) -> str:
         """Return which step comes next, with its place and prompt; empty if none does."""
         step = self.next
-        if self.flow is not None and self.head is not None:
+        if self.graph_view is not None and self.head is not None:
             return self._few_subjects()
         if step is None:
             return ""
-        if self.flow is not None:
+        if self.graph_view is not None:
             return str(step["step"])
         words = f"{step['step']} (step_index {step['step_index']}, iteration {step['iteration']}"
         words += f", cycle {step['cycle_index']}"
@@ -202,7 +202,7 @@ class Snapshot:
     def _next_description(self) -> str:
         """Return what the author of the next step says that it does."""
         workflow, here = self.workflow, self.next
-        if workflow is None or here is None or workflow.graph is not None:
+        if workflow is None or here is None or workflow.nodes:
             return ""
         known = {one.name: one.description for one in with_fields(workflow)}
         return known.get(here["step"], "")
@@ -210,9 +210,9 @@ class Snapshot:
     def _few_subjects(self) -> str:
         """Return what may start; of a single task also what it is about."""
         ready = self._ready()
-        if self.flow is None or not ready:
+        if self.graph_view is None or not ready:
             return ""
-        label = self.flow.graph.by_id[ready[0]].label
+        label = self.graph_view.graph.by_id[ready[0]].label
         return f"{ready[0]}: {label}" if ready[1:] == [] and label else _few(ready)
 
     def _limit_words(self, head: Head) -> Iterator[str]:
@@ -297,9 +297,9 @@ def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
             raise
         notices = (*notices, one_line(str(error)))
     claims = head.claims if head is not None else ()
-    flow, stopped_by = None, tuple[str, ...]()
-    if workflow is not None and workflow.graph is not None and not notices:
-        flow = look(run, workflow.name)
+    seen, stopped_by = None, tuple[str, ...]()
+    if workflow is not None and workflow.nodes and not notices:
+        seen = look(run, workflow.name)
         if head is not None and not (here is not None and here.kind is Readiness.COMPLETE):
             stopped_by = tuple(run.stopped_by(head))
     return Snapshot(
@@ -312,9 +312,9 @@ def take(run: Run, logs: FileLogs | None = None) -> Snapshot:
         limits=run.limits,
         denials=_denials(run, head),
         notices=notices,
-        flow=flow,
+        graph_view=seen,
         stopped_by=stopped_by,
-        heard={} if flow is None or logs is None else _heard(claims, logs),
+        heard={} if seen is None or logs is None else _heard(claims, logs),
     )
 
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 from sequencer.cli.views.gantt import Chart, chart_of
 from sequencer.history.timeline import figures_of, timeline_of
 from sequencer.model.net.graph import Graph, Node, NodeKind
+from sequencer.model.step import Step
 from sequencer.model.team import TaskTraits
+from sequencer.model.workflow import Workflow
 from tests.unit.history.journal_facts import NOON_S, Told
 
 HOSTILE = "</text><script>&\"'\x1b[2J\u202e"
@@ -33,7 +35,9 @@ def chart(
 ) -> Chart:
     """Return the chart of what was *told*, looked at *now*, in seconds since noon."""
     timeline = timeline_of(told.facts, NOON_S + now)
-    return chart_of(title, timeline, figures_of(timeline, places), graph)
+    steps = () if graph is None else tuple(Step(name=node.id) for node in graph.nodes)
+    workflow = None if graph is None else Workflow("demo", steps, kind="graph", graph=graph)
+    return chart_of(title, timeline, figures_of(timeline, places), workflow)
 
 
 def side_by_side() -> Told:
