@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from sequencer.engine.patience import Patience, of_run, still_there
+from sequencer.engine.patience import Changes
 from sequencer.engine.recall import read_output
 from sequencer.engine.values import values_of
 from sequencer.errors import (
@@ -22,18 +20,18 @@ from sequencer.errors import (
     UsageRefused,
 )
 from sequencer.model.by_hand import other_kind
-from sequencer.model.head import FLOW_DOCUMENT, Flow, Head, Work
+from sequencer.model.head import FLOW_DOCUMENT, MARKINGS, Flow, Head
 from sequencer.model.names import command
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import Graph, Node, Option, grown_graph
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, text_of
-from sequencer.model.net.net import Act, Net
+from sequencer.model.net.net import Net
 from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import takes_other_answers
 from sequencer.model.net.source import FlowSource, differences
-from sequencer.model.net.transition import OpenTransition, Room, rest_of
+from sequencer.model.net.transition import OpenTransition, rest_of
 from sequencer.model.transitions import Transition
-from sequencer.model.workflow import Workflow, ensure_definition
+from sequencer.model.workflow import Workflow
 from sequencer.store import results
 from sequencer.store.documents import is_whole
 from sequencer.store.protocol import Store
@@ -62,8 +60,8 @@ class Question:
         return self.node.options
 
 
-class FlowControl:
-    """Changes the graph run in one store."""
+class FlowControl(Changes):
+    """The nodes of the graph run in one store."""
 
     def __init__(self, store: Store, workflow: Workflow) -> None:
         """Change the run in *store*, which is one of *workflow*.
@@ -75,13 +73,9 @@ class FlowControl:
             raise UsageRefused(f"workflow {workflow.name!r} is no graph, so it has no nodes")
         self._keeper = Keeper(store, workflow.graph)
         self.net = Net(workflow, workflow.graph, self._keeper, self)
-        self.store = store
+        super().__init__(store, self.net)
         self.workflow = workflow
         """As the run began; see `Net.workflow_at`."""
-        self.work: Work | None = None
-        """The code that the next change of a process that works moves with it."""
-        self.patience: Patience | None = None
-        """Of a process that works; by hand nothing is waited for."""
         self.begun_with = self.net.graph
         """What a run begins with; a marking has the graph with what was added to it."""
 
@@ -158,61 +152,11 @@ class FlowControl:
         asked_at = active.since or ""
         return Question(node, shown, active.token, asked_at, active.due, is_dead_end)
 
-    # --- changing ------------------------------------------------------------------
-
-    def update(
-        self, act: Act | None, room: Callable[[Head], Room | None], *, run_id: str | None = None
-    ) -> tuple[Head, list[int]]:
-        """Let *act* happen and all that follows; claim what *room* allows then.
-
-        Returns the head that stands afterwards and the tokens of the claims that were
-        granted. Where nothing happens, nothing is written.
-
-        Raises:
-            StaleClaim: the run's files are gone, or *act* was about a claim that is.
-            DefinitionChanged: the run has another definition by now.
-        """
-        done: list[tuple[OpenTransition, Chain]] = []
-
-        def change(head: Head | None) -> Transition | None:
-            done.clear()
-            present = still_there(self.store, head)
-            if run_id is not None:
-                of_run(self.store, run_id, head)
-            ensure_definition(present, self.workflow)
-            step, chain = self.net.open(present, at=datetime.now(UTC))
-            if act is not None:
-                act(step)
-            step.settle(room(step.head))
-            if not step.facts:
-                # Entries may have got their tokens, and no room to start: as if nothing were.
-                if not step.course.operations:
-                    self._keeper.keep(present, step.marking, chain)
-                return None
-            made, chain = self.net.close(step, present, chain, self.work)
-            self.keep_document(made)
-            done.append((step, chain))
-            return made
-
-        patience = self.patience
-        if patience is None:
-            head = self.store.update(change)
-        elif act is None:
-            head = patience.before_step(change)
-        else:
-            head = patience.after_step(change, self.store.ttl_s)
-        if not done:
-            return head, []
-        step, chain = done[-1]
-        self._keeper.keep(head, step.marking, chain)
-        return head, step.granted
-
-    def keep_document(self, made: Transition) -> None:
-        """Keep what the head of *made* refers to; under the store's lock, and before the head."""
-        if made.document is not None:
-            if made.keeps is not None:
-                self.store.forget_documents(flow_record.PREFIX, made.keeps)
-            self.store.keep_document(*made.document)
+    def _keep(self, change: OpenTransition, head: Head) -> None:
+        """See `Changes._keep`."""
+        # Entries may have got their tokens, and no room to start: as if nothing were.
+        if change.facts or not change.course.operations:
+            self._keeper.keep(head, change.marking, change.chain)
 
 
 class Keeper:
@@ -286,7 +230,7 @@ class Keeper:
             ) from error
 
     def _document(self, name: str) -> bytes:
-        if not name.startswith(flow_record.PREFIX) or "/" in name:
+        if not name.startswith(MARKINGS) or "/" in name:
             raise ValueError(f"{name!r} is no document of a marking")
         data = self._store.document(name)
         if data is None:
@@ -328,7 +272,7 @@ def adopted(store: Store, head: Head, made: Transition, source: FlowSource) -> T
     rest = rest_of(carried) if new.is_team else head.flow.rest
     written = flow_record.write(carried, rest, None, Chain(), ())
     if written.document is not None:
-        store.forget_documents(flow_record.PREFIX, {written.document[0], *chain.names})
+        store.forget_documents(MARKINGS, {written.document[0], *chain.names})
         store.keep_document(*written.document)
     # Both, because a crash may leave the head that has the one or the head that has the other.
     both = source.model_copy(update={"previous": before})

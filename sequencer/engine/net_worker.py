@@ -33,10 +33,11 @@ from sequencer.errors import (
 )
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim, Head
+from sequencer.model.kind import Room
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.marking import FlowStatus, Marking
 from sequencer.model.net.net import Act
-from sequencer.model.net.transition import OpenTransition, Room
+from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import OutcomeStatus, Usage
 from sequencer.model.standing import blocked_by
 from sequencer.model.step import Step
@@ -169,7 +170,7 @@ class FlowWorker:
             boottime=round(boottime(), 3),
             slots=max(free, 0),
             gone=gone,
-            max_attempts=self.limits.max_attempts,
+            limits=self.limits,
             closed=partial(self.shares.closed, gone=gone),
             share=partial(self.shares.of, gone=gone),
         )

@@ -10,13 +10,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 from sequencer.engine.events import Emit, Waiting
 from sequencer.errors import RemoteUnreachable, StaleClaim, WorkTreeBusy
 from sequencer.executors.protocol import Cancellation
-from sequencer.model.head import Head
-from sequencer.model.transitions import Event
+from sequencer.model.head import MARKINGS, Head, Work
+from sequencer.model.kind import Kind, OpenChange, Room
+from sequencer.model.transitions import Event, Transition
 from sequencer.store.protocol import Change, Store, Telling
 
 FIRST_PAUSE_S = 1.0
@@ -92,6 +94,75 @@ class Patience:
                 if told is not None:
                     self._emit(Waiting(told))
                 return found
+
+
+class Changes:
+    """Changes the run in one store, as its kind decides."""
+
+    def __init__(self, store: Store, kind: Kind[Any]) -> None:
+        """Change the run in *store*, which is of *kind*."""
+        self.store = store
+        self.kind = kind
+        self.patience: Patience | None = None
+        """Of a process that works; by hand nothing is waited for."""
+        self.work: Work | None = None
+        """The code that the next change of a process that works moves with it."""
+
+    def update(
+        self,
+        act: Callable[[Any], None] | None,
+        room: Callable[[Head], Room | None],
+        *,
+        run_id: str | None = None,
+        lease_s: float | None = None,
+    ) -> tuple[Head, list[int]]:
+        """Let *act* happen and all that follows; claim what *room* allows then.
+
+        Returns the head that stands afterwards and the tokens of the claims that were
+        granted. Where nothing happens, nothing is written. *act* is about a claim that is
+        believed for *lease_s*, and about the run *run_id*.
+
+        Raises:
+            StaleClaim: the run's files are gone, or *act* was about a claim that is.
+            DefinitionChanged: see `Kind.open`.
+        """
+        made: list[OpenChange] = []
+
+        def change(head: Head | None) -> Transition | None:
+            present = still_there(self.store, head)
+            if run_id is not None:
+                of_run(self.store, run_id, head)
+            opened: OpenChange = self.kind.open(present, at=datetime.now(UTC))
+            made[:] = [opened]
+            if act is not None:
+                act(opened)
+            opened.settle(room(opened.head))
+            if not opened.facts:
+                return None
+            closed = self.kind.close(opened, self.work)
+            self.keep_document(closed)
+            return closed
+
+        if self.patience is None:
+            head = self.store.update(change)
+        elif act is None:
+            head = self.patience.before_step(change)
+        else:
+            head = self.patience.after_step(change, lease_s or self.store.ttl_s)
+        if not made:
+            return head, []
+        self._keep(made[0], head)
+        return head, made[0].granted
+
+    def _keep(self, change: Any, head: Head) -> None:
+        """Remember what is known of *head*, which *change* has led to."""
+
+    def keep_document(self, made: Transition) -> None:
+        """Keep what the head of *made* refers to; under the store's lock, and before the head."""
+        if made.document is not None:
+            if made.keeps is not None:
+                self.store.forget_documents(MARKINGS, made.keeps)
+            self.store.keep_document(*made.document)
 
 
 def still_there(store: Store, head: Head | None) -> Head:

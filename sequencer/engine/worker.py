@@ -20,7 +20,7 @@ from sequencer.engine.carrier import NothingCarried
 from sequencer.engine.composing import compose_along
 from sequencer.engine.events import Waiting
 from sequencer.engine.heartbeat import Heartbeat
-from sequencer.engine.patience import Patience, of_run, still_there
+from sequencer.engine.patience import Changes, Patience
 from sequencer.engine.performing import Performer
 from sequencer.engine.prepared import Allowance, Prepared, Turn
 from sequencer.engine.recall import Memory, recall
@@ -41,14 +41,14 @@ from sequencer.errors import (
 from sequencer.executors.attempt_lock import AttemptLock, lock_path
 from sequencer.executors.protocol import Cancellation, StopReason
 from sequencer.model.head import Claim, Head
-from sequencer.model.kind import Performed
+from sequencer.model.kind import Performed, Room
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.line import Ended, Ending, EndingKind, Line
 from sequencer.model.line.order import place, position_at
 from sequencer.model.line.rounds import round_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
-from sequencer.model.standing import Readiness, Standing
-from sequencer.model.transitions import Place, Transition
+from sequencer.model.standing import Standing
+from sequencer.model.transitions import Place
 from sequencer.model.workflow import Workflow, ensure_definition, has_definition
 from sequencer.store import results
 from sequencer.store.identity import boottime
@@ -96,7 +96,8 @@ class Worker:
         self._paid = _NOTHING
         """By the attempt that ended last, for an end that can't be recorded as it was."""
         self._heartbeat = Heartbeat(store)
-        self.patience = Patience(store, self.stop, performer.emit)
+        self._changes = Changes(store, self.kind)
+        self.patience = self._changes.patience = Patience(store, self.stop, performer.emit)
 
     @property
     def workflow(self) -> Workflow:
@@ -154,43 +155,30 @@ class Worker:
             StaleClaim: the run's files are gone.
             WorkTreeRefused: no step may begin in this work tree.
         """
-        granted: list[int] = []
         self.patience.reach(lambda: self.performer.carrier.ready(seen))
 
-        def change(head: Head | None) -> Transition | None:
-            granted.clear()
-            present = still_there(self.store, head)
+        def room(present: Head) -> Room | None:
             if _where(present) != _where(seen):
                 return None
             # Somebody may have adopted another definition since this worker was started.
             ensure_definition(present, self.workflow)
-            now = datetime.now(UTC)
-            here = self.kind.ready(present, self.limits, at=now)
-            if here.kind not in (Readiness.READY, Readiness.HELD):
-                return None
-            transition = self._claim(present, here.place, now)
-            granted.append(transition.head.token)
-            return transition
+            return self._room(present)
 
-        head = self.patience.before_step(change)
+        head, granted = self._changes.update(None, room)
         claim = head.claim_with(granted[0]) if granted else None
         return None if claim is None else (head, claim)
 
-    def _claim(self, head: Head, here: Place, now: datetime) -> Transition:
-        at_it = [c for c in head.claims if c.step_index == head.step_index] if head.claims else ()
-        held = at_it[0] if at_it else None
-        may_take_over = held is not None and self.store.liveness(held).allows_take_over
-        if may_take_over:
-            # A step that kills its worker every time must not be begun for ever.
-            self.limits.ensure_may_try(head)
-        return self.kind.begin(
-            head,
-            here,
-            self.store.owner(),
-            at=now,
-            ttl_s=self.store.ttl_s,
-            boottime=round(boottime(), 3),
-            may_take_over=may_take_over,
+    def _room(self, head: Head) -> Room:
+        """Return that one step may be claimed at *head*."""
+        store = self.store
+        gone = [one.token for one in head.claims if store.liveness(one).allows_take_over]
+        return Room(
+            store.owner(),
+            store.ttl_s,
+            round(boottime(), 3),
+            slots=1,
+            gone=frozenset(gone),
+            limits=self.limits,
         )
 
     def arrive(self, turn: Turn) -> None:
@@ -338,26 +326,13 @@ class Worker:
         """
         carrier, is_own = self.performer.carrier, turn.prepared is not None
         upcoming = self._prepare_following(ended.next_place, turn.head) if is_own else None
-        granted: list[int] = []
 
-        def change(head: Head | None) -> Transition:
-            granted.clear()
-            present = of_run(self.store, turn.head.run_id, head)
-            now = datetime.now(UTC)
-            moved = self.kind.end(present, turn.claim.token, ended, at=now)
-            if upcoming is None or self.stop.is_set() or not may_go_on(moved.head):
-                return moved
-            if not has_definition(moved.head, self.workflow):
-                return moved
-            here = self.kind.ready(moved.head, self.limits, at=now)
-            if here.kind is not Readiness.READY:
-                return moved
-            claimed = self._claim(moved.head, here.place, now)
-            granted.append(claimed.head.token)
-            return moved.then(claimed)
+        def room(head: Head) -> Room | None:
+            is_next = upcoming is not None and not self.stop.is_set() and may_go_on(head)
+            return self._room(head) if is_next and has_definition(head, self.workflow) else None
 
         try:
-            head = self._update(change, turn, ended.outcome)
+            head, granted = self._accepted(turn, ended, room)
         except WorkTreeRefused as refusal:
             without = code.without_code(carrier, turn.claim, turn.head, ended, refusal)
             self.finish(turn, without, lambda _: False)
@@ -378,19 +353,25 @@ class Worker:
         except (SequencerError, OSError):
             return None
 
-    def _update(
-        self, change: Callable[[Head | None], Transition], turn: Turn, outcome: Outcome
-    ) -> Head:
+    def _accepted(
+        self, turn: Turn, ended: Ended, room: Callable[[Head], Room | None]
+    ) -> tuple[Head, list[int]]:
+        claim = turn.claim
         try:
-            with self._heartbeat.going_on(turn.claim):
-                head = self.patience.after_step(change, turn.claim.ttl_s)
-            return code.left(self.performer.carrier, turn.claim, head)
+            with self._heartbeat.going_on(claim):
+                head, granted = self._changes.update(
+                    lambda change: change.end(claim.token, ended),
+                    room,
+                    run_id=turn.head.run_id,
+                    lease_s=claim.ttl_s,
+                )
+            return code.left(self.performer.carrier, claim, head), granted
         except WorkTreeRefused:
             # Its work is kept by whoever records that.
             raise
         except (StateRefused, ClaimHeld):
             with contextlib.suppress(StateRefused):
-                self._keep_stale_output(turn, outcome)
+                self._keep_stale_output(turn, ended.outcome)
             with contextlib.suppress(SequencerError):
                 self.performer.carrier.keep(turn.claim, turn.claim.step, turn.head)
             self.performer.carrier.leave(None)

@@ -23,6 +23,8 @@ Counter = Annotated[int, Field(ge=0, le=MAX_COUNTER, strict=True)]
 
 FLOW_DOCUMENT = "flow.json"
 """The document that says what the run of a graph was begun with, see `model.flow_source`."""
+MARKINGS = "marking-"
+"""How the names of documents begin that have a graph's marking."""
 
 
 class Status(StrEnum):

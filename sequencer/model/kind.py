@@ -7,21 +7,21 @@ alive are not its business. So the same object serves every store.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from sequencer.errors import SequencerError
 from sequencer.model.by_hand import fresh_head
 from sequencer.model.due import utc
-from sequencer.model.head import Head, Owner
+from sequencer.model.head import Head, Owner, Work
 from sequencer.model.limits import RunLimits
 from sequencer.model.line.order import Description
 from sequencer.model.outcome import Decision, Outcome, Verdict
 from sequencer.model.standing import Standing, standing
 from sequencer.model.step import Step
-from sequencer.model.transitions import Place, Transition
+from sequencer.model.transitions import Fact, Place, Transition
 from sequencer.model.workflow import Workflow
 
 Ended_contra = TypeVar("Ended_contra", contravariant=True)
@@ -51,6 +51,36 @@ class Performed:
     """ISO 8601 UTC, to the millisecond; None: nothing was begun."""
     note: str | None = None
     """What history tells of how its step was chosen, where that is odd."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Which steps a process may claim in one transition."""
+
+    owner: Owner
+    ttl_s: float
+    boottime: float | None
+    slots: int
+    """How many."""
+    gone: frozenset[int] = frozenset()
+    """Tokens of claims that may be taken over."""
+    limits: RunLimits = field(default=RunLimits())
+    closed: Callable[[Head, Any], Collection[str]] = lambda *_: ()
+    """The nodes that are not to be begun now, with the run's marking."""
+    share: Callable[[Head, Any, str, int], Mapping[str, float]] = lambda *_: {}
+    """What is held for an attempt at a node, by unit, where so many may begin now."""
+
+
+class OpenChange(Protocol):
+    """One transition that is being made; whoever opened it lets something happen first."""
+
+    head: Head
+    facts: list[Fact]
+    granted: list[int]
+    """Tokens of the claims that it grants."""
+
+    def settle(self, room: Room | None) -> None:
+        """Continue until nothing follows by itself, and claim what *room* allows."""
 
 
 class Kind(Protocol[Ended_contra]):
@@ -89,6 +119,17 @@ class Kind(Protocol[Ended_contra]):
             ClaimHeld: somebody holds it and *may_take_over* is false.
             TransitionRefused: nothing may begin.
         """
+
+    def open(self, head: Head, *, at: datetime) -> Any:
+        """Return a transition of *head* that is to be made, an `OpenChange`.
+
+        Raises:
+            DefinitionChanged: see `ensure_definition`; not of a line, whose attempts end all
+                the same.
+        """
+
+    def close(self, change: Any, work: Work | None = None) -> Transition:
+        """Return what *change*, opened here, makes of its head; *work* is what moves with it."""
 
     def end(self, head: Head, token: int, ended: Ended_contra, *, at: datetime) -> Transition:
         """Return what the end of the attempt with *token* makes of *head*.

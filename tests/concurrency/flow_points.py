@@ -16,8 +16,9 @@ from sequencer.engine.by_hand import Control
 from sequencer.engine.markings import FlowControl
 from sequencer.errors import SequencerError
 from sequencer.model.head import Head
+from sequencer.model.kind import Room
 from sequencer.model.net import record as flow_record
-from sequencer.model.net.transition import OpenTransition, Room
+from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.store.file import FileStore
 from sequencer.store.identity import boottime

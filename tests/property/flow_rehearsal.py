@@ -14,12 +14,14 @@ from typing import Any
 from hypothesis import assume
 
 from sequencer.model.head import Flow, Head
+from sequencer.model.kind import Room
+from sequencer.model.limits import RunLimits
 from sequencer.model.net import record as flow_record
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.graph import NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.record import Chain, Written
-from sequencer.model.net.transition import OpenTransition, Room, busy_ms, rest_of, transition_of
+from sequencer.model.net.transition import OpenTransition, busy_ms, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus
 from sequencer.model.transitions import Fact
 from tests.contract.store_cases import STRANGER, new_head
@@ -77,7 +79,7 @@ class Rehearsal:
         moment = START + timedelta(milliseconds=self.now)
         step = OpenTransition(self.head, marking, date(self.now), moment, self._hand_on)
         act(step)
-        step.settle(Room(STRANGER, 60.0, 0.0, slots=100, max_attempts=1000))
+        step.settle(Room(STRANGER, 60.0, 0.0, slots=100, limits=RunLimits(max_attempts=1000)))
         made = transition_of(step)
         written = flow_record.write(
             marking, rest_of(step.marking), self.head.flow, chain, step.course.operations

@@ -13,10 +13,12 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 from sequencer.model.head import Claim, Flow, Head
+from sequencer.model.kind import Room
+from sequencer.model.limits import RunLimits
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.graph import Edge, Graph, Growth, Node, NodeKind
 from sequencer.model.net.marking import FlowStatus, Marking
-from sequencer.model.net.transition import OpenTransition, Room, rest_of, transition_of
+from sequencer.model.net.transition import OpenTransition, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.team import Task, TaskTraits
 from sequencer.model.transitions import Fact
@@ -136,7 +138,9 @@ class TeamRehearsal:
     def _room(self) -> Room:
         live = [claim for claim in self.head.claims if claim.token not in self._gone]
         slots = max(self.places - len(live), 0)
-        return Room(STRANGER, 60.0, 0.0, slots, frozenset(self._gone), max_attempts=1000)
+        return Room(
+            STRANGER, 60.0, 0.0, slots, frozenset(self._gone), limits=RunLimits(max_attempts=1000)
+        )
 
     def _watch(self, text: str, facts: tuple[Fact, ...]) -> None:
         story, graph = self.story, self.kept.graph

@@ -8,7 +8,7 @@ gate goes before whatever the agent says.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from sequencer.errors import SequencerError, UnknownName
 from sequencer.model import by_hand, transitions
 from sequencer.model.due import POSTPONED_S, due_again, is_past, iso, retry_at, utc, why_put_off
 from sequencer.model.head import Gate, Head, Loop, Owner, Work
-from sequencer.model.kind import Kind, Performed, Words
+from sequencer.model.kind import Kind, Performed, Room, Words
 from sequencer.model.line import gates, rounds
 from sequencer.model.line.order import (
     Description,
@@ -28,8 +28,9 @@ from sequencer.model.line.order import (
     present,
 )
 from sequencer.model.outcome import Decision, Move, Outcome, OutcomeStatus
+from sequencer.model.standing import Readiness, standing
 from sequencer.model.step import Step
-from sequencer.model.transitions import Event, Place, Transition
+from sequencer.model.transitions import Event, Fact, Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition
 
 BY_TIMEOUT = "timeout"
@@ -230,83 +231,125 @@ class Ended:
         following = ending.following
         return None if following is None or following.is_end else following
 
-    def transition(self, workflow: Workflow, head: Head, token: int, now: datetime) -> Transition:
-        """Return what the end of the attempt with *token* makes of *head*.
+
+@dataclass(slots=True)
+class LineChange:
+    """One transition of a line that is being made, see `Kind.open`."""
+
+    workflow: Workflow
+    head: Head
+    now: datetime
+    facts: list[Fact] = field(default_factory=list)
+    granted: list[int] = field(default_factory=list)
+
+    def _take(self, made: Transition) -> None:
+        self.head = made.head
+        self.facts += made.facts
+
+    def end(self, token: int, ended: Ended) -> None:
+        """Let the attempt with *token* end.
 
         Raises:
             StaleClaim: the claim is gone.
         """
-        made = self._transition(workflow, head, token, now)
-        if self.work is None:
-            return made
-        return Transition(made.head.replace(work=self.work), made.facts)
+        self._take(self._made(token, ended))
+        if ended.work is not None:
+            self.head = self.head.replace(work=ended.work)
 
-    def _transition(self, workflow: Workflow, head: Head, token: int, now: datetime) -> Transition:
-        at, record, outcome = utc(now), self.record, self.outcome
-        here = self.performed.place.step_index
-        kind = self.ending.kind if self.ending is not None else None
+    def settle(self, room: Room | None) -> None:
+        """See `OpenChange.settle`: one step at most.
+
+        Raises:
+            ClaimHeld: somebody holds it who may be alive.
+            TooManyFailures: whoever held it is gone, and it may not be tried again.
+        """
+        if room is None or not room.slots:
+            return
+        here = standing(self.head, self.workflow, room.limits, self.now)
+        if here.kind not in (Readiness.READY, Readiness.HELD):
+            return
+        may_take_over = here.claim is not None and here.claim.token in room.gone
+        if may_take_over:
+            # A step that kills its worker every time must not be begun for ever.
+            room.limits.ensure_may_try(self.head)
+        claimed = transitions.claim(
+            self.head,
+            here.place,
+            room.owner,
+            at=utc(self.now),
+            ttl_s=room.ttl_s,
+            at_boottime=room.boottime,
+            may_take_over=may_take_over,
+        )
+        self._take(claimed)
+        self.granted.append(self.head.token)
+
+    def _made(self, token: int, ended: Ended) -> Transition:
+        head, at, record, outcome = self.head, utc(self.now), ended.record, ended.outcome
+        here, workflow = ended.performed.place.step_index, self.workflow
+        kind = ended.ending.kind if ended.ending is not None else None
         if kind is None:
-            return self._release(head, token, at, now)
+            return self._released(token, ended, at)
         if kind is EndingKind.ACCEPT:
-            return self._accept(workflow, head, token, at, now)
+            return self._accepted(token, ended, at)
         if kind is EndingKind.NO:
             following = fixer_place(workflow, here) or place(workflow, here)
-            reason = self.performed.verdict.reason if self.performed.verdict else ""
+            reason = ended.performed.verdict.reason if ended.performed.verdict else ""
             return rounds.judged_no(head, token, outcome, following, reason, at=at, record=record)
         if kind is EndingKind.FIXED:
             back = place(workflow, here)
             return rounds.fixed(head, token, outcome, back, at=at, record=record)
         if kind is EndingKind.AGAIN:
             return rounds.again(head, token, outcome, at=at, record=record)
-        return self._fail(head, token, at, now)
+        return self._failed(token, ended, at)
 
-    def _release(self, head: Head, token: int, at: str, now: datetime) -> Transition:
-        not_before, reason = None, self.postponed
+    def _released(self, token: int, ended: Ended, at: str) -> Transition:
+        head, outcome = self.head, ended.outcome
+        not_before, reason = None, ended.postponed
         if reason is not None:
-            not_before = iso(now + timedelta(seconds=POSTPONED_S))
-        elif self.outcome.is_put_off:
-            not_before = due_again(self.outcome, head.attempt, now, self.jitter)
-            reason = why_put_off(self.outcome, self.performed.agent)
+            not_before = iso(self.now + timedelta(seconds=POSTPONED_S))
+        elif outcome.is_put_off:
+            not_before = due_again(outcome, head.attempt, self.now, ended.jitter)
+            reason = why_put_off(outcome, ended.performed.agent)
         return transitions.release(
             head,
             token,
             at=at,
-            record=self.record,
-            usage=self.outcome.usage,
+            record=ended.record,
+            usage=outcome.usage,
             not_before=not_before,
             reason=reason,
         )
 
-    def _accept(
-        self, workflow: Workflow, head: Head, token: int, at: str, now: datetime
-    ) -> Transition:
-        ending, performed, outcome = self.ending, self.performed, self.outcome
+    def _accepted(self, token: int, ended: Ended, at: str) -> Transition:
+        head, ending, performed, outcome = self.head, ended.ending, ended.performed, ended.outcome
         here = performed.place.step_index
         has_gate = ending is not None and ending.has_gate
         is_done = ending is not None and ending.is_done
         status = OutcomeStatus.COMPLETE if is_done and not has_gate else OutcomeStatus.OK
         following = ending.following if ending is not None else None
+        gate = gate_of(self.workflow, head, performed.step, here, self.now) if has_gate else None
         return transitions.succeed(
             head,
             token,
             outcome if outcome.status is status else outcome.replace(status=status),
-            following or place(workflow, here + 1),
+            following or place(self.workflow, here + 1),
             at=at,
-            record={**self.record, "gate": True} if has_gate else self.record,
+            record={**ended.record, "gate": True} if has_gate else ended.record,
             executor=performed.agent,
-            gate=gate_of(workflow, head, performed.step, here, now) if has_gate else None,
+            gate=gate,
         )
 
-    def _fail(self, head: Head, token: int, at: str, now: datetime) -> Transition:
+    def _failed(self, token: int, ended: Ended, at: str) -> Transition:
+        head, verdict = self.head, ended.performed.verdict
         failed = transitions.fail(
             head,
             token,
-            self.outcome,
+            ended.outcome,
             at=at,
-            record=self.record,
-            not_before=retry_at(self.performed.step, head.failures_in_row + 1, now),
+            record=ended.record,
+            not_before=retry_at(ended.performed.step, head.failures_in_row + 1, self.now),
         )
-        verdict = self.performed.verdict
         if verdict is None or verdict.is_pass:
             return failed
         # Whoever tries again after the last "no" starts with the first round, so many times.
@@ -360,9 +403,21 @@ class Line(Kind[Ended]):
         failed = outcome.replace(status=OutcomeStatus.FAILED, error=error)
         return replace(performed, outcome=failed), ending
 
+    def open(self, head: Head, *, at: datetime) -> LineChange:
+        """See `Kind.open`."""
+        return LineChange(self.workflow, head, at)
+
+    @staticmethod
+    def close(change: LineChange, work: Work | None = None) -> Transition:
+        """See `Kind.close`; the code of an attempt came with its end."""
+        del work
+        return Transition(change.head, tuple(change.facts))
+
     def end(self, head: Head, token: int, ended: Ended, *, at: datetime) -> Transition:
         """See `Kind.end`."""
-        return ended.transition(self.workflow, head, token, at)
+        change = self.open(head, at=at)
+        change.end(token, ended)
+        return self.close(change)
 
     def expire(self, head: Head, token: int, why: str, *, at: datetime) -> Transition:
         """See `Kind.expire`."""

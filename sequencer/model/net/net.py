@@ -15,7 +15,7 @@ from sequencer.errors import SequencerError, TransitionRefused, UnknownName, Usa
 from sequencer.model import by_hand
 from sequencer.model.due import is_past, utc
 from sequencer.model.head import Head, Owner, Work
-from sequencer.model.kind import Kind, Words
+from sequencer.model.kind import Kind, Room, Words
 from sequencer.model.line.order import Description, describe_node, present
 from sequencer.model.net import record as flow_record
 from sequencer.model.net.ending import Grower, NodeEnded
@@ -23,7 +23,7 @@ from sequencer.model.net.graph import Graph, Growth, Node
 from sequencer.model.net.marking import FlowStatus, Marking, Reference, carried, text_of
 from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import is_choice, normalise
-from sequencer.model.net.transition import OpenTransition, Room, busy_ms, rest_of, transition_of
+from sequencer.model.net.transition import OpenTransition, busy_ms, rest_of, transition_of
 from sequencer.model.outcome import Usage
 from sequencer.model.transitions import Place, Transition
 from sequencer.model.workflow import Workflow, ensure_definition, with_graph
@@ -103,29 +103,26 @@ class Net(Kind[NodeEnded]):
 
     # --- one transition ------------------------------------------------------------
 
-    def open(self, head: Head, *, at: datetime) -> tuple[OpenTransition, Chain]:
-        """Return a transition of *head* that is to be made, and what its marking is made of."""
+    def open(self, head: Head, *, at: datetime) -> OpenTransition:
+        """See `Kind.open`."""
+        ensure_definition(head, self.workflow)
         marking, chain = self._markings.take(head)
-        step = OpenTransition(head, marking, utc(at), at, self._hand_on)
+        step = OpenTransition(head, marking, utc(at), at, self._hand_on, chain)
         if marking.is_over and marking.status is FlowStatus.RUNNING:
             step.course.begin()
-        return step, chain
+        return step
 
-    def close(
-        self, step: OpenTransition, before: Head, chain: Chain, work: Work | None = None
-    ) -> tuple[Transition, Chain]:
-        """Return what *step* makes of *before*, with the document to be kept before its head.
-
-        *work* is the code that moves with it.
-        """
-        made, rest = transition_of(step), rest_of(step.marking)
-        written = flow_record.write(step.marking, rest, before.flow, chain, step.course.operations)
-        keeps = None
+    def close(self, change: OpenTransition, work: Work | None = None) -> Transition:
+        """See `Kind.close`; the document is to be kept before the head."""
+        made, rest, before = transition_of(change), rest_of(change.marking), change.before
+        operations, keeps = change.course.operations, None
+        written = flow_record.write(change.marking, rest, before.flow, change.chain, operations)
         if written.document is not None and written.starts_anew:
-            keeps = frozenset({written.document[0], *chain.names})
+            keeps = frozenset({written.document[0], *change.chain.names})
+        change.chain = written.chain
         moved = {} if work is None else {"work": work}
         head = made.head.replace(flow=written.flow, **moved)
-        return Transition(head, made.facts, written.document, keeps), written.chain
+        return Transition(head, made.facts, written.document, keeps)
 
     def _hand_on(self, marking: Marking, name: str) -> tuple[str, Reference | None]:
         reference = carried(marking, name)
@@ -134,10 +131,10 @@ class Net(Kind[NodeEnded]):
         return text_of(reference, self._outputs.read_output), reference
 
     def _made(self, head: Head, act: Act, room: Room | None, at: datetime) -> Transition:
-        step, chain = self.open(head, at=at)
+        step = self.open(head, at=at)
         act(step)
         step.settle(room)
-        return self.close(step, head, chain)[0]
+        return self.close(step)
 
     # --- as a kind -----------------------------------------------------------------
 
@@ -153,7 +150,6 @@ class Net(Kind[NodeEnded]):
         may_take_over: bool = False,
     ) -> Transition:
         """See `Kind.begin`; nodes that do no work are passed on the way."""
-        ensure_definition(head, self.workflow)
         held = {claim.token for claim in head.claims if claim.step == place.step}
         others = self.graph.by_id.keys() - {place.step}
         room = Room(
@@ -183,11 +179,11 @@ class Net(Kind[NodeEnded]):
 
     def lapse(self, head: Head, *, at: datetime) -> Transition | None:
         """See `Kind.lapse`: of questions, and of the agents' time."""
-        step, chain = self.open(head, at=at)
+        step = self.open(head, at=at)
         for act in overdue(step.marking, at, time_left_ms(step.head, step.marking, at)):
             act(step)
         step.settle(None)
-        return self.close(step, head, chain)[0] if step.facts else None
+        return self.close(step) if step.facts else None
 
     # --- by hand -------------------------------------------------------------------
 
@@ -196,7 +192,6 @@ class Net(Kind[NodeEnded]):
         if (refusal := self.refusal(verb)) is not None:
             raise refusal
         if verb in _ACTS:
-            ensure_definition(head, self.workflow)
             return self._made(head, self.act(verb, words, by=by), None, at)
         here = present(self.workflow, head)
         return by_hand.of_every_kind(head, verb, words, self.workflow, here, at=utc(at))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
-from sequencer.model.head import Flow, Status
+from sequencer.model.head import MARKINGS, Flow, Status
 from sequencer.model.net.graph import Graph, Growth, grown_graph
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Operation, TeamState
 
@@ -26,7 +26,6 @@ SINCE_BYTES = 800
 """Of the operations in the head."""
 SHORTEST_CHAIN = 1000
 """Operations after which the whole marking is written again, at the earliest."""
-PREFIX = "marking-"
 """Of the documents' names."""
 SHOWN_ASKS = 10
 SHOWN_ASKS_BYTES = 500
@@ -172,7 +171,7 @@ def _size(value: Any) -> int:
 
 def _document(content: Mapping[str, Any]) -> tuple[str, bytes]:
     data = to_json(content)
-    return f"{PREFIX}{hashlib.sha256(data).hexdigest()[:20]}.json", data
+    return f"{MARKINGS}{hashlib.sha256(data).hexdigest()[:20]}.json", data
 
 
 def read(graph: Graph, flow: Flow, document: Callable[[str], bytes]) -> tuple[Marking, Chain]:

@@ -9,10 +9,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sequencer.errors import StepFailed, StorageFailed, TransitionRefused
-from sequencer.model.head import Claim, Head, Owner, Status
+from sequencer.model.head import Claim, Head, Status
+from sequencer.model.kind import Room
 from sequencer.model.names import command
 from sequencer.model.net.graph import Growth, NodeKind
 from sequencer.model.net.marking import Active, FlowStatus, Marking, Reference
+from sequencer.model.net.record import Chain
 from sequencer.model.net.rules import Course, FlowFact, shortened
 from sequencer.model.outcome import Outcome, Usage
 from sequencer.model.transitions import Event, Fact, Transition, changed, held_claim, without_claim
@@ -43,25 +45,6 @@ def later(now: datetime, milliseconds: int) -> str:
     """Return the moment *milliseconds* after *now*, as heads have it."""
     due = now + timedelta(milliseconds=milliseconds)
     return due.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """Which agents a process may claim in one transition."""
-
-    owner: Owner
-    ttl_s: float
-    boottime: float | None
-    slots: int
-    """How many."""
-    gone: frozenset[int] = frozenset()
-    """Tokens of claims that may be taken over."""
-    max_attempts: int = 20
-    """Claims of one execution, those included that ended with their process."""
-    closed: Callable[[Head, Marking], Collection[str]] = lambda *_: ()
-    """The agents' nodes that are not to be begun now."""
-    share: Callable[[Head, Marking, str, int], Mapping[str, float]] = lambda *_: {}
-    """What is held for an attempt at a node, by unit, where so many may begin now."""
 
 
 def failures(marking: Marking) -> str:
@@ -126,12 +109,15 @@ class OpenTransition:
     at: str
     now: datetime
     hand_on: Pass
+    chain: Chain = field(default_factory=Chain)
+    """What the marking of the head is made of."""
     facts: list[Fact] = field(default_factory=list)
     granted: list[int] = field(default_factory=list)
     """Tokens of the claims that it grants."""
 
     def __post_init__(self) -> None:
         """Begin with nothing done."""
+        self.before = self.head
         self.course = Course(self.marking)
         self.longest_taken_over_s = 0.0
         """The lease of a claim that this takes over."""
@@ -403,7 +389,7 @@ class OpenTransition:
                 self._take_over(claim)
             elif not self._has_place():
                 continue
-            if active.attempt >= room.max_attempts:
+            if active.attempt >= room.limits.max_attempts:
                 message = f"begun {active.attempt} times without an end (limits.max_attempts)"
                 self.course.fail(name, "MaxAttempts", message)
                 self._take_facts(None, {})

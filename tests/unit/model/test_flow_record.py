@@ -152,7 +152,7 @@ def test_a_larger_marking_is_a_base_and_what_followed(monkeypatch: pytest.Monkey
     assert (first.flow.base, first.flow.since, first.flow.marking) == (name, (), None)
     assert json.loads(data) == {"marking": {"waiting": {"a": []}}}
     assert (first.starts_anew, first.chain) == (True, Chain([name]))
-    assert name.startswith(flow_record.PREFIX)
+    assert name.startswith("marking-")
     assert name.endswith(".json")
     records.course.start("a")
     second = records.keep()

@@ -7,10 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from sequencer.model.head import Flow, Head
+from sequencer.model.kind import Room
+from sequencer.model.limits import RunLimits
 from sequencer.model.net import rules as flow_trace
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking, Reference, carried, text_of
-from sequencer.model.net.transition import OpenTransition, Room, rest_of, transition_of
+from sequencer.model.net.transition import OpenTransition, rest_of, transition_of
 from sequencer.model.outcome import Outcome, OutcomeStatus, Usage
 from sequencer.model.transitions import Fact
 from tests.contract.store_cases import STRANGER, new_head
@@ -45,7 +47,9 @@ class Run:
 
     @property
     def room(self) -> Room:
-        return Room(STRANGER, 60.0, 5.0, self.slots, self.gone, self.max_attempts)
+        return Room(
+            STRANGER, 60.0, 5.0, self.slots, self.gone, RunLimits(max_attempts=self.max_attempts)
+        )
 
     def update(self, act: Callable[[OpenTransition], None], *, claims: bool = True) -> list[str]:
         """Make one transition and return the lines of what happened."""

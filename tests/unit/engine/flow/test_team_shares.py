@@ -14,10 +14,11 @@ import pytest
 from sequencer.engine.shares import Shares, TeamBudgets, beside_of
 from sequencer.executors.protocol import Cancellation, StepRequest
 from sequencer.model.head import Claim, Head, Owner
+from sequencer.model.kind import Room
 from sequencer.model.limits import RunLimits
 from sequencer.model.net.graph import Graph
 from sequencer.model.net.marking import Marking
-from sequencer.model.net.transition import OpenTransition, Room
+from sequencer.model.net.transition import OpenTransition
 from sequencer.model.outcome import Outcome
 from sequencer.model.team import Role, TeamRules
 from sequencer.store.memory import MemoryRun
