@@ -313,6 +313,40 @@ def succeed(
     return Transition(at_rest(new), (fact,))
 
 
+def ended(
+    head: Head,
+    token: int,
+    event: Event,
+    usage: Usage | None,
+    *,
+    at: str,
+    record: Mapping[str, Any] | None,
+    steps: int = 0,
+    **update: Any,
+) -> Transition:
+    """Return that the attempt with *token* has ended as *event* says; step_index stays.
+
+    *steps* is how many of its own the run counts for it, *record* what the journal keeps.
+
+    Raises:
+        StaleClaim: see `held_claim`.
+    """
+    held = held_claim(head, token)
+    used = head.usage.plus(usage, steps=steps) if usage else head.usage
+    new = changed(head, at, claims=without_claim(head, token), usage=used, **update)
+    fact = Fact(event, held.step, held.step_index, token, held.attempt, outcome=record)
+    return Transition(at_rest(new), (fact,))
+
+
+def _waits(not_before: str | None, reason: str | None, at: str) -> dict[str, Any]:
+    """Return the fields of a head in which no step starts before *not_before*, if that is set."""
+    return {
+        "not_before": not_before,
+        "not_before_reason": reason if not_before else None,
+        "not_before_since": at if not_before else None,
+    }
+
+
 def fail(
     head: Head,
     token: int,
@@ -326,22 +360,19 @@ def fail(
 
     *not_before* is the date of the next automatic attempt, if the step has a retry left.
 
-    Raises:
-        StaleClaim: see `held_claim`.
+    Raises: see `ended`.
     """
-    held = held_claim(head, token)
-    new = changed(
+    failures, waits = head.failures_in_row + 1, _waits(not_before, "retry", at)
+    return ended(
         head,
-        at,
-        claims=without_claim(head, token),
-        failures_in_row=head.failures_in_row + 1,
-        usage=head.usage.plus(outcome.usage, steps=0),
-        not_before=not_before,
-        not_before_reason="retry" if not_before else None,
-        not_before_since=at if not_before else None,
+        token,
+        Event.FAILED,
+        outcome.usage,
+        at=at,
+        record=record,
+        failures_in_row=failures,
+        **waits,
     )
-    fact = Fact(Event.FAILED, held.step, held.step_index, token, held.attempt, outcome=record)
-    return Transition(at_rest(new), (fact,))
 
 
 def release(
@@ -359,18 +390,7 @@ def release(
     The attempt counts, also one that met a usage limit and is due again at *not_before*:
     that bounds how often an agent is asked without progress.
 
-    Raises:
-        StaleClaim: see `held_claim`.
+    Raises: see `ended`.
     """
-    held = held_claim(head, token)
-    new = changed(
-        head,
-        at,
-        claims=without_claim(head, token),
-        usage=head.usage.plus(usage, steps=0) if usage else head.usage,
-        not_before=not_before,
-        not_before_reason=reason if not_before else None,
-        not_before_since=at if not_before else None,
-    )
-    fact = Fact(Event.RELEASED, held.step, held.step_index, token, held.attempt, outcome=record)
-    return Transition(at_rest(new), (fact,))
+    waits = _waits(not_before, reason, at)
+    return ended(head, token, Event.RELEASED, usage, at=at, record=record, **waits)

@@ -300,7 +300,9 @@ class LineChange:
             back = place(workflow, here)
             return rounds.fixed(head, token, outcome, back, at=at, record=record)
         if kind is EndingKind.AGAIN:
-            return rounds.again(head, token, outcome, at=at, record=record)
+            # The attempts are counted on, which is what bounds them.
+            invalid = Event.INVALID
+            return transitions.ended(head, token, invalid, outcome.usage, at=at, record=record)
         return self._failed(token, ended, at)
 
     def _released(self, token: int, ended: Ended, at: str) -> Transition:

@@ -12,16 +12,7 @@ from typing import Any
 from sequencer.model.head import Head, Loop
 from sequencer.model.outcome import Outcome
 from sequencer.model.step import Validation
-from sequencer.model.transitions import (
-    Event,
-    Fact,
-    Place,
-    Transition,
-    at_rest,
-    changed,
-    held_claim,
-    without_claim,
-)
+from sequencer.model.transitions import Event, Place, Transition, ended
 
 MAX_REASON_CHARS = 600
 """Of a reason in the head; the journal's record of the attempt has the whole answer."""
@@ -57,18 +48,15 @@ def judged_no(
     Raises:
         StaleClaim: see `transitions.held_claim`.
     """
-    number = round_of(head)
-    is_fix = place.stage == "fix"
-    following = number if is_fix else number + 1
+    is_fix, number = place.stage == "fix", round_of(head)
     loop = Loop(
         stage="fix" if is_fix else "verify",
-        round=following,
+        round=number if is_fix else number + 1,
         reason=reason[:MAX_REASON_CHARS],
         exhausted=exhausted(head),
     )
-    return _stays(
-        head, token, Event.INVALID, outcome, place=place, loop=loop, at=at, record=record, steps=0
-    )
+    after = _after(head, outcome, place, loop)
+    return ended(head, token, Event.INVALID, outcome.usage, at=at, record=record, **after)
 
 
 def fixed(
@@ -87,60 +75,16 @@ def fixed(
     """
     reason = head.loop.reason if head.loop else ""
     loop = Loop(stage="verify", round=round_of(head) + 1, reason=reason, exhausted=exhausted(head))
-    return _stays(
-        head, token, Event.FIXED, outcome, place=place, loop=loop, at=at, record=record, steps=1
-    )
+    after = _after(head, outcome, place, loop)
+    return ended(head, token, Event.FIXED, outcome.usage, at=at, record=record, steps=1, **after)
 
 
-def again(
-    head: Head,
-    token: int,
-    outcome: Outcome,
-    *,
-    at: str,
-    record: Mapping[str, Any],
-) -> Transition:
-    """Record an attempt that was not accepted and not failed either; the step comes again.
-
-    The attempts are counted on, which is what bounds them.
-
-    Raises:
-        StaleClaim: see `transitions.held_claim`.
-    """
-    held = held_claim(head, token)
-    new = changed(
-        head,
-        at,
-        claims=without_claim(head, token),
-        usage=head.usage.plus(outcome.usage, steps=0),
-    )
-    fact = Fact(Event.INVALID, held.step, held.step_index, token, held.attempt, outcome=record)
-    return Transition(at_rest(new), (fact,))
-
-
-def _stays(
-    head: Head,
-    token: int,
-    event: Event,
-    outcome: Outcome,
-    *,
-    place: Place,
-    loop: Loop,
-    at: str,
-    record: Mapping[str, Any],
-    steps: int,
-) -> Transition:
-    held = held_claim(head, token)
-    new = changed(
-        head,
-        at,
-        claims=without_claim(head, token),
-        usage=head.usage.plus(outcome.usage, steps=steps),
-        last_prompt=outcome.prompt or head.last_prompt,
-        expected_step=place.step,
-        failures_in_row=0,
-        attempt=0,
-        loop=loop,
-    )
-    fact = Fact(event, held.step, held.step_index, token, held.attempt, outcome=record)
-    return Transition(at_rest(new), (fact,))
+def _after(head: Head, outcome: Outcome, place: Place, loop: Loop) -> dict[str, Any]:
+    """Return the fields of the head that stays at its step, and goes to *place* in *loop*."""
+    return {
+        "last_prompt": outcome.prompt or head.last_prompt,
+        "expected_step": place.step,
+        "failures_in_row": 0,
+        "attempt": 0,
+        "loop": loop,
+    }

@@ -65,7 +65,7 @@ def test_a_reason_is_cut_so_that_the_head_stays_small() -> None:
 
 def test_once_more_counts_the_attempt_and_no_failure() -> None:
     held = claimed(new_head(step_index=2), VERIFY)
-    moved = loops.again(held, held.token, NO, at=AT, record={})
+    moved = transitions.ended(held, held.token, Event.INVALID, NO.usage, at=AT, record={})
     assert (moved.head.attempt, moved.head.failures_in_row, moved.head.loop) == (1, 0, None)
     assert moved.facts[0].event is Event.INVALID
     assert claimed(moved.head, VERIFY).attempt == 2
@@ -77,8 +77,6 @@ def test_a_lost_claim_judges_nothing() -> None:
         loops.judged_no(head, 7, NO, FIXER, "no", at=AT, record={})
     with pytest.raises(StaleClaim):
         loops.fixed(head, 7, YES, VERIFY, at=AT, record={})
-    with pytest.raises(StaleClaim):
-        loops.again(head, 7, NO, at=AT, record={})
 
 
 def test_acceptance_ends_the_rounds() -> None:
